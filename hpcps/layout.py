@@ -1,0 +1,89 @@
+"""The model as one flat vector: its blocks, and its cut into server shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One trainable tensor of the model, or the piece of it that falls into a shard."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        """The index after the block's last element in the flat vector."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The table of blocks that fill one flat float32 vector of `size` elements without gaps."""
+
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]]) -> Layout:
+        """Lay tensors of the given (name, shape) one after another."""
+        blocks, offset = [], 0
+        for name, shape in shapes:
+            size = int(np.prod(shape, dtype=np.int64))
+            blocks.append(Block(name, tuple(int(n) for n in shape), offset, size))
+            offset += size
+        return cls(tuple(blocks))
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the vector, d."""
+        return self.blocks[-1].stop if self.blocks else 0
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """Where each block starts, and the end of the last: `[B + 1]`."""
+        return np.array([block.offset for block in self.blocks] + [self.size], dtype=np.int64)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of elements of each block: `[B]`."""
+        return np.diff(self.offsets)
+
+    def bounds(self, shards: int) -> tuple[tuple[int, int], ...]:
+        """Cut the vector into equal server shards, on cache-line boundaries: (start, stop) of each."""
+        cuts = [min(self.size, -(-self.size * s // shards // 16) * 16) for s in range(shards)] + [self.size]
+        return tuple((cuts[s], cuts[s + 1]) for s in range(shards))
+
+    def restrict(self, start: int, stop: int) -> Layout:
+        """Return the layout of the slice `[start, stop)`: whole blocks and flat pieces of those that are cut."""
+        pieces = []
+        for block in self.blocks:
+            low, high = max(block.offset, start), min(block.stop, stop)
+            if low < high:
+                whole = high - low == block.size
+                pieces.append(Block(block.name, block.shape if whole else (high - low,), low - start, high - low))
+        return Layout(tuple(pieces))
+
+    def spread(self, mask: Mask) -> Mask:
+        """Expand a mask over blocks `[B]` to one over elements `[d]`."""
+        return np.repeat(mask, self.sizes)
+
+    def to_json(self) -> list[list[Any]]:
+        """Return the table as JSON: a `[name, shape]` pair per block."""
+        return [[block.name, list(block.shape)] for block in self.blocks]
+
+    @classmethod
+    def from_json(cls, table: list[list[Any]]) -> Layout:
+        """Rebuild the layout that `to_json` described."""
+        return cls.of([(name, shape) for name, shape in table])
