@@ -1,0 +1,35 @@
+"""Noise in proportion to the update."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.attacks.base import Attack
+from hpcps.layout import Vector
+
+
+class RandomScale(Attack):
+    """u becomes scale * |u| * g / |g|, g ~ N(0, 1) elementwise: a random direction, scale times as long."""
+
+    kind: Literal["randomscale"] = "randomscale"
+    scale: float = Field(8.0, gt=0, description="Length of the noise, in units of the block's norm; 8 in ZenoPS.")
+
+    def corrupt(self, block: Vector, generator: np.random.Generator) -> None:
+        """See `Attack.corrupt`; a zero block stays zero."""
+        noise = generator.standard_normal(block.size, dtype=np.float32)
+        length = _norm(noise)
+        if length == 0.0:  # no elements, or none that points anywhere
+            block[:] = 0.0
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            factor = self.scale * (_norm(block) / length)
+            np.multiply(noise, factor, out=block, dtype=np.float64, casting="same_kind")
+
+
+def _norm(values: Vector) -> float:
+    """Return the Euclidean norm; squares of float32 are exact in float64, and their sum cannot overflow."""
+    return sqrt(np.square(values, dtype=np.float64).sum())

@@ -1,0 +1,61 @@
+"""Phocas: the mean of the values nearest to the trimmed mean."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.blocks import Float64, mean, tiles
+from hpcps.layout import Layout, Vector
+from hpcps.rules.base import Combined, Rule
+from hpcps.rules.sorting import ascending
+
+
+class Phocas(Rule):
+    """Per coordinate, the mean of the n - b values nearest to the b-trimmed mean.
+
+    b = int(max(1, trim * n)); zero, with nothing accepted, if n <= 2. Of two values equally far from the
+    trimmed mean the smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional Byzantine-resilient
+    stochastic gradient descent", arXiv 1805.09682.
+    """
+
+    kind: Literal["phocas"] = "phocas"
+    trim: float = Field(
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="Share of the updates dropped, 0 to 0.5, but at least one; ZenoPS: 0.2.",
+    )
+
+    def trimmed(self, n: int) -> int:
+        """Return b, how many of n > 2 updates are dropped."""
+        share = Decimal(repr(self.trim)) * n  # decimal: 0.29 of 100 is 29, as it was written
+        return max(1, int(share))
+
+    def combine(self, updates: Vector, layout: Layout, reference: Vector | None = None) -> Combined:
+        """See `Rule.combine`."""
+        n = len(updates)
+        combined = np.zeros(layout.size, dtype=np.float32)
+        if n > 2:
+            b = self.trimmed(n)
+            for tile in tiles(layout, n):
+                combined[tile.columns] = _nearest_mean(ascending(updates[:, tile.columns]), b)
+        return Combined(combined, np.full((n, len(layout.blocks)), n > 2))
+
+
+def _nearest_mean(rows: list[Vector], b: int) -> Float64:
+    """Return the mean of the n - b of n sorted values `[t]` nearest to their b-trimmed mean.
+
+    The nearest values are neighbours in sorted order: some window [k, n - b + k). Moving the window up by one
+    takes value n - b + k for value k, which pays while value k is the farther of the two, and once it does
+    not, never again. So each of these b pairs is decided by itself, and the values between are in every
+    window.
+    """
+    keep = len(rows) - b
+    centre = mean(rows[b:keep], keep - b)
+    pairs = zip(rows[:b], rows[keep:], strict=True)
+    ends = [np.where(centre - low > high - centre, high, low) for low, high in pairs]
+    return mean(ends + rows[b:keep], keep)

@@ -1,0 +1,44 @@
+"""Sorting the updates of each coordinate, by a network that works on whole rows."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from hpcps.layout import Vector
+
+
+@lru_cache(maxsize=256)
+def comparators(n: int) -> tuple[tuple[int, int], ...]:
+    """Return the comparators (low, high) of a network that sorts n rows.
+
+    Batcher's merge exchange sort, which takes any n (Knuth, The Art of Computer Programming, volume 3,
+    algorithm 5.2.2M).
+    """
+    pairs = []
+    top = 1 << max(n - 1, 0).bit_length() >> 1
+    p = top
+    while p:
+        q, r, distance = top, 0, p
+        while distance:
+            pairs += [(i, i + distance) for i in range(n - distance) if i & p == r]
+            distance, q, r = q - p, q >> 1, p
+        p >>= 1
+    return tuple(pairs)
+
+
+def ascending(values: Vector) -> list[Vector]:
+    """Return the rows of `[n, t]` with every column sorted, smallest first; the argument is not changed.
+
+    Much faster than `np.sort(axis=0)`, which gathers and sorts one column at a time. Values are finite; of
+    zeros only the number is kept, not their signs.
+    """
+    rows = list(values.copy())
+    spare = np.empty(values.shape[1], dtype=values.dtype)
+    for low, high in comparators(len(rows)):
+        smaller, larger = rows[low], rows[high]
+        np.minimum(smaller, larger, out=spare)
+        np.maximum(smaller, larger, out=larger)
+        rows[low], spare = spare, smaller
+    return rows

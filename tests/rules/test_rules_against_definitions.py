@@ -1,0 +1,199 @@
+"""Every rule against a plain transcription of its formula, coordinate by coordinate, in float64 or exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import fsum
+from typing import Any, get_args
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from hpcps import blocks
+from hpcps.layout import Layout
+from hpcps.rules import AnyRule, Combined, Rule
+
+EXTREMES = np.array(
+    [
+        0.0,
+        -0.0,
+        1e-45,
+        -1e-45,
+        1e-38,
+        -1e-38,
+        1e-20,
+        1.0,
+        -1.0,
+        3.0,
+        1e20,
+        -1e20,
+        1e38,
+        -1e38,
+        3.4028235e38,
+        -3.4028235e38,
+    ],
+    dtype=np.float32,
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    updates: Any
+    layout: Layout
+    reference: Any
+    whole: bool  # small whole numbers: every sum is exact in float64, so comparisons must be exact too
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    n = draw(st.integers(0, 17))
+    sizes = draw(st.lists(st.integers(0, 9), max_size=6))
+    layout = Layout.of([(f"b{i}", (size,)) for i, size in enumerate(sizes)])
+    kind = draw(st.sampled_from(["random", "tied", "constant", "extreme", "like the reference", "sparse"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    shape = (n + 1, layout.size)
+    if kind == "tied":
+        values = rng.integers(-2, 3, shape)
+    elif kind == "constant":
+        values = np.full(shape, rng.integers(-3, 4))
+    elif kind == "extreme":
+        values = rng.choice(EXTREMES, shape)
+    else:
+        values = rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 4)
+        if kind == "like the reference":
+            values = values[-1] + 0.4 * values
+        if kind == "sparse":
+            for row in values[:-1]:
+                row[layout.spread(rng.random(len(sizes)) < 0.5)] = 0.0
+    values = values.astype(np.float32)
+    return Case(values[:-1], layout, values[-1], kind in ("tied", "constant"))
+
+
+def close(got: Any, low: float, high: float, terms: list[float]) -> bool:
+    """Whether got lies in [low, high], but for its own rounding and that of a float64 sum of the terms."""
+    slack = 3e-15 * sum(map(abs, terms))
+    low, high = low - slack, high + slack
+    below, above = (1.001 * max(abs(x) * 2**-24, 2**-150) for x in (low, high))
+    return low - below <= float(got) <= high + above
+
+
+def columns(case: Case) -> list[list[float]]:
+    return [[float(x) for x in column] for column in case.updates.T]
+
+
+def dropped(rule: Any, n: int) -> Fraction:
+    return Fraction(str(rule.trim)) * n
+
+
+def check_average(rule: Any, case: Case, combined: Combined) -> None:
+    assert combined.accepted.all()
+    for got, values in zip(combined.update, columns(case), strict=True):
+        want = fsum(values) / len(values) if values else 0.0
+        assert close(got, want, want, values)
+
+
+def check_trimmed_mean(rule: Any, case: Case, combined: Combined) -> None:
+    n = len(case.updates)
+    assert (combined.accepted == (n > 2)).all()
+    for got, values in zip(combined.update, columns(case), strict=True):
+        if n <= 2:
+            assert got == 0.0
+            continue
+        b = int(min((n - 2) // 2, dropped(rule, n)))
+        rest = sorted(values)[b : n - b]
+        want = fsum(rest) / len(rest)
+        assert close(got, want, want, rest)
+
+
+def check_phocas(rule: Any, case: Case, combined: Combined) -> None:
+    n = len(case.updates)
+    assert (combined.accepted == (n > 2)).all()
+    for got, values in zip(combined.update, columns(case), strict=True):
+        if n <= 2:
+            assert got == 0.0
+            continue
+        b = int(max(1, dropped(rule, n)))
+        exact = sorted(map(Fraction, values))
+        centre = sum(exact[b : n - b]) / (n - 2 * b)
+        distances = sorted(abs(x - centre) for x in exact)
+        # Of values that only rounding tells apart from the last one kept, any may be kept.
+        cut, slack = distances[n - b - 1], Fraction(1, 10**13) * sum(map(abs, exact))
+        sure = [x for x in exact if abs(x - centre) < cut - slack]
+        tied = [x for x in exact if abs(abs(x - centre) - cut) <= slack]
+        need = n - b - len(sure)
+        low, high = (float((sum(sure) + sum(some)) / (n - b)) for some in (tied[:need], tied[len(tied) - need :]))
+        assert close(got, low, high, values)
+
+
+def check_zeno(rule: Any, case: Case, combined: Combined) -> None:
+    exact = case.whole and float(rule.rho * 8).is_integer() and float(rule.epsilon * 8).is_integer()
+    for index, block in enumerate(case.layout.blocks):
+        part = slice(block.offset, block.stop)
+        v = [float(x) for x in case.reference[part]]
+        us = [[float(x) for x in update[part]] for update in case.updates]
+        norm = fsum(x * x for x in v)
+        for row, u in enumerate(us):
+            inner, least = fsum(x * y for x, y in zip(u, v, strict=True)), rule.rho * norm
+            square, most = fsum(x * x for x in u), (1 + rule.epsilon) * norm
+            doubt = 0.0 if exact else 1e-13
+            size = fsum(abs(x * y) for x, y in zip(u, v, strict=True))
+            sure = abs(inner - least) >= doubt * (size + abs(least))
+            if sure and abs(square - most) >= doubt * (square + most):
+                assert combined.accepted[row, index] == (inner > least and square < most)
+        kept = [u for row, u in enumerate(us) if combined.accepted[row, index]]
+        for k, got in enumerate(combined.update[part]):
+            values = [u[k] for u in kept]
+            want = fsum(values) / len(values) if values else 0.0
+            assert close(got, want, want, values)
+
+
+trims = st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.2, 0.25, 0.3, 0.4, 0.49])
+REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, Case, Combined], None]]] = {
+    "average": (st.just({}), check_average),
+    "trimmed_mean": (st.fixed_dictionaries({"trim": trims}), check_trimmed_mean),
+    "phocas": (st.fixed_dictionaries({"trim": trims}), check_phocas),
+    "zeno": (
+        st.fixed_dictionaries(
+            {
+                "rho": st.sampled_from([-10.0, -0.5, -0.1, -0.001, 0.0, 0.001, 0.125, 1.0]),
+                "epsilon": st.sampled_from([-0.5, 0.0, 0.5, 0.6, 10.0]),
+            }
+        ),
+        check_zeno,
+    ),
+}
+
+
+def kinds() -> list[str]:
+    union = get_args(AnyRule)[0]
+    return [member.model_fields["kind"].default for member in get_args(union)]
+
+
+def test_every_rule_has_a_reference() -> None:
+    assert sorted(kinds()) == sorted(REFERENCES), "a rule of AnyRule needs a plain transcription of its formula here"
+
+
+@pytest.mark.parametrize("kind", kinds())
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(data=st.data())
+def test_follows_its_definition(kind: str, data: st.DataObject) -> None:
+    keys, check = REFERENCES[kind]
+    rule: Rule = TypeAdapter(AnyRule).validate_python({"kind": kind, **data.draw(keys)})
+    case = data.draw(cases())
+    width = data.draw(st.sampled_from([1, 3, 1000]))
+    before = case.updates.copy()
+    with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
+        combined = rule.combine(case.updates, case.layout, case.reference if rule.scores else None)
+    assert combined.update.shape == (case.layout.size,)
+    assert combined.update.dtype == np.float32
+    assert np.isfinite(combined.update).all()
+    assert combined.accepted.shape == (len(case.updates), len(case.layout.blocks))
+    assert combined.accepted.dtype == np.bool_
+    assert np.array_equal(case.updates.view(np.int32), before.view(np.int32)), "the updates were changed"
+    check(rule, case, combined)

@@ -1,0 +1,104 @@
+"""Rules give the same bits wherever their inputs lie in memory, and however the vector is cut."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from hpcps import blocks
+from hpcps.layout import Layout
+from hpcps.rules import Average, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.rules.sorting import ascending, comparators
+
+LAYOUT = Layout.of([("a", (17, 31)), ("b", (17,)), ("none", (0,)), ("c", (3001,)), ("d", (1,)), ("e", (5000,))])
+RULES = [Average(), TrimmedMean(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
+
+
+def updates(n: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(n)
+    values = rng.standard_normal((n + 1, LAYOUT.size), dtype=np.float32)
+    values *= 10.0 ** rng.integers(-6, 7, values.shape)
+    values[rng.random(values.shape) < 0.1] = -0.0
+    values[rng.random(values.shape) < 0.1] = 0.0
+    return values[:n], values[0] + np.float32(0.5) * values[n]
+
+
+def bits(array: np.ndarray) -> bytes:
+    return array.tobytes()
+
+
+def displaced(array: np.ndarray, offset: int, gap: int) -> np.ndarray:
+    """Copy an array to `offset` bytes past a multiple of 64, with `gap` unused elements between rows."""
+    rows = np.atleast_2d(array)
+    raw = np.full(rows.shape[0] * (rows.shape[1] + gap) * 4 + 128, 0xFF, dtype=np.uint8)
+    raw = raw[(offset - raw.ctypes.data) % 64 :]
+    padded = raw[: rows.shape[0] * (rows.shape[1] + gap) * 4].view(np.float32)
+    copy = padded.reshape(rows.shape[0], -1)[:, : rows.shape[1]]
+    copy[:] = rows
+    return copy.reshape(array.shape) if array.ndim == 1 else copy
+
+
+@every_rule
+def test_alignment_leaves_no_trace(rule: Rule) -> None:
+    values, reference = updates(9)
+    want = rule.combine(values, LAYOUT, reference)
+    for offset, gap in [(0, 0), (4, 0), (8, 1), (12, 3), (36, 5), (60, 7), (1, 0), (2, 1), (63, 1)]:
+        got = rule.combine(displaced(values, offset, gap), LAYOUT, displaced(reference, (offset * 5 + 4) % 64, 0))
+        assert bits(got.update) == bits(want.update)
+        assert bits(got.accepted) == bits(want.accepted)
+
+
+def test_the_sums_behind_zeno_do_not_depend_on_alignment() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((3, 5001))
+    raw = np.empty(values.size + 8)
+    starts = np.array([0, 1, 700, 703, 4999])
+    sums = set()
+    for offset in range(8):
+        moved = raw[offset : offset + values.size].reshape(values.shape)
+        moved[:] = values
+        sums.add(bits(blocks.Tile(slice(0, 5001), np.arange(5), starts).sums(moved)))
+        sums.add(bits(np.stack([blocks.Tile(slice(0, 5001), np.arange(5), starts).sums(row) for row in moved])))
+    assert len(sums) == 1
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.scores], ids=lambda rule: rule.kind)
+@pytest.mark.parametrize("n", [1, 3, 5, 16])
+def test_shards_combine_to_the_whole(rule: Rule, n: int) -> None:
+    values, _ = updates(n)
+    whole = rule.combine(values, LAYOUT).update
+    cuts = [*LAYOUT.bounds(3), (5, 6), (100, 103), (LAYOUT.size - 1, LAYOUT.size), (8, 8)]
+    for start, stop in cuts:
+        part = rule.combine(values[:, start:stop], LAYOUT.restrict(start, stop)).update
+        assert bits(part) == bits(whole[start:stop])
+
+
+@every_rule
+def test_tiles_leave_no_trace(rule: Rule) -> None:
+    values, reference = updates(7)
+    want = rule.combine(values, LAYOUT, reference)
+    assert want.accepted.any()
+    for width in (16, 333, 100_000):
+        with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
+            got = rule.combine(values, LAYOUT, reference)
+        assert bits(got.update) == bits(want.update)
+        assert bits(got.accepted) == bits(want.accepted)
+
+
+@pytest.mark.parametrize("n", range(18))
+def test_the_network_sorts_every_pattern_of_zeros_and_ones(n: int) -> None:
+    # A network that sorts all sequences of zeros and ones sorts everything (Knuth 5.3.4, theorem Z).
+    patterns = (np.arange(2**n)[None, :] >> np.arange(n)[:, None] & 1).astype(np.float32)
+    rows = ascending(patterns)
+    ones = patterns.sum(axis=0)
+    for row, values in enumerate(rows):
+        assert np.array_equal(values, ones >= n - row)
+
+
+def test_the_network_of_many_rows() -> None:
+    values = np.random.default_rng(1).standard_normal((100, 300), dtype=np.float32)
+    assert np.array_equal(np.stack(ascending(values)), np.sort(values, axis=0))
+    assert len(comparators(16)) == 63

@@ -1,0 +1,116 @@
+"""What matters about each rule in particular: edge counts, thresholds, ties, and its keys."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from hpcps.layout import Layout
+from hpcps.rules import AnyRule, Average, Phocas, Rule, TrimmedMean, Zeno
+
+ONE = Layout.of([("w", (1,))])
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)[:, None]
+
+
+def test_keys_and_defaults() -> None:
+    parse = TypeAdapter(AnyRule).validate_python
+    assert parse({"kind": "average"}) == Average()
+    assert parse({"kind": "trimmed_mean"}).trim == 0.2
+    assert parse({"kind": "phocas"}).trim == 0.2
+    zeno = parse({"kind": "zeno"})
+    assert (zeno.rho, zeno.epsilon) == (-0.001, 0.6)
+    assert [rule.scores for rule in (Average(), TrimmedMean(), Phocas(), Zeno())] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    "keys", [{"kind": "median"}, {"kind": "zeno", "trim": 0.2}, {"kind": "trimmed_mean", "trim": 0.5}]
+)
+def test_wrong_keys_are_refused(keys: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(AnyRule).validate_python(keys)
+
+
+def test_counts_dropped() -> None:
+    # b = int(min((n - 2) // 2, 0.2 n)) and int(max(1, 0.2 n)), for n = 3 .. 17 and some large n
+    assert [TrimmedMean().trimmed(n) for n in range(3, 18)] == [0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3]
+    assert [Phocas().trimmed(n) for n in range(3, 18)] == [1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 3]
+    assert [TrimmedMean(trim=0.49).trimmed(n) for n in (3, 4, 5, 17)] == [0, 1, 1, 7]
+    assert TrimmedMean(trim=0.29).trimmed(100) == 29, "0.29 * 100 is 28.999999999999996 in binary"
+    assert Phocas(trim=0.29).trimmed(100) == 29
+    for n in range(3, 2000):
+        assert TrimmedMean().trimmed(n) == int(min((n - 2) // 2, 0.2 * n))
+
+
+def test_phocas_keeps_the_smaller_of_two_equally_far() -> None:
+    assert Phocas().combine(column(3, 1, 2), ONE).update == [1.5]
+    assert Phocas().combine(column(-3, -1, -2), ONE).update == [-2.5]
+
+
+def test_the_mean_of_huge_numbers_is_finite() -> None:
+    top = float(np.finfo(np.float32).max)
+    for rule in (Average(), TrimmedMean(), Phocas()):
+        assert rule.combine(column(*[top] * 17), ONE).update == [np.float32(top)]
+    assert Zeno().combine(column(*[top] * 17), ONE, column(top)[0]).update == [np.float32(top)]
+    assert Average().combine(column(top, -top, 3.0), ONE).update == [1.0]
+
+
+@pytest.mark.parametrize("rule", [Average(), TrimmedMean(), TrimmedMean(trim=0), Phocas(), Zeno()])
+def test_the_sign_of_zero_leaves_no_trace(rule: Rule) -> None:
+    assert not np.signbit(rule.combine(column(*[-0.0] * 6), ONE, column(1.0)[0]).update[0])
+
+
+@pytest.mark.parametrize(("rho", "accepts"), [(-1e-9, True), (0.0, False), (1e-9, False)])
+def test_zeno_accepts_zero_updates_iff_rho_is_negative(rho: float, accepts: bool) -> None:
+    layout = Layout.of([("w", (3,)), ("b", (2,))])
+    v = np.array([1, 2, 3, 4, 5], dtype=np.float32)
+    updates = np.stack([np.zeros(5, np.float32), v])
+    combined = Zeno(rho=rho).combine(updates, layout, v)
+    assert combined.accepted.tolist() == [[accepts, accepts], [True, True]]
+    assert np.array_equal(combined.update, v / 2 if accepts else v)
+
+
+def test_zeno_thresholds_are_strict() -> None:
+    rng = np.random.default_rng(5)
+    layout = Layout.of([("a", (70_000,)), ("b", (10,)), ("c", (1,))])  # a spans tiles
+    v = rng.standard_normal(layout.size, dtype=np.float32)
+    updates = np.stack([v, -v, np.float32(2) * v])
+    assert Zeno(rho=1.0).combine(updates[:1], layout, v).accepted.tolist() == [[False] * 3]
+    assert Zeno(rho=-1.0).combine(updates[1:2], layout, v).accepted.tolist() == [[False] * 3]
+    assert Zeno(epsilon=0.0).combine(updates[:1], layout, v).accepted.tolist() == [[False] * 3]
+    assert Zeno(epsilon=3.0).combine(updates, layout, v).accepted.tolist() == [
+        [True] * 3,
+        [False] * 3,
+        [False] * 3,
+    ]
+    assert Zeno(rho=-1.001, epsilon=3.001).combine(updates, layout, v).accepted.all()
+
+
+@pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("rho", [-10.0, 0.0])
+def test_zeno_accepts_nothing_against_a_zero_or_non_finite_reference(bad: float, rho: float) -> None:
+    layout = Layout.of([("good", (2,)), ("bad", (3,)), ("empty", (0,))])
+    v = np.array([1, 1, bad, bad, bad], dtype=np.float32)
+    if not np.isfinite(bad):
+        v[3] = 0.0
+    updates = np.array([[1, 1, 0, 0, 0], [1, 0.5, 1, -1, 1]], dtype=np.float32)
+    combined = Zeno(rho=rho).combine(updates, layout, v)
+    assert combined.accepted.tolist() == [[True, False, False]] * 2
+    assert combined.update.tolist() == [1.0, 0.75, 0.0, 0.0, 0.0]
+
+
+def test_zeno_decides_per_block() -> None:
+    layout = Layout.of([("a", (2,)), ("b", (1,))])
+    v = np.array([1, 0, 1], dtype=np.float32)
+    updates = np.array([[1, 0.5, -1], [-1, 0.5, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
+    combined = Zeno().combine(updates, layout, v)
+    assert combined.accepted.tolist() == [[True, False], [False, True], [True, True]]
+    assert combined.update.tolist() == [0.75, 0.375, 0.75]
