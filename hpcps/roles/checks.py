@@ -1,0 +1,43 @@
+"""Checks that a message must pass before a role uses it."""
+
+from __future__ import annotations
+
+from hpcps.layout import Layout, Mask
+from hpcps.messages import Message, Peer
+from hpcps.packing import packed_size
+from hpcps.roles.events import Record
+
+
+def wrong_envelope(message: Message, source: Peer, run_id: str) -> str | None:
+    """Say what is wrong with a message's sender or run; None if nothing is."""
+    if message.sender != source:
+        return f"it came from {source} but says it is {message.sender}'s"
+    if message.run != run_id:
+        return f"it belongs to run {message.run or '(none)'}"
+    return None
+
+
+def wrong_blocks(message: Message, layout: Layout) -> str | None:
+    """Say what is wrong with an update's mask or size for this layout; None if nothing is."""
+    if message.mask is None or len(message.mask) != len(layout.blocks):
+        got = 0 if message.mask is None else len(message.mask)
+        return f"its mask covers {got} blocks of {len(layout.blocks)}"
+    got = 0 if message.payload is None else message.payload.size
+    want = packed_size(layout, message.mask)
+    return None if got == want else f"its payload has {got} elements where its mask announces {want}"
+
+
+def wrong_size(message: Message, size: int) -> str | None:
+    """Say what is wrong with a whole shard's payload; None if nothing is."""
+    got = 0 if message.payload is None else message.payload.size
+    return None if got == size else f"its payload has {got} elements instead of {size}"
+
+
+def rejection(source: Peer, reason: str) -> Record:
+    """The record of a message that was refused as a whole."""
+    return Record("rejected", {"reason": reason, "sender": str(source), "blocks": None})
+
+
+def not_finite(source: Peer, blocks: Mask) -> Record:
+    """The record of blocks `[B]` that were refused because they hold a NaN or an infinity."""
+    return Record("rejected", {"reason": "not finite", "sender": str(source), "blocks": blocks.nonzero()[0].tolist()})

@@ -1,0 +1,91 @@
+"""What happens to a role, and what a role asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from hpcps.layout import Vector
+from hpcps.messages import Malformed, Message, Peer, Received
+
+
+@dataclass(frozen=True)
+class Start:
+    """The run begins."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The `Compute` effect of this task is done."""
+
+    task: str
+    result: Any
+
+
+Event = Start | Received | Malformed | Computed
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a message; its payload must stay unchanged until the round that answers it."""
+
+    to: Peer
+    message: Message
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Run something that takes time, then hand back its result as `Computed`; the last effect of a handler.
+
+    Attributes:
+        task: `train`, `evaluate`, `combine`, `pack` or `adopt`; time is accounted to it.
+        work: what to run.
+        steps: how many local steps it holds, for a clock that models time.
+    """
+
+    task: str
+    work: Callable[[], Any]
+    steps: int = 0
+
+
+@dataclass(frozen=True)
+class SetDeadline:
+    """From now on the role waits for these peers; the run fails and names them if they stay silent too long."""
+
+    waiting_for: tuple[Peer, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Write a line to the role's record."""
+
+    event: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Save:
+    """Keep an array in the run's folder under this name."""
+
+    name: str
+    values: Vector
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The role is done."""
+
+
+Effect = Send | Compute | SetDeadline | Record | Save | Finish
+
+
+class Role(Protocol):
+    """A role of a run."""
+
+    peer: Peer
+    round: int
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event; effects are carried out in order, as they are yielded."""
+        ...

@@ -1,0 +1,1 @@
+"""The synchronous protocol: rounds that everyone agrees on."""

@@ -1,0 +1,142 @@
+"""Where a combiner gathers one round's updates of its share of the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcps.layout import Layout, Mask, Vector
+from hpcps.messages import Kind, Message, Peer
+from hpcps.packing import unpack
+from hpcps.roles.checks import not_finite, rejection, wrong_blocks
+from hpcps.roles.events import Effect
+from hpcps.rules import Combined, Rule
+from hpcps.rules.screening import screen
+
+
+@dataclass
+class Tally:
+    """Counts of (update, block) pairs over some rounds."""
+
+    received: int = 0
+    sent: int = 0
+    accepted: int = 0
+    accepted_sent: int = 0
+    rejected: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Add another tally's counts to this one's."""
+        self.received += other.received
+        self.sent += other.sent
+        self.accepted += other.accepted
+        self.accepted_sent += other.accepted_sent
+        self.rejected += other.rejected
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted pairs among received ones, skipped blocks in the denominator; None without updates."""
+        return self.accepted / self.received if self.received else None
+
+
+class Collector:
+    """Gathers one message per worker of a share and combines them in worker order, whatever the order of arrival."""
+
+    def __init__(self, share: tuple[Peer, ...], layout: Layout) -> None:
+        self._share = share
+        self._row = {peer: row for row, peer in enumerate(share)}
+        self._layout = layout
+        self._updates: Vector = np.zeros((len(share), layout.size), np.float32)
+        self._sent: Mask = np.zeros((len(share), len(layout.blocks)), np.bool_)
+        self._present = np.zeros(len(share), np.bool_)
+        self._missing = set(share)
+        self._malformed = 0
+        self._rejections: list[Effect] = []
+        self.tally = Tally()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker of the share has said something."""
+        return not self._missing
+
+    @property
+    def waiting_for(self) -> tuple[Peer, ...]:
+        """The workers that have not."""
+        return tuple(peer for peer in self._share if peer in self._missing)
+
+    def clear(self) -> None:
+        """Begin to gather the next round."""
+        self._missing = set(self._share)
+        self._present[:] = False
+        self._sent[:] = False
+        self._malformed = 0
+
+    def put(self, source: Peer, message: Message, round: int) -> Iterator[Effect]:
+        """Take a worker's UPDATE or ABSENT; what is wrong with it is recorded and counts as skipped."""
+        if source not in self._missing or message.round < round:
+            yield rejection(source, f"a second or late message (of round {message.round})")
+            return
+        if message.round > round:
+            yield from self.refuse(source, f"it is of round {message.round}")
+            return
+        if message.kind is Kind.ABSENT:
+            self._missing.discard(source)
+            return
+        reason = wrong_blocks(message, self._layout)
+        if reason:
+            yield from self.refuse(source, reason)
+            return
+        assert message.mask is not None
+        row = self._row[source]
+        payload = message.payload if message.payload is not None else np.zeros(0, np.float32)
+        unpack(self._layout, payload, message.mask, self._updates[row])
+        self._sent[row] = message.mask
+        self._present[row] = True
+        self._missing.discard(source)
+
+    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Count a malformed message as an update with every block skipped, if its worker still owes one."""
+        yield rejection(source, reason)
+        self._malformed += 1
+        if source in self._missing:
+            row = self._row[source]
+            self._updates[row] = 0
+            self._present[row] = True
+            self._missing.discard(source)
+
+    def combine(self, rule: Rule, reference: Vector | None) -> Combined:
+        """Screen the gathered updates for values that are not finite, and combine them."""
+        rows = np.flatnonzero(self._present)
+        updates, sent = self._updates[rows], self._sent[rows]
+        rejected = screen(updates, sent, self._layout)
+        self._rejections = [
+            not_finite(self._share[row], blocks) for row, blocks in zip(rows, rejected, strict=True) if blocks.any()
+        ]
+        sent = sent & ~rejected
+        combined = rule.combine(updates, self._layout, reference)
+        self.tally = Tally(
+            received=sent.size,
+            sent=int(sent.sum()),
+            accepted=int(combined.accepted.sum()),
+            accepted_sent=int((combined.accepted & sent).sum()),
+            rejected=int(rejected.sum()),
+        )
+        return combined
+
+    def report(self) -> tuple[dict[str, object], list[Effect]]:
+        """Return the fields of the round's record, and a record for every sender whose blocks were rejected."""
+        participants = [peer.index for peer, present in zip(self._share, self._present, strict=True) if present]
+        fields: dict[str, object] = {
+            "participants": participants,
+            "absent": [peer.index for peer in self._share if peer.index not in participants],
+            "received_pairs": self.tally.received,
+            "sent_pairs": self.tally.sent,
+            "skipped_pairs": self.tally.received - self.tally.sent,
+            "accepted_pairs": self.tally.accepted,
+            "accepted_sent_pairs": self.tally.accepted_sent,
+            "rejected_blocks": self.tally.rejected,
+            "malformed": self._malformed,
+            "acceptance_rate": self.tally.acceptance_rate,
+        }
+        return fields, self._rejections

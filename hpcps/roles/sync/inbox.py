@@ -1,0 +1,60 @@
+"""Where a worker or validator gathers the shards of the next model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.layout import Layout, Vector
+from hpcps.messages import Flag, Message, Peer
+from hpcps.roles.checks import wrong_size
+
+
+class ModelInbox:
+    """Puts the shards of one round's model together.
+
+    Attributes:
+        model: the flat vector `[d]`, whole once `complete`.
+        flags: what the servers said with it.
+    """
+
+    def __init__(self, owner: Peer, layout: Layout, servers: int) -> None:
+        self._owner = owner
+        self._bounds = layout.bounds(servers)
+        self._missing = set(range(servers))
+        self.model: Vector = np.zeros(layout.size, np.float32)
+        self.flags = Flag.NONE
+
+    @property
+    def complete(self) -> bool:
+        """Whether all shards have come."""
+        return not self._missing
+
+    @property
+    def waiting_for(self) -> tuple[Peer, ...]:
+        """The servers whose shards have not come."""
+        return tuple(Peer("server", s) for s in sorted(self._missing))
+
+    def clear(self) -> None:
+        """Begin to gather the next model."""
+        self._missing = set(range(len(self._bounds)))
+
+    def put(self, message: Message, round: int) -> None:
+        """Take a MODEL message.
+
+        Raises:
+            RunError: if it is not the shard that its server owes: nobody can go on from a wrong model.
+        """
+        shard = message.sender.index
+        reason = None
+        if message.round != round or shard not in self._missing or message.shard != shard:
+            reason = f"it is shard {message.shard} of round {message.round}, and round {round} begins"
+        else:
+            start, stop = self._bounds[shard]
+            reason = wrong_size(message, stop - start)
+        if reason:
+            raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
+        if message.payload is not None:
+            self.model[start:stop] = message.payload
+        self.flags = message.flags
+        self._missing.discard(shard)

@@ -1,0 +1,176 @@
+"""The server of the synchronous protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.layout import Layout, Vector
+from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.roles.cast import Cast
+from hpcps.roles.checks import not_finite, rejection, wrong_envelope, wrong_size
+from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Record, Save, Send, SetDeadline, Start
+from hpcps.roles.sync.collector import Collector
+from hpcps.roles.sync.course import Course
+from hpcps.rules import Combined
+from hpcps.rules.screening import screen
+from hpcps.spec.schema import Run
+
+
+class Server:
+    """Keeps a shard of the global model: adds the mean of the validators' combined updates, round by round.
+
+    Without validators it combines its shard of the workers' updates itself.
+    """
+
+    def __init__(self, peer: Peer, run: Run, run_id: str) -> None:
+        self.peer = peer
+        self.round = 0
+        self._run = run
+        self._run_id = run_id
+        self._cast = Cast(run.topology.servers, run.topology.validators, run.topology.workers)
+        self._validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
+        self._model: Vector = np.zeros(0, np.float32)
+        self._layout = Layout(())
+        self._course: Course | None = None
+        self._statistics = False
+        self._combined: dict[Peer, Vector] = {}
+        self._collector: Collector | None = None
+        self._diverged = False
+        self._applying = False
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        match event:
+            case Start():
+                yield SetDeadline((self._cast.chief,))
+            case Received(source, message):
+                yield from self._receive(source, message)
+            case Malformed(source, reason):
+                yield from self._refuse(source, reason)
+            case Computed(_, result):
+                yield from self._applied(result)
+
+    def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
+        reason = wrong_envelope(message, source, self._run_id)
+        if reason:
+            yield from self._refuse(source, reason)
+        elif self._course is None:
+            yield from self._initialise(source, message)
+        elif message.kind is Kind.COMBINED and source in self._validators:
+            yield from self._take_combined(source, message)
+        elif self._collector is not None and message.kind in (Kind.UPDATE, Kind.ABSENT) and source.role == "worker":
+            yield from self._collector.put(source, message, self.round)
+            yield from self._apply_when_ready()
+        else:
+            yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
+
+    def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Take the initial weights from the chief and begin."""
+        if source != self._cast.chief or message.kind is not Kind.INIT or message.payload is None:
+            expected = f"waits for the initial model from {self._cast.chief}"
+            raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
+        whole = Layout.from_json(message.note["layout"])
+        start, stop = whole.bounds(self._cast.servers)[self.peer.index]
+        reason = wrong_size(message, stop - start)
+        if reason:
+            raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
+        self._layout = whole.restrict(start, stop)
+        self._model = message.payload.copy()
+        self._course = Course(
+            self._run.train.epochs,
+            message.note["steps_per_epoch"],
+            self._run.train.local_steps,
+            inside_rounds=self._run.validation.evaluate == "validator_model",
+        )
+        self._statistics = message.note["statistics"]
+        if not self._validators:
+            self._collector = Collector(self._cast.share(self.peer), self._layout)
+        yield from self._publish(self._course)
+
+    def _publish(self, course: Course) -> Iterator[Effect]:
+        """Send the model of this round to all who read it."""
+        flags = Flag.LAST if self.round == course.rounds else Flag.NONE
+        if self._statistics and course.epoch_before(self.round) is not None:
+            flags |= Flag.STATISTICS
+        for reader in self._cast.readers():
+            yield Send(
+                reader,
+                Message(Kind.MODEL, self.peer, self._run_id, self.round, self.peer.index, flags, payload=self._model),
+            )
+        if Flag.LAST in flags:
+            yield Save(f"final/{self.peer}", self._model)
+            yield Finish()
+        else:
+            yield SetDeadline(self._missing)
+
+    @property
+    def _missing(self) -> tuple[Peer, ...]:
+        if self._collector is not None:
+            return self._collector.waiting_for
+        return tuple(peer for peer in self._validators if peer not in self._combined)
+
+    def _take_combined(self, source: Peer, message: Message) -> Iterator[Effect]:
+        reason = wrong_size(message, self._model.size)
+        if message.round != self.round or source in self._combined:
+            yield rejection(source, f"a second or untimely message (of round {message.round})")
+            return
+        if reason:
+            yield from self._refuse(source, reason)
+            return
+        assert message.payload is not None
+        combined = message.payload.copy()
+        bad = screen(combined[None, :], np.ones((1, len(self._layout.blocks)), np.bool_), self._layout)[0]
+        if bad.any():
+            yield not_finite(source, bad)
+        self._combined[source] = combined
+        yield from self._apply_when_ready()
+
+    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Count what is no message as a contribution of nothing, so that the run goes on."""
+        if self._collector is not None:
+            yield from self._collector.refuse(source, reason)
+        else:
+            yield rejection(source, reason)
+            if self._course is not None and source in self._validators:
+                self._combined.setdefault(source, np.zeros_like(self._model))
+        yield from self._apply_when_ready()
+
+    def _apply_when_ready(self) -> Iterator[Effect]:
+        if self._course is None or self._applying:
+            return
+        yield SetDeadline(self._missing)
+        if not self._missing:
+            self._applying = True
+            yield Compute("combine", self._apply)
+
+    def _apply(self) -> Combined | None:
+        """Add the round's update to the model: the mean over validators, added up in validator order."""
+        if self._collector is not None:
+            combined = self._collector.combine(self._run.validation.rule, None)
+            self._model += combined.update
+            return combined
+        first, *others = (self._combined[peer] for peer in self._validators)
+        for other in others:
+            first += other
+        first /= np.float32(len(self._validators))
+        self._model += first
+        return None
+
+    def _applied(self, combined: Combined | None) -> Iterator[Effect]:
+        assert self._course is not None
+        self._applying = False
+        self._combined.clear()
+        fields: dict[str, object] = {}
+        if self._collector is not None:
+            fields, rejections = self._collector.report()
+            yield from rejections
+            self._collector.clear()
+        yield Record("round", fields)
+        if not self._diverged and not np.isfinite(self._model).all():
+            self._diverged = True
+            yield Record("diverged", {"what": "the model is not finite"})
+        self.round += 1
+        yield from self._publish(self._course)

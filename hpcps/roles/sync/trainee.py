@@ -1,0 +1,236 @@
+"""What workers and validators share: they get the model, take local steps, and one of them, the chief, evaluates."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from hpcps.layout import Vector
+from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.roles.cast import Cast
+from hpcps.roles.checks import rejection, wrong_envelope
+from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Record, Send, SetDeadline, Start
+from hpcps.roles.sync.course import Course, Segment
+from hpcps.roles.sync.examination import StatisticsInbox, examine
+from hpcps.roles.sync.inbox import ModelInbox
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Evaluation, Learner, Progress
+
+
+class Trainee(ABC):
+    """A role that trains between two models; subclasses say what it does with the result.
+
+    One round: adopt the model, evaluate it if that is due (the chief only), take the local steps, `finish_steps`.
+    """
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+        self.peer = peer
+        self.round = 0
+        self._run = run
+        self._run_id = run_id
+        self._learner = learner
+        topology = run.topology
+        self._cast = Cast(topology.servers, topology.validators, topology.workers)
+        self._is_chief = peer == self._cast.chief
+        self._course = Course(
+            run.train.epochs,
+            learner.steps_per_epoch,
+            run.train.local_steps,
+            inside_rounds=run.validation.evaluate == "validator_model",
+        )
+        self._inbox = ModelInbox(peer, learner.layout, topology.servers)
+        self._base: Vector = np.empty(learner.layout.size, np.float32)
+        learner.copy_to(self._base)
+        self._segments: list[Segment] = []
+        self._seen: list[Progress] = []
+        others = tuple(p for p in self._cast.readers() if p.role == "worker" and p != peer)
+        self._statistics = StatisticsInbox(others, learner.statistics.size)
+        self._own_statistics = learner.statistics
+        self._evaluating = False
+
+    @abstractmethod
+    def adopt(self) -> None:
+        """Begin the round from the model in the inbox: set `_base` and the learner's parameters."""
+
+    @abstractmethod
+    def take_steps(self, steps: int) -> Progress:
+        """Do the local steps of this role."""
+
+    @abstractmethod
+    def finish_steps(self) -> Iterator[Effect]:
+        """Go on once the round's local steps are done."""
+
+    @abstractmethod
+    def take(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Handle a message that only this role gets."""
+
+    @abstractmethod
+    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Handle bytes from `source` that are no message for this role."""
+
+    def computed(self, event: Computed) -> Iterator[Effect]:
+        """Handle the end of a computation that only this role asks for."""
+        raise AssertionError(f"{self.peer} did not ask for {event.task}")
+
+    def evaluation_fields(self) -> dict[str, object]:
+        """What this role adds to the record of an evaluation."""
+        return {}
+
+    @property
+    def steps_before_model(self) -> int:
+        """Local steps taken before the first model comes (the artifact's quirk)."""
+        return 1 if self._run.train.first_step == "overwritten" else 0
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        match event:
+            case Start():
+                if self.steps_before_model:
+                    yield Compute("train", partial(self.take_steps, 1), steps=1)
+                else:
+                    yield from self._present_initial_model()
+            case Received(source, message):
+                yield from self._receive(source, message)
+            case Malformed(source, reason):
+                if source in self._statistics.waiting_for and self._evaluating:
+                    yield rejection(source, reason)
+                    self._statistics.refuse(source)
+                    yield from self._examine_when_ready()
+                else:
+                    yield from self.refuse(source, reason)
+            case Computed("train", progress) if not self._segments:
+                # The step before the first model.
+                self._seen.append(progress)
+                yield from self._present_initial_model()
+            case Computed("train", progress):
+                self._seen.append(progress)
+                yield from self._after_segment()
+            case Computed("adopt"):
+                yield from self._after_adopting()
+            case Computed("evaluate", (epoch, evaluation)):
+                yield from self._record_evaluation(epoch, evaluation)
+                yield from self._after_evaluation()
+            case Computed():
+                yield from self.computed(event)
+
+    def _present_initial_model(self) -> Iterator[Effect]:
+        """Give the servers the initial weights, if this role does; then wait for the model."""
+        if self._is_chief:
+            self._learner.copy_to(self._base)
+            note = {
+                "layout": self._learner.layout.to_json(),
+                "steps_per_epoch": self._learner.steps_per_epoch,
+                "statistics": bool(self._run.validation.batchnorm == "averaged" and self._own_statistics.size),
+            }
+            for server, (start, stop) in zip(
+                self._cast.all_servers(), self._learner.layout.bounds(self._cast.servers), strict=True
+            ):
+                payload = self._base[start:stop]
+                yield Send(
+                    server,
+                    Message(Kind.INIT, self.peer, self._run_id, 0, shard=server.index, note=note, payload=payload),
+                )
+        yield SetDeadline(self._inbox.waiting_for)
+
+    def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
+        reason = wrong_envelope(message, source, self._run_id)
+        if reason:
+            yield from self.refuse(source, reason)
+        elif message.kind is Kind.MODEL and source.role == "server":
+            self._inbox.put(message, self.round)
+            yield SetDeadline(self._inbox.waiting_for)
+            if self._inbox.complete:
+                yield Compute("adopt", self.adopt)
+        elif message.kind is Kind.STATISTICS and source in self._statistics.waiting_for and self._is_chief:
+            yield from self._statistics.put(source, message)
+            if self._evaluating:
+                yield from self._examine_when_ready()
+        else:
+            yield from self.take(source, message)
+
+    def _after_adopting(self) -> Iterator[Effect]:
+        flags = self._inbox.flags
+        if flags & Flag.STATISTICS:
+            self._own_statistics = self._learner.statistics
+            if self.peer.role == "worker" and not self._is_chief:
+                yield Send(
+                    self._cast.chief,
+                    Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=self._own_statistics),
+                )
+        if self._is_chief and self._course.epoch_before(self.round) is not None:
+            self._evaluating = True
+            yield from self._examine_when_ready()
+        else:
+            yield from self._begin_steps()
+
+    def _examine_when_ready(self) -> Iterator[Effect]:
+        """Evaluate the model a round begins with, once the statistics it needs are there."""
+        averaged = None
+        if self._inbox.flags & Flag.STATISTICS:
+            yield SetDeadline(self._statistics.waiting_for)
+            if self._statistics.waiting_for:
+                return
+            averaged = self._statistics.take(self._own_statistics if self.peer.role == "worker" else None)
+        epoch = self._course.epoch_before(self.round)
+        model = None if self._run.validation.evaluate == "validator_model" else self._inbox.model
+        yield Compute(
+            "evaluate",
+            lambda: (epoch, examine(self._learner, self._run.validation.batchnorm, model, averaged)),
+        )
+
+    def _after_evaluation(self) -> Iterator[Effect]:
+        if self._evaluating:
+            self._evaluating = False
+            yield from self._begin_steps()
+        else:
+            yield from self._next_segment()
+
+    def _begin_steps(self) -> Iterator[Effect]:
+        last = bool(self._inbox.flags & Flag.LAST)
+        self._inbox.clear()
+        if last:
+            yield Finish()
+            return
+        whole = [Segment(self._course.stop(self.round))]
+        self._segments = self._course.segments(self.round) if self._is_chief else whole
+        yield from self._next_segment()
+
+    def _next_segment(self) -> Iterator[Effect]:
+        steps = self._segments[0].stop - self._learner.steps_done
+        yield Compute("train", partial(self.take_steps, steps), steps=steps)
+
+    def _after_segment(self) -> Iterator[Effect]:
+        segment = self._segments.pop(0)
+        if segment.epoch is not None:
+            yield Compute("evaluate", lambda: (segment.epoch, examine(self._learner, self._run.validation.batchnorm)))
+        else:
+            yield from self.finish_steps()
+
+    def _record_evaluation(self, epoch: int, evaluation: Evaluation) -> Iterator[Effect]:
+        fields = {
+            "epoch": epoch,
+            "step": self._learner.steps_done,
+            "accuracy": evaluation.accuracy,
+            "loss": evaluation.loss,
+            "samples": evaluation.samples,
+            "learning_rate": self._learner.learning_rate,
+        }
+        yield Record("evaluation", fields | self.evaluation_fields())
+        if not evaluation.finite:
+            yield Record("diverged", {"epoch": epoch, "what": "outputs on the test set are not finite"})
+
+    def training_fields(self) -> dict[str, object]:
+        """What the local steps since the last round saw, for the round's record."""
+        samples = sum(progress.samples for progress in self._seen)
+        fields: dict[str, object] = {
+            "step": self._learner.steps_done,
+            "epoch": self._learner.steps_done / self._learner.steps_per_epoch,
+            "samples": samples,
+            "loss": sum(p.loss * p.samples for p in self._seen) / samples if samples else None,
+            "train_accuracy": sum(p.correct for p in self._seen) / samples if samples else None,
+        }
+        self._seen = []
+        return fields

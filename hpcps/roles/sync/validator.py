@@ -1,0 +1,109 @@
+"""The validator of the synchronous protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.layout import Vector
+from hpcps.messages import Kind, Message, Peer
+from hpcps.roles.events import Compute, Computed, Effect, Record, Send, SetDeadline
+from hpcps.roles.sync.collector import Collector, Tally
+from hpcps.roles.sync.trainee import Trainee
+from hpcps.rules import Combined
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Learner, Progress
+
+
+class Validator(Trainee):
+    """Combines its share of the updates by the run's rule and gives the result to the servers.
+
+    Under a rule that scores it trains on its own shard to know what an update should look like; under the others it
+    only runs its batches, which feeds its BatchNorm statistics.
+    """
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+        super().__init__(peer, run, run_id, learner)
+        self._collector = Collector(self._cast.share(peer), learner.layout)
+        self._bounds = learner.layout.bounds(run.topology.servers)
+        self._reference: Vector | None = np.empty_like(self._base) if run.validation.rule.scores else None
+        self._combined: Vector = self._base
+        self._stepped = False
+        self._since_evaluation, self._since_start = Tally(), Tally()
+
+    @property
+    def steps_before_model(self) -> int:
+        """The artifact's quirk concerns the validators that train."""
+        return super().steps_before_model if self._run.validation.rule.scores else 0
+
+    def adopt(self) -> None:
+        """Set x = c = the model."""
+        np.copyto(self._base, self._inbox.model)
+        self._learner.copy_from(self._base)
+        self._stepped = False
+
+    def take_steps(self, steps: int) -> Progress:
+        """Train under a rule that scores, else only run the batches."""
+        return self._learner.train(steps) if self._run.validation.rule.scores else self._learner.observe(steps)
+
+    def finish_steps(self) -> Iterator[Effect]:
+        """Take note that the own steps are done; combine if all updates are in."""
+        self._stepped = True
+        yield from self._combine_when_ready()
+
+    def take(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Take an update."""
+        if message.kind in (Kind.UPDATE, Kind.ABSENT) and source.role == "worker":
+            yield from self._collector.put(source, message, self.round)
+            yield from self._combine_when_ready()
+        else:
+            yield from self.refuse(source, f"a validator gets no {message.kind.name} from {source}")
+
+    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Count what is no message as an update with nothing in it; a server's cannot be done without."""
+        if source.role == "server":
+            raise RunError(f"{self.peer} cannot use what {source} sent in round {self.round}: {reason}")
+        yield from self._collector.refuse(source, reason)
+        yield from self._combine_when_ready()
+
+    def computed(self, event: Computed) -> Iterator[Effect]:
+        """Send the combined update and wait for the next model."""
+        combined: Combined = event.result
+        self._combined = combined.update
+        for server, (start, stop) in zip(self._cast.all_servers(), self._bounds, strict=True):
+            payload = self._combined[start:stop]
+            message = Message(Kind.COMBINED, self.peer, self._run_id, self.round, server.index, payload=payload)
+            yield Send(server, message)
+        self._since_evaluation.add(self._collector.tally)
+        self._since_start.add(self._collector.tally)
+        fields, rejections = self._collector.report()
+        yield from rejections
+        yield Record("round", self.training_fields() | fields)
+        self._collector.clear()
+        self.round += 1
+        yield SetDeadline(self._inbox.waiting_for)
+
+    def evaluation_fields(self) -> dict[str, object]:
+        """Acceptance since the last evaluation and since the start."""
+        fields: dict[str, object] = {
+            "acceptance_rate_epoch": self._since_evaluation.acceptance_rate,
+            "acceptance_rate_cumulative": self._since_start.acceptance_rate,
+        }
+        self._since_evaluation = Tally()
+        return fields
+
+    def _combine_when_ready(self) -> Iterator[Effect]:
+        if not self._stepped:
+            return
+        yield SetDeadline(self._collector.waiting_for)
+        if self._collector.complete:
+            self._stepped = False
+            yield Compute("combine", self._combine)
+
+    def _combine(self) -> Combined:
+        if self._reference is not None:
+            self._learner.copy_to(self._reference)
+            self._reference -= self._base
+        return self._collector.combine(self._run.validation.rule, self._reference)

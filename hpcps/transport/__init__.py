@@ -1,0 +1,1 @@
+"""Carries messages between roles; knows nothing of what they mean."""

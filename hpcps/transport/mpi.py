@@ -1,0 +1,96 @@
+"""Messages over MPI: a header, then the payload straight from and into contiguous buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcps.layout import Vector
+from hpcps.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.transport.base import Traffic
+from hpcps.transport.patience import Patience
+
+# The tag says whether a payload follows, so that even after a header that cannot be read the stream stays in step.
+_ALONE, _WITH_PAYLOAD, _PAYLOAD = 1, 2, 3
+
+
+class MpiTransport:
+    """Carries messages between the ranks of a communicator."""
+
+    def __init__(self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int]) -> None:
+        self._communicator = communicator
+        self._ranks = dict(ranks)
+        self._peers = {rank: peer for peer, rank in ranks.items()}
+        self._pending: list[tuple[MPI.Request, object]] = []
+        self._status = MPI.Status()
+        self._scratch: Vector = np.empty(0, np.float32)
+        self.traffic = Traffic()
+
+    def send(self, to: Peer, message: Message) -> None:
+        """See `Transport.send`."""
+        header = message.header()
+        rank = self._ranks[to]
+        payload = message.payload if message.payload is not None and message.payload.size else None
+        tag = _ALONE if payload is None else _WITH_PAYLOAD
+        self._pending.append((self._communicator.Isend([header, MPI.BYTE], rank, tag), header))
+        if payload is not None:
+            self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
+        self.traffic.sent += len(header) + message.payload_bytes
+
+    def receive(self) -> Received | Malformed | None:
+        """See `Transport.receive`."""
+        self._progress()
+        for tag in (_ALONE, _WITH_PAYLOAD):
+            waiting = self._communicator.Improbe(MPI.ANY_SOURCE, tag, self._status)
+            if waiting is not None:
+                return self._take(waiting, tag)
+        return None
+
+    def flush(self) -> None:
+        """See `Transport.flush`."""
+        patience = Patience()
+        while self._pending:
+            self._progress()
+            patience.wait()
+
+    def barrier(self) -> None:
+        """Wait until every rank is here, without spinning."""
+        request = self._communicator.Ibarrier()
+        patience = Patience()
+        while not request.Test():
+            patience.wait()
+
+    def _progress(self) -> None:
+        self._pending = [(request, kept) for request, kept in self._pending if not request.Test()]
+
+    def _take(self, waiting: MPI.Message, tag: int) -> Received | Malformed:
+        rank = self._status.Get_source()
+        header = bytearray(self._status.Get_count(MPI.BYTE))
+        waiting.Recv([header, MPI.BYTE])
+        source = self._peers[rank]
+        payload, stray = self._take_payload(rank) if tag == _WITH_PAYLOAD else (None, 0)
+        self.traffic.received += len(header) + (payload.nbytes if payload is not None else stray)
+        if stray:
+            return Malformed(source, f"its payload of {stray} bytes is not a number of float32")
+        try:
+            return Received(source, Message.decode(bytes(header), payload))
+        except MalformedMessageError as error:
+            return Malformed(source, str(error))
+
+    def _take_payload(self, rank: int) -> tuple[Vector | None, int]:
+        """Receive the payload that follows a header; one that is not whole floats is dropped, its size returned."""
+        patience = Patience()
+        while (waiting := self._communicator.Improbe(rank, _PAYLOAD, self._status)) is None:
+            self._progress()
+            patience.wait()
+        size = self._status.Get_count(MPI.BYTE)
+        if size % 4:
+            waiting.Recv([bytearray(size), MPI.BYTE])
+            return None, size
+        if self._scratch.nbytes < size:
+            self._scratch = np.empty(size // 4, np.float32)
+        payload = self._scratch[: size // 4]
+        waiting.Recv([payload, MPI.FLOAT])
+        return payload, 0

@@ -1,0 +1,98 @@
+"""Messages between real MPI ranks; run by `make mpi` with four of them."""
+
+import time
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from hpcps.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.transport.mpi import MpiTransport
+
+PEERS = [Peer("worker", 0), Peer("worker", 1), Peer("validator", 0), Peer("server", 0)]
+pytestmark = pytest.mark.mpi(min_size=4)
+
+
+@pytest.fixture
+def world():
+    communicator = MPI.COMM_WORLD.Dup()
+    transport = MpiTransport(communicator, {peer: rank for rank, peer in enumerate(PEERS)})
+    yield communicator, transport, PEERS[communicator.Get_rank()]
+    transport.flush()
+    transport.barrier()
+    communicator.Free()
+
+
+def next_arrival(transport, seconds=20.0):
+    until = time.monotonic() + seconds
+    while (arrival := transport.receive()) is None:
+        assert time.monotonic() < until, "nothing came"
+    return arrival
+
+
+@pytest.mark.parametrize("size", [0, 1, 1000, 300_000, 4_000_000])
+def test_a_payload_arrives_whole_with_its_header(world, size):
+    _, transport, me = world
+    mask = np.array([True, False, True])
+    if me == PEERS[0]:
+        payload = np.arange(size, dtype=np.float32)
+        message = Message(Kind.UPDATE, me, "run", 7, mask=mask, note={"a": [1]}, payload=payload)
+        transport.send(PEERS[2], message)
+        transport.flush()
+        assert transport.traffic.sent == len(message.header()) + 4 * size
+    if me == PEERS[2]:
+        arrival = next_arrival(transport)
+        assert isinstance(arrival, Received)
+        message = arrival.message
+        assert (arrival.source, message.sender, message.round, message.note) == (PEERS[0], PEERS[0], 7, {"a": [1]})
+        np.testing.assert_array_equal(message.mask, mask)
+        got = message.payload if size else np.zeros(0, np.float32)
+        np.testing.assert_array_equal(got, np.arange(size, dtype=np.float32))
+
+
+def test_messages_of_many_senders_do_not_mix(world):
+    _, transport, me = world
+    others = [peer for peer in PEERS if peer != PEERS[3]]
+    if me in others:
+        for number in range(50):
+            payload = np.full(2000 + number, 100 * others.index(me) + number, np.float32)
+            transport.send(PEERS[3], Message(Kind.UPDATE, me, "run", number, payload=payload))
+    else:
+        seen = {peer: 0 for peer in others}
+        while sum(seen.values()) < 150:
+            arrival = next_arrival(transport)
+            number = seen[arrival.source]
+            assert arrival.message.round == number, "messages of one sender keep their order"
+            expected = np.full(2000 + number, 100 * others.index(arrival.source) + number, np.float32)
+            np.testing.assert_array_equal(arrival.message.payload, expected)
+            seen[arrival.source] += 1
+
+
+@pytest.mark.parametrize("payload_bytes", [None, 8, 7])
+def test_foreign_bytes_are_malformed_and_do_not_disturb_what_follows(world, payload_bytes):
+    communicator, transport, me = world
+    if me == PEERS[1]:
+        tag = 1 if payload_bytes is None else 2
+        communicator.Send([b"not a header of ours", MPI.BYTE], 3, tag)
+        if payload_bytes is not None:
+            communicator.Send([bytes(payload_bytes), MPI.BYTE], 3, 3)
+        transport.send(PEERS[3], Message(Kind.ABSENT, me, "run", 1))
+    if me == PEERS[3]:
+        first = next_arrival(transport)
+        assert isinstance(first, Malformed)
+        assert first.source == PEERS[1]
+        second = next_arrival(transport)
+        assert isinstance(second, Received)
+        assert second.message.kind is Kind.ABSENT
+
+
+def test_a_payload_of_another_size_than_announced_is_malformed(world):
+    communicator, transport, me = world
+    if me == PEERS[0]:
+        header = Message(Kind.UPDATE, me, "run", 0, payload=np.zeros(5, np.float32)).header()
+        communicator.Send([header, MPI.BYTE], 3, 2)
+        communicator.Send([np.zeros(6, np.float32), MPI.FLOAT], 3, 3)
+    if me == PEERS[3]:
+        arrival = next_arrival(transport)
+        assert isinstance(arrival, Malformed)
+        assert "20 bytes, 24 came" in arrival.reason

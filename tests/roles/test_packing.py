@@ -1,0 +1,39 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcps.layout import Layout
+from hpcps.packing import pack, packed_size, runs, unpack
+
+layouts = st.lists(st.integers(1, 9), min_size=1, max_size=12).map(
+    lambda sizes: Layout.of([(f"b{i}", (n,)) for i, n in enumerate(sizes)])
+)
+
+
+@given(layouts, st.data())
+def test_unpack_restores_the_sent_blocks_and_zeroes_the_others(layout, data):
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(layout.blocks), max_size=len(layout.blocks))))
+    vector = np.arange(1, layout.size + 1, dtype=np.float32)
+    payload = pack(layout, vector, mask, np.empty_like(vector))
+    assert payload.size == packed_size(layout, mask)
+    out = np.full_like(vector, -1)
+    unpack(layout, payload, mask, out)
+    np.testing.assert_array_equal(out, np.where(layout.spread(mask), vector, 0))
+    covered = runs(layout, mask)
+    assert all(a[1] < b[0] for a, b in zip(covered, covered[1:], strict=False)), "neighbouring blocks are merged"
+
+
+@given(layouts, st.integers(1, 6))
+def test_shards_cover_the_vector_and_their_layouts_its_blocks(layout, shards):
+    bounds = layout.bounds(shards)
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == layout.size
+    assert all(a[1] == b[0] for a, b in zip(bounds, bounds[1:], strict=False))
+    pieces = [layout.restrict(start, stop) for start, stop in bounds]
+    assert sum(piece.size for piece in pieces) == layout.size
+    for (start, stop), piece in zip(bounds, pieces, strict=True):
+        assert piece.size == stop - start
+        for block in piece.blocks:
+            owner = next(b for b in layout.blocks if b.name == block.name)
+            assert owner.offset <= start + block.offset
+            assert start + block.stop <= owner.stop

@@ -1,0 +1,136 @@
+"""What is malformed or not finite never reaches the model: it is refused, counted, recorded, and the run goes on."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcps.messages import Kind, Message, Peer
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.runtime.casting import make_role
+from hpcps.runtime.node import Node
+from hpcps.spec.schema import Run
+from hpcps.transport.inproc import Exchange
+
+SENDER = Peer("worker", 1)
+
+
+class Tampering:
+    """A worker's transport that changes its updates on their way, from round 1 on."""
+
+    def __init__(self, inner, change):
+        self._inner, self._change = inner, change
+        self.traffic = inner.traffic
+
+    def send(self, to, message):
+        if message.kind in (Kind.UPDATE, Kind.ABSENT) and message.round >= 1:
+            self._change(self._inner, to, message)
+        else:
+            self._inner.send(to, message)
+
+    def receive(self):
+        return self._inner.receive()
+
+    def flush(self):
+        self._inner.flush()
+
+
+def raw(transport, to, header, payload=None):
+    transport._boxes[to].append((SENDER, header, None if payload is None else payload.tobytes()))
+
+
+def poison(value):
+    def change(transport, to, message):
+        payload = message.payload.copy()
+        payload[0] = value
+        transport.send(to, replace(message, payload=payload))
+
+    return change
+
+
+TAMPERINGS = {
+    "nan": poison(np.nan),
+    "inf": poison(np.inf),
+    "minus inf": poison(-np.inf),
+    "garbage": lambda t, to, m: raw(t, to, b"garbage"),
+    "empty": lambda t, to, m: raw(t, to, b""),
+    "short payload": lambda t, to, m: t.send(to, replace(m, payload=m.payload[:-1])),
+    "long payload": lambda t, to, m: t.send(to, replace(m, payload=np.append(m.payload, np.float32(1)))),
+    "no payload": lambda t, to, m: t.send(to, replace(m, payload=None)),
+    "payload of another size than announced": lambda t, to, m: raw(t, to, m.header(), m.payload[:-1]),
+    "wrong mask": lambda t, to, m: t.send(to, replace(m, mask=np.ones(7, np.bool_))),
+    "no mask": lambda t, to, m: t.send(to, replace(m, mask=None)),
+    "another's name": lambda t, to, m: t.send(to, replace(m, sender=Peer("worker", 0))),
+    "another run": lambda t, to, m: t.send(to, replace(m, run="other")),
+    "a round to come": lambda t, to, m: t.send(to, replace(m, round=m.round + 5)),
+    "another kind": lambda t, to, m: t.send(to, Message(Kind.COMBINED, m.sender, m.run, m.round, payload=m.payload)),
+    "twice": lambda t, to, m: (t.send(to, m), t.send(to, replace(m, payload=np.full_like(m.payload, 9)))),
+    "late": lambda t, to, m: (t.send(to, replace(m, round=m.round - 1)), t.send(to, m)),
+}
+
+
+def play(tmp_path, run, change):
+    peers = [Peer("worker", k) for k in range(run.topology.workers)]
+    peers += [Peer("validator", v) for v in range(run.topology.validators)]
+    peers += [Peer("server", s) for s in range(run.topology.servers)]
+    exchange, directory, nodes = Exchange(), RunDirectory(tmp_path), []
+    directory.create({"run_id": "test"})
+    for peer in peers:
+        transport = exchange.endpoint(peer)
+        if change and peer == SENDER:
+            transport = Tampering(transport, change)
+        record = RecordWriter(tmp_path, "test", peer.role, peer.index, "here")
+        nodes.append(Node(make_role(run, "test", peer), transport, record, directory))
+    for _ in range(100_000):
+        if all(node.finished for node in nodes):
+            break
+        for node in nodes:
+            if not node.finished:
+                node.step()
+    assert all(node.finished for node in nodes), "the run must go on"
+    model = np.concatenate([np.load(tmp_path / f"final/server-{s}.npy") for s in range(run.topology.servers)])
+    combiner = "validator-0" if run.topology.validators else "server-0"
+    lines = [json.loads(line) for line in (tmp_path / f"records/{combiner}.jsonl").read_text().splitlines()]
+    return model, lines
+
+
+def spec(rule, validators):
+    return Run.model_validate(
+        {
+            "name": "refusals",
+            "topology": {"servers": 2, "validators": validators, "workers": 3},
+            "model": {"name": "mlp"},
+            "data": {"name": "digits", "limit": 200, "test_limit": 50},
+            "train": {"epochs": 2, "batch_size": 16, "local_steps": 2},
+            "validation": {"rule": {"kind": rule}},
+        }
+    )
+
+
+CASES = [(rule, 1, name) for rule in ("average", "trimmed_mean", "phocas") for name in ("nan", "inf", "short payload")]
+CASES += [(rule, validators, name) for rule, validators in (("zeno", 1), ("average", 0)) for name in TAMPERINGS]
+
+
+@pytest.mark.parametrize(("rule", "validators", "name"), CASES)
+def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, rule, validators, name):
+    model, lines = play(tmp_path, spec(rule, validators), TAMPERINGS[name])
+    assert np.isfinite(model).all()
+    refused = [line for line in lines if line["event"] == "rejected"]
+    assert {line["sender"] for line in refused} == {str(SENDER)}
+    rounds = [line for line in lines if line["event"] == "round"]
+    assert len(refused) >= len(rounds) - 1
+    for line in rounds[1:]:
+        assert 1 in line["participants"], "a malformed update counts as one whose blocks were all skipped"
+    if name in ("nan", "inf", "minus inf"):
+        assert all(line["rejected_blocks"] == 1 for line in rounds[1:])
+    elif name not in ("twice", "late"):
+        assert all(line["malformed"] == 1 for line in rounds[1:])
+
+
+@pytest.mark.parametrize("name", ["twice", "late"])
+def test_a_repeated_update_changes_nothing(tmp_path, name):
+    clean, _ = play(tmp_path / "clean", spec("average", 1), None)
+    model, _ = play(tmp_path / name, spec("average", 1), TAMPERINGS[name])
+    np.testing.assert_array_equal(model, clean)
