@@ -1,0 +1,95 @@
+"""`hpcps check`: what an experiment file would run, or everything that is wrong with it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+from hpcps.spec.load import Experiment, Point, load_experiment, select
+from hpcps.spec.schema import Run
+from hpcps.spec.selection import SELECTOR_HELP
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the command line."""
+    parser = commands.add_parser("check", help="check an experiment file and list its points", description=__doc__)
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the experiment file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="give a key another value"
+    )
+    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of experiment files and stop")
+    parser.set_defaults(handler=handle, parser=parser)
+
+
+def handle(args: argparse.Namespace) -> int:
+    """Print the summary, or the JSON Schema; a file with mistakes raises a `SpecError` that lists them."""
+    if args.schema:
+        from hpcps.spec.reference import schema_text
+
+        print(schema_text(), end="")
+        return 0
+    if args.file is None:
+        args.parser.error("which FILE?")
+    experiment = load_experiment(args.file, args.overrides)
+    print(summary(experiment, select(experiment.points, args.only)))
+    return 0
+
+
+def summary(experiment: Experiment, points: Sequence[Point]) -> str:
+    """Describe an experiment and list the given ones of its points."""
+    runs = [point.run for point in points]
+    some = f"{len(points)} of " if len(points) < len(experiment.points) else ""
+    count = len(experiment.points)
+    lines = [f"{experiment.name}: {some}{count} point{'s' * (count > 1)}, no mistakes"]
+    if runs[0].description:
+        lines.append(runs[0].description)
+    lines.append("")
+    lines += [f"{title:<12}{_common(runs, describe)}" for title, describe in _ASPECTS.items()]
+    lines += ["", f"{'point':>5}  {'run':<10}  label"]
+    lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in points]
+    return "\n".join(lines)
+
+
+def _common(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
+    return "; or ".join(dict.fromkeys(describe(run) for run in runs))
+
+
+def _topology(run: Run) -> str:
+    counts = {"server": run.topology.servers, "validator": run.topology.validators, "worker": run.topology.workers}
+    parts = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items())
+    return f"{parts}: {sum(counts.values())} processes over {run.transport.kind}"
+
+
+def _model(run: Run) -> str:
+    data = run.data
+    limit = f", first {data.limit} samples" if data.limit else ""
+    return f"{run.model.name} ({run.model.backend}) on {data.name}, {data.shards} shards ({data.split}){limit}"
+
+
+def _training(run: Run) -> str:
+    train = run.train
+    return (
+        f"{train.mode}, {train.epochs} epochs, batches of {train.batch_size}, {train.local_steps} local steps, "
+        f"{train.optimizer.name} lr {train.optimizer.lr}"
+    )
+
+
+def _sending(run: Run) -> str:
+    return f"participation {run.communication.participation}, skip rate {run.communication.skip_rate}"
+
+
+def _fidelity(run: Run) -> str:
+    chosen = {"evaluate": run.validation.evaluate, "batchnorm": run.validation.batchnorm}
+    values = ", ".join(f"{key} {value}" for key, value in chosen.items())
+    return f"{run.fidelity}: {values}, first step {run.train.first_step}"
+
+
+_ASPECTS: dict[str, Callable[[Run], str]] = {
+    "topology": _topology,
+    "model": _model,
+    "training": _training,
+    "sending": _sending,
+    "fidelity": _fidelity,
+    "seed": lambda run: str(run.seed),
+}

@@ -1,0 +1,127 @@
+"""Mistakes that no single key shows: values that do not go together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from hpcps.attacks import NoAttack, attackers
+from hpcps.rules import AnyRule
+from hpcps.spec.problems import Problem, quote
+from hpcps.spec.schema import Run
+from hpcps.training.catalogue import DATA_SETS
+
+WORKERS, VALIDATORS = ("topology", "workers"), ("topology", "validators")
+DATA = ("data", "name")
+
+
+def contradictions(run: Run) -> list[Problem]:
+    """Return what is wrong with a run whose keys are all valid by themselves."""
+    return [problem for check in _CHECKS for problem in check(run)]
+
+
+def _rule_needs_validator(run: Run) -> Iterator[Problem]:
+    rule: AnyRule = run.validation.rule
+    if rule.scores and run.topology.validators == 0:
+        yield Problem(
+            ("validation", "rule"),
+            f"{rule.kind} compares updates with a validator's own, and topology.validators = 0: "
+            "have a validator, or take a rule that needs none",
+            (VALIDATORS,),
+        )
+
+
+def _validators_have_workers(run: Run) -> Iterator[Problem]:
+    validators, workers = run.topology.validators, run.topology.workers
+    if validators > workers:
+        yield Problem(
+            VALIDATORS,
+            f"{validators} validators share {workers} workers: some would have none; use at most {workers}",
+            (WORKERS,),
+        )
+
+
+def _validators_have_server_hosts(run: Run) -> Iterator[Problem]:
+    topology = run.topology
+    if topology.colocate_validators and topology.validators > topology.servers:
+        yield Problem(
+            ("topology", "colocate_validators"),
+            f"validator i goes to server i's host, but there are {topology.validators} validators and only "
+            f"{topology.servers} server{'s' * (topology.servers > 1)}: use as many servers, or false",
+            (VALIDATORS, ("topology", "servers")),
+        )
+
+
+def _decays_in_order(run: Run) -> Iterator[Problem]:
+    epochs = run.train.lr_decay.epochs
+    if any(later <= earlier for earlier, later in pairwise(epochs)):
+        yield Problem(("train", "lr_decay", "epochs"), f"{quote(epochs)} must rise: each epoch once, in order")
+
+
+def _shards_for_all(run: Run) -> Iterator[Problem]:
+    workers, shards = run.topology.workers, run.data.shards
+    held_out = 1 if run.topology.validators else 0
+    assert shards is not None  # filled in
+    if shards < workers + held_out:
+        whom = f"{workers} workers and the validators' own" if held_out else f"{workers} workers"
+        yield Problem(
+            ("data", "shards"),
+            f"{shards} shards are too few for {whom}: use {workers + held_out} or more, or leave it out",
+            (WORKERS, VALIDATORS),
+        )
+
+
+def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
+    available, shards, batch = DATA_SETS[run.data.name].train, run.data.shards, run.train.batch_size
+    assert shards is not None  # filled in
+    samples = min(available, run.data.limit or available)
+    if samples // shards < batch:
+        yield Problem(
+            ("data", "limit") if run.data.limit else ("train", "batch_size"),
+            f"{samples} training samples in {shards} shards leave {samples // shards} in each, fewer than a batch of "
+            f"{batch}: use smaller batches, fewer shards or more samples",
+            (("data", "limit"), ("train", "batch_size"), ("data", "shards"), WORKERS, DATA),
+        )
+
+
+def _model_takes_data(run: Run) -> Iterator[Problem]:
+    model, data = run.model.name, run.data.name
+    if model.startswith("cifar_resnet") and DATA_SETS[data].shape[0] != 3:
+        able = ", ".join(name for name, facts in DATA_SETS.items() if facts.shape[0] == 3)
+        yield Problem(
+            ("model", "name"),
+            f"{model} is for colour images ({able}), and those of {data} are grey: take cnn or mlp",
+            (DATA,),
+        )
+
+
+def _data_can_be_augmented(run: Run) -> Iterator[Problem]:
+    if run.data.augment and not DATA_SETS[run.data.name].augment:
+        able = ", ".join(name for name, facts in DATA_SETS.items() if facts.augment)
+        yield Problem(("data", "augment"), f"only for {able}, not {run.data.name}: leave it out", (DATA,))
+
+
+def _attackers_exist(run: Run) -> Iterator[Problem]:
+    attack, workers = run.attack, run.topology.workers
+    if isinstance(attack, NoAttack) or attack.scope != "worker" or attack.rate == 0:
+        return
+    if not attackers(attack, workers, run.seed):
+        yield Problem(
+            ("attack", "rate"),
+            f"{attack.rate} of {workers} workers is less than one attacker: use {1 / workers:.3g} or more, or "
+            'scope = "block"',
+            (WORKERS, ("attack", "scope")),
+        )
+
+
+_CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
+    _rule_needs_validator,
+    _validators_have_workers,
+    _validators_have_server_hosts,
+    _decays_in_order,
+    _shards_for_all,
+    _shards_fill_a_batch,
+    _model_takes_data,
+    _data_can_be_augmented,
+    _attackers_exist,
+)

@@ -1,0 +1,105 @@
+"""The JSON Schema of the experiment file, for editors that complete and check TOML."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcps.spec.keys import Key, Table, root
+
+Schema = dict[str, Any]
+
+
+def file_schema() -> Schema:
+    """Return the JSON Schema (draft 7) of an experiment file.
+
+    It is the schema of a run and `[[sweep]]`. With a sweep only the name is required: the sweep may give the rest.
+    """
+    definitions: dict[str, Schema] = {}
+    top = _table(root(), "", definitions)
+    top["properties"]["sweep"] = {
+        "type": "array",
+        "minItems": 1,
+        "description": "Points are the product of all [[sweep]] tables; inside one, keys move together.",
+        "items": _sweep(root(), "", definitions),
+    }
+    required = _required(root())
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "hpcps experiment file",
+        **top,
+        "required": ["name"],
+        "if": {"required": ["sweep"]},
+        "then": True,
+        "else": required,
+        "definitions": definitions,
+    }
+
+
+def _table(table: Table, path: str, definitions: dict[str, Schema]) -> Schema:
+    properties = {name: _described(key, f"{path}{name}", definitions) for name, key in table.keys.items()}
+    schema: Schema = {"type": "object", "additionalProperties": False, "properties": properties}
+    if table.kind:
+        properties["kind"] = {"const": table.kind}
+        schema["required"] = ["kind", *(name for name, key in table.keys.items() if key.required)]
+    return {"description": table.description, **schema} if path else schema
+
+
+def _described(key: Key, path: str, definitions: dict[str, Schema]) -> Schema:
+    schema: Schema = {"description": key.description} if key.description else {}
+    if key.default is not None and not key.required:
+        schema["default"] = key.default
+    value = _value(key, path, definitions)
+    if "$ref" in value:
+        return {**schema, "allOf": [value]} if schema else value  # draft 7 ignores what stands beside a $ref
+    return {**schema, **value}
+
+
+def _value(key: Key, path: str, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of a key's value; tables are defined once and referred to."""
+    if not key.tables:
+        return key.value
+    references = []
+    for table in key.tables:
+        name = f"{path}:{table.kind}" if table.kind else path
+        if name not in definitions:
+            definitions[name] = {}  # takes its place before the tables inside it
+            definitions[name].update(_table(table, f"{path}.", definitions))
+        references.append({"$ref": f"#/definitions/{name}"})
+    return {"oneOf": references} if key.tagged else references[0]
+
+
+def _sweep(table: Table, path: str, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of a table that holds, instead of values, lists of them, under plain or dotted names."""
+    properties: dict[str, Schema] = {}
+    for name, choices in _choices(table, path, definitions).items():
+        if path + name == "name":
+            continue
+        item = choices[0] if len(choices) == 1 else {"anyOf": choices}
+        properties[name] = {"type": "array", "minItems": 1, "items": item}
+    for name, key in table.keys.items():
+        if len(key.tables) == 1 and not key.tagged:
+            definition = f"sweep:{path}{name}"
+            definitions[definition] = _sweep(key.tables[0], f"{path}{name}.", definitions)
+            properties[name] = {"anyOf": [properties[name], {"$ref": f"#/definitions/{definition}"}]}
+    return {"type": "object", "minProperties": 1, "additionalProperties": False, "properties": properties}
+
+
+def _choices(table: Table, path: str, definitions: dict[str, Schema], prefix: str = "") -> dict[str, list[Schema]]:
+    """Return the schemas that each key below a table may have, by dotted name: several if kinds differ in it."""
+    found: dict[str, list[Schema]] = {}
+    for name, key in table.keys.items():
+        found[prefix + name] = [_value(key, f"{path}{prefix}{name}", definitions)]
+        if key.tagged:
+            found[f"{prefix}{name}.kind"] = [{"enum": [inner.kind for inner in key.tables]}]
+        for inner in key.tables:
+            for dotted, schemas in _choices(inner, path, definitions, f"{prefix}{name}.").items():
+                known = found.setdefault(dotted, [])
+                known += [schema for schema in schemas if schema not in known]
+    return found
+
+
+def _required(table: Table) -> Schema:
+    names = [name for name, key in table.keys.items() if key.required]
+    schema: Schema = {"required": names} if names else {}
+    inner = {name: _required(table.keys[name].tables[0]) for name in names if table.keys[name].tables}
+    return {**schema, "properties": inner} if inner else schema

@@ -1,0 +1,101 @@
+"""The generated part of the documentation; `python -m hpcps.spec.reference docs` brings it up to date."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpcps.spec.file_schema import file_schema
+from hpcps.spec.identity import IRRELEVANT
+from hpcps.spec.keys import Key, Table, expects, plain, root
+from hpcps.spec.presets import PRESETS
+
+BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
+
+
+def reference() -> str:
+    """Return the reference of all keys, presets and what the run id leaves out, in Markdown."""
+    return "\n".join([*_keys("", root()), *_presets(), *_identity()])
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of the experiment file as it is committed."""
+    return json.dumps(file_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def refreshed(page: str) -> str:
+    """Return a page with its generated part renewed."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
+
+
+def _keys(path: str, table: Table) -> Iterator[str]:
+    title = f"`[{path}]`" if path else "Top level"
+    if table.kind:
+        title += f' with `kind = "{table.kind}"`'
+    yield f"### {title}\n"
+    if table.description and path:
+        yield f"{_text(table.description)}\n"
+    values = {name: key for name, key in table.keys.items() if not key.tables}
+    if values:
+        yield "| Key | Value | Default | Meaning |\n|---|---|---|---|"
+        for name, key in values.items():
+            yield f"| `{name}` | {_cell(expects(key))} | {_default(key)} | {_cell(key.description)} |"
+        yield ""
+    for name, key in table.keys.items():
+        inner = f"{path}.{name}" if path else name
+        if key.tagged:
+            yield f"### `[{inner}]`\n"
+            yield f"{_text(key.description)} `kind` says which; by default {_code(key.default)}.\n"
+        for each in key.tables:
+            yield from _keys(inner, each)
+
+
+def _presets() -> Iterator[str]:
+    yield "### What `fidelity` sets\n"
+    yield f"| Key | {' | '.join(f'`{_quoted(name)}`' for name in PRESETS)} |\n|---|{'---|' * len(PRESETS)}"
+    for key in next(iter(PRESETS.values())):
+        values = " | ".join(f"`{_quoted(preset[key])}`" for preset in PRESETS.values())
+        yield f"| `{'.'.join(key)}` | {values} |"
+    yield ""
+
+
+def _identity() -> Iterator[str]:
+    yield "### What a run's id leaves out\n"
+    yield ", ".join(f"`{key}`" for key in sorted(IRRELEVANT)) + "\n"
+
+
+def _default(key: Key) -> str:
+    if key.required:
+        return "required"
+    return "" if key.default in (None, "") else _code(key.default)
+
+
+def _quoted(value: str) -> str:
+    return f'"{value}"'
+
+
+def _code(value: object) -> str:
+    return f"`{plain(value)}`"
+
+
+def _text(text: str) -> str:
+    return text.replace("<", "&lt;")
+
+
+def _cell(text: str) -> str:
+    return _text(text).replace("|", "\\|")
+
+
+def main(folder: Path) -> None:
+    """Renew the reference page and the JSON Schema in a folder."""
+    page = folder / "experiment-file.md"
+    page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
+    (folder / "experiment.schema.json").write_text(schema_text(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

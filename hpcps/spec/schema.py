@@ -1,0 +1,165 @@
+"""The keys of one run: what an experiment file says once its sweep is expanded and its preset filled in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from hpcps.attacks import AnyAttack, NoAttack
+from hpcps.config import Config
+from hpcps.rules import AnyRule, Average
+from hpcps.training.catalogue import DATA_SETS
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Epochs = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
+
+
+class Topology(Config):
+    """How many processes of each role there are."""
+
+    servers: PositiveInt = Field(1, description="Servers; each keeps an equal shard of the model.")
+    validators: int = Field(1, ge=0, description="Validators; 0 lets the servers combine (rules without a score only).")
+    workers: PositiveInt = Field(..., description="Workers; worker k belongs to validator k mod validators.")
+    colocate_validators: bool = Field(False, description="Place validator i on server i's host.")
+
+
+class Transport(Config):
+    """What carries the messages."""
+
+    kind: Literal["mpi", "inproc"] = Field(
+        "mpi", description="`mpi`: one process per role; `inproc`: all roles in one process, deterministic."
+    )
+    timeout: float = Field(
+        600.0, gt=0, description="Seconds a role waits for a message before the run fails and names who was waited for."
+    )
+
+
+class Model(Config):
+    """The network that is trained."""
+
+    backend: Literal["torch"] = Field("torch", description="The framework that trains.")
+    name: Literal[
+        "cifar_resnet20_v1",
+        "cifar_resnet32_v1",
+        "cifar_resnet44_v1",
+        "cifar_resnet56_v1",
+        "cifar_resnet110_v1",
+        "cnn",
+        "mlp",
+    ] = Field(..., description="The network.")
+
+
+class Data(Config):
+    """The data set and its cut into shards: worker k trains on shard k, every validator on the last one."""
+
+    name: Literal["cifar10", "fashion_mnist", "mnist", "digits", "synthetic"] = Field(..., description="The data set.")
+    dir: str | None = Field(None, description="Folder with the official files; default: $HPCPS_DATA, else ./data.")
+    split: Literal["iid", "by_class", "dirichlet"] = Field("iid", description="How samples are dealt to shards.")
+    alpha: float = Field(0.5, gt=0, description="Concentration of the dirichlet split; small is uneven.")
+    shards: PositiveInt | None = Field(None, description="Number of equal shards; default: workers + 1.")
+    limit: PositiveInt | None = Field(None, description="Use only the first so many training samples.")
+    test_limit: PositiveInt | None = Field(None, description="Use only the first so many test samples.")
+    augment: bool | None = Field(
+        None, description="Random crop (pad 4) and horizontal flip; only for cifar10, and true there by default."
+    )
+
+
+class Optimizer(Config):
+    """The optimizer of the local steps; its state never leaves its process."""
+
+    name: Literal["sgd", "nag", "adam"] = Field("nag", description="sgd (momentum), nag (Nesterov) or adam.")
+    lr: float = Field(0.1, gt=0, description="Learning rate before any decay.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd and nag.")
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = Field((0.9, 0.999), description="Decay rates of adam.")
+    weight_decay: float = Field(0.0, ge=0, description="L2 weight decay, on every tensor.")
+
+
+class LrDecay(Config):
+    """Step decay of the learning rate; epoch n means from the (n+1)th epoch of that role on."""
+
+    factor: float = Field(0.1, gt=0, description="Multiplier at each of the epochs.")
+    epochs: Epochs = Field((), description="Epochs after which the rate is multiplied.")
+
+
+class WarmUp(Config):
+    """Linear warm-up of the learning rate."""
+
+    epochs: int = Field(0, ge=0, description="Epochs over which the rate rises; 0: none.")
+    start: float = Field(0.1, gt=0, le=1, description="Fraction of the rate at the first step.")
+
+
+class Train(Config):
+    """Local training and how rounds are counted."""
+
+    mode: Literal["sync"] = Field("sync", description="Synchronous rounds.")
+    epochs: PositiveInt = Field(..., description="Epochs of validator 0 (of worker 0 without validators).")
+    batch_size: PositiveInt = Field(32, description="Samples per local step.")
+    local_steps: PositiveInt = Field(1, description="Optimizer steps between two synchronisations.")
+    optimizer: Optimizer = Optimizer()
+    lr_decay: LrDecay = LrDecay()
+    warmup: WarmUp = WarmUp()
+    threads: PositiveInt = Field(1, description="Compute threads per process; results depend on them.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to train; auto: a GPU if there is one.")
+    first_step: Literal["counted", "overwritten"] = Field(
+        "counted",
+        description="`overwritten` (artifact): every process takes its first local step before it has the model; "
+        "validator 0's result is the initial model, a worker's is overwritten by its first pull.",
+    )
+
+
+class Communication(Config):
+    """How much of an update is sent."""
+
+    participation: float = Field(1.0, ge=0, le=1, description="Probability that a worker sends in a round.")
+    skip_rate: float = Field(0.0, ge=0, le=1, description="Probability that a sent update leaves a block out.")
+
+
+class Validation(Config):
+    """What decides what enters the model, and how accuracy is measured."""
+
+    rule: AnyRule = Field(Average(), description="The rule that combines the updates of a validator's workers.")
+    evaluate: Literal["validator_model", "global_model"] = Field(
+        "global_model",
+        description="`validator_model` (artifact): validator 0's own network at the very end of its epoch, up to H-1 "
+        "local steps past the global model; `global_model`: the global model after the round in which the epoch ended.",
+    )
+    batchnorm: Literal["validator", "averaged", "reestimated"] = Field(
+        "reestimated",
+        description="BatchNorm statistics for the test: `validator` 0's running ones (artifact), the mean over the "
+        "workers' running ones, or reestimated on validator 0's shard for the model under test.",
+    )
+
+
+class Run(Config):
+    """One fully resolved point of an experiment."""
+
+    name: str = Field(
+        ..., pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="The experiment; names its results folder."
+    )
+    description: str = Field("", description="What the experiment is for; shown by `hpcps check`.")
+    seed: int = Field(1, ge=0, description="Every random stream derives from it.")
+    fidelity: Literal["artifact", "corrected"] = Field(
+        "corrected", description="Preset: what the ZenoPS artifact did, or what its authors meant."
+    )
+    topology: Topology
+    transport: Transport = Transport()
+    model: Model
+    data: Data
+    train: Train
+    communication: Communication = Communication()
+    validation: Validation = Validation()
+    attack: AnyAttack = Field(NoAttack(), description="The Byzantine attack.")
+
+    @model_validator(mode="after")
+    def _fill_in(self) -> Run:
+        """Fill in the defaults of `data` that follow from other keys."""
+        missing = {key: value for key, value in self.derived().items() if getattr(self.data, key) is None}
+        if missing:
+            # The model is frozen for its users; returning a copy instead is not possible from a validator.
+            object.__setattr__(self, "data", self.data.model_copy(update=missing))
+        return self
+
+    def derived(self) -> dict[str, object]:
+        """Return the defaults of `data` that follow from other keys."""
+        return {"shards": self.topology.workers + 1, "augment": DATA_SETS[self.data.name].augment}

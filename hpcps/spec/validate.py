@@ -1,0 +1,77 @@
+"""From nested tables to a run, or to everything that is wrong with them."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+from pydantic import ValidationError
+
+from hpcps.spec.checks import contradictions
+from hpcps.spec.locate import Path
+from hpcps.spec.problems import Problem, translate
+from hpcps.spec.schema import Run
+from hpcps.spec.tree import Tree, get, put, remove
+
+STAND_INS: dict[tuple[str, ...], object] = {
+    ("name",): "unnamed",
+    ("topology", "workers"): 1,
+    ("model", "name"): "mlp",
+    ("data", "name"): "digits",
+    ("train", "epochs"): 1,
+}
+"""A valid value for every required key, for checking the rest of a file that lacks it."""
+
+
+def validate(tree: Tree) -> tuple[Run | None, list[Problem]]:
+    """Build a run from its tables.
+
+    Returns:
+        The run and no problems, or no run and all problems: those of single keys, and those of keys that do not go
+        together as far as these keys are valid.
+    """
+    run, problems = _build(tree)
+    if run is not None:
+        problems = contradictions(run)
+        return (None, problems) if problems else (run, [])
+    failed = [problem.path for problem in problems]
+    mended = _mend(tree, problems)
+    if mended is not None:
+        problems += [
+            problem
+            for problem in contradictions(mended)
+            if not any(_related(path, bad) for path in (problem.path, *problem.involves) for bad in failed)
+        ]
+    return None, problems
+
+
+def _build(tree: Tree) -> tuple[Run | None, list[Problem]]:
+    try:
+        return Run.model_validate(tree), []
+    except ValidationError as error:
+        found = [problem for detail in error.errors(include_url=False) for problem in translate(detail)]
+    meant = {path for problem in found for path in problem.stands_for}
+    return None, [problem for problem in found if not (problem.missing and problem.path in meant)]
+
+
+def _mend(tree: Tree, problems: list[Problem]) -> Run | None:
+    """Take out what is wrong, put stand-ins where something must be, and build what is left."""
+    tree = deepcopy(tree)
+    for _ in range(4):  # what depends on a key that was taken out may have to go too, at most to the top level
+        for problem in problems:
+            names = tuple(part for part in problem.path if isinstance(part, str))
+            if not problem.missing:
+                remove(tree, names)
+            elif names not in STAND_INS:
+                remove(tree, names[:-1])
+        for path, value in STAND_INS.items():
+            if get(tree, path) is None:
+                put(tree, path, value)
+        run, problems = _build(tree)
+        if run is not None:
+            return run
+    return None
+
+
+def _related(one: Path, other: Path) -> bool:
+    shorter = min(len(one), len(other))
+    return one[:shorter] == other[:shorter]

@@ -1,0 +1,76 @@
+"""`hpcps check` as it is typed."""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcps.cli import check
+from hpcps.errors import SpecError
+
+ROOT = Path(__file__).parents[2]
+FIG3 = ROOT / "experiments" / "fig3_sync_single_validator.toml"
+
+
+def run(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    check.register(parser.add_subparsers())
+    parsed = parser.parse_args(["check", *arguments])
+    code: int = parsed.handler(parsed)
+    return code
+
+
+def test_a_summary_reads_as_it_did(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    assert run("experiments/fig3_sync_single_validator.toml", "--only", "zeno") == 0
+    assert capsys.readouterr().out == (Path(__file__).parent / "golden" / "summary.txt").read_text(encoding="utf-8")
+
+
+def test_aspects_that_differ_between_points_are_all_named(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(str(write("[[sweep]]\n'topology.workers' = [4, 8]")), "--set", "topology.validators=0") == 0
+    assert (
+        "1 server, 0 validators, 4 workers: 5 processes over mpi; or 1 server, 0 validators, 8 workers: 9 processes"
+        in capsys.readouterr().out
+    )
+
+
+def test_mistakes_are_raised_for_the_command_line_to_print(write: Callable[..., Path]) -> None:
+    with pytest.raises(SpecError, match="1 mistake"):
+        run(str(write()), "--set", "seed=x")
+
+
+def test_the_schema_is_printed_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--schema") == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "hpcps experiment file"
+
+
+def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run()
+    assert "which FILE?" in capsys.readouterr().err
+
+
+def test_it_answers_at_once_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, time, resource; from hpcps.spec.load import load_experiment, select; from hpcps.cli import check; "
+        f"e = load_experiment({str(FIG3)!r}); check.summary(e, e.points); "
+        "print([m for m in ('torch', 'pandas', 'matplotlib', 'mpi4py', 'pyarrow') if m in sys.modules]); "
+        "print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))"
+    )
+    heavy, seconds = min(
+        (
+            subprocess.run(
+                [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+            ).stdout.split("\n")[:2]
+            for _ in range(3)
+        ),
+        key=lambda lines: float(lines[1]),
+    )
+    assert heavy == "[]"
+    assert float(seconds) < 0.5  # of CPU: the machine may be busy

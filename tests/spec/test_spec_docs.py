@@ -1,0 +1,90 @@
+"""The reference of keys and the JSON Schema say what the code does."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # comes with nbformat
+import pytest
+
+from hpcps.spec.file_schema import file_schema
+from hpcps.spec.keys import dotted_keys
+from hpcps.spec.load import load_experiment
+from hpcps.spec.reference import refreshed, schema_text
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+AGAIN = "run `python -m hpcps.spec.reference docs`"
+
+
+def test_the_reference_is_in_step() -> None:
+    page = (ROOT / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+    assert page == refreshed(page), AGAIN
+
+
+def test_the_schema_is_in_step() -> None:
+    assert (ROOT / "docs" / "experiment.schema.json").read_text(encoding="utf-8") == schema_text(), AGAIN
+
+
+def test_the_example_of_the_reference_has_the_points_it_says(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+    (tmp_path / "example.toml").write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
+    assert len(load_experiment(tmp_path / "example.toml").points) == 6
+
+
+def test_every_key_is_described() -> None:
+    assert not [name for name, key in dotted_keys() if not (key.description or key.tables)]
+
+
+def valid(document: Any) -> bool:
+    schema = file_schema()
+    jsonschema.Draft7Validator.check_schema(schema)
+    return bool(jsonschema.Draft7Validator(schema).is_valid(document))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
+def test_shipped_experiments_are_valid(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert valid(tomllib.loads(text))
+    assert text.startswith("#:schema ../docs/experiment.schema.json\n")
+
+
+BASE = """
+name = "x"
+topology.workers = 4
+model.name = "cnn"
+data.name = "digits"
+train.epochs = 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BASE, True),
+        (BASE + "train.optimizer = { lr = 1, betas = [0.1, 0.2] }", True),
+        (BASE + "[[sweep]]\ntrain.lr_decay.epochs = [[1], [1, 2]]", True),
+        (BASE + "[[sweep]]\ntrain = [{ epochs = 3 }]\n'validation.rule.rho' = [1]", True),
+        (BASE + "[[sweep]]\n'attack.kind' = ['none']\n[sweep.train]\n'optimizer.lr' = [1]", True),
+        ("name = 'x'\n[[sweep]]\nmodel = [{ name = 'mlp' }]", True),
+        ("name = 'x'", False),
+        ("[[sweep]]\nseed = [1]", False),
+        (BASE + "seeds = 1", False),
+        (BASE + "seed = 1.5", False),
+        (BASE + "attack = { scale = 1 }", False),
+        (BASE + "attack = { kind = 'none', scale = 1 }", False),
+        (BASE + "validation.rule = { kind = 'zeno', rhoo = 1 }", False),
+        (BASE + "train.optimizer.lr = 0", False),
+        (BASE + "[[sweep]]\nseed = 1", False),
+        (BASE + "[[sweep]]\nseed = []", False),
+        (BASE + "[[sweep]]\nname = ['a']", False),
+        (BASE + "[[sweep]]\n'train.epoch' = [1]", False),
+        (BASE + "[[sweep]]\n'train.batch_size' = ['a']", False),
+    ],
+)
+def test_the_schema_accepts_what_is_right_and_nothing_else(text: str, expected: bool) -> None:
+    assert valid(tomllib.loads(text)) is expected

@@ -1,0 +1,133 @@
+"""Run ids: what they depend on, what not, and that they stay what they were."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcps.errors import SpecError
+from hpcps.spec.identity import IRRELEVANT, run_id
+from hpcps.spec.keys import dotted_keys
+from hpcps.spec.load import load_experiment
+from hpcps.spec.schema import Run
+
+BASE = {
+    "name": "small",
+    "topology": {"workers": 4},
+    "model": {"name": "cnn"},
+    "data": {"name": "digits"},
+    "train": {"epochs": 2},
+}
+
+
+def build(**more: object) -> Run:
+    tree: dict[str, object] = {}
+    for key in {*BASE, *more}:
+        value = more.get(key, BASE.get(key))
+        base = BASE.get(key)
+        tree[key] = {**base, **value} if isinstance(base, dict) and isinstance(value, dict) else value
+    return Run.model_validate(tree)
+
+
+# These must never change: results that exist are found by them. A default that has to change raises SCHEMA_VERSION.
+GOLDEN = [
+    ({}, "57cd3932b7"),
+    ({"attack": {"kind": "negative"}}, "39b0bc4b5d"),
+    ({"validation": {"rule": {"kind": "zeno", "rho": 0.01}, "batchnorm": "averaged"}}, "15ebad88d4"),
+    ({"train": {"optimizer": {"lr": 1e-4}, "lr_decay": {"epochs": [10, 15]}}, "data": {"shards": 9}}, "5f4e325f70"),
+]
+
+
+@pytest.mark.parametrize(("more", "expected"), GOLDEN)
+def test_ids_are_what_they_were(more: dict[str, object], expected: str) -> None:
+    assert run_id(build(**more)) == expected
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"name": "other"},
+        {"description": "words"},
+        {"fidelity": "artifact"},
+        {"data": {"dir": "/elsewhere"}},
+        {"transport": {"timeout": 5.0}},
+        {"seed": 1},
+        {"data": {"shards": 5}},
+        {"data": {"augment": False}},
+        {"attack": {"kind": "none"}},
+        {"validation": {"rule": {"kind": "average"}}},
+        {"train": {"optimizer": {"name": "nag"}}},
+    ],
+)
+def test_what_does_not_affect_results_or_says_the_default_leaves_the_id_alone(more: dict[str, object]) -> None:
+    assert run_id(build(**more)) == run_id(build())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"seed": 2},
+        {"data": {"shards": 6}},
+        {"data": {"limit": 100}},
+        {"topology": {"colocate_validators": True}},
+        {"transport": {"kind": "inproc"}},
+        {"attack": {"kind": "random"}},
+        {"attack": {"kind": "random", "rate": 0.3}},
+        {"validation": {"rule": {"kind": "zeno"}}},
+        {"train": {"first_step": "overwritten"}},
+        {"train": {"optimizer": {"betas": [0.9, 0.99]}}},
+    ],
+)
+def test_everything_else_changes_it(more: dict[str, object]) -> None:
+    assert run_id(build(**more)) != run_id(build())
+
+
+def test_kinds_with_equal_values_differ() -> None:
+    ids = [run_id(build(validation={"rule": {"kind": kind}})) for kind in ("trimmed_mean", "phocas", "zeno", "average")]
+    assert len(set(ids)) == 4
+
+
+@given(st.integers(-3, 3), st.integers(1, 5))
+def test_equal_numbers_give_equal_ids(rho: int, decay: int) -> None:
+    whole = build(validation={"rule": {"kind": "zeno", "rho": rho}}, train={"lr_decay": {"factor": decay}})
+    real = build(validation={"rule": {"kind": "zeno", "rho": float(rho)}}, train={"lr_decay": {"factor": float(decay)}})
+    assert run_id(whole) == run_id(real)
+
+
+def test_minus_zero_is_zero() -> None:
+    zero, minus = ({"rule": {"kind": "zeno", "rho": rho}} for rho in (0.0, -0.0))
+    assert run_id(build(validation=zero)) == run_id(build(validation=minus))
+
+
+def test_the_written_run_has_the_id_it_had_when_read_again() -> None:
+    run = build(attack={"kind": "randomscale"}, train={"lr_decay": {"epochs": [1, 2]}})
+    assert run_id(Run.model_validate_json(run.model_dump_json())) == run_id(run)
+
+
+def test_what_is_left_out_exists() -> None:
+    assert {name for name, _ in dotted_keys()} >= IRRELEVANT
+
+
+def test_ids_do_not_depend_on_the_hash_seed(write: Callable[..., Path]) -> None:
+    path = write('[[sweep]]\nattack = [{ kind = "none" }, { kind = "random", scale = 3 }]')
+    code = f"from hpcps.spec.load import *; print(*(p.run_id for p in load_experiment({str(path)!r}).points))"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert told == {" ".join(point.run_id for point in load_experiment(path).points) + "\n"}
+
+
+def test_two_points_of_a_file_cannot_be_the_same_run(write: Callable[..., Path]) -> None:
+    path = write('[[sweep]]\n"transport.timeout" = [10, 20]')
+    with pytest.raises(
+        SpecError, match=r"toml:11: sweep: points 0 \(timeout 10\) and 1 \(timeout 20\) are the same run"
+    ):
+        load_experiment(path)

@@ -1,0 +1,207 @@
+"""What `load_experiment` says about files that are wrong: everything, once, with its place, in plain words."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcps.errors import SpecError
+from hpcps.spec.keys import dotted_keys, plain, root
+from hpcps.spec.load import load_experiment
+from hpcps.spec.validate import STAND_INS
+
+GOLDEN = Path(__file__).parent / "golden"
+Write = Callable[..., Path]
+
+
+def mistakes(path: Path, *overrides: str) -> list[str]:
+    """Return what is wrong with a file: `line: message` of each mistake, lines within one parted by a return."""
+    with pytest.raises(SpecError) as caught:
+        load_experiment(path, overrides)
+    heading, *found = str(caught.value).replace("\n      ", "\r").split("\n  ")
+    assert heading == f"{path}: {len(found)} mistake{'s' * (len(found) > 1)}"
+    return [line.removeprefix(f"{path}:") for line in found]
+
+
+def test_a_file_of_many_mistakes_reads_as_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(GOLDEN)
+    with pytest.raises(SpecError) as caught:
+        load_experiment("mistakes.toml", ["train.lr=0.1", "train.epochs.x=1", "model={", "data.split=by_clas"])
+    if "UPDATE_GOLDEN" in os.environ:
+        Path("mistakes.txt").write_text(f"{caught.value}\n", encoding="utf-8")
+    assert f"{caught.value}\n" == Path("mistakes.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("[attack]\nkind = 3", "12: attack.kind: unknown attack 3; choices: negative, none, random, randomscale"),
+        ("[attack]\nscale = 3", "11: attack.kind: missing: which attack? choices: negative, none, random, randomscale"),
+        (
+            "[transport]\nkind = 'mpii'",
+            '12: transport.kind: expects "mpi" or "inproc" (default "mpi"), got "mpii": did you mean "mpi"?',
+        ),
+        (
+            "[train.optimizer]\nbetas = [0.1]",
+            "12: train.optimizer.betas[1]: expects a list of 2, each a number ≥ 0 and < 1, got [0.1]",
+        ),
+        ("[train.optimizer]\nbetas = [0.1, 1]", "12: train.optimizer.betas[1]: expects a number ≥ 0 and < 1, got 1"),
+        ("[train.optimizer]\nlr = inf", "12: train.optimizer.lr: expects a number > 0 (default 0.1), got inf"),
+        ("[train.lr_decay]\nepochs = [\n1,\n-1]", "14: train.lr_decay.epochs[1]: expects a whole number ≥ 0, got -1"),
+        ("[data.x]", "11: data.x: unknown key\r[data] takes name (required)"),
+        (
+            "[[sweep]]\nname = ['a', 'b']",
+            "12: sweep[0].name: the name cannot be swept: all points of a file belong to one experiment",
+        ),
+        ("[[sweep]]", "11: sweep[0]: an empty [[sweep]]: give it keys, such as seed = [1, 2, 3], or remove it"),
+        ("[[sweep]]\nseed = []", "12: sweep[0].seed: an empty list gives no points: give it values or remove it"),
+        ("[[sweep]]\nseed = [1]\n[[sweep]]\nseed = [2]", "14: sweep[1].seed: seed is swept twice"),
+        (
+            "[[sweep]]\n'attack.rate' = [1]\nattack = [{kind='random'}]",
+            "13: sweep[0].attack: attack comes after a sweep of keys inside it and would undo that: put it first",
+        ),
+        ("[[sweep]]\nsede = [1, 2]", "12: sede: unknown key: did you mean seed?"),
+        (
+            "[[sweep]]\n'topology.validators' = [1, 5]",
+            "12: topology.validators: 5 validators share 4 workers: some would have none; use at most 4",
+        ),
+        (
+            "[topology.colocate_validators]",
+            "11: topology.colocate_validators: expects true or false (default false), got {}",
+        ),
+        (
+            "[validation]\nrule = 'zeno'",
+            '12: validation.rule: expects a table with kind = "average", "phocas", "trimmed_mean" '
+            'or "zeno" (default { kind = "average" }), got "zeno": did you mean { kind = "zeno" }?',
+        ),
+    ],
+)
+def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expected: str) -> None:
+    (only,) = mistakes(write(more))
+    assert only.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["topology.validators=0", "validation.rule={kind='zeno'}"], "zeno compares updates with a validator's own"),
+        (["topology.validators=2", "topology.colocate_validators=true"], "2 validators and only 1 server:"),
+        (["data.shards=4"], "4 shards are too few for 4 workers and the validators' own: use 5 or more"),
+        (["data.shards=3", "topology.validators=0"], "3 shards are too few for 4 workers: use 4 or more"),
+        (["data.limit=99"], "99 training samples in 5 shards leave 19 in each, fewer than a batch of 32"),
+        (["model.name=cifar_resnet20_v1"], "for colour images (cifar10, synthetic), and those of digits are grey"),
+        (["data.augment=true"], "only for cifar10, not digits"),
+        (["train.lr_decay.epochs=[5, 5]"], "[5, 5] must rise"),
+        (["attack={kind='random', scope='worker'}"], "0.2 of 4 workers is less than one attacker: use 0.25 or more"),
+    ],
+)
+def test_values_that_do_not_go_together_are_refused(write: Write, overrides: list[str], expected: str) -> None:
+    (only,) = mistakes(write(), *overrides)
+    assert expected in only
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["topology.validators=0"],
+        ["topology.validators=0", "data.shards=4"],
+        ["topology.validators=2", "topology.servers=2", "topology.colocate_validators=true"],
+        ["topology.validators=0", "fidelity=artifact"],
+        ["data.name=cifar10", "data.augment=true", "model.name=cifar_resnet20_v1"],
+        ["data.name=synthetic", "model.name=cifar_resnet20_v1"],
+        ["train.lr_decay.epochs=[100, 150]"],
+        ["attack={kind='random', scope='worker', rate=0.25}"],
+        ["attack={kind='random', scope='worker', rate=0}"],
+        ["data.limit=160"],
+    ],
+)
+def test_values_that_do_go_together_are_not(write: Write, overrides: list[str]) -> None:
+    assert load_experiment(write(), overrides).points
+
+
+def test_a_mistake_of_many_points_is_said_once(write: Write) -> None:
+    path = write("seeds = 3\n[[sweep]]\nseed = [1, 2, 3, 4]\n[[sweep]]\n'data.limit' = [200, 0]")
+    assert [line.split(":")[0] for line in mistakes(path)] == ["11", "15"]
+
+
+def test_a_value_inside_a_swept_table_is_blamed_on_the_sweep_that_set_it(write: Write) -> None:
+    path = write("[[sweep]]\nattack = [{ kind = 'random' }]\n[[sweep]]\n'attack.rate' = [0.5,\n2]")
+    (only,) = mistakes(path)
+    assert only.startswith("15: attack.rate: expects a number from 0 to 1")
+
+
+def test_what_depends_on_the_sweep_says_which_value(write: Write) -> None:
+    (only,) = mistakes(write("[[sweep]]\n'topology.workers' = [4, 8]"), "data.shards=6")
+    assert only.endswith("(with topology.workers = 8 in line 12)")
+
+
+def test_single_mistakes_do_not_hide_contradictions_nor_cause_them(write: Write) -> None:
+    text = 'name = "x"\n[topology]\nworkers = 0\n[data]\nname = "digits"\naugment = true\n[train]\nepoch = 2\n'
+    found = [line.split(": ")[1] for line in mistakes(write(text=text))]
+    assert found == ["model.name", "topology.workers", "data.augment", "train.epoch"]
+
+
+def test_values_that_are_replaced_everywhere_are_still_to_be_right(write: Write) -> None:
+    path = write("[attack]\nkind = 'randon'\n[[sweep]]\nattack = [{ kind = 'none' }]")
+    assert mistakes(path) == [
+        '12: attack.kind: unknown attack "randon": did you mean "random"? choices: negative, none, random, randomscale'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("a = ", ":1:"), ("a = ]\n", ":1:5:"), ("a = 1\nb = 2\na = 3", ":3:"), ("[a", ":1"), ('a = """\n', ":")],
+)
+def test_invalid_toml_is_placed(write: Write, text: str, place: str) -> None:
+    path = write(text=text)
+    with pytest.raises(SpecError, match="not valid TOML") as caught:
+        load_experiment(path)
+    assert str(caught.value).startswith(f"{path}{place}")
+    assert "at line" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"nothing\.toml: there is no such file"):
+        load_experiment(tmp_path / "nothing.toml")
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_experiment(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b"seed = 1\nname = '\xe9'")
+    with pytest.raises(SpecError, match=r"latin\.toml:2: not UTF-8"):
+        load_experiment(tmp_path / "latin.toml")
+
+
+def test_every_required_key_has_a_stand_in() -> None:
+    required = {name for name, key in dotted_keys(root()) if key.required and not key.tables}
+    assert {".".join(path) for path in STAND_INS} == required
+
+
+some_names = st.sampled_from(["kind", "rho", "name", "x"])
+some_values = st.recursive(
+    st.sampled_from([0, 1, -1, 2.5, True, "zeno", "cnn", "", "x"]) | st.integers(0, 9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(some_names, inner, max_size=3),
+    max_leaves=5,
+)
+some_keys = st.sampled_from(sorted({name for name, _ in dotted_keys()} | {"x", "train.x", "attack.kind", "seed.x"}))
+some_sweeps = st.lists(
+    st.dictionaries(some_keys, some_values | st.lists(some_values, max_size=3), max_size=2), max_size=2
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(some_keys, some_values, max_size=4), some_sweeps)
+def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
+    write: Write, sets: dict[str, object], sweeps: list[dict[str, object]]
+) -> None:
+    tables = "".join(
+        "[[sweep]]\n" + "".join(f"{plain(key)} = {plain(value)}\n" for key, value in table.items()) for table in sweeps
+    )
+    said = ""
+    try:
+        assert load_experiment(write(tables), [f"{key}={plain(value)}" for key, value in sets.items()]).points
+    except SpecError as error:
+        said = str(error)
+    foreign = ("pydantic", "http", "Input should", "input_value", "Field required", "None", "dict", "Traceback")
+    assert not [word for word in foreign if word in said]

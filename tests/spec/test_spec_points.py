@@ -1,0 +1,170 @@
+"""Points: resolved values, presets, labels and their selection; and the experiments that are shipped."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from hpcps.errors import SpecError
+from hpcps.spec.load import Experiment, load_experiment, select
+from hpcps.spec.presets import PRESETS
+from hpcps.spec.schema import Data, Model, Run
+from hpcps.spec.tree import get
+from hpcps.training.catalogue import DATA_SETS, MODELS
+
+EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+FIG3 = EXPERIMENTS / "fig3_sync_single_validator.toml"
+SHIPPED = sorted(EXPERIMENTS.glob("*.toml"))
+Write = Callable[..., Path]
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_resolved_runs_survive_json(path: Path) -> None:
+    for point in load_experiment(path).points:
+        written = point.run.model_dump_json()
+        assert Run.model_validate_json(written, strict=True) == point.run
+        assert Run.model_validate(point.run.model_dump(mode="json")) == point.run
+
+
+def test_figure_3_is_what_the_paper_ran() -> None:
+    experiment = load_experiment(FIG3)
+    rules = [
+        {"kind": "average"},
+        {"kind": "trimmed_mean", "trim": 0.2},
+        {"kind": "phocas", "trim": 0.2},
+        {"kind": "zeno", "rho": -0.001, "epsilon": 0.6},
+    ]
+    attacks: list[dict[str, Any]] = [
+        {"kind": "none"},
+        {"kind": "negative", "scale": 6.0, "rate": 0.2, "scope": "block"},
+        {"kind": "random", "scale": 1.0, "rate": 0.2, "scope": "block"},
+        {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block"},
+    ]
+    runs = [point.run.model_dump(mode="json") for point in experiment.points]
+    assert [(run["validation"]["rule"], run["attack"]) for run in runs] == [(r, a) for r in rules for a in attacks]
+    expected = {
+        "topology": {"servers": 1, "validators": 1, "workers": 16, "colocate_validators": False},
+        "model": {"backend": "torch", "name": "cifar_resnet20_v1"},
+        "communication": {"participation": 0.5, "skip_rate": 0.2},
+        "seed": 1,
+    }
+    for run in runs:
+        assert {key: run[key] for key in expected} == expected
+        data, train, validation = run["data"], run["train"], run["validation"]
+        assert (data["name"], data["split"], data["shards"], data["augment"]) == ("cifar10", "iid", 17, True)
+        assert (data["limit"], data["test_limit"]) == (None, None)
+        assert (train["mode"], train["epochs"], train["batch_size"], train["local_steps"]) == ("sync", 200, 32, 8)
+        optimizer = train["optimizer"]
+        assert (optimizer["name"], optimizer["lr"], optimizer["momentum"]) == ("nag", 0.2, 0.9)
+        assert optimizer["weight_decay"] == 1e-4
+        assert train["lr_decay"] == {"factor": 0.1, "epochs": [100, 150]}
+        assert train["warmup"]["epochs"] == 0
+        assert (validation["evaluate"], validation["batchnorm"]) == ("validator_model", "validator")
+        assert train["first_step"] == "overwritten"
+
+
+def test_the_quickstart_has_twelve_points() -> None:
+    points = load_experiment(EXPERIMENTS / "quickstart.toml").points
+    rules, attacks = ("average", "trimmed_mean", "phocas", "zeno"), ("none", "negative 6", "random 1")
+    assert [point.label for point in points] == [f"{rule} · {attack}" for rule in rules for attack in attacks]
+    run = points[0].run
+    assert (run.topology.servers, run.topology.validators, run.topology.workers) == (1, 1, 8)
+    assert (run.train.epochs, run.train.batch_size, run.train.local_steps) == (20, 16, 4)
+    assert (run.train.optimizer.name, run.train.optimizer.lr, run.train.lr_decay.epochs) == ("nag", 0.1, (10, 15))
+    assert (run.communication.participation, run.communication.skip_rate) == (1.0, 0.2)
+
+
+def test_fidelity_stands_for_visible_keys_under_what_the_file_sets(write: Write) -> None:
+    artifact = load_experiment(write(), ["fidelity=artifact"]).points[0].run
+    for path, value in PRESETS["artifact"].items():
+        assert get(artifact.model_dump(), path) == value
+    own = load_experiment(write('[validation]\nbatchnorm = "averaged"\n'), ["fidelity=artifact"]).points[0].run
+    assert (own.validation.batchnorm, own.validation.evaluate) == ("averaged", "validator_model")
+    swept = load_experiment(write('[[sweep]]\nfidelity = ["artifact", "corrected"]')).points
+    assert [point.run.train.first_step for point in swept] == ["overwritten", "counted"]
+
+
+def test_corrected_is_what_the_schema_has_by_default() -> None:
+    tree = {
+        "name": "x",
+        "topology": {"workers": 1},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits"},
+        "train": {"epochs": 1},
+    }
+    plain = Run.model_validate(tree).model_dump()
+    assert {path: get(plain, path) for path in PRESETS["corrected"]} == PRESETS["corrected"]
+
+
+def test_the_schema_names_the_models_and_data_sets_of_the_catalogue() -> None:
+    assert get_args(Model.model_fields["name"].annotation) == MODELS
+    assert set(get_args(Data.model_fields["name"].annotation)) == set(DATA_SETS)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "expected"),
+    [
+        ("seed = [1, 2]", ["seed 1", "seed 2"]),
+        ("'validation.rule' = [{kind='zeno', rho=0}, {kind='zeno', rho=0.1}, {kind='average'}]",
+         ["zeno rho 0", "zeno rho 0.1", "average"]),
+        ("'validation.rule' = [{kind='zeno'}, {kind='zeno', rho=0.1}]", ["zeno rho -0.001", "zeno rho 0.1"]),
+        ("attack = [{kind='random', rate=0.1}, {kind='random', rate=0.3}]", ["random 1 rate 0.1", "random 1 rate 0.3"]),
+        ("'model.name' = ['cnn', 'mlp']", ["cnn", "mlp"]),
+        ("'topology.colocate_validators' = [true, false]", ["colocate_validators true", "colocate_validators false"]),
+        ("'train.lr_decay.epochs' = [[1], [1, 2]]", ["epochs [1]", "epochs [1, 2]"]),
+        ("'train.epochs' = [2, 3]\n'train.warmup.epochs' = [0, 1]",
+         ["train.epochs 2 · train.warmup.epochs 0", "train.epochs 3 · train.warmup.epochs 1"]),
+        ("train = [{epochs=1}, {epochs=2, optimizer={lr=0.2}}]",
+         ["train epochs 1 optimizer.lr 0.1", "train epochs 2 optimizer.lr 0.2"]),
+    ],
+)  # fmt: skip
+def test_labels_say_what_sets_points_apart(write: Write, sweep: str, expected: list[str]) -> None:
+    assert [point.label for point in load_experiment(write(f"[[sweep]]\n{sweep}")).points] == expected
+
+
+@pytest.fixture(scope="module")
+def figure_3() -> Experiment:
+    return load_experiment(FIG3)
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        (None, list(range(16))),
+        ("3", [3]),
+        ("0-3,7", [0, 1, 2, 3, 7]),
+        ("14-99", [14, 15]),
+        ("zeno", [12, 13, 14, 15]),
+        ("Zeno · Negative", [13]),
+        ("random 1", [2, 6, 10, 14]),
+        ("validation.rule=zeno", [12, 13, 14, 15]),
+        ("validation.rule.kind=zeno,attack.scale=8", [15]),
+        ("attack={kind='negative'}", [1, 5, 9, 13]),
+        ("0-7, attack=none", [0, 4]),
+        ("train.lr_decay.epochs=[100, 150], 5", [5]),
+        ("topology.colocate_validators=false,2", [2]),
+    ],
+)
+def test_selectors(figure_3: Experiment, selector: str | None, expected: list[int]) -> None:
+    assert [point.index for point in select(figure_3.points, selector)] == expected
+
+
+def test_a_run_is_selected_by_the_start_of_its_id(figure_3: Experiment) -> None:
+    for point in figure_3.points:
+        assert point in select(figure_3.points, point.run_id[:6])
+        assert select(figure_3.points, point.run_id) == (point,)
+
+
+@pytest.mark.parametrize(
+    "selector", ["16", "krum", "20-30", "attack.scale=7", "seed=true", "3,krum", "zeno,validation.rule=average", ","]
+)
+def test_a_selector_that_fits_nothing_lists_the_points(figure_3: Experiment, selector: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        select(figure_3.points, selector)
+    assert all(f"{point.run_id}  {point.label}" in str(caught.value) for point in figure_3.points)
+
+
+def test_a_condition_on_an_unknown_key_names_the_nearest(figure_3: Experiment) -> None:
+    with pytest.raises(SpecError, match=r"unknown key: did you mean validation\.rule\?"):
+        select(figure_3.points, "rule=zeno")
