@@ -1,0 +1,1 @@
+"""The `hpcps` command: a module per sub-command."""

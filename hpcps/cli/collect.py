@@ -1,0 +1,56 @@
+"""`hpcps collect`: one Parquet table, and the final accuracies, out of an experiment's records."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hpcps.records.collect import CollectedRun
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "collect",
+        help="make one table of an experiment's records",
+        description="Collect the records of all runs of an experiment, finished or not, in results/NAME/table.parquet, "
+        "and the final accuracies in final_accuracy.md and final_accuracy.csv beside it.",
+    )
+    parser.add_argument("experiment", help="experiment file, results folder, name, or the beginning of the name")
+    parser.add_argument(
+        "--events", metavar="E,…", help="keep only these events in the table, such as evaluation,end (default: all)"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of all results")
+    parser.set_defaults(handler=handle)
+
+
+def handle(args: argparse.Namespace) -> int:
+    """Collect, write the tables, and say what was found."""
+    from hpcps.figures.publish import write_tables
+    from hpcps.records.collect import collect
+    from hpcps.records.locate import locate
+
+    place = locate(args.experiment, args.results, Path("experiments"))
+    collected = collect(place.results, place.points, args.events.split(",") if args.events else None)
+    accuracies = write_tables(collected.table, place.results)
+    print(report(collected.runs))
+    table = place.results / "table.parquet"
+    print(f"wrote {table} ({len(collected.table)} rows, {table.stat().st_size / 1e6:.2f} MB)")
+    print(f"wrote {place.results}/final_accuracy.md and .csv" if accuracies else "no evaluation yet")
+    return 0
+
+
+def report(runs: tuple[CollectedRun, ...]) -> str:
+    """Say how many runs there are in which state, and what had to be left out."""
+    states = Counter(run.status for run in runs)
+    lines = [f"{len(runs)} runs: " + ", ".join(f"{count} {state}" for state, count in states.items())]
+    for run in runs:
+        left_out = [f"{run.damaged} torn or damaged lines"] if run.damaged else []
+        left_out += [f"{run.superseded} lines of earlier attempts"] if run.superseded else []
+        left_out += list(run.unreadable)
+        if left_out:
+            lines.append(f"  {run.run_id} ({run.label}): left out {'; '.join(left_out)}")
+    return "\n".join(lines)

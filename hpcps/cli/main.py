@@ -1,0 +1,44 @@
+"""The `hpcps` command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+import hpcps
+from hpcps.cli import check, collect, data, plot, run, status
+from hpcps.errors import HpcpsError
+
+_COMMANDS = (check, run, status, collect, plot, data)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line, with every sub-command registered."""
+    top = argparse.ArgumentParser(
+        prog="hpcps", description="Run parameter-server training experiments on MPI clusters, and believe the curves."
+    )
+    top.add_argument("--version", action="version", version=f"hpcps {hpcps.__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in _COMMANDS:
+        command.register(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit status: 0, 1 if a run failed, 2 if what was asked for is wrong."""
+    arguments = parser().parse_args(argv)
+    try:
+        status_code: int = arguments.handler(arguments)
+        return status_code
+    except HpcpsError as error:
+        print(f"hpcps: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("hpcps: stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (`head`, say) has had enough; keep Python from complaining about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141

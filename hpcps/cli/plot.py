@@ -1,0 +1,48 @@
+"""`hpcps plot`: the accuracy figures of an experiment."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "plot",
+        help="draw test accuracy by epoch, wall time and bytes",
+        description="Draw test accuracy by epoch, by wall time and by bytes communicated: a panel per attack, a line "
+        "per rule (or whatever else is swept). From results/NAME/table.parquet, which is collected first if it is "
+        "not there.",
+    )
+    parser.add_argument(
+        "what", help="a table.parquet, experiment file, results folder, name, or the beginning of the name (fig3)"
+    )
+    parser.add_argument("-o", "--output", type=Path, help="folder for the figures (default: figures/ beside the table)")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of all results")
+    parser.set_defaults(handler=handle)
+
+
+def handle(args: argparse.Namespace) -> int:
+    """Draw, print the table of final accuracies, and say which files there are now."""
+    from hpcps.figures.final import markdown
+    from hpcps.figures.publish import write_figures, write_tables
+    from hpcps.figures.sheet import sheets
+    from hpcps.records.collect import collect
+    from hpcps.records.locate import locate
+    from hpcps.records.table import read_table
+
+    table = Path(args.what)
+    if table.suffix != ".parquet":
+        place = locate(args.what, args.results, Path("experiments"))
+        table = place.results / "table.parquet"
+        if not table.exists():
+            write_tables(collect(place.results, place.points).table, place.results)
+        elif any(path.stat().st_mtime > table.stat().st_mtime for path in place.results.glob("runs/*/records/*.jsonl")):
+            print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` renews it\n")
+    frame = read_table(table)
+    files = write_figures(frame, args.output or table.parent / "figures")
+    print(markdown(sheets(frame)))
+    for file in files:
+        print(f"wrote {file}")
+    return 0

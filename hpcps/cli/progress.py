@@ -1,0 +1,80 @@
+"""Progress of runs in a terminal, or as plain lines where there is none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TextIO
+
+from hpcps.records.status import Progress, RunStatus
+
+_PLAIN_INTERVAL = 30.0
+
+
+class ProgressDisplay:
+    """Prints a line for every run that ends, and how far the current one is.
+
+    In a terminal the current line is drawn over and over; elsewhere (a batch job's output) it is printed now and then.
+    """
+
+    def __init__(self, paths: Sequence[Path], stream: TextIO) -> None:
+        self._progress = Progress(paths)
+        self._stream = stream
+        self._live = stream.isatty()
+        self._count = len(paths)
+        self._ended: set[str] = set()
+        self._started = self._printed = time.monotonic()
+        self._open_line = False
+
+    def __enter__(self) -> ProgressDisplay:
+        self.say(f"{self._count} run{'s' * (self._count > 1)} to play; starting the processes ...")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._clear()
+
+    def say(self, text: str) -> None:
+        """Print a line of its own."""
+        self._clear()
+        print(text, file=self._stream, flush=True)
+
+    def update(self) -> None:
+        """Look at the runs again and print what is new."""
+        current = None
+        for run in self._progress.poll():
+            if run.state == "done" and run.run_id not in self._ended:
+                self._ended.add(run.run_id)
+                self.say(f"[{len(self._ended):{len(str(self._count))}}/{self._count}] {self._line(run)}")
+            elif run.state in ("running", "stalled") and run.epochs:
+                current = run
+        now = time.monotonic()
+        if current is None or (not self._live and now - self._printed < _PLAIN_INTERVAL):
+            return
+        self._printed = now
+        text = f"      {self._line(current)}"
+        if self._live:
+            print(f"\r\033[K{text}", end="", file=self._stream, flush=True)
+            self._open_line = True
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def _line(self, run: RunStatus) -> str:
+        seconds = int(time.monotonic() - self._started)
+        parts = [f"{run.label:<24}", f"epoch {run.epoch:5.1f}/{run.epochs}"]
+        if run.accuracy is not None:
+            parts.append(f"accuracy {100 * run.accuracy:5.1f} %")
+        if run.acceptance_rate is not None:
+            parts.append(f"accepted {100 * run.acceptance_rate:3.0f} %")
+        if run.diverged:
+            parts.append("diverged")
+        parts.append(f"{seconds // 60}:{seconds % 60:02}")
+        return "  ".join(parts)
+
+    def _clear(self) -> None:
+        if self._open_line:
+            print("\r\033[K", end="", file=self._stream)
+            self._open_line = False

@@ -1,0 +1,143 @@
+"""`hpcps run`: play the runs of an experiment that are not done yet, here or on the hosts of a host file."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcps.launch.configgen import add_site_arguments, site_of
+from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
+from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.load import Point, load_experiment, select
+from hpcps.spec.selection import SELECTOR_HELP
+
+if TYPE_CHECKING:
+    from hpcps.cli.progress import ProgressDisplay
+    from hpcps.launch.dialects import Launch
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "run",
+        help="play the runs of an experiment",
+        description="Play the runs of an experiment file that are not done yet, one after another, over mpirun (or in "
+        "this process, with transport.kind = inproc).",
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="the experiment file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="give a key another value"
+    )
+    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    parser.add_argument(
+        "--resume", action=argparse.BooleanOptionalAction, default=True, help="skip runs that are done (the default)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="write all that a run would use, launch nothing")
+    parser.add_argument("--results", metavar="DIR", type=Path, default=Path("results"), help="default: results")
+    add_site_arguments(parser)
+    parser.set_defaults(handler=handle)
+
+
+def handle(args: argparse.Namespace) -> int:
+    """Play what is left to play; return 0, or the exit status of the launch that failed."""
+    experiment = load_experiment(args.file, args.overrides)
+    points = select(experiment.points, args.only)
+    left = [point for point in points if not (args.resume and _directory(point, args.results).done)]
+    if len(left) < len(points):
+        done = len(points) - len(left)
+        print(f"{experiment.name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
+    if not left:
+        return 0
+    _check(left, args.results)
+    here = [point for point in left if point.run.transport.kind == "inproc"]
+    there = [point for point in left if point.run.transport.kind == "mpi"]
+    launches: Sequence[Launch] = ()
+    if there:
+        folder = launch_folder(args.results, experiment.name)
+        launches = prepare(there, args.results, folder / "conf", site_of(args))
+        folder.mkdir(parents=True, exist_ok=True)
+        for launch in launches:
+            launch.write()
+    if args.dry_run:
+        return _show(here, launches, args.results)
+    # Runs that are played again start from nothing: a stale DONE must not outlive a failure.
+    for point in left:
+        (_directory(point, args.results).path / "DONE").unlink(missing_ok=True)
+    from hpcps.cli.progress import ProgressDisplay
+
+    with ProgressDisplay([_directory(point, args.results).path for point in left], sys.stdout) as display:
+        return _play_there(launches, display) or _play_here(here, args.results, display)
+
+
+def _directory(point: Point, results: Path) -> RunDirectory:
+    return RunDirectory(run_folder(point, results))
+
+
+def _check(points: Sequence[Point], results: Path) -> None:
+    """Find out before anything is started whether results can be written and data can be read."""
+    from hpcps.training.data import open_data
+
+    RunDirectory(results.absolute() / points[0].run.name).check_writable()
+    for data in {point.run.data.model_dump_json(): point.run.data for point in points}.values():
+        open_data(data)
+
+
+def _show(here: Sequence[Point], launches: Sequence[Launch], results: Path) -> int:
+    """Write the folders of the runs, and print what would be started."""
+    for point in here:
+        _directory(point, results).create(spec_of(point))
+        print(f"# {point.run_id} ({point.label}) would be played in this process")
+    for launch in launches:
+        for run in launch.job.plan.runs:
+            RunDirectory(Path(run.directory)).create(run.spec)
+        count, size = len(launch.job.plan.runs), len(launch.job.plan.world)
+        print(f"# {count} run{'s' * (count > 1)} on {size} processes; wrote {launch.job.plan_file}, ", end="")
+        print(", ".join(map(str, launch.files)))
+        print(launch.line)
+    return 0
+
+
+def _play_there(launches: Sequence[Launch], display: ProgressDisplay) -> int:
+    """Start one launch after another and stay with it."""
+    from hpcps.launch.supervise import supervise
+
+    for launch in launches:
+        outcome = supervise(launch, display.say, display.update)
+        if outcome.status:
+            display.say(f"hpcps: {outcome}")
+            return outcome.status
+    return 0
+
+
+def _play_here(points: Sequence[Point], results: Path, display: ProgressDisplay) -> int:
+    """Play runs in this process, with the display going on beside."""
+    from hpcps.records.provenance import provenance, source_state
+    from hpcps.runtime.inprocess import run_in_process
+
+    finished = threading.Event()
+
+    def follow() -> None:
+        while not finished.wait(0.5):
+            display.update()
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    try:
+        for point in points:
+            directory = _directory(point, results)
+            directory.create(spec_of(point))
+            code = source_state(Path(__file__).parent)
+            directory.write_provenance(
+                provenance(sys.argv, code) | {"seed": point.run.seed, "host": socket.gethostname()}, code.uncommitted
+            )
+            run_in_process(point.run, point.run_id, directory)
+    finally:
+        finished.set()
+        follower.join()
+    display.update()
+    return 0

@@ -1,0 +1,57 @@
+"""How lines look: the same rule looks the same in every figure, in colour, in grey, and to the colour-blind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+# Colours of Okabe and Ito (https://jfly.uni-koeln.de/color/), ordered so that neighbours differ in lightness too.
+_BLACK, _ORANGE, _BLUE, _VERMILION = "#000000", "#E69F00", "#0072B2", "#D55E00"
+_GREEN, _SKY, _PURPLE, _GREY = "#009E73", "#56B4E9", "#CC79A7", "#777777"
+_DASHED, _DOTTED, _DASH_DOT = (0, (4.5, 1.6)), (0, (1.2, 1.2)), (0, (5, 1.4, 1.2, 1.4))
+
+
+@dataclass(frozen=True)
+class Look:
+    """Colour, dashes, marker and width (points) of a line."""
+
+    color: str
+    dashes: str | tuple[float, tuple[float, ...]]
+    marker: str
+    width: float = 1.5
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The same for matplotlib's lines."""
+        line = {"color": self.color, "linestyle": self.dashes, "linewidth": self.width}
+        return line | {"marker": self.marker, "markersize": 3.6}
+
+
+_KNOWN = {
+    "average": Look(_BLACK, _DOTTED, "s"),
+    "trimmed_mean": Look(_ORANGE, _DASH_DOT, "^"),
+    "phocas": Look(_BLUE, _DASHED, "D"),
+    "zeno": Look(_VERMILION, "solid", "o", 2.0),
+    "naive_async": Look(_BLACK, _DOTTED, "s"),
+    "fed_async": Look(_SKY, _DASHED, "v"),
+    "zeno++": Look(_VERMILION, "solid", "o", 2.0),
+}
+
+_OTHERS = (
+    Look(_GREEN, "solid", "v"),
+    Look(_PURPLE, _DASHED, "P"),
+    Look(_BLUE, _DASH_DOT, "D"),
+    Look(_ORANGE, "solid", "^"),
+    Look(_BLACK, _DASHED, "s"),
+    Look(_SKY, _DASH_DOT, ">"),
+    Look(_GREY, "solid", "X"),
+    Look(_VERMILION, _DOTTED, "o"),
+)
+
+
+def looks(lines: Sequence[str]) -> dict[str, Look]:
+    """Give each line its look: a known rule its own, the others the next one free."""
+    others = [line for line in lines if line not in _KNOWN]
+    given = {line: _OTHERS[position % len(_OTHERS)] for position, line in enumerate(others)}
+    return {line: _KNOWN.get(line) or given[line] for line in lines}

@@ -1,0 +1,208 @@
+"""One long table out of all records of an experiment: a row per record line, with what ran beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from hpcps.errors import RunError
+from hpcps.records.lines import read_lines
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.status import Progress
+from hpcps.records.table import constant, stack, tabulate, to_frame
+from hpcps.records.variants import in_words, variants
+
+_TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged")
+"""What an evaluation's row has in addition."""
+
+
+@dataclass(frozen=True)
+class CollectedRun:
+    """What was found of one run.
+
+    Attributes:
+        lines: record lines read, those of its last attempt.
+        superseded: lines of earlier attempts, left out.
+        damaged: lines that are torn or no JSON object, left out.
+        unreadable: record files that could not be read at all.
+    """
+
+    run_id: str
+    label: str
+    status: str
+    lines: int
+    superseded: int
+    damaged: int
+    unreadable: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The long table of an experiment, and what it was made from.
+
+    `table.attrs` has `experiment` and `swept`: the columns that the sweep varies, in the file's order. Rows are in the
+    order of the sweep's points, then role and index, then as written; so `unique()` of a swept column gives the file's
+    order.
+    """
+
+    table: pd.DataFrame
+    runs: tuple[CollectedRun, ...]
+
+
+def collect(
+    results: Path, points: Sequence[Mapping[str, Any]] = (), events: Collection[str] | None = None
+) -> Collected:
+    """Collect `results/<experiment>/runs/*`, finished or not.
+
+    Besides the records' own fields a row has what ran (`run_id`, `label`, `status`, `experiment`, `seed`, `rule`,
+    `attack`, `attack_scale`, …, the swept keys, `variant`), and, if it is an evaluation: `wall` (seconds since the
+    run's start), `bytes_sent_total` and `cpu_seconds_total` (over all roles, in the rounds before the evaluated
+    model) and `diverged` (0 or 1: whether the model had diverged by then).
+
+    Args:
+        results: the experiment's folder.
+        points: the points of the experiment's file, as `spec.json` would hold them, to say what a run has that the file
+            does not (`variant`).
+        events: keep only rows of these events; all by default.
+
+    Raises:
+        RunError: there are no runs.
+    """
+    directories = [RunDirectory(path) for path in sorted((results / "runs").glob("*")) if path.is_dir()]
+    specs = [(directory, directory.spec) for directory in directories]
+    specs = sorted(((d, s) for d, s in specs if s), key=lambda item: (item[1].get("index", 0), item[0].path.name))
+    if not specs:
+        raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
+    columns, swept = _run_columns([spec for _, spec in specs], points)
+    states = Progress([directory.path for directory, _ in specs]).poll()
+    tables, runs = [], []
+    for (directory, _), facts, state in zip(specs, columns, states, strict=True):
+        table, run = _run_table(directory, facts | {"status": state.state}, events)
+        runs.append(run)
+        if table.num_rows:
+            tables.append(table)
+    attributes = {"experiment": str(columns[0]["experiment"]), "swept": swept}
+    return Collected(to_frame(stack(tables), attributes), tuple(runs))
+
+
+def _run_columns(
+    specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
+) -> tuple[list[dict[str, object]], list[str]]:
+    """Return the columns that say what ran, for each run, and the names of the swept ones in order."""
+    keys = list(dict.fromkeys(key for spec in specs for key in (spec.get("swept") or {})))
+    shared = {
+        "experiment": "name",
+        "seed": "seed",
+        "fidelity": "fidelity",
+        "rule": "validation.rule",
+        "attack": "attack",
+        "attack_kind": "attack.kind",
+        "attack_scale": "attack.scale",
+        "attack_rate": "attack.rate",
+        "attack_scope": "attack.scope",
+        "servers": "topology.servers",
+        "validators": "topology.validators",
+        "workers": "topology.workers",
+        "data": "data.name",
+        "data_limit": "data.limit",
+        "epochs": "train.epochs",
+        "participation": "communication.participation",
+        "skip_rate": "communication.skip_rate",
+    }
+    names = {key: name for name, key in shared.items()}
+    runs = [spec.get("run") or {} for spec in specs]
+    columns: list[dict[str, object]] = [
+        {"run_id": spec.get("run_id"), "label": spec.get("label"), "point": spec.get("index", position)}
+        for position, spec in enumerate(specs)
+    ]
+    for name, key in {**shared, **{key: key for key in keys if key not in names}}.items():
+        for column, value in zip(columns, in_words(runs, key), strict=True):
+            column[name] = value
+    for column, variant in zip(columns, variants(specs, points), strict=True):
+        column["variant"] = variant
+    return columns, [names.get(key, key) for key in keys]
+
+
+def _run_table(
+    directory: RunDirectory, facts: Mapping[str, object], events: Collection[str] | None
+) -> tuple[Any, CollectedRun]:
+    tables, attempts, damaged, superseded, unreadable = [], [], 0, 0, []
+    for file in directory.records:
+        try:
+            read = read_lines(file)
+        except OSError as error:
+            unreadable.append(f"{file.name}: {error.strerror}")
+            continue
+        damaged += read.damaged
+        lines, attempt = _last_attempt(read.lines)
+        superseded += len(read.lines) - len(lines)
+        attempts.append(attempt)
+        taken = {"run", *facts, *_TOTALS}
+        tables.append(tabulate([{key: value for key, value in line.items() if key not in taken} for line in lines]))
+    # A process that has not written since a new attempt began has nothing to say about it.
+    latest = max(attempts, default=1)
+    superseded += sum(t.num_rows for t, attempt in zip(tables, attempts, strict=True) if attempt < latest)
+    table = stack([t for t, attempt in zip(tables, attempts, strict=True) if attempt == latest])
+    run = CollectedRun(
+        run_id=str(facts["run_id"]),
+        label=str(facts["label"]),
+        status=str(facts["status"]),
+        lines=table.num_rows,
+        superseded=superseded,
+        damaged=damaged,
+        unreadable=tuple(unreadable),
+    )
+    if not table.num_rows:
+        return table, run
+    table = _with_totals(table)
+    if events is not None:
+        chosen = np.isin(_values(table, "event"), list(events))
+        table = table.filter(pa.array(chosen))
+    for name, value in reversed(list(facts.items())):
+        table = table.add_column(0, name, constant(value, table.num_rows))
+    return table, run
+
+
+def _last_attempt(lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines from the last `start` on, and its attempt: a run that is started again begins anew."""
+    starts = [position for position, line in enumerate(lines) if line.get("event") == "start"]
+    if not starts:
+        return lines, 1
+    attempt = lines[starts[-1]].get("attempt")
+    return lines[starts[-1] :], attempt if isinstance(attempt, int) else len(starts)
+
+
+def _with_totals(table: Any) -> Any:
+    """Add to each evaluation what all roles together had spent until then."""
+    event = _values(table, "event")
+    rounds = np.nan_to_num(_values(table, "round"), nan=-1.0)
+    evaluations, worked, diverged = event == "evaluation", event == "round", event == "diverged"
+    order = np.argsort(rounds[worked], kind="stable")
+    before = np.searchsorted(rounds[worked][order], rounds[evaluations], side="left")
+    columns: dict[str, tuple[Any, Any]] = {"wall": (_values(table, "time")[evaluations], pa.float64())}
+    sums = (("bytes_sent_total", "bytes_sent", pa.int64()), ("cpu_seconds_total", "cpu", pa.float64()))
+    for name, field, kind in sums:
+        spent = np.nan_to_num(_values(table, field)[worked][order])
+        columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
+    # A server says so of the model that its round made, which is the next round's.
+    broken = (rounds + (_values(table, "role") == "server"))[diverged]
+    first = broken.min() if diverged.any() else np.inf
+    columns["diverged"] = rounds[evaluations] >= first, pa.int8()
+    for name, (values, kind) in columns.items():
+        column = np.zeros(table.num_rows)
+        column[evaluations] = values
+        table = table.append_column(name, pa.array(column, mask=~evaluations).cast(kind))
+    return table
+
+
+def _values(table: Any, name: str) -> Any:
+    """Return a column as numpy: text as objects, numbers as float64 with NaN for null; missing columns are NaN."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, np.nan)
+    return table[name].to_pandas().to_numpy(dtype=object if name in ("event", "role") else np.float64)

@@ -1,0 +1,151 @@
+"""From which code, with which packages, on what machine and in what environment a run was made."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import hpcps
+
+_ENVIRONMENT = (
+    *("OMP_", "MKL_", "OPENBLAS_", "KMP_", "MPI", "I_MPI_", "OMPI_MCA_", "UCX_", "FI_", "CUDA_", "NVIDIA_VISIBLE_"),
+    *("NCCL_", "PBS_", "SLURM_", "PALS_", "HPCPS_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV"),
+    "CONDA_PREFIX",
+)
+"""What the names of the variables worth recording begin with."""
+
+_SECRET = ("TOKEN", "SECRET", "PASSW", "PWD", "KEY", "CREDENTIAL", "COOKIE", "JWT", "AUTH")
+"""A variable with one of these in its name is never recorded."""
+
+_LARGEST_UNTRACKED = 256 * 1024
+_LARGEST_DIFF = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Code:
+    """The state of the source tree.
+
+    Attributes:
+        commit: the git commit; None outside a git checkout.
+        uncommitted: what differs from it, as a patch; new files included, `results/` left out.
+        note: what could not be found out.
+    """
+
+    commit: str | None
+    uncommitted: str = ""
+    note: str = ""
+
+
+def provenance(command: Sequence[str], code: Code | None = None) -> dict[str, object]:
+    """Gather what is the same for all runs of one launch; the caller adds `seed`, `mpi` and what else it knows.
+
+    Args:
+        command: the command line that started it.
+        code: the state of the source tree, if it is known already.
+    """
+    code = code or source_state(Path(hpcps.__file__).parent)
+    return {
+        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": list(command),
+        "hpcps": hpcps.__version__,
+        "git": {"commit": code.commit, "uncommitted": bool(code.uncommitted), "note": code.note},
+        "python": sys.version,
+        "packages": packages(),
+        "machine": machine(),
+        "gpus": gpus(),
+        "environment": environment(os.environ),
+    }
+
+
+def packages() -> dict[str, str]:
+    """Return the version of every installed package, by name."""
+    found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def machine() -> dict[str, object]:
+    """Return this machine's host name, system, processor and how many cores there are, and are ours."""
+    model = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def gpus() -> list[str]:
+    """Return a line of name, driver and memory for each NVIDIA GPU of this machine."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+
+
+def environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that can change a result or a speed, without anything that may be a secret."""
+    return {
+        name: value
+        for name, value in sorted(variables.items())
+        if name.startswith(_ENVIRONMENT) and not any(word in name.upper() for word in _SECRET)
+    }
+
+
+def source_state(folder: Path) -> Code:
+    """Find the commit and the uncommitted changes of the checkout that a folder belongs to."""
+    try:
+        # Asked for a tracked file, not just for a repository: an installed package in someone else's checkout is not of
+        # that checkout's commit.
+        root = Path(_git(folder, "rev-parse", "--show-toplevel").strip())
+        if not _git(folder, "ls-files", "--", ".").strip():
+            return Code(None, note=f"{folder} is not tracked by the git checkout around it")
+        commit = _git(root, "rev-parse", "HEAD").strip()
+        # Results are what runs make, not what they are made from: without this, one run would taint the next.
+        changed = _git(root, "diff", "HEAD", "--", ".", ":(exclude)results")
+        listed = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", ":(exclude)results")
+        names = [name for name in listed.split("\0") if name]
+        left_out = [name for name in names if (root / name).lstat().st_size > _LARGEST_UNTRACKED]
+        added = "".join(_added(root, name) for name in names if name not in left_out)
+    except (OSError, subprocess.SubprocessError) as error:
+        reason = getattr(error, "stderr", None) or error
+        return Code(None, note=f"no git: {str(reason).strip()}")
+    note = f"large untracked files left out of the patch: {', '.join(left_out)}" if left_out else ""
+    patch = changed + added
+    if len(patch) > _LARGEST_DIFF:
+        patch, note = patch[:_LARGEST_DIFF], f"the patch is cut at {_LARGEST_DIFF} characters; {note}"
+    return Code(commit, patch, note)
+
+
+def _added(root: Path, name: str) -> str:
+    """Return a new file as a patch."""
+    return _git(root, "diff", "--no-index", "--", os.devnull, name, accepted=(0, 1))
+
+
+def _git(folder: Path, *arguments: str, accepted: tuple[int, ...] = (0,)) -> str:
+    # Not the user's pager, colours, diff driver or prefixes: `git apply` must be able to read the patch.
+    plain = ["--no-pager", "-c", "core.quotepath=off", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]
+    options = ["--no-ext-diff", "--no-color"] if arguments[0] == "diff" else []
+    command = ["git", "-C", str(folder), *plain, arguments[0], *options, *arguments[1:]]
+    answer = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    if answer.returncode not in accepted:
+        raise subprocess.CalledProcessError(
+            answer.returncode, command, stderr=answer.stderr.decode(errors="replace").strip()
+        )
+    return answer.stdout.decode(errors="replace")

@@ -1,0 +1,158 @@
+"""The long table of an experiment's records: its columns, and Parquet."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpcps.errors import RunError
+
+_TEXT = pa.dictionary(pa.int32(), pa.string())
+_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("event", "role", "host", "reason", "checksum"), _TEXT),
+    **dict.fromkeys(("index", "round", "attempt", "participants", "absent"), pa.int32()),
+    **dict.fromkeys(("step", "samples", "bytes_sent", "bytes_received"), pa.int64()),
+    **dict.fromkeys(
+        ("time", "epoch", "loss", "accuracy", "compute", "exchange", "combine", "wait", "cpu"), pa.float64()
+    ),
+}
+"""Columns whose type does not depend on what a file happens to hold."""
+
+_METADATA = b"hpcps"
+
+
+def tabulate(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Turn record lines into an Arrow table: a column per field, null where a line does not have it.
+
+    A nested object becomes `outer.inner` columns, a list the number of its elements, a truth value 0 or 1 (so that its
+    mean is a rate, nulls or not), text a dictionary column.
+    """
+    flat = [_flatten(row) for row in rows]
+    names = dict.fromkeys(name for row in flat for name in row)
+    return pa.table({name: _column(name, [row.get(name) for row in flat]) for name in names})
+
+
+def stack(tables: Sequence[Any]) -> Any:
+    """Put Arrow tables on top of each other; columns are matched by name, types that differ are widened."""
+    types: dict[str, Any] = {}
+    for table in tables:
+        for field in table.schema:
+            types[field.name] = _wider(types.get(field.name), field.type)
+    schema = pa.schema(list(types.items()))
+    aligned = []
+    for table in tables:
+        columns = [
+            _cast(table[name], kind) if name in table.column_names else pa.nulls(table.num_rows, kind)
+            for name, kind in types.items()
+        ]
+        aligned.append(pa.Table.from_arrays(columns, schema=schema))
+    return pa.concat_tables(aligned).unify_dictionaries().combine_chunks() if aligned else pa.table({})
+
+
+def constant(value: object, rows: int) -> Any:
+    """Return a column that holds the same value in every row."""
+    if isinstance(value, str):
+        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([value]))
+    if isinstance(value, bool):
+        value = int(value)
+    return pa.nulls(rows) if value is None else pa.repeat(pa.scalar(value), rows)
+
+
+def to_frame(table: Any, attributes: Mapping[str, Any]) -> pd.DataFrame:
+    """Turn an Arrow table into a data frame, text as categories; `attributes` become its `attrs`."""
+    frame: pd.DataFrame = table.to_pandas()
+    frame.attrs.update(attributes)
+    return frame
+
+
+def write_table(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame of `collect` as Parquet, beside and then renamed."""
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    attributes = json.dumps(dict(frame.attrs)).encode()
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), _METADATA: attributes})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        pq.write_table(table, beside, compression="zstd")
+        beside.replace(path)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a table that `write_table` wrote; `attrs` come back.
+
+    Raises:
+        RunError: there is no such file, or it is no Parquet table of `hpcps collect`.
+    """
+    if not path.exists():
+        raise RunError(f"no table {path}: make it with `hpcps collect`")
+    try:
+        table = pq.read_table(path)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path} is no Parquet table ({error}): make it again with `hpcps collect`") from error
+    metadata = (table.schema.metadata or {}).get(_METADATA)
+    if metadata is None or "event" not in table.column_names:
+        raise RunError(f"{path} is not a table of `hpcps collect`: it has no event column or no hpcps metadata")
+    return to_frame(table, json.loads(metadata))
+
+
+def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            flat[prefix + key] = len(value)
+        else:
+            flat[prefix + key] = int(value) if isinstance(value, bool) else value
+    return flat
+
+
+def _column(name: str, values: list[Any]) -> Any:
+    kind = _TYPES.get(name) or _kind(values)
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return _cast(pa.array([None if value is None else str(value) for value in values]), _TEXT)
+
+
+def _kind(values: Iterable[Any]) -> Any:
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds:
+        return pa.null()
+    if kinds <= {int}:
+        return pa.int64()
+    return pa.float64() if kinds <= {int, float} else _TEXT
+
+
+def _wider(one: Any, other: Any) -> Any:
+    """Return the type that holds both."""
+    if one is None or one == other or pa.types.is_null(one):
+        return other
+    if pa.types.is_null(other):
+        return one
+    numbers = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in (one, other)]
+    if not all(numbers):
+        return _TEXT
+    if all(pa.types.is_integer(kind) for kind in (one, other)):
+        return max(one, other, key=lambda kind: kind.bit_width)
+    return pa.float64()
+
+
+def _cast(column: Any, kind: Any) -> Any:
+    if column.type == kind:
+        return column
+    if kind == _TEXT and pa.types.is_null(column.type):
+        return pa.nulls(len(column), kind)
+    if kind == _TEXT:
+        return column.cast(pa.string()).dictionary_encode()
+    return column.cast(kind)

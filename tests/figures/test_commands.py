@@ -1,0 +1,96 @@
+import argparse
+import subprocess
+import sys
+
+import pytest
+from invented import ATTACKS, invent
+
+from hpcps.cli import collect, plot, status
+from hpcps.errors import RunError
+
+
+@pytest.fixture
+def hpcps(tmp_path, monkeypatch, capsys):
+    """Call a command in a folder with the results of a small sweep; returns what it printed."""
+    monkeypatch.chdir(tmp_path)
+    invent(tmp_path / "results" / "demo_sweep", epochs=4, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2])
+    parser = argparse.ArgumentParser()
+    commands = parser.add_subparsers()
+    for module in (collect, plot, status):
+        module.register(commands)
+
+    def call(*arguments):
+        args = parser.parse_args(arguments)
+        assert args.handler(args) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def test_collect_writes_and_reports(hpcps, tmp_path):
+    record = next((tmp_path / "results/demo_sweep/runs/0000000001/records").iterdir())
+    with record.open("a") as file:
+        file.write('{"torn')
+    printed = hpcps("collect", "demo")
+    assert "4 runs: 4 done" in printed
+    assert "0000000001 (zeno · negative): left out 1 torn or damaged lines" in printed
+    made = sorted(path.name for path in (tmp_path / "results/demo_sweep").iterdir())
+    assert made == ["final_accuracy.csv", "final_accuracy.md", "runs", "table.parquet"]
+    assert "| average |" in (tmp_path / "results/demo_sweep/final_accuracy.md").read_text()
+    small = hpcps("collect", "results/demo_sweep", "--events", "evaluation,end")
+    assert "(20 rows" in small
+
+
+def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
+    printed = hpcps("plot", "demo")
+    assert "| average |" in printed
+    figures = sorted(path.name for path in (tmp_path / "results/demo_sweep/figures").iterdir())
+    assert figures == [
+        f"accuracy_by_{x}.{ending}" for x in ("bytes", "epoch", "wall_time") for ending in ("pdf", "png")
+    ]
+    assert "older" not in printed
+    invent(tmp_path / "results" / "demo_sweep", epochs=4, rules=("phocas",), attacks=ATTACKS[:1], first=4)
+    assert "`hpcps collect demo_sweep` renews it" in hpcps("plot", "demo")
+    again = hpcps("plot", "results/demo_sweep/table.parquet", "-o", "elsewhere")
+    assert "wrote elsewhere/accuracy_by_epoch.png" in again
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 6
+
+
+def test_status_of_all_of_one_and_of_a_run(hpcps):
+    everything = hpcps("status")
+    assert everything.startswith("demo_sweep\n")
+    assert everything.count(" done") == 4
+    assert hpcps("status", "demo").count(" done") == 4
+    one = hpcps("status", "0000000002")
+    assert one.count(" done") == 1
+    assert "average · none" in one
+    with pytest.raises(RunError, match="no experiment 'nothing'"):
+        hpcps("status", "nothing")
+
+
+def test_status_without_results_says_so(hpcps, tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert hpcps("status") == "no runs in results/\n"
+
+
+def test_registering_the_commands_imports_nothing_heavy():
+    check = (
+        "import sys, argparse\n"
+        "from hpcps.cli import collect, plot, status\n"
+        "commands = argparse.ArgumentParser().add_subparsers()\n"
+        "[module.register(commands) for module in (collect, plot, status)]\n"
+        "print(sorted({'pandas', 'matplotlib', 'torch', 'pyarrow', 'numpy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_records_and_figures_import_no_mpi_no_torch_and_no_gui():
+    check = (
+        "import sys\n"
+        "import hpcps.records.collect, hpcps.records.provenance, hpcps.figures.publish\n"
+        "print(sorted({'mpi4py', 'torch', 'matplotlib.pyplot', 'tkinter'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

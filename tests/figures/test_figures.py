@@ -1,0 +1,258 @@
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from invented import ATTACKS, LEVEL, invent
+
+from hpcps.errors import RunError
+from hpcps.figures.accuracy import draw
+from hpcps.figures.final import comma_separated, markdown
+from hpcps.figures.publish import write_figures, write_tables
+from hpcps.figures.sheet import sheets
+from hpcps.figures.style import looks
+from hpcps.records.collect import collect
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """The table of a whole sweep: four rules, four attacks."""
+    results = tmp_path_factory.mktemp("results") / "sweep"
+    invent(results, epochs=8, workers=2)
+    return collect(results).table
+
+
+@pytest.fixture(scope="module")
+def seeded(tmp_path_factory):
+    """The table of two rules under two attacks, three seeds, one run of them unfinished."""
+    results = tmp_path_factory.mktemp("results") / "seeded"
+    invent(results, epochs=8, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2], seeds=(1, 2))
+    invent(
+        results, epochs=8, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2], seeds=(3,), first=8,
+        unfinished=("zeno · none",),
+    )  # fmt: skip
+    return collect(results).table
+
+
+def evaluations(table, **where):
+    rows = table[table["event"] == "evaluation"]
+    for name, value in where.items():
+        rows = rows[rows[name] == value]
+    return rows
+
+
+def panels(figure):
+    return {axes.get_title().partition(": ")[2]: axes for axes in figure.axes}
+
+
+def lines(axes):
+    """The curves of a panel by label; crosses have no label of their own."""
+    return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+
+
+def test_a_panel_per_attack_and_a_line_per_rule_in_the_order_of_the_sweep(swept):
+    (sheet,) = sheets(swept)
+    figure = draw(sheet)
+    assert [axes.get_title() for axes in figure.axes] == [
+        "attack: none", "attack: negative 6", "attack: random 1", "attack: randomscale 8",
+    ]  # fmt: skip
+    for axes in figure.axes:
+        assert list(lines(axes)) == ["average", "trimmed_mean", "phocas", "zeno"]
+        assert axes.get_ylim() == (0, 100)
+        assert axes.get_xlim()[0] == 0
+    assert figure.axes[0].get_ylabel() == "test accuracy (%)"
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["average", "trimmed_mean", "phocas", "zeno", "diverged"]
+
+
+@pytest.mark.parametrize(
+    ("against", "column", "unit", "label"),
+    [
+        ("epoch", "epoch", 1.0, "epoch"),
+        ("wall_time", "wall", 1.0, "wall time (s)"),
+        ("bytes", "bytes_sent_total", 1e6, "sent by all processes (MB)"),
+    ],
+)
+def test_the_lines_are_the_table(swept, against, column, unit, label):
+    figure = draw(sheets(swept)[0], against)
+    for attack in ("none", "random 1"):
+        axes = panels(figure)[attack]
+        assert axes.get_xlabel() == label
+        for rule in ("average", "zeno"):
+            rows = evaluations(swept, attack=attack, rule=rule)
+            assert len(rows) == 8
+            x, y = lines(axes)[rule].get_data()
+            np.testing.assert_allclose(x, rows[column].to_numpy() / unit)
+            np.testing.assert_allclose(y, 100 * rows["accuracy"].to_numpy())
+
+
+def test_a_diverged_run_has_a_cross_where_it_diverged(swept):
+    figure = draw(sheets(swept)[0])
+    crosses = {
+        panel: [line for line in axes.lines if line.get_marker() == "x"] for panel, axes in panels(figure).items()
+    }
+    assert {panel: len(found) for panel, found in crosses.items()} == {
+        "none": 0, "negative 6": 1, "random 1": 0, "randomscale 8": 0,
+    }  # fmt: skip
+    rows = evaluations(swept, attack="negative 6", rule="average")
+    first = rows[rows["diverged"] == 1].iloc[0]
+    (cross,) = crosses["negative 6"]
+    np.testing.assert_allclose(cross.get_xydata(), [[first["epoch"], 100 * first["accuracy"]]])
+
+
+def test_seeds_make_a_mean_and_a_band_over_the_epochs_all_have_reached(seeded):
+    (sheet,) = sheets(seeded)
+    axes = panels(draw(sheet))["none"]
+    rows = evaluations(seeded, attack="none", rule="average").groupby("epoch")["accuracy"]
+    x, y = lines(axes)["average"].get_data()
+    assert list(x) == list(range(1, 9))
+    np.testing.assert_allclose(y, 100 * rows.mean())
+    assert list(lines(axes)["zeno"].get_xdata()) == [1, 2, 3, 4]
+    bands = axes.collections
+    assert len(bands) == 2
+    heights = bands[1].get_paths()[0].vertices[:, 1]
+    np.testing.assert_allclose([heights.min(), heights.max()], [100 * rows.min().min(), 100 * rows.max().max()])
+    texts = [text.get_text() for text in draw(sheet).legends[0].get_texts()]
+    assert "range of 3 seeds" in texts
+    assert "1 of 12 runs unfinished" in sheet.facts
+
+
+def test_reduced_runs_are_drawn_apart_and_say_so(tmp_path):
+    results = tmp_path / "x"
+    common = {"epochs": 4, "workers": 2, "attacks": ATTACKS[:1], "rules": ("zeno",)}
+    invent(results, **common)
+    file = [json.loads(path.read_text()) for path in results.glob("runs/*/spec.json")]
+    invent(results, **common, first=1, changes={"data": {"limit": 500}})
+    invent(results, **common, first=2, changes={"train": {"batch_size": 8}})
+    table = collect(results, file).table
+    full, reduced, changed = sheets(table)
+    assert (full.remark, reduced.remark, changed.remark) == (
+        "", "reduced: data.limit=500", "changed: train.batch_size=8",
+    )  # fmt: skip
+    assert "reduced: data.limit=500" in draw(reduced)._suptitle.get_text()
+    assert "reduced" not in draw(full)._suptitle.get_text()
+    names = sorted(path.name for path in write_figures(table, tmp_path / "figures") if path.suffix == ".png")
+    assert len(names) == 9
+    assert {"accuracy_by_epoch.png", "accuracy_by_wall_time.png", "accuracy_by_bytes.png"} < set(names)
+    assert "reduced: data.limit=500" in markdown(sheets(table))
+    # Alone, it has the plain name.
+    (alone,) = sheets(table[table["variant"] == "data.limit=500"])
+    assert alone.remark == "reduced: data.limit=500"
+
+
+def test_whatever_is_swept_makes_lines_and_panels(swept):
+    table = swept[swept["attack"] == "none"].copy()
+    table["skip_rate"] = (
+        table["rule"].astype(object).map({"average": 0.0, "trimmed_mean": 0.0, "phocas": 0.5, "zeno": 0.5})
+    )
+    table["rho"] = table["rule"].astype(object).map({"average": -0.1, "trimmed_mean": 0.1, "phocas": -0.1, "zeno": 0.1})
+    table.attrs["swept"] = ["attack", "rho", "skip_rate", "seed"]
+    (sheet,) = sheets(table)
+    assert (sheet.line_key, sheet.panel_keys, sheet.lines) == ("rho", ("attack", "skip_rate"), ("-0.1", "0.1"))
+    assert list(sheet.panels) == ["none · 0", "none · 0.5"]
+    table.attrs["swept"] = ["attack"]
+    assert (sheets(table)[0].line_key, sheets(table)[0].panel_keys) == ("attack", ())
+
+
+def test_a_single_run_is_one_line_in_one_panel(tmp_path):
+    invent(tmp_path / "x", epochs=2, workers=1, rules=("zeno",), attacks=ATTACKS[:1])
+    table = collect(tmp_path / "x").table
+    table.attrs["swept"] = []
+    (sheet,) = sheets(table)
+    figure = draw(sheet)
+    assert len(figure.axes) == 1
+    assert len(figure.axes[0].lines) == 1
+    assert figure.legends == []
+    assert re.search(r"\| +\d\d\.\d \|", markdown([sheet]))
+
+
+def test_seven_panels_fill_rows_of_four(swept):
+    table = swept[swept["attack"] == "none"].copy()
+    table["extra"] = table["epoch"].fillna(0).astype(int) % 7
+    table.attrs["swept"] = ["rule", "extra"]
+    figure = draw(sheets(table)[0])
+    assert len(figure.axes) == 7
+    assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * 3 + [True] * 4
+
+
+def test_every_rule_has_its_own_look_and_keeps_it():
+    names = ("average", "trimmed_mean", "phocas", "zeno")
+    found = looks(names)
+    for aspect in ("color", "dashes", "marker"):
+        assert len({str(getattr(look, aspect)) for look in found.values()}) == 4, aspect
+    assert looks(("zeno", "mine"))["zeno"] == found["zeno"]
+    assert looks(("mine", "yours"))["mine"] != looks(("mine", "yours"))["yours"]
+    # In grey, neighbouring lines still differ in lightness.
+    grey = sorted(
+        sum(w * int(look.color[i : i + 2], 16) for w, i in ((0.3, 1), (0.59, 3), (0.11, 5))) for look in found.values()
+    )
+    assert min(np.diff(grey)) > 15
+
+
+def test_files_are_complete_and_the_same_each_time(swept, tmp_path):
+    files = write_figures(swept, tmp_path / "a")
+    again = write_figures(swept, tmp_path / "b")
+    assert [file.name for file in files] == [
+        f"accuracy_by_{x}.{ending}" for x in ("epoch", "wall_time", "bytes") for ending in ("png", "pdf")
+    ]
+    for one, other in zip(files, again, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        assert one.read_bytes().startswith(b"\x89PNG" if one.suffix == ".png" else b"%PDF")
+
+
+@pytest.mark.parametrize("against", ["epoch", "wall_time", "bytes"])
+@pytest.mark.parametrize("name", ["swept", "seeded", "one panel"])
+def test_nothing_is_cut_off_or_on_top_of_something_else(request, name, against):
+    table = request.getfixturevalue("swept" if name == "one panel" else name)
+    if name == "one panel":  # narrow, with five things in its legend
+        table = table[table["attack"] == "negative 6"]
+    figure = draw(sheets(table)[0], against)
+    figure.draw_without_rendering()
+    page = figure.bbox
+    boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
+    boxes += [axes.get_tightbbox() for axes in figure.axes]
+    for place, box in enumerate(boxes):
+        assert page.x0 - 1 <= box.x0 < box.x1 <= page.x1 + 1
+        assert page.y0 - 1 <= box.y0 < box.y1 <= page.y1 + 1
+        for other in boxes[place + 1 :]:
+            assert not box.padded(-1).overlaps(other.padded(-1))
+
+
+def test_final_accuracies_are_those_of_the_last_epoch(swept, seeded):
+    def last(table, rule, attack):
+        rows = evaluations(table, rule=rule, attack=attack)
+        return 100 * rows.loc[rows["epoch"] == rows["epoch"].max(), "accuracy"]
+
+    text = markdown(sheets(swept))
+    assert "| rule         | none | negative 6 | random 1 | randomscale 8 |\n" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| zeno")]
+    assert [float(cell) for cell in row.split("|")[2:-1]] == [
+        pytest.approx(last(swept, "zeno", attack).item(), abs=0.05)
+        for attack in ("none", "negative 6", "random 1", "randomscale 8")
+    ]
+    assert "|     10.0 † |" in text
+    assert text.count("\n| ") == 5
+    values = last(seeded, "average", "none")
+    assert f"{values.mean():.1f} [{values.min():.1f}–{values.max():.1f}]" in markdown(sheets(seeded))
+    assert "(epoch 4)" in markdown(sheets(seeded))
+    head, *rows = csv.reader(io.StringIO(comma_separated(sheets(swept))))
+    assert head == ["rule", "none", "negative 6", "random 1", "randomscale 8", "variant"]
+    assert [row[0] for row in rows] == ["average", "trimmed_mean", "phocas", "zeno"]
+    assert float(rows[3][2]) == pytest.approx(last(swept, "zeno", "negative 6").item(), abs=1e-3)
+    assert abs(float(rows[1][3]) / 100 - LEVEL["random", "trimmed_mean"]) < 0.15
+
+
+def test_before_the_first_evaluation_there_are_tables_but_no_figures(swept, tmp_path):
+    table = swept[swept["event"] == "round"]
+    assert write_tables(table, tmp_path) == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
+    with pytest.raises(RunError, match="no evaluation in this table yet"):
+        write_figures(table, tmp_path / "figures")
+
+
+def test_an_unwritable_folder_is_said(swept, tmp_path):
+    (tmp_path / "figures").write_text("")
+    with pytest.raises(RunError, match="cannot write figures"):
+        write_figures(swept, tmp_path / "figures")

@@ -1,0 +1,94 @@
+import json
+import os
+import subprocess
+
+import pytest
+
+import hpcps
+from hpcps.records import provenance as room
+from hpcps.records.provenance import Code, environment, provenance, source_state
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    def git(*arguments):
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+        return subprocess.run(
+            ["git", "-C", str(tmp_path), *identity, *arguments], check=True, capture_output=True, text=True
+        ).stdout
+
+    git("init", "-q")
+    (tmp_path / "hpcps").mkdir()
+    (tmp_path / "hpcps" / "a.py").write_text("x = 1\n")
+    (tmp_path / ".gitignore").write_text("ignored\n")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    return tmp_path, git
+
+
+def test_a_clean_checkout(checkout):
+    root, git = checkout
+    (root / "ignored").write_text("x")
+    (root / "results").mkdir()
+    (root / "results" / "made.txt").write_text("a run made this")
+    assert source_state(root / "hpcps") == Code(git("rev-parse", "HEAD").strip())
+
+
+def test_changed_and_new_files_are_in_a_patch_that_applies(checkout, tmp_path_factory):
+    root, git = checkout
+    (root / "hpcps" / "a.py").write_text("x = 2\n")
+    (root / "hpcps" / "näw.py").write_text("y = 3\n")
+    (root / "big.bin").write_bytes(b"0" * 300_000)
+    git("config", "diff.noprefix", "true")
+    git("config", "color.ui", "always")
+    code = source_state(root / "hpcps")
+    assert code.commit == git("rev-parse", "HEAD").strip()
+    assert "big.bin" in code.note
+    other = tmp_path_factory.mktemp("other")
+    subprocess.run(["git", "clone", "-q", str(root), str(other)], check=True, capture_output=True)
+    subprocess.run(["git", "-C", str(other), "apply"], input=code.uncommitted.encode(), check=True)
+    assert (other / "hpcps" / "a.py").read_text() == "x = 2\n"
+    assert (other / "hpcps" / "näw.py").read_text() == "y = 3\n"
+    assert not (other / "big.bin").exists()
+
+
+def test_a_package_installed_inside_somebody_elses_checkout_has_no_commit(checkout):
+    root, _ = checkout
+    (root / "ignored").mkdir()
+    (root / "ignored" / "hpcps.py").write_text("")
+    code = source_state(root / "ignored")
+    assert code.commit is None
+    assert "not tracked" in code.note
+
+
+def test_it_works_without_a_checkout_and_without_git(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    outside = source_state(tmp_path)
+    assert outside.commit is None
+    assert "not a git repository" in outside.note
+    monkeypatch.setenv("PATH", str(tmp_path))
+    without = source_state(tmp_path)
+    assert without.commit is None
+    assert "no git" in without.note
+    assert room.gpus() == []
+
+
+def test_the_environment_that_matters_and_no_secrets():
+    found = environment(
+        {
+            "OMP_NUM_THREADS": "1", "MPIR_CVAR_X": "2", "PBS_JOBID": "3.pbs", "HOME": "/root", "SLURM_JWT": "s",
+            "PBS_JOBCOOKIE": "s", "HPCPS_API_TOKEN": "s", "CUDA_VISIBLE_DEVICES": "0", "MPI_PASSWORD": "s",
+        }
+    )  # fmt: skip
+    assert found == {"OMP_NUM_THREADS": "1", "MPIR_CVAR_X": "2", "PBS_JOBID": "3.pbs", "CUDA_VISIBLE_DEVICES": "0"}
+
+
+def test_the_whole_of_it_is_json_and_says_what_it_must():
+    facts = provenance(["hpcps", "run", "x.toml"], Code("c0ffee", "diff"))
+    assert json.loads(json.dumps(facts)) == facts
+    assert facts["command"] == ["hpcps", "run", "x.toml"]
+    assert facts["git"] == {"commit": "c0ffee", "uncommitted": True, "note": ""}
+    assert facts["hpcps"] == hpcps.__version__
+    assert facts["packages"]["numpy"]
+    assert facts["machine"]["cores"] == os.cpu_count()
+    assert facts["started"].endswith("+00:00")

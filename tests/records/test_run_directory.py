@@ -1,0 +1,116 @@
+import errno
+import hashlib
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+
+from hpcps.errors import RunError
+from hpcps.records.run_directory import RunDirectory
+
+
+def test_from_spec_to_done(tmp_path):
+    directory = RunDirectory(tmp_path / "a" / "runs" / "0123456789")
+    spec = {"run_id": "0123456789", "label": "zeno · none", "index": 3, "swept": {}, "run": {"seed": 1}}
+    directory.check_writable()
+    directory.create(spec)
+    directory.write_provenance({"hpcps": "0.1.0"}, uncommitted="diff --git a b\n")
+    assert directory.spec == spec
+    assert not directory.done
+    directory.finish(12.3456)
+    assert directory.done
+    assert json.loads((directory.path / "DONE").read_text())["wall"] == 12.346
+    assert sorted(path.name for path in directory.path.iterdir()) == [
+        "DONE", "provenance.json", "records", "spec.json", "uncommitted.diff",
+    ]  # fmt: skip
+
+
+def test_a_clean_tree_leaves_no_patch_of_an_earlier_attempt(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.write_provenance({}, "diff")
+    directory.write_provenance({})
+    assert not (tmp_path / "uncommitted.diff").exists()
+
+
+def test_saved_arrays_come_back_and_their_checksum_is_of_their_bytes(tmp_path):
+    values = np.arange(5, dtype=np.float32)
+    assert RunDirectory(tmp_path).save("final/server-0", values) == hashlib.sha256(values.tobytes()).hexdigest()
+    assert np.load(tmp_path / "final" / "server-0.npy").tobytes() == values.tobytes()
+
+
+def test_records_are_in_order_of_role_and_index(tmp_path):
+    (tmp_path / "records").mkdir()
+    for name in ("worker-10", "worker-2", "validator-0", "server-1", "server-0"):
+        (tmp_path / "records" / f"{name}.jsonl").touch()
+    names = [path.stem for path in RunDirectory(tmp_path).records]
+    assert names == ["server-0", "server-1", "validator-0", "worker-2", "worker-10"]
+
+
+def test_the_first_failure_comes_first_and_a_new_attempt_forgets_it(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.create({})
+    try:
+        raise ValueError("no such block")
+    except ValueError as error:
+        directory.fail("worker", 2, "n03", 17, "exchange", error)
+    directory.fail("server", 0, "n01", None, "wait", "was killed")
+    (tmp_path / "failure" / "torn.json").write_text("{")
+    first, second = directory.failures
+    assert str(first) == "worker-2 on n03 failed in round 17, phase exchange: ValueError: no such block"
+    assert str(second) == "server-0 on n01 failed phase wait: was killed"
+    report = json.loads((tmp_path / "failure" / "worker-2.json").read_text())
+    assert "raise ValueError" in report["traceback"]
+    assert report["pid"] == os.getpid()
+    directory.create({})
+    assert directory.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [
+        (errno.ENOSPC, "the disk is full: make room"),
+        (errno.EDQUOT, "your quota is used up"),
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "change its permissions"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_what_a_write_refuses_is_said_with_what_to_do(tmp_path, monkeypatch, number, advice):
+    def refuse(file):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(RunError, match=advice) as caught:
+        RunDirectory(tmp_path / "run").check_writable()
+    assert "choose another results folder" in str(caught.value)
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_too_little_space_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 7, 3 * 2**20))
+    with pytest.raises(RunError, match="has 3 MiB free, 64 MiB are needed"):
+        RunDirectory(tmp_path).check_writable()
+
+
+def test_a_file_in_the_way_is_said(tmp_path):
+    (tmp_path / "results").write_text("")
+    with pytest.raises(RunError, match="cannot write to the results folder"):
+        RunDirectory(tmp_path / "results" / "run").check_writable()
+    with pytest.raises(RunError, match="cannot write to the results folder"):
+        RunDirectory(tmp_path / "results" / "run").create({})
+
+
+def test_a_crash_while_writing_leaves_the_old_file_whole(tmp_path, monkeypatch):
+    directory = RunDirectory(tmp_path)
+    directory.create({"run_id": "old"})
+
+    def refuse(file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(RunError, match="the disk is full"):
+        directory.create({"run_id": "new"})
+    assert directory.spec == {"run_id": "old"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "spec.json"]

@@ -1,0 +1,193 @@
+import json
+import os
+import time
+
+import pytest
+
+from hpcps.cli.status import overview
+from hpcps.errors import RunError
+from hpcps.records.locate import locate
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.status import STALLED_AFTER, Progress
+from hpcps.records.writer import RecordWriter
+
+SPEC = {
+    "run_id": "0123456789", "label": "zeno · negative 6", "index": 0, "swept": {},
+    "run": {"topology": {"validators": 1, "workers": 2}, "train": {"epochs": 4}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def directory(tmp_path):
+    found = RunDirectory(tmp_path / "results" / "demo" / "runs" / "0123456789")
+    found.create(SPEC)
+    return found
+
+
+def play(directory, role, index, rounds, compute=0.4, first=0, **fields):
+    """Write rounds of 4 steps each; 8 steps are an epoch, which validator 0 evaluates."""
+    seconds = [float(first)]
+    with RecordWriter(directory.path, "0123456789", role, index, f"n{index}", clock=lambda: seconds[0]) as record:
+        if not first:
+            record.write("start")
+        for r in range(first, rounds):
+            seconds[0] += 1.0
+            record.write("round", round=r, step=4 * (r + 1), epoch=(r + 1) / 2, compute=compute, **fields)
+            if role == "validator" and r % 2:
+                record.write("evaluation", round=r + 1, epoch=(r + 1) // 2, accuracy=0.1 * r, acceptance_rate_epoch=0.7)
+    return record.path
+
+
+def test_a_run_without_records_has_not_started(directory, tmp_path):
+    (status,) = Progress([directory.path]).poll()
+    assert (status.state, status.epoch, status.epochs, status.accuracy) == ("not started", 0, 4, None)
+    assert status.label == "zeno · negative 6"
+    (absent,) = Progress([tmp_path / "nowhere" / "00ff"]).poll()
+    assert (absent.state, absent.run_id) == ("not started", "00ff")
+
+
+def test_a_running_one(directory):
+    play(directory, "worker", 0, 3, compute=0.4)
+    play(directory, "worker", 1, 3, compute=2.0)
+    play(directory, "validator", 0, 2, acceptance_rate=0.6)
+    (status,) = Progress([directory.path]).poll()
+    assert status.state == "running"
+    assert (status.round, status.epoch, status.accuracy, status.acceptance_rate) == (2, 1.0, pytest.approx(0.1), 0.7)
+    assert (status.slowest, status.slowest_step) == ("worker-1", 0.5)
+    assert status.age < 60
+
+
+def test_before_the_first_evaluation_the_round_tells_the_acceptance(directory):
+    play(directory, "validator", 0, 1, acceptance_rate=0.6)
+    (status,) = Progress([directory.path]).poll()
+    assert (status.acceptance_rate, status.accuracy) == (0.6, None)
+
+
+def test_worker_0_counts_without_validators(directory):
+    run = {"topology": {"validators": 0, "workers": 1}, "train": {"epochs": 4}}
+    directory.create({**SPEC, "run": run})
+    play(directory, "worker", 0, 3)
+    assert Progress([directory.path]).poll()[0].epoch == 1.5
+
+
+def test_silence_is_a_stall_unless_the_run_is_slow_itself(directory):
+    path = play(directory, "worker", 0, 3)
+    progress = Progress([directory.path])
+    now = path.stat().st_mtime
+    assert progress.poll(now + STALLED_AFTER - 1)[0].state == "running"
+    stalled = progress.poll(now + STALLED_AFTER + 1)[0]
+    assert (stalled.state, round(stalled.age)) == ("stalled", STALLED_AFTER + 1)
+    assert progress.poll(now - 5)[0].age == 0  # a clock of another host
+    with path.open("a") as file:
+        file.write(json.dumps({"event": "round", "round": 3, "step": 16, "time": 1000.0}) + "\n")
+    assert progress.poll(path.stat().st_mtime + 4000)[0].state == "running"
+
+
+def test_done_and_stopped_and_diverged(directory):
+    path = play(directory, "worker", 0, 2)
+    progress = Progress([directory.path])
+    assert progress.poll()[0].state == "running"
+    with path.open("a") as file:
+        file.write('{"event": "diverged", "round": 2}\n{"event": "end", "reason": "stopped"}\n')
+    (status,) = progress.poll()
+    assert (status.state, status.diverged) == ("stopped", True)
+    directory.finish(3.0)
+    assert progress.poll()[0].state == "done"
+
+
+def test_a_failure_names_its_cause(directory):
+    play(directory, "worker", 1, 2)
+    directory.fail("worker", 1, "n07", 2, "exchange", ValueError("no such block"))
+    time.sleep(0.01)
+    directory.fail("server", 0, "n01", 2, "wait", "worker-1 is gone")
+    (status,) = Progress([directory.path]).poll()
+    assert status.state == "failed"
+    assert (status.failures[0].role, status.failures[0].host, status.failures[0].phase) == ("worker", "n07", "exchange")
+    assert status.last_line["round"] == 1
+    text = overview([status])
+    assert "first worker-1 on n07 failed in round 2, phase exchange: ValueError: no such block" in text
+    assert '"round": 1' in text
+    assert text.index("worker-1 on n07") < text.index("server-0 on n01")
+
+
+def test_a_new_attempt_begins_anew(directory):
+    path = play(directory, "validator", 0, 4)
+    progress = Progress([directory.path])
+    assert progress.poll()[0].accuracy is not None
+    with path.open("a") as file:
+        file.write('{"event": "start", "attempt": 2}\n')
+    assert (progress.poll()[0].accuracy, progress.poll()[0].round) == (None, 0)
+
+
+def test_polling_reads_only_what_is_new(directory):
+    path = play(directory, "validator", 0, 2)
+    progress = Progress([directory.path])
+    progress.poll()
+    # What was read is not read again: damage it, and nothing changes.
+    content = path.read_bytes()
+    path.write_bytes(b"x" * (len(content) - 1) + b"\n")
+    assert progress.poll()[0].round == 2
+    line = json.dumps({"event": "round", "round": 7, "step": 32, "epoch": 4.0}).encode() + b"\n"
+    with path.open("ab") as file:
+        file.write(line[:20])
+    assert progress.poll()[0].round == 2
+    with path.open("ab") as file:
+        file.write(line[20:])
+    assert progress.poll()[0].round == 8
+
+
+def test_a_long_record_is_read_from_its_tail(directory):
+    path = play(directory, "worker", 0, 1)
+    filler = json.dumps({"event": "round", "round": 1, "step": 8, "compute": 1.0, "x": "y" * 1000}) + "\n"
+    with path.open("a") as file:
+        file.write(filler * 5000)
+    play(directory, "worker", 0, 9, first=8)
+    began = time.perf_counter()
+    Progress([directory.path]).poll()
+    assert time.perf_counter() - began < 0.2
+
+
+def test_polling_is_cheap(directory):
+    for k in range(18):
+        play(directory, "worker", k, 50)
+    progress = Progress([directory.path])
+    progress.poll()
+    best = 1.0
+    for _ in range(20):
+        began = time.perf_counter()
+        progress.poll()
+        best = min(best, time.perf_counter() - began)
+    assert best < 0.02
+
+
+def test_an_overview_is_a_table(directory, tmp_path):
+    play(directory, "worker", 0, 3, compute=0.4)
+    play(directory, "validator", 0, 3, acceptance_rate=0.6)
+    runs = Progress([directory.path, tmp_path / "ffff"]).poll()
+    head, one, two = overview(runs, {"ffff": "average · none"}).splitlines()
+    assert head.split("  ")[0] == "run"
+    for expected in ("0123456789", "zeno · negative 6", "running", "1.5/4", "10.0 %", "70.0 %", "100 ms", " ago"):
+        assert expected in one
+    assert two.split() == ["ffff", "average", "·", "none", "not", "started"]
+
+
+def test_what_a_person_types_finds_the_results(tmp_path):
+    results, experiments = tmp_path / "results", tmp_path / "experiments"
+    for name in ("fig3_sync", "fig4_sync", "fig4"):
+        (results / name / "runs").mkdir(parents=True)
+    experiments.mkdir()
+    assert locate("fig3", results, experiments).results == results / "fig3_sync"
+    assert locate("fig4", results, experiments).results == results / "fig4"
+    assert locate(str(results / "fig3_sync"), results, experiments).results == results / "fig3_sync"
+    with pytest.raises(RunError, match="'fig' may be any of fig3_sync, fig4, fig4_sync"):
+        locate("fig", results, experiments)
+    with pytest.raises(RunError, match="did you mean 'fig3_sync'"):
+        locate("fig3_snyc", results, experiments)
+    with pytest.raises(RunError, match="no experiment file"):
+        locate("absent.toml", results, experiments)
+
+
+def test_the_repository_is_not_needed(tmp_path):
+    with pytest.raises(RunError, match="are: none"):
+        locate("fig3", tmp_path / "results", tmp_path / "experiments")
+    assert os.listdir(tmp_path) == []
