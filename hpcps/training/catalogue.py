@@ -1,0 +1,58 @@
+"""Which models and data sets there are, and the facts about them that need no framework and no file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MODELS = (
+    "cifar_resnet20_v1",
+    "cifar_resnet32_v1",
+    "cifar_resnet44_v1",
+    "cifar_resnet56_v1",
+    "cifar_resnet110_v1",
+    "cnn",
+    "mlp",
+)
+"""Names that `model.name` accepts; every backend builds them alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is known of a data set before its files are read.
+
+    Attributes:
+        shape: channels, height, width of an image.
+        classes: the number of labels.
+        train: the number of training samples.
+        test: the number of test samples.
+        levels: the pixel value that is white; pixels are divided by it.
+        mean: of each channel, subtracted after the division.
+        std: of each channel, divided by last.
+        augment: whether training images may be cropped and flipped (a mirrored digit is another digit).
+    """
+
+    shape: tuple[int, int, int]
+    classes: int = 10
+    train: int
+    test: int
+    levels: int = 255
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+    augment: bool = False
+
+
+DATA_SETS = {
+    "cifar10": Facts(
+        shape=(3, 32, 32),
+        train=50_000,
+        test=10_000,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+        augment=True,
+    ),
+    "fashion_mnist": Facts(shape=(1, 28, 28), train=60_000, test=10_000, mean=(0.2860,), std=(0.3530,)),
+    "mnist": Facts(shape=(1, 28, 28), train=60_000, test=10_000, mean=(0.1307,), std=(0.3081,)),
+    "digits": Facts(shape=(1, 8, 8), train=1_437, test=360, levels=16),
+    "synthetic": Facts(shape=(3, 32, 32), train=8_000, test=2_000, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+}
+"""Names that `data.name` accepts."""

@@ -1,0 +1,32 @@
+"""Which device trains, and the settings of torch that a result depends on."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from hpcps.errors import SpecError
+from hpcps.spec.schema import Train
+
+
+def prepare_device(train: Train) -> torch.device:
+    """Fix the number of threads and the determinism of torch, and return the device to train on.
+
+    Raises:
+        SpecError: `train.device = "cuda"` where there is none.
+    """
+    torch.set_num_threads(train.threads)
+    # Autograd would otherwise write not-yet-initialised memory full of NaN, to show bugs we do not have.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # cuBLAS reads this when it starts; torch refuses deterministic products without it.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # Not use_deterministic_algorithms(True): that also loads torch's compiler (0.7 s, 70 MB) to tell it.
+    torch.set_deterministic_debug_mode("error")
+    torch.backends.cudnn.benchmark = False
+    available = torch.cuda.is_available() if train.device != "cpu" else False
+    if train.device == "cuda" and not available:
+        raise SpecError(
+            'train.device = "cuda", but torch sees no GPU here: use "auto" or "cpu", or a torch build with CUDA'
+        )
+    return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")

@@ -1,0 +1,68 @@
+"""A network whose parameters and gradients are views of two flat vectors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcps.layout import Layout
+
+
+class FlatModel:
+    """A network, its flat parameters and gradient `[d]`, and its BatchNorm layers.
+
+    Attributes:
+        network: the network; its parameters live in `parameters`.
+        layout: the blocks, in the order of `named_parameters`.
+        parameters: `[d]`.
+        gradient: `[d]`; autograd adds to it.
+        norms: the BatchNorm layers, in order.
+    """
+
+    def __init__(self, network: nn.Module, device: torch.device) -> None:
+        self.network = network.to(device)
+        named = list(network.named_parameters())
+        self.layout = Layout.of([(name, parameter.shape) for name, parameter in named])
+        self.parameters = torch.zeros(self.layout.size, device=device)
+        self.gradient = torch.zeros(self.layout.size, device=device)
+        for (_, parameter), block in zip(named, self.layout.blocks, strict=True):
+            parameter.data = self.parameters[block.offset : block.stop].view(block.shape)
+            # With a gradient in place, autograd adds to it instead of putting its own tensor there.
+            parameter.grad = self.gradient[block.offset : block.stop].view(block.shape)
+        self.norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+
+    def draw_weights(self, generator: np.random.Generator) -> None:
+        """Set the initial weights, tensor by tensor in order, as Gluon does by default for Xavier.
+
+        Weights are uniform within ±sqrt(3 / ((fan in + fan out) / 2)), where the fans of a convolution count its
+        kernel's area; biases are 0, gammas 1 and betas 0. (Glorot, Bengio, "Understanding the difficulty of training
+        deep feedforward neural networks", 2010, with Gluon's magnitude 3.)
+        """
+        flat = np.zeros(self.layout.size, dtype=np.float32)
+        gammas = {f"{name}.weight" for name, module in self.network.named_modules() if module in self.norms}
+        for block in self.layout.blocks:
+            if block.name in gammas:
+                flat[block.offset : block.stop] = 1
+            elif len(block.shape) > 1:
+                area = math.prod(block.shape[2:])
+                bound = math.sqrt(3 / ((block.shape[0] + block.shape[1]) * area / 2))
+                flat[block.offset : block.stop] = generator.uniform(-bound, bound, block.size)
+        self.parameters.copy_(torch.from_numpy(flat))
+
+    def running_statistics(self) -> Tensor:
+        """Return a copy of the running means and variances, layer by layer, `[k]`."""
+        tensors = self._statistics()
+        return torch.cat(tensors) if tensors else torch.empty(0)
+
+    def load_statistics(self, values: Tensor) -> None:
+        """Overwrite the running statistics with `values`, `[k]`."""
+        tensors = self._statistics()
+        for tensor, piece in zip(tensors, torch.split(values, [tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(piece)
+
+    def _statistics(self) -> list[Tensor]:
+        found = [tensor for norm in self.norms for tensor in (norm.running_mean, norm.running_var)]
+        return [tensor for tensor in found if tensor is not None]

@@ -1,0 +1,204 @@
+"""The learner in PyTorch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hpcps.layout import Layout, Vector
+from hpcps.spec.schema import Train
+from hpcps.training.catalogue import Facts
+from hpcps.training.data.batches import Batch, BatchStream, Normaliser
+from hpcps.training.data.samples import Samples
+from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.pytorch.device import prepare_device
+from hpcps.training.pytorch.flat import FlatModel
+from hpcps.training.pytorch.models import build_model
+from hpcps.training.pytorch.optimizers import build_optimizer
+from hpcps.training.schedule import learning_rate
+
+TEST_BATCH = 250
+"""Test samples at a time: enough to be quick, few enough for a worker's share of a node's memory."""
+
+
+class TorchLearner:
+    """Trains one network on one shard; see `hpcps.training.learner.Learner`."""
+
+    def __init__(
+        self,
+        model: str,
+        facts: Facts,
+        train: Train,
+        stream: BatchStream,
+        *,
+        weights: np.random.Generator,
+        test: Callable[[], Samples],
+        normalise: Normaliser,
+    ) -> None:
+        """Build the network and set its weights.
+
+        Args:
+            model: the network's name.
+            facts: of the data set.
+            train: the optimizer, its schedule, threads and device.
+            stream: the batches to train on.
+            weights: draws the initial weights.
+            test: reads the test set; called at the first evaluation.
+            normalise: for the test images.
+        """
+        self._device = prepare_device(train)
+        self._model = FlatModel(build_model(model, facts), self._device)
+        self._model.draw_weights(weights)
+        self._train = train
+        self._optimizer = build_optimizer(train.optimizer)
+        self._stream = stream
+        self._read_test = test
+        self._test: Samples | None = None
+        self._normalise = normalise
+        self._steps_done = 0
+
+    @property
+    def layout(self) -> Layout:
+        """The trainable tensors."""
+        return self._model.layout
+
+    @property
+    def device(self) -> str:
+        """Where it trains."""
+        return str(self._device)
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per step."""
+        return self._train.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches in one pass over the shard."""
+        return self._stream.batches_per_pass
+
+    @property
+    def steps_done(self) -> int:
+        """Batches consumed so far."""
+        return self._steps_done
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        return learning_rate(self._train, self._steps_done, self.steps_per_epoch)
+
+    def copy_to(self, out: Vector) -> None:
+        """Copy the live model into `out`, `[d]`."""
+        torch.from_numpy(out).copy_(self._model.parameters)
+
+    def copy_from(self, values: Vector) -> None:
+        """Overwrite the live model with `values`, `[d]`."""
+        self._model.parameters.copy_(_readable(values))
+
+    def train(self, steps: int) -> Progress:
+        """Take optimizer steps on the next batches."""
+        return self._run(steps, self._step)
+
+    def observe(self, steps: int) -> Progress:
+        """Run forward and backward on the next batches without stepping."""
+        return self._run(steps, lambda: None)
+
+    def _step(self) -> None:
+        self._optimizer.step(self._model.parameters, self._model.gradient, self.learning_rate)
+
+    def _run(self, steps: int, act: Callable[[], None]) -> Progress:
+        self._model.network.train()
+        outputs: list[Tensor] = []
+        labels: list[Tensor] = []
+        for _ in range(steps):
+            images, targets = self._to_device(next(self._stream))
+            self._model.gradient.zero_()
+            logits = self._model.network(images)
+            functional.cross_entropy(logits, targets).backward()  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                act()
+            self._steps_done += 1
+            outputs.append(logits.detach())
+            labels.append(targets)
+        # Counted once for all steps: each step's count would make a GPU wait.
+        counts = _Counts()
+        if outputs:
+            counts.add(torch.cat(outputs), torch.cat(labels))
+        return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
+
+    def evaluate(self) -> Evaluation:
+        """Measure the current model on the test set."""
+        if self._test is None:
+            self._test = self._read_test()
+        self._model.network.eval()
+        counts = _Counts()
+        with torch.inference_mode():
+            for start in range(0, len(self._test), TEST_BATCH):
+                here = slice(start, start + TEST_BATCH)
+                batch = self._normalise(self._test.images[here]), self._test.labels[here]
+                images, labels = self._to_device(batch)
+                counts.add(self._model.network(images), labels)
+        return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
+
+    @property
+    def statistics(self) -> Vector:
+        """A copy of the running means and variances, `[k]`."""
+        values: Vector = self._model.running_statistics().cpu().numpy()
+        return values
+
+    def load_statistics(self, values: Vector) -> None:
+        """Overwrite the running statistics with `values`, `[k]`."""
+        self._model.load_statistics(_readable(values))
+
+    def reestimate_statistics(self) -> None:
+        """Replace the running statistics by their averages over one pass of the shard."""
+        if not self._model.norms:
+            return
+        usual = [norm.momentum for norm in self._model.norms]
+        for norm in self._model.norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # torch's word for a cumulative average
+        self._model.network.train()
+        with torch.no_grad():
+            for batch in self._stream.sweep():
+                self._model.network(self._to_device(batch)[0])
+        for norm, momentum in zip(self._model.norms, usual, strict=True):
+            norm.momentum = momentum
+
+    def _to_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        images, labels = batch
+        return torch.from_numpy(images).to(self._device), torch.from_numpy(labels).to(self._device)
+
+
+def _readable(values: Vector) -> Tensor:
+    """Return a tensor that is only read; torch warns of arrays that cannot be written."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+class _Counts:
+    """What has been seen of the outputs of a network."""
+
+    def __init__(self) -> None:
+        self.samples = 0
+        self.correct = 0
+        self.finite = True
+        self._loss = 0.0
+
+    def add(self, outputs: Tensor, labels: Tensor) -> None:
+        """Count `outputs` `[b, classes]` against `labels` `[b]`; a sample with one that is not finite is wrong."""
+        good = outputs.isfinite().all(1)
+        self.samples += len(labels)
+        self.correct += int(((outputs.argmax(1) == labels) & good).sum())
+        self.finite = self.finite and bool(good.all())
+        self._loss += float(functional.cross_entropy(outputs, labels, reduction="sum"))
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean over the samples so far; infinite if it is no number."""
+        mean = self._loss / max(self.samples, 1)
+        return mean if math.isfinite(mean) else math.inf

@@ -1,0 +1,230 @@
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from training_examples import make_run
+
+from hpcps.errors import SpecError
+from hpcps.training.build import build_learner
+
+DIGITS = {"name": "digits"}
+# Few and small samples: a ResNet on one slow core.
+SYNTHETIC = {"name": "synthetic", "limit": 96, "test_limit": 32, "shards": 3}
+
+
+def learner(data=DIGITS, role="worker", index=0, **options):
+    return build_learner(make_run(data, **options), role, index)
+
+
+def resnet(role="worker", index=0):
+    return learner(SYNTHETIC, role, index, model="cifar_resnet20_v1", workers=2, batch_size=8)
+
+
+def parameters(one):
+    out = np.empty(one.layout.size, dtype=np.float32)
+    one.copy_to(out)
+    return out
+
+
+def test_every_role_starts_with_the_same_weights_and_has_batches_of_its_own():
+    roles = [learner(role="worker"), learner(role="worker", index=7), learner(role="validator")]
+    first = [parameters(one) for one in roles]
+    assert np.array_equal(first[0], first[1])
+    assert np.array_equal(first[0], first[2])
+    assert len({one.train(1).loss for one in roles}) == 3
+
+
+def test_validators_share_a_shard_and_not_their_order():
+    one, other = learner(role="validator"), learner(role="validator", index=1)
+    assert np.array_equal(one._stream._samples.images, other._stream._samples.images)
+    assert one.train(1).loss != other.train(1).loss
+
+
+@pytest.mark.parametrize("model", ["cnn", "mlp"])
+def test_training_is_reproducible_bit_for_bit(model):
+    one, other = learner(model=model), learner(model=model)
+    assert [one.train(4), one.train(3)] == [other.train(4), other.train(3)]
+    assert np.array_equal(parameters(one), parameters(other))
+    assert one.evaluate() == other.evaluate()
+
+
+def test_training_learns():
+    one = learner(workers=1, lr_decay={"epochs": [3]})
+    assert one.steps_per_epoch == 44
+    first, *_, last = [one.train(one.steps_per_epoch) for _ in range(5)]
+    assert last.loss < 0.3 * first.loss
+    assert (last.steps, last.samples) == (44, 704)
+    assert last.correct > 690
+    result = one.evaluate()
+    assert result.samples == 360
+    assert result.accuracy > 0.93
+    assert result.finite
+
+
+def test_a_step_is_a_nesterov_step_along_the_gradient_of_the_mean_loss():
+    one = learner(optimizer={"name": "nag", "lr": 0.5, "momentum": 0.9})
+    before = parameters(one)
+    progress = one.train(1)
+    step = (before - parameters(one)) / (0.5 * 1.9)  # the momentum is the gradient at the first step
+    images, labels = next(learner()._stream)  # the same batch again
+
+    def loss_at(values):
+        probe = learner()
+        probe.copy_from(values)
+        logits = probe._model.network(torch.from_numpy(images)).detach().double().numpy()
+        shifted = logits - logits.max(1, keepdims=True)
+        return float(np.mean(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(16), labels]))
+
+    assert progress.loss == pytest.approx(loss_at(before), rel=1e-5)
+    h = 1e-2 / np.linalg.norm(step)
+    slope = (loss_at(before + h * step) - loss_at(before - h * step)) / (2 * h)
+    assert slope == pytest.approx(float(step @ step), rel=1e-2)
+
+
+def test_the_model_crosses_by_copy_and_the_momentum_stays():
+    one = learner()
+    one.train(3)
+    saved = parameters(one)
+    one.train(2)
+    assert not np.array_equal(saved, parameters(one))
+    frozen = saved.copy()
+    frozen.setflags(write=False)
+    one.copy_from(frozen)
+    assert np.array_equal(parameters(one), saved)
+    other = learner()
+    other.copy_from(saved)
+    one.train(1)
+    other.train(1)
+    assert not np.array_equal(parameters(one), parameters(other))
+
+
+def test_steps_drive_the_epoch_and_the_learning_rate():
+    one = learner(optimizer={"lr": 0.1}, lr_decay={"factor": 0.1, "epochs": [1]})
+    assert (one.steps_per_epoch, one.steps_done, one.batch_size, one.device) == (9, 0, 16, "cpu")
+    one.train(5)
+    one.observe(3)
+    assert (one.steps_done, one.learning_rate) == (8, 0.1)
+    one.train(1)
+    assert (one.steps_done, one.learning_rate) == (9, pytest.approx(0.01))
+
+
+def test_observing_feeds_batchnorm_and_nothing_else():
+    one, other = resnet(), resnet()
+    assert len(one.statistics) == 1568
+    before, statistics = parameters(one), one.statistics
+    seen = one.observe(2)
+    assert (seen.steps, seen.samples, one.steps_done) == (2, 16, 2)
+    assert np.array_equal(parameters(one), before)
+    assert not np.array_equal(one.statistics, statistics)
+    other.train(2)
+    assert not np.array_equal(parameters(other), before)
+    assert one._stream.state == other._stream.state
+
+
+def test_observing_leaves_no_trace_in_the_next_step():
+    one, other = learner(), learner()
+    one.observe(1)
+    next(other._stream)
+    other._steps_done = 1
+    one.train(2)
+    other.train(2)
+    assert np.array_equal(parameters(one), parameters(other))
+
+
+def test_evaluating_uses_the_running_statistics_and_changes_nothing():
+    one = resnet()
+    one.train(2)
+    before, statistics, first = parameters(one), one.statistics, one.evaluate()
+    assert one.evaluate() == first
+    assert np.array_equal(one.statistics, statistics)
+    assert np.array_equal(parameters(one), before)
+    one.load_statistics(statistics * 2)
+    assert one.evaluate().loss != first.loss
+
+
+def test_statistics_can_be_carried_to_another_learner():
+    one, other = resnet(), resnet(index=1)
+    one.observe(2)
+    other.load_statistics(one.statistics)
+    assert np.array_equal(one.statistics, other.statistics)
+    assert one.evaluate() == other.evaluate()
+    carried = one.statistics
+    carried[:] = 0  # a copy
+    assert not np.array_equal(one.statistics, carried)
+
+
+def test_reestimated_statistics_are_averages_over_one_pass():
+    one, other = resnet(), resnet()
+    one.observe(3)
+    one.reestimate_statistics()
+    stem = one._model.network.stem[0]
+    with torch.no_grad():
+        maps = [stem(torch.from_numpy(images)).double() for images, _ in one._stream.sweep()]
+    assert len(maps) == 4
+    means = torch.stack([x.mean((0, 2, 3)) for x in maps]).mean(0)
+    variances = torch.stack([x.var((0, 2, 3)) for x in maps]).mean(0)
+    np.testing.assert_allclose(one.statistics[:16], means.numpy(), atol=1e-5)
+    np.testing.assert_allclose(one.statistics[16:32], variances.numpy(), rtol=1e-4)
+    # Whatever went before is forgotten, the stream and the usual momentum are as they were.
+    other.reestimate_statistics()
+    assert np.array_equal(one.statistics, other.statistics)
+    other.observe(3)
+    one.observe(1)
+    assert one.steps_done == 4
+    assert one._model.norms[0].momentum == 0.1
+
+
+def test_without_batchnorm_there_are_no_statistics():
+    one = learner()
+    one.reestimate_statistics()
+    one.load_statistics(one.statistics)
+    assert one.statistics.shape == (0,)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
+def test_outputs_that_are_not_finite_count_as_wrong(value):
+    one = learner()
+    one.copy_from(np.full(one.layout.size, value, dtype=np.float32))
+    result = one.evaluate()
+    assert (result.accuracy, result.loss, result.finite, result.samples) == (0.0, math.inf, False, 360)
+    progress = one.observe(1)
+    assert (progress.correct, progress.loss) == (0, math.inf)
+
+
+def test_no_steps_are_no_progress():
+    progress = learner().train(0)
+    assert (progress.steps, progress.samples, progress.correct) == (0, 0, 0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_said():
+    with pytest.raises(SpecError, match=r'train.device = "cuda", but torch sees no GPU here'):
+        learner(device="cuda")
+
+
+def test_a_worker_process_is_small_and_imports_no_more_than_it_needs():
+    program = """
+import json, sys
+from hpcps.spec.schema import Run
+from hpcps.training.build import build_learner
+from hpcps.training.data import steps_per_epoch
+run = Run.model_validate_json(sys.stdin.read())
+steps_per_epoch(run)
+before = sorted({"torch", "sklearn"} & sys.modules.keys())
+learner = build_learner(run, "worker", 0)
+learner.train(8)
+learner.evaluate()
+after = sorted({"torch._dynamo", "sklearn", "pandas"} & sys.modules.keys())
+peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps([before, after, peak / 1024]))
+"""
+    run = make_run(DIGITS, model="cnn").model_dump_json()
+    result = subprocess.run([sys.executable, "-c", program], input=run, capture_output=True, text=True, check=True)
+    before, after, peak = json.loads(result.stdout)
+    assert before == []
+    assert after == []
+    assert peak < 400
