@@ -1,0 +1,135 @@
+"""From points of an experiment to launches that are ready to be written and started."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hpcps
+from hpcps.errors import LaunchError
+from hpcps.launch.detect import remote_agent
+from hpcps.launch.dialects import Job, Launch, render
+from hpcps.launch.hostfile import Host
+from hpcps.launch.placement import place
+from hpcps.launch.plan import Plan, PlannedRun
+
+if TYPE_CHECKING:
+    from hpcps.spec.load import Point
+    from hpcps.spec.schema import Run
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where and with what a launch runs.
+
+    Attributes:
+        dialect: the launcher's.
+        mpirun: the launcher.
+        hosts: the machines; None for this one alone.
+        hostfile: where the hosts come from, for messages.
+        options: further options of the launcher.
+    """
+
+    dialect: str
+    mpirun: Path
+    hosts: Sequence[Host] | None = None
+    hostfile: Path | None = None
+    options: Sequence[str] = ()
+
+
+def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site) -> tuple[Launch, ...]:
+    """Plan and render the launches that play the given points.
+
+    Points that share topology and threads are one launch, in which they run back to back: starting processes costs more
+    than many a small run. Further launches get the configfile's name with `-2`, `-3`, …
+
+    Args:
+        points: what to run.
+        results: the folder of all results.
+        configfile: the file to write; plan and companions go beside it, so every host has to see its folder.
+        site: where.
+
+    Raises:
+        LaunchError: roles cannot be placed, or the dialect cannot express what is needed.
+    """
+    results, configfile = _absolute(results), _absolute(configfile)
+    launches = []
+    ordered = sorted(points, key=lambda point: (_kind(point.run), point.index))
+    groups = [list(group) for _, group in groupby(ordered, key=lambda point: _kind(point.run))]
+    for number, group in enumerate(sorted(groups, key=lambda group: group[0].index), 1):
+        run = group[0].run
+        if run.transport.kind != "mpi":
+            raise LaunchError(
+                f"point {group[0].index} ({group[0].label}) has transport {run.transport.kind}, which needs no "
+                "launcher: `hpcps run` plays it in one process; for MPI add --set transport.kind=mpi"
+            )
+        path = configfile if number == 1 else configfile.with_name(f"{configfile.name}-{number}")
+        job = Job(
+            plan=Plan(place(run.topology, site.hosts, site.hostfile), tuple(_planned(p, results) for p in group)),
+            plan_file=path.with_name(f"{path.name}.plan.json"),
+            configfile=path,
+            mpirun=site.mpirun,
+            python=Path(sys.executable),
+            variables=_variables(run.train.threads, os.environ),
+            options=site.options,
+            agent=remote_agent() if _elsewhere(site.hosts) else None,
+        )
+        launches.append(render(site.dialect, job))
+    return tuple(launches)
+
+
+def launch_folder(results: Path, experiment: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder for the files of a launch, which no other launch uses, now or later."""
+    now = time.strftime("%Y%m%d-%H%M%S")
+    # An array job's id has brackets, which no configfile can hold.
+    job = "".join(c if c.isalnum() or c in "._-" else "-" for c in environment.get("PBS_JOBID", ""))
+    return _absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
+
+
+def _kind(run: Run) -> str:
+    return json.dumps([run.transport.kind, run.topology.model_dump(mode="json"), run.train.threads], sort_keys=True)
+
+
+def run_folder(point: Point, results: Path) -> Path:
+    """Return the folder of a point's run."""
+    return _absolute(results) / point.run.name / "runs" / point.run_id
+
+
+def spec_of(point: Point) -> dict[str, object]:
+    """Return what the `spec.json` of a point's run holds."""
+    run = point.run.model_dump(mode="json")
+    return {"run_id": point.run_id, "label": point.label, "index": point.index, "swept": point.swept, "run": run}
+
+
+def _planned(point: Point, results: Path) -> PlannedRun:
+    return PlannedRun(point.run_id, point.label, str(run_folder(point, results)), spec_of(point))
+
+
+def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """What every rank needs set before its libraries are loaded, wherever it is."""
+    variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    root = Path(hpcps.__file__).parent.parent
+    if root != Path(sysconfig.get_path("purelib")):
+        # Not installed there: run from a clone, or installed as editable.
+        inherited = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+        variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(root), *inherited]))
+    if data := environment.get("HPCPS_DATA"):
+        variables["HPCPS_DATA"] = str(_absolute(Path(data)))
+    return variables
+
+
+def _elsewhere(hosts: Sequence[Host] | None) -> bool:
+    return hosts is not None and len(hosts) > 1
+
+
+def _absolute(path: Path) -> Path:
+    """Make a path absolute, but keep its symbolic links: they may be there to avoid a blank."""
+    return Path(os.path.abspath(path))

@@ -1,0 +1,1 @@
+"""Drives roles: owns their clocks, files and devices."""

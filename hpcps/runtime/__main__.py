@@ -1,0 +1,28 @@
+"""`python -m mpi4py -m hpcps.runtime PLAN [ROLE]`: what a configfile starts as every rank."""
+
+import sys
+from pathlib import Path
+
+from hpcps.errors import HpcpsError
+from hpcps.launch.guard import stand_guard
+from hpcps.launch.local_rank import planned_rank, preset_gpu
+from hpcps.launch.plan import Plan
+
+
+def main() -> int:
+    """Read the plan, put a guard over the process, choose its GPU (before MPI and the framework look), and play."""
+    try:
+        plan = Plan.read(Path(sys.argv[1]))
+    except HpcpsError as error:
+        print(f"hpcps: {error}", file=sys.stderr)
+        return 2
+    me = planned_rank(plan)
+    stand_guard(str(me) if me else "a process of unknown rank")
+    preset_gpu(plan)
+    from hpcps.runtime.process import play
+
+    return play(plan, sys.argv[2] if len(sys.argv) > 2 else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""One role at work: carries out what it asks for and tells it what happens."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.messages import Peer
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Record, Role, Save, Send, SetDeadline, Start
+from hpcps.runtime.stopwatch import Stopwatch
+from hpcps.transport.base import Transport
+
+
+class Node:
+    """Drives a role over a transport; `step` does what there is to do and never blocks.
+
+    Attributes:
+        finished: whether the role is done.
+        waiting_for: whom the role waits for.
+        phase: what it does right now, for the report of a failure.
+    """
+
+    def __init__(self, role: Role, transport: Transport, record: RecordWriter, directory: RunDirectory) -> None:
+        self._role = role
+        self._transport = transport
+        self._record = record
+        self._directory = directory
+        self._queue: deque[Event] = deque([Start()])
+        self._stopwatch = Stopwatch()
+        self._reported = (transport.traffic.sent, transport.traffic.received)
+        self._checksums: dict[str, str] = {}
+        self.finished = False
+        self.waiting_for: tuple[Peer, ...] = ()
+        self.phase = "start"
+
+    @property
+    def peer(self) -> Peer:
+        """The role that this node drives."""
+        return self._role.peer
+
+    @property
+    def round(self) -> int:
+        """The round its role is in."""
+        return self._role.round
+
+    def step(self) -> bool:
+        """Handle one event, if there is one; say whether there was."""
+        if not self._queue:
+            self.phase = "exchange"
+            arrival = self._transport.receive()
+            if arrival is None:
+                self.phase = "wait"
+                self._stopwatch.charge("wait")
+                return False
+            self._queue.append(arrival)
+        for effect in self._role.handle(self._queue.popleft()):
+            self._execute(effect)
+        self._stopwatch.charge("exchange")
+        return True
+
+    def late(self, seconds: float) -> RunError:
+        """The error of a wait that took too long."""
+        names = ", ".join(str(peer) for peer in self.waiting_for) or "a message"
+        return RunError(
+            f"{self._role.peer} waited {seconds:g} s in round {self._role.round} for {names}; see its record, "
+            "or raise transport.timeout if a round really takes that long"
+        )
+
+    def _execute(self, effect: Effect) -> None:
+        match effect:
+            case Send(to, message):
+                self._transport.send(to, message)
+            case Compute(task, work):
+                self._stopwatch.charge("exchange")
+                self.phase = task
+                # numpy warns where float32 overflows; a diverging run is a legitimate result, recorded as such.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    result = work()
+                self._stopwatch.charge(task)
+                self._queue.append(Computed(task, result))
+            case SetDeadline(waiting_for):
+                self.waiting_for = waiting_for
+            case Record(event, fields):
+                self._write(event, fields)
+            case Save(name, values):
+                self._checksums[name] = self._directory.save(name, values)
+            case Finish():
+                self._transport.flush()
+                self._write("end", {"reason": "finished", "checksums": self._checksums})
+                self.finished = True
+
+    def _write(self, event: str, fields: dict[str, object]) -> None:
+        if event == "round":
+            traffic = self._transport.traffic
+            sent, received = self._reported
+            fields = fields | {"bytes_sent": traffic.sent - sent, "bytes_received": traffic.received - received}
+            self._reported = (traffic.sent, traffic.received)
+            self._stopwatch.charge("exchange")
+            fields |= self._stopwatch.take()
+        self._record.write(event, **{"round": self._role.round, **fields})

@@ -1,0 +1,32 @@
+"""Where a role's time goes."""
+
+from __future__ import annotations
+
+import time
+
+# Tasks of roles, and the column of the record that their time is added to.
+_COLUMN = {"train": "compute", "evaluate": "evaluate", "combine": "combine", "pack": "exchange", "adopt": "exchange"}
+
+
+class Stopwatch:
+    """Splits wall time into compute, evaluate, combine, exchange and wait, and counts the process's CPU seconds."""
+
+    def __init__(self) -> None:
+        self._spent = dict.fromkeys(("compute", "evaluate", "combine", "exchange", "wait"), 0.0)
+        self._mark = time.perf_counter()
+        self._cpu = time.process_time()
+
+    def charge(self, task: str) -> None:
+        """Add the time since the last charge to a task (`wait` and `exchange` are their own columns)."""
+        now = time.perf_counter()
+        self._spent[_COLUMN.get(task, task)] += now - self._mark
+        self._mark = now
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds per column since the last take, and begin anew."""
+        cpu = time.process_time()
+        taken = {column: round(seconds, 6) for column, seconds in self._spent.items()}
+        taken["cpu"] = round(cpu - self._cpu, 6)
+        self._cpu = cpu
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        return taken
