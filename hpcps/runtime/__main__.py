@@ -1,5 +1,6 @@
 """`python -m mpi4py -m hpcps.runtime PLAN [ROLE]`: what a configfile starts as every rank."""
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from hpcps.launch.plan import Plan
 
 def main() -> int:
     """Read the plan, put a guard over the process, choose its GPU (before MPI and the framework look), and play."""
+    # Until a role can record that it was stopped, it just ends.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         plan = Plan.read(Path(sys.argv[1]))
     except HpcpsError as error:

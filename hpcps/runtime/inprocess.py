@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 
 from hpcps.errors import RunError
 from hpcps.messages import Peer
@@ -20,7 +21,8 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
     """Run all roles here, deterministically, and write their records and the model into the run's folder.
 
     Raises:
-        RunError: if the roles wait for one another in a circle.
+        RunError: a role failed, or all wait for one another in a circle.
+        HpcpsError: nothing could be started: a data file is missing, say.
     """
     began = time.monotonic()
     topology = run.topology
@@ -35,11 +37,27 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
             stack.enter_context(record)
             record.write("start", transport="inproc", threads=run.train.threads)
             nodes.append(Node(make_role(run, run_id, peer), exchange.endpoint(peer), record, directory))
-        while not all(node.finished for node in nodes):
-            moved = [node.step() for node in nodes if not node.finished]
-            if not any(moved):
-                waits = [
-                    f"{node.peer} for {', '.join(map(str, node.waiting_for))}" for node in nodes if not node.finished
-                ]
-                raise RunError(f"nobody can go on; waiting: {'; '.join(waits)}")
+        try:
+            _take_turns(nodes, directory)
+        except KeyboardInterrupt:
+            for node in nodes:
+                node.give_up("stopped")
+            raise
     directory.finish(time.monotonic() - began)
+
+
+def _take_turns(nodes: Sequence[Node], directory: RunDirectory) -> None:
+    while left := [node for node in nodes if not node.finished]:
+        moved = False
+        for node in left:
+            try:
+                moved |= node.step()
+            except Exception as error:
+                node.give_up("failed", error)
+                host = socket.gethostname()
+                with suppress(OSError):
+                    directory.fail(node.peer.role, node.peer.index, host, node.round, node.phase, error)
+                raise RunError(f"{node.peer} on {host} failed in round {node.round} ({node.phase}): {error}") from error
+        if not moved:
+            waits = [f"{node.peer} for {', '.join(map(str, node.waiting_for))}" for node in left]
+            raise RunError(f"nobody can go on; waiting: {'; '.join(waits)}")

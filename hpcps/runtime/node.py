@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 
@@ -70,6 +71,22 @@ class Node:
             "or raise transport.timeout if a round really takes that long"
         )
 
+    def tell_wait(self) -> None:
+        """Record whom the role is waiting for."""
+        self._write("waiting", self._waiting())
+
+    def give_up(self, reason: str, error: Exception | None = None) -> None:
+        """Record the end of a role that did not finish."""
+        fields: dict[str, object] = {"reason": reason, **({"error": str(error)} if error else {})}
+        if self.phase == "wait":
+            fields |= self._waiting()
+        # The record itself may be what could not be written.
+        with suppress(RunError):
+            self._write("end", fields)
+
+    def _waiting(self) -> dict[str, object]:
+        return {"waiting_for": [str(peer) for peer in self.waiting_for]}
+
     def _execute(self, effect: Effect) -> None:
         match effect:
             case Send(to, message):
@@ -89,7 +106,6 @@ class Node:
             case Save(name, values):
                 self._checksums[name] = self._directory.save(name, values)
             case Finish():
-                self._transport.flush()
                 self._write("end", {"reason": "finished", "checksums": self._checksums})
                 self.finished = True
 

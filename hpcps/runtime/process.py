@@ -7,6 +7,9 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -31,17 +34,24 @@ from hpcps.transport.patience import Patience
 _PROBLEM_BYTES = 4096
 
 
-class Stopped(Exception):  # noqa: N818 (it is no error)
+class Stopped(BaseException):
     """The process was asked to end by a signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
 
 
 def play(plan: Plan, role: str) -> int:
     """Verify this process's place in the plan and play its role in every run; return the exit status."""
-    signal.signal(signal.SIGTERM, _stop)
+    _on_stop(_stop)
     try:
         return _play(plan, role, MPI.COMM_WORLD)
-    except (Stopped, KeyboardInterrupt):
-        return 128 + signal.SIGTERM
+    except Stopped as stopped:
+        return 128 + stopped.number
+    finally:
+        # Nothing is left to tidy up: a signal from now on may end the process at once.
+        _on_stop(signal.SIG_DFL)
 
 
 def _play(plan: Plan, role: str, communicator: MPI.Intracomm) -> int:
@@ -51,85 +61,127 @@ def _play(plan: Plan, role: str, communicator: MPI.Intracomm) -> int:
     transport = MpiTransport(communicator, ranks)
     if not _agree(transport, communicator, "\n".join(problems(plan, rank, size, role, host))):
         return 2
-    me = plan.world[rank]
-    return 0 if all(_play_one(planned, me, host, communicator, transport) for planned in plan.runs) else 1
+    parts = (_Part(planned, plan.world[rank], host) for planned in plan.runs)
+    return 0 if all(_play_one(part, communicator, transport) for part in parts) else 1
 
 
-def _play_one(planned: PlannedRun, me: Rank, host: str, communicator: MPI.Intracomm, transport: MpiTransport) -> bool:
+class _Part:
+    """What one process is in one run."""
+
+    def __init__(self, planned: PlannedRun, me: Rank, host: str) -> None:
+        self.planned = planned
+        self.run = Run.model_validate(planned.spec["run"])
+        self.directory = RunDirectory(Path(planned.directory))
+        self.me = me
+        self.host = host
+
+    @property
+    def cast(self) -> bool:
+        """Whether it plays: a plan may hold runs of several sizes; who has no part in this one waits for the next."""
+        cast = Cast(self.run.topology.servers, self.run.topology.validators, self.run.topology.workers)
+        return Peer(self.me.role, self.me.index) in (*cast.readers(), *cast.all_servers())
+
+    def failed(self, round: int | None, phase: str) -> str:
+        """Say who failed, where and when."""
+        when = f" in round {round}" if round is not None else ""
+        return f"{self.me} on {self.host} failed{when} ({phase}) of run {self.planned.run_id}"
+
+    def report(self, round: int | None, phase: str, error: Exception) -> None:
+        """Leave a report of a failure in the run's folder, if there is room for one."""
+        with suppress(OSError):
+            self.directory.fail(self.me.role, self.me.index, self.host, round, phase, error)
+
+
+def _play_one(part: _Part, communicator: MPI.Intracomm, transport: MpiTransport) -> bool:
     """Play one run to its end; say whether it went well."""
     began = time.monotonic()
-    run = Run.model_validate(planned.spec["run"])
-    directory = RunDirectory(Path(planned.directory))
-    cast = Cast(run.topology.servers, run.topology.validators, run.topology.workers)
-    peer = Peer(me.role, me.index)
-    problem, role = "", None
+    role, problem, report = None, "", _nothing
     try:
-        if me.rank == 0:
-            _prepare(planned, run, directory)
-        # A plan may hold runs of several sizes; who has no part in this one waits for the next.
-        if peer in (*cast.readers(), *cast.all_servers()):
-            role = make_role(run, planned.run_id, peer)
-    except HpcpsError as error:
-        problem = str(error)
-    if not _agree(transport, communicator, problem):
+        if part.me.rank == 0:
+            _prepare(part)
+        if part.cast:
+            role = make_role(part.run, part.planned.run_id, Peer(part.me.role, part.me.index))
+    except Exception as error:
+        problem = str(error) if isinstance(error, HpcpsError) else f"{part.failed(None, 'start')}: {error!r}"
+        report = partial(part.report, None, "start", error)
+    if not _agree(transport, communicator, problem, report):
         return False
-    if role is not None and not _perform(role, planned, run, directory, me, host, transport):
+    if role is not None and not _perform(role, part, transport):
         return False
     transport.barrier()
-    if me.rank == 0:
-        directory.finish(time.monotonic() - began)
+    if part.me.rank == 0:
+        part.directory.finish(time.monotonic() - began)
     return True
 
 
-def _perform(
-    role: Role, planned: PlannedRun, run: Run, directory: RunDirectory, me: Rank, host: str, transport: MpiTransport
-) -> bool:
+def _perform(role: Role, part: _Part, transport: MpiTransport) -> bool:
     """Play the role from start to end; say whether it went well."""
-    with RecordWriter(directory.path, planned.run_id, me.role, me.index, host) as record:
-        record.write("start", pid=os.getpid(), rank=me.rank, transport="mpi", threads=run.train.threads, gpu=me.gpu)
-        node = Node(role, transport, record, directory)
-        try:
-            _drive(node, run.transport.timeout)
-        except (Stopped, KeyboardInterrupt):
-            record.write("end", reason="stopped", round=node.round)
-            raise
-        except Exception as error:
-            record.write("end", reason="failed", round=node.round, error=str(error))
-            directory.fail(me.role, me.index, host, node.round, node.phase, error)
-            where = (
-                f"{me.role}-{me.index} on {host} failed in round {node.round} ({node.phase}) of run {planned.run_id}"
+    me, node = part.me, None
+    try:
+        with RecordWriter(part.directory.path, part.planned.run_id, me.role, me.index, part.host) as record:
+            record.write(
+                "start", pid=os.getpid(), rank=me.rank, transport="mpi", threads=part.run.train.threads, gpu=me.gpu
             )
-            print(f"hpcps: {where}: {error}", file=sys.stderr, flush=True)
-            return False
+            node = Node(role, transport, record, part.directory)
+            try:
+                _drive(node, part.run.transport.timeout)
+            except Stopped:
+                node.give_up("stopped")
+                raise
+            except Exception as error:
+                node.give_up("failed", error)
+                raise
+    except Exception as error:
+        phase = node.phase if node else "start"
+        print(f"hpcps: {part.failed(role.round, phase)}: {error}", file=sys.stderr, flush=True)
+        part.report(role.round, phase, error)
+        return False
     return True
 
 
-def _prepare(planned: PlannedRun, run: Run, directory: RunDirectory) -> None:
+def _nothing() -> None:
+    """Leave no report."""
+
+
+def _prepare(part: _Part) -> None:
     """Make the run's folder, with what it is and where it comes from."""
+    directory = part.directory
     directory.check_writable()
-    directory.create(planned.spec)
+    # It may be played again, by the same configfile: until it is through, it is not done.
+    (directory.path / "DONE").unlink(missing_ok=True)
+    directory.create(part.planned.spec)
     code = source_state(Path(__file__).parent)
     facts = provenance(sys.argv, code)
-    facts |= {"seed": run.seed, "mpi": MPI.Get_library_version().strip("\0\n "), "mpi_standard": MPI.Get_version()}
+    facts |= {"seed": part.run.seed, "mpi": MPI.Get_library_version().strip("\0\n "), "mpi_standard": MPI.Get_version()}
     directory.write_provenance(facts, code.uncommitted)
 
 
 def _drive(node: Node, timeout: float) -> None:
     """Step the node until it is done; wait patiently in between, but not for ever."""
     patience = Patience()
-    heard = time.monotonic()
+    heard, told = time.monotonic(), False
     while not node.finished:
         if node.step():
             patience.reset()
-            heard = time.monotonic()
-        elif time.monotonic() - heard > timeout:
+            heard, told = time.monotonic(), False
+            continue
+        waited = time.monotonic() - heard
+        if waited > timeout:
             raise node.late(timeout)
-        else:
-            patience.wait()
+        if waited > timeout / 2 and not told:
+            # Whose patience ends first is chance: the records of all who wait show where it hangs.
+            node.tell_wait()
+            told = True
+        patience.wait()
 
 
-def _agree(transport: MpiTransport, communicator: MPI.Intracomm, problem: str) -> bool:
-    """Let all ranks know each other's problems: one rank prints each of them once; say whether there are none."""
+def _agree(
+    transport: MpiTransport, communicator: MPI.Intracomm, problem: str, report: Callable[[], None] = _nothing
+) -> bool:
+    """Let all ranks know each other's problems; say whether there are none.
+
+    One rank prints each of them once, and the first one that has any makes its report.
+    """
     # Ranks come here at very different times (some import a framework): wait for the last one without spinning.
     transport.barrier()
     mine = np.zeros(_PROBLEM_BYTES, np.uint8)
@@ -138,6 +190,8 @@ def _agree(transport: MpiTransport, communicator: MPI.Intracomm, problem: str) -
     everyone = np.empty((communicator.Get_size(), _PROBLEM_BYTES), np.uint8)
     communicator.Allgather(mine, everyone)
     found = dict.fromkeys(row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everyone if row[0])
+    if communicator.Get_rank() == next(iter(np.flatnonzero(everyone[:, 0])), None):
+        report()
     if found and communicator.Get_rank() == 0:
         lines = dict.fromkeys(line for problem in found for line in problem.splitlines())
         print("\n".join(f"hpcps: {line}" for line in lines), file=sys.stderr, flush=True)
@@ -146,5 +200,12 @@ def _agree(transport: MpiTransport, communicator: MPI.Intracomm, problem: str) -
     return not found
 
 
+def _on_stop(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
-    raise Stopped(f"signal {number}")
+    # A launcher passes on what its whole group gets as well: once is enough.
+    _on_stop(signal.SIG_IGN)
+    raise Stopped(number)

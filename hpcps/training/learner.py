@@ -82,7 +82,7 @@ class Learner(Protocol):
         """Take optimizer steps on the next batches of the shard."""
 
     def observe(self, steps: int) -> Progress:
-        """Run forward and backward on the next batches without stepping; only BatchNorm statistics change."""
+        """Run the next batches without stepping; only BatchNorm statistics change."""
 
     def evaluate(self) -> Evaluation:
         """Measure the current model, with its running statistics, on the test set (loaded at the first call)."""

@@ -29,6 +29,3 @@ class Transport(Protocol):
 
         The payload of what is returned is valid until the next call.
         """
-
-    def flush(self) -> None:
-        """Return when everything sent has left its buffers."""

@@ -48,6 +48,3 @@ class InprocTransport:
             return Received(source, Message.decode(header, values))
         except MalformedMessageError as error:
             return Malformed(source, str(error))
-
-    def flush(self) -> None:
-        """Nothing stays behind: a message was copied when it was sent."""

@@ -26,6 +26,8 @@ class MpiTransport:
         self._pending: list[tuple[MPI.Request, object]] = []
         self._status = MPI.Status()
         self._scratch: Vector = np.empty(0, np.float32)
+        self._sent_to = np.zeros(communicator.Get_size(), np.int64)
+        self._received_from = np.zeros(communicator.Get_size(), np.int64)
         self.traffic = Traffic()
 
     def send(self, to: Peer, message: Message) -> None:
@@ -37,6 +39,7 @@ class MpiTransport:
         self._pending.append((self._communicator.Isend([header, MPI.BYTE], rank, tag), header))
         if payload is not None:
             self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
+        self._sent_to[rank] += 1
         self.traffic.sent += len(header) + message.payload_bytes
 
     def receive(self) -> Received | Malformed | None:
@@ -48,12 +51,18 @@ class MpiTransport:
                 return self._take(waiting, tag)
         return None
 
-    def flush(self) -> None:
-        """See `Transport.flush`."""
+    def settle(self) -> None:
+        """Wait until every rank is here and every message has arrived; those that nobody took are dropped.
+
+        A run may end with messages still under way (a repeated one, or an asynchronous worker's last update). They must
+        not meet the next run.
+        """
+        expected = np.zeros_like(self._sent_to)
+        request = self._communicator.Ialltoall(self._sent_to, expected)
         patience = Patience()
-        while self._pending:
-            self._progress()
-            patience.wait()
+        while not request.Test() or self._pending or (self._received_from < expected).any():
+            if self.receive() is None:
+                patience.wait()
 
     def barrier(self) -> None:
         """Wait until every rank is here, without spinning."""
@@ -70,6 +79,7 @@ class MpiTransport:
         header = bytearray(self._status.Get_count(MPI.BYTE))
         waiting.Recv([header, MPI.BYTE])
         source = self._peers[rank]
+        self._received_from[rank] += 1
         payload, stray = self._take_payload(rank) if tag == _WITH_PAYLOAD else (None, 0)
         self.traffic.received += len(header) + (payload.nbytes if payload is not None else stray)
         if stray:

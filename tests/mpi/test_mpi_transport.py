@@ -18,8 +18,7 @@ def world():
     communicator = MPI.COMM_WORLD.Dup()
     transport = MpiTransport(communicator, {peer: rank for rank, peer in enumerate(PEERS)})
     yield communicator, transport, PEERS[communicator.Get_rank()]
-    transport.flush()
-    transport.barrier()
+    transport.settle()
     communicator.Free()
 
 
@@ -38,7 +37,6 @@ def test_a_payload_arrives_whole_with_its_header(world, size):
         payload = np.arange(size, dtype=np.float32)
         message = Message(Kind.UPDATE, me, "run", 7, mask=mask, note={"a": [1]}, payload=payload)
         transport.send(PEERS[2], message)
-        transport.flush()
         assert transport.traffic.sent == len(message.header()) + 4 * size
     if me == PEERS[2]:
         arrival = next_arrival(transport)
@@ -96,3 +94,16 @@ def test_a_payload_of_another_size_than_announced_is_malformed(world):
         arrival = next_arrival(transport)
         assert isinstance(arrival, Malformed)
         assert "20 bytes, 24 came" in arrival.reason
+
+
+def test_what_nobody_took_does_not_meet_the_next_run(world):
+    _, transport, me = world
+    if me != PEERS[3]:
+        for size in (0, 10, 500_000):
+            transport.send(PEERS[3], Message(Kind.UPDATE, me, "first", 0, payload=np.zeros(size, np.float32)))
+    transport.settle()
+    assert transport.receive() is None
+    if me == PEERS[0]:
+        transport.send(PEERS[3], Message(Kind.ABSENT, me, "second", 0))
+    if me == PEERS[3]:
+        assert next_arrival(transport).message.run == "second"

@@ -33,9 +33,6 @@ class Tampering:
     def receive(self):
         return self._inner.receive()
 
-    def flush(self):
-        self._inner.flush()
-
 
 def raw(transport, to, header, payload=None):
     transport._boxes[to].append((SENDER, header, None if payload is None else payload.tobytes()))

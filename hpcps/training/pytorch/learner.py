@@ -105,23 +105,27 @@ class TorchLearner:
         return self._run(steps, self._step)
 
     def observe(self, steps: int) -> Progress:
-        """Run forward and backward on the next batches without stepping."""
-        return self._run(steps, lambda: None)
+        """Run the next batches without stepping.
 
-    def _step(self) -> None:
-        self._optimizer.step(self._model.parameters, self._model.gradient, self.learning_rate)
+        ZenoPS's validators run backward as well and discard the gradients; leaving that out changes nothing else.
+        """
+        with torch.no_grad():
+            return self._run(steps, lambda loss: None)
 
-    def _run(self, steps: int, act: Callable[[], None]) -> Progress:
+    def _step(self, loss: Tensor) -> None:
+        self._model.gradient.zero_()
+        loss.backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            self._optimizer.step(self._model.parameters, self._model.gradient, self.learning_rate)
+
+    def _run(self, steps: int, act: Callable[[Tensor], None]) -> Progress:
         self._model.network.train()
         outputs: list[Tensor] = []
         labels: list[Tensor] = []
         for _ in range(steps):
             images, targets = self._to_device(next(self._stream))
-            self._model.gradient.zero_()
             logits = self._model.network(images)
-            functional.cross_entropy(logits, targets).backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                act()
+            act(functional.cross_entropy(logits, targets))
             self._steps_done += 1
             outputs.append(logits.detach())
             labels.append(targets)
