@@ -114,6 +114,17 @@ def _attackers_exist(run: Run) -> Iterator[Problem]:
         )
 
 
+def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
+    validation = run.validation
+    if validation.batchnorm == "averaged" and validation.evaluate == "validator_model":
+        yield Problem(
+            ("validation", "batchnorm"),
+            "the workers' statistics belong to the global model, and validation.evaluate = validator_model tests "
+            'another one: set evaluate = "global_model", or batchnorm = "validator" or "reestimated"',
+            (("validation", "evaluate"),),
+        )
+
+
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _rule_needs_validator,
     _validators_have_workers,
@@ -124,4 +135,5 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _model_takes_data,
     _data_can_be_augmented,
     _attackers_exist,
+    _averaged_statistics_have_a_model,
 )
