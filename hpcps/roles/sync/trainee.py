@@ -110,8 +110,8 @@ class Trainee(ABC):
                 yield from self._after_segment()
             case Computed("adopt"):
                 yield from self._after_adopting()
-            case Computed("evaluate", (epoch, evaluation)):
-                yield from self._record_evaluation(epoch, evaluation)
+            case Computed("evaluate", (epochs, evaluation)):
+                yield from self._record_evaluation(epochs, evaluation)
                 yield from self._after_evaluation()
             case Computed():
                 yield from self.computed(event)
@@ -119,7 +119,9 @@ class Trainee(ABC):
     def _present_initial_model(self) -> Iterator[Effect]:
         """Give the servers the initial weights, if this role does; then wait for the model."""
         if self._is_chief:
-            self._learner.copy_to(self._base)
+            if self.peer.role == "validator":
+                # A step it took before this one is part of the model; a worker's is not, its first pull undoes it.
+                self._learner.copy_to(self._base)
             note = {
                 "layout": self._learner.layout.to_json(),
                 "steps_per_epoch": self._learner.steps_per_epoch,
@@ -160,7 +162,7 @@ class Trainee(ABC):
                     self._cast.chief,
                     Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=self._own_statistics),
                 )
-        if self._is_chief and self._course.epoch_before(self.round) is not None:
+        if self._is_chief and self._course.epochs_before(self.round):
             self._evaluating = True
             yield from self._examine_when_ready()
         else:
@@ -174,11 +176,11 @@ class Trainee(ABC):
             if self._statistics.waiting_for:
                 return
             averaged = self._statistics.take(self._own_statistics if self.peer.role == "worker" else None)
-        epoch = self._course.epoch_before(self.round)
+        epochs = self._course.epochs_before(self.round)
         model = None if self._run.validation.evaluate == "validator_model" else self._inbox.model
         yield Compute(
             "evaluate",
-            lambda: (epoch, examine(self._learner, self._run.validation.batchnorm, model, averaged)),
+            lambda: (epochs, examine(self._learner, self._run.validation.batchnorm, model, averaged)),
         )
 
     def _after_evaluation(self) -> Iterator[Effect]:
@@ -205,22 +207,25 @@ class Trainee(ABC):
     def _after_segment(self) -> Iterator[Effect]:
         segment = self._segments.pop(0)
         if segment.epoch is not None:
-            yield Compute("evaluate", lambda: (segment.epoch, examine(self._learner, self._run.validation.batchnorm)))
+            yield Compute(
+                "evaluate", lambda: ((segment.epoch,), examine(self._learner, self._run.validation.batchnorm))
+            )
         else:
             yield from self.finish_steps()
 
-    def _record_evaluation(self, epoch: int, evaluation: Evaluation) -> Iterator[Effect]:
-        fields = {
-            "epoch": epoch,
+    def _record_evaluation(self, epochs: tuple[int, ...], evaluation: Evaluation) -> Iterator[Effect]:
+        """Record a measurement; a round longer than an epoch can end several, which then have it in common."""
+        fields: dict[str, object] = {
             "step": self._learner.steps_done,
             "accuracy": evaluation.accuracy,
             "loss": evaluation.loss,
             "samples": evaluation.samples,
             "learning_rate": self._learner.learning_rate,
         }
-        yield Record("evaluation", fields | self.evaluation_fields())
+        for epoch in epochs:
+            yield Record("evaluation", {"epoch": epoch, **fields, **self.evaluation_fields()})
         if not evaluation.finite:
-            yield Record("diverged", {"epoch": epoch, "what": "outputs on the test set are not finite"})
+            yield Record("diverged", {"epoch": epochs[-1], "what": "outputs on the test set are not finite"})
 
     def training_fields(self) -> dict[str, object]:
         """What the local steps since the last round saw, for the round's record."""
