@@ -41,7 +41,8 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
             _take_turns(nodes, directory)
         except KeyboardInterrupt:
             for node in nodes:
-                node.give_up("stopped")
+                if not node.finished:
+                    node.give_up("stopped")
             raise
     directory.finish(time.monotonic() - began)
 

@@ -104,6 +104,7 @@ class Node:
             case Record(event, fields):
                 self._write(event, fields)
             case Save(name, values):
+                self.phase = "save"
                 self._checksums[name] = self._directory.save(name, values)
             case Finish():
                 self._write("end", {"reason": "finished", "checksums": self._checksums})
