@@ -22,7 +22,10 @@ class Transport(Protocol):
     traffic: Traffic
 
     def send(self, to: Peer, message: Message) -> None:
-        """Begin to send; the payload must stay unchanged until the round that answers it."""
+        """Begin to send; the payload must stay unchanged until its receiver has answered, or for good.
+
+        Messages from one sender to one receiver arrive in the order in which they were sent.
+        """
 
     def receive(self) -> Received | Malformed | None:
         """Push pending transfers on and return what has come, if anything.

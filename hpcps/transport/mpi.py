@@ -45,11 +45,10 @@ class MpiTransport:
     def receive(self) -> Received | Malformed | None:
         """See `Transport.receive`."""
         self._progress()
-        for tag in (_ALONE, _WITH_PAYLOAD):
-            waiting = self._communicator.Improbe(MPI.ANY_SOURCE, tag, self._status)
-            if waiting is not None:
-                return self._take(waiting, tag)
-        return None
+        # One probe for both tags: what one sender sent alone must not overtake what it sent with a payload. A payload
+        # is taken right after its header, so what comes first of a sender is a header.
+        waiting = self._communicator.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
+        return None if waiting is None else self._take(waiting, self._status.Get_tag())
 
     def settle(self) -> None:
         """Wait until every rank is here and every message has arrived; those that nobody took are dropped.
