@@ -10,7 +10,7 @@ import numpy as np
 from hpcps.layout import Vector
 from hpcps.messages import Message, Peer
 from hpcps.roles.checks import rejection, wrong_size
-from hpcps.roles.events import Effect
+from hpcps.roles.events import Effect, Record
 from hpcps.training.learner import Evaluation, Learner
 
 
@@ -44,6 +44,23 @@ def examine(
     if own is not None:
         learner.copy_from(own)
     return result
+
+
+def evaluation_records(
+    epoch: int, evaluation: Evaluation, learner: Learner, more: dict[str, object]
+) -> Iterator[Record]:
+    """Record an evaluation, with what the role has to add."""
+    fields: dict[str, object] = {
+        "epoch": epoch,
+        "step": learner.steps_done,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "samples": evaluation.samples,
+        "learning_rate": learner.learning_rate,
+    }
+    yield Record("evaluation", fields | more)
+    if not evaluation.finite:
+        yield Record("diverged", {"epoch": epoch, "what": "outputs on the test set are not finite"})
 
 
 class StatisticsInbox:
