@@ -14,7 +14,9 @@ from hpcps.runtime.node import Node
 from hpcps.runtime.process import drive
 from hpcps.transport.mpi import MpiTransport
 
-BLOCKS, POISON = 40, 0.05
+FEW, MANY = 40, 6000
+"""Blocks: in process, and over MPI, where messages must be too large to be gone as soon as they are sent."""
+POISON = 0.05
 
 
 def stressed(servers, validators, workers, epochs, per_refresh, delay):
@@ -31,9 +33,9 @@ def stressed(servers, validators, workers, epochs, per_refresh, delay):
     )
 
 
-def learner(run, peer):
+def learner(run, peer, blocks):
     worker = peer.index if peer.role == "worker" else None
-    return Counter(worker, run.topology.workers, BLOCKS, poison=POISON)
+    return Counter(worker, run.topology.workers, blocks, poison=POISON)
 
 
 def main():
@@ -50,7 +52,7 @@ def main():
     world.Barrier()
     transport = MpiTransport(world, {other: rank for rank, other in enumerate(peers)})
     is_server = peer.role == "server"
-    role = make_role(run, "toy", peer) if is_server else make_trainee(run, "toy", peer, learner(run, peer))
+    role = make_role(run, "toy", peer) if is_server else make_trainee(run, "toy", peer, learner(run, peer, MANY))
     with RecordWriter(folder, "toy", peer.role, peer.index, "here") as record:
         try:
             drive(Node(role, transport, record, directory), 60)

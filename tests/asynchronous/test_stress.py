@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stress import BLOCKS, learner, stressed
+from stress import FEW, MANY, learner, stressed
 from toy_learners import Played, everyone, play
 
 DELAY = {"kind": "lognormal", "median": 1.0, "sigma": 1.5}
 HERE = Path(__file__).parent
 
 
-def check(played, run):
+def check(played, run, blocks):
     """Every update was applied exactly once, everywhere at the same place, or rejected with a reason."""
     topology = run.topology
     logs = [played.lines(f"server-{s}", "applied") for s in range(topology.servers)]
@@ -43,7 +43,7 @@ def check(played, run):
         unapplied = handled - applied[f"worker-{k}"] if topology.validators else rejected[f"worker-{k}"]
         assert unapplied <= rejected[f"worker-{k}"] <= unapplied + 1
         assert handled > len(changes) / topology.workers / 4, "starved"
-    counts = played.model.reshape(BLOCKS, topology.workers)
+    counts = played.model.reshape(blocks, topology.workers)
     assert (counts == counts[0]).all()
     reasons = {line["reason"] for judge in judges for line in played.lines(judge, "rejected")}
     assert reasons <= {"not finite"}
@@ -57,15 +57,15 @@ SHAPES = [(1, 1, 4), (3, 2, 7), (2, 3, 9), (1, 0, 3), (3, 0, 5)]
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_in_process_with_random_delays(tmp_path, shape, per_refresh):
     run = stressed(*shape, 150, per_refresh, DELAY)
-    played = play(tmp_path, run, {peer: learner(run, peer) for peer in everyone(run) if peer.role != "server"})
-    assert check(played, run) > 40
+    played = play(tmp_path, run, {peer: learner(run, peer, FEW) for peer in everyone(run) if peer.role != "server"})
+    assert check(played, run, FEW) > 40
 
 
 def test_in_process_is_deterministic(tmp_path):
     run = stressed(3, 2, 7, 30, "queued", DELAY)
     logs = []
     for name in ("one", "other"):
-        made = {peer: learner(run, peer) for peer in everyone(run) if peer.role != "server"}
+        made = {peer: learner(run, peer, FEW) for peer in everyone(run) if peer.role != "server"}
         played = play(tmp_path / name, run, made)
         logs.append([{key: line[key] for key in line if key != "time"} for line in played.log])
     assert logs[0] == logs[1]
@@ -81,6 +81,6 @@ def test_over_mpi_with_random_delays(tmp_path, shape):
     done = subprocess.run([*command, *map(str, shape), "150", "queued"], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     run = stressed(*shape, 150, "queued", DELAY)
-    updates = check(Played(tmp_path, run), run)
+    updates = check(Played(tmp_path, run), run, MANY)
     assert updates > 150
     assert np.isfinite(Played(tmp_path, run).model).all()
