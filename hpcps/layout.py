@@ -75,6 +75,10 @@ class Layout:
                 pieces.append(Block(block.name, block.shape if whole else (high - low,), low - start, high - low))
         return Layout(tuple(pieces))
 
+    def first_in(self, start: int) -> int:
+        """Return the index of the first block that has elements from `start` on."""
+        return int(np.searchsorted(self.offsets, start, side="right")) - 1
+
     def spread(self, mask: Mask) -> Mask:
         """Expand a mask over blocks `[B]` to one over elements `[d]`."""
         return np.repeat(mask, self.sizes)

@@ -1,9 +1,9 @@
 """What roles say to one another: a checked header and the sent blocks, contiguous.
 
 The header travels apart from the payload, so that a payload can go from the sender's buffer to the receiver's
-without a copy, and from device to device. Frame (little-endian): magic, version, kind, sender's role, flags,
-sender's index, run id, round, shard, number of mask bits, note bytes, payload bytes; then the packed block mask; then
-the note (JSON).
+without a copy, and from device to device. Frame (little-endian): magic, version of the frame, kind, sender's role,
+flags, sender's index, run id, round, model version, log index, shard, number of mask bits, note bytes, payload bytes;
+then the packed block mask; then the note (JSON).
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from hpcps.layout import Mask, Vector
 ROLES = ("server", "validator", "worker")
 
 _MAGIC = b"HPS\x01"
-_FRAME = struct.Struct("<4sBBBBI10sQIIIQ")
+_FRAME_VERSION = 2
+_FRAME = struct.Struct("<4sBBBBI10sQQQIIIQ")
 
 
 @dataclass(frozen=True, order=True)
@@ -45,11 +46,19 @@ class Kind(IntEnum):
     UPDATE = 3
     """A worker's sent blocks."""
     ABSENT = 4
-    """A worker that does not participate in a round."""
+    """A worker that does not participate in a round or cycle."""
     COMBINED = 5
     """What a validator made of its share of the updates, for one shard."""
     STATISTICS = 6
     """A worker's BatchNorm running statistics; to the process that evaluates."""
+    APPLY = 7
+    """Asynchronous: what a validator accepted of a worker's update, for one shard; the worker gets the model then."""
+    READ = 8
+    """Asynchronous: somebody wants the model."""
+    STOP = 9
+    """Asynchronous: the chief has done its epochs."""
+    ORDER = 10
+    """Asynchronous: server 0 gives an entry its place in the log; to the other servers."""
 
 
 class Flag(IntFlag):
@@ -74,13 +83,16 @@ class Message:
         kind: what it is.
         sender: who says it.
         run: the run it belongs to (its id).
-        round: the synchronous round.
+        round: the synchronous round; asynchronous, the sender's count of such messages, and of a MODEL, which of its
+            reader's requests it answers.
         shard: the server shard the payload belongs to; 0 where it is of the whole vector.
         flags: see `Flag`.
         mask: which blocks the payload holds `[B]`; None where that goes without saying.
         note: small structured extra, JSON.
         payload: float32 `[m]`. A received payload is only valid until the event's handler returns; a sent one must not
-            change before the round that answers it.
+            change before its receiver has answered.
+        version: asynchronous: the version of the model that a MODEL holds or an update was made from.
+        index: asynchronous: the place in the servers' log of what is ordered or answered.
     """
 
     kind: Kind
@@ -92,6 +104,8 @@ class Message:
     mask: Mask | None = None
     note: dict[str, Any] = field(default_factory=dict)
     payload: Vector | None = None
+    version: int = 0
+    index: int = 0
 
     @property
     def payload_bytes(self) -> int:
@@ -104,8 +118,8 @@ class Message:
         bits = 0 if self.mask is None else len(self.mask)
         packed = b"" if self.mask is None else np.packbits(self.mask, bitorder="little").tobytes()
         fixed = _FRAME.pack(
-            _MAGIC, 1, self.kind, ROLES.index(self.sender.role), self.flags, self.sender.index, self.run.encode(),
-            self.round, self.shard, bits, len(note), self.payload_bytes,
+            _MAGIC, _FRAME_VERSION, self.kind, ROLES.index(self.sender.role), self.flags, self.sender.index,
+            self.run.encode(), self.round, self.version, self.index, self.shard, bits, len(note), self.payload_bytes,
         )  # fmt: skip
         return fixed + packed + note
 
@@ -119,8 +133,9 @@ class Message:
         if len(header) < _FRAME.size:
             raise MalformedMessageError(f"a header of {len(header)} bytes is shorter than {_FRAME.size}")
         fields = _FRAME.unpack_from(header)
-        magic, version, kind, role, flags, index, run, round_, shard, bits, note_bytes, payload_bytes = fields
-        if magic != _MAGIC or version != 1:
+        magic, frame, kind, role, flags, sender, run, round_, version, index, shard, *sizes = fields
+        bits, note_bytes, payload_bytes = sizes
+        if magic != _MAGIC or frame != _FRAME_VERSION:
             raise MalformedMessageError("the header does not begin as a message of hpcps does")
         mask_bytes = -(-bits // 8)
         if len(header) != _FRAME.size + mask_bytes + note_bytes:
@@ -139,8 +154,8 @@ class Message:
             if not isinstance(note, dict):
                 raise MalformedMessageError("the note is not a table")
             return Message(
-                Kind(kind), Peer(ROLES[role], index), run.rstrip(b"\0").decode("ascii"), round_, shard, Flag(flags),
-                mask, note, payload,
+                Kind(kind), Peer(ROLES[role], sender), run.rstrip(b"\0").decode("ascii"), round_, shard, Flag(flags),
+                mask, note, payload, version, index,
             )  # fmt: skip
         except (ValueError, IndexError) as error:
             raise MalformedMessageError(f"the header holds an invalid field: {error}") from error

@@ -19,11 +19,11 @@ def wrong_envelope(message: Message, source: Peer, run_id: str) -> str | None:
 
 def wrong_blocks(message: Message, layout: Layout) -> str | None:
     """Say what is wrong with an update's mask or size for this layout; None if nothing is."""
-    if message.mask is None or len(message.mask) != len(layout.blocks):
-        got = 0 if message.mask is None else len(message.mask)
-        return f"its mask covers {got} blocks of {len(layout.blocks)}"
+    covered = 0 if message.mask is None else len(message.mask)
+    if covered != len(layout.blocks):
+        return f"its mask covers {covered} blocks of {len(layout.blocks)}"
     got = 0 if message.payload is None else message.payload.size
-    want = packed_size(layout, message.mask)
+    want = 0 if message.mask is None else packed_size(layout, message.mask)
     return None if got == want else f"its payload has {got} elements where its mask announces {want}"
 
 

@@ -23,12 +23,22 @@ class Computed:
     result: Any
 
 
-Event = Start | Received | Malformed | Computed
+@dataclass(frozen=True)
+class Resumed:
+    """The pause that the role asked for is over."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Everything that had come when the role asked for it with `Drain` has been handled."""
+
+
+Event = Start | Received | Malformed | Computed | Resumed | Idle
 
 
 @dataclass(frozen=True)
 class Send:
-    """Send a message; its payload must stay unchanged until the round that answers it."""
+    """Send a message; its payload must stay unchanged until its receiver has answered, or for good."""
 
     to: Peer
     message: Message
@@ -47,6 +57,18 @@ class Compute:
     task: str
     work: Callable[[], Any]
     steps: int = 0
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Say `Resumed` after so many seconds; messages are handled meanwhile. One pause at a time."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Say `Idle` as soon as no message waits."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +99,7 @@ class Finish:
     """The role is done."""
 
 
-Effect = Send | Compute | SetDeadline | Record | Save | Finish
+Effect = Send | Compute | Pause | Drain | SetDeadline | Record | Save | Finish
 
 
 class Role(Protocol):

@@ -1,16 +1,37 @@
-"""Rules that decide what enters the model; add one with a module here and a line in `AnyRule`."""
+"""Rules that decide what enters the model; add one with a module here and a line below."""
 
 from typing import Annotated
 
 from pydantic import Field
 
 from hpcps.rules.average import Average
-from hpcps.rules.base import Combined, Rule
+from hpcps.rules.base import AsyncRule, Combined, Judged, Rule
+from hpcps.rules.fed_async import FedAsync
+from hpcps.rules.naive_async import NaiveAsync
 from hpcps.rules.phocas import Phocas
 from hpcps.rules.screening import screen
 from hpcps.rules.trimmed_mean import TrimmedMean
 from hpcps.rules.zeno import Zeno
+from hpcps.rules.zeno_plus_plus import ZenoPlusPlus
 
-AnyRule = Annotated[Average | TrimmedMean | Phocas | Zeno, Field(discriminator="kind")]
+AnySyncRule = Average | TrimmedMean | Phocas | Zeno
+AnyAsyncRule = NaiveAsync | FedAsync | ZenoPlusPlus
+AnyRule = Annotated[AnySyncRule | AnyAsyncRule, Field(discriminator="kind")]
 
-__all__ = ["AnyRule", "Average", "Combined", "Phocas", "Rule", "TrimmedMean", "Zeno", "screen"]
+__all__ = [
+    "AnyAsyncRule",
+    "AnyRule",
+    "AnySyncRule",
+    "AsyncRule",
+    "Average",
+    "Combined",
+    "FedAsync",
+    "Judged",
+    "NaiveAsync",
+    "Phocas",
+    "Rule",
+    "TrimmedMean",
+    "Zeno",
+    "ZenoPlusPlus",
+    "screen",
+]

@@ -1,10 +1,10 @@
-"""What every rule is: a function of the updates a validator got in one round."""
+"""What every rule is: a function of the updates a validator got in one round, or of one update when it comes."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from hpcps.config import Config
 from hpcps.layout import Layout, Mask, Vector
@@ -24,7 +24,10 @@ class Combined:
 
 
 class Rule(Config, ABC):
-    """A rule that decides what enters the model; the subclass's fields are its keys in the experiment file."""
+    """A rule of synchronous training; the subclass's fields are its keys in the experiment file."""
+
+    mode: ClassVar[Literal["sync", "async"]] = "sync"
+    """The `train.mode` that it is for."""
 
     scores: ClassVar[bool] = False
     """Whether the rule compares updates with the validator's own (then validators train; see `combine`)."""
@@ -41,3 +44,44 @@ class Rule(Config, ABC):
         Returns:
             The combined update; zero if n is 0.
         """
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a rule made of one update.
+
+    Attributes:
+        applied: which blocks enter the model, as they now are: `[B]`.
+        turned: which of these the rule turned round, so that they are not what the worker meant: `[B]`.
+    """
+
+    applied: Mask
+    turned: Mask
+
+
+class AsyncRule(Config, ABC):
+    """A rule of asynchronous training: it decides on one update at a time."""
+
+    mode: ClassVar[Literal["sync", "async"]] = "async"
+    scores: ClassVar[bool] = False
+    """Whether the rule compares updates with the validator's own (then validators train; see `judge`)."""
+
+    @abstractmethod
+    def judge(self, update: Vector, sent: Mask, layout: Layout, reference: Vector | None = None) -> Judged:
+        """Decide, block by block, what of an update enters the model, and change it to what is to be added.
+
+        Args:
+            update: `[d]` float32, all finite; a skipped block is zero. Changed in place; a block that is not applied
+                holds nothing of meaning afterwards.
+            sent: which blocks the worker sent, `[B]`; no others are applied.
+            layout: the blocks of the d elements.
+            reference: the validator's own update `[d]`, if the rule `scores`.
+        """
+
+    def weight(self, staleness: int) -> float:
+        """Return what an update is multiplied with when it is applied.
+
+        Args:
+            staleness: the updates that the model got since the version that this one was made from.
+        """
+        return 1.0

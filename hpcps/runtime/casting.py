@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from hpcps.messages import Peer
+from hpcps.roles.asynchronous.server import Server as AsyncServer
+from hpcps.roles.asynchronous.validator import Validator as AsyncValidator
+from hpcps.roles.asynchronous.worker import Worker as AsyncWorker
 from hpcps.roles.events import Role
 from hpcps.roles.sync.server import Server
+from hpcps.roles.sync.validator import Validator
+from hpcps.roles.sync.worker import Worker
 from hpcps.spec.schema import Run
+from hpcps.training.learner import Learner
 
 
 def make_role(run: Run, run_id: str, peer: Peer) -> Role:
@@ -15,11 +21,15 @@ def make_role(run: Run, run_id: str, peer: Peer) -> Role:
         DataError: if its data are missing or damaged.
     """
     if peer.role == "server":
-        return Server(peer, run, run_id)
+        return (AsyncServer if run.train.mode == "async" else Server)(peer, run, run_id)
     # Imported here: what trains brings its framework along, which a server has no use for.
-    from hpcps.roles.sync.validator import Validator
-    from hpcps.roles.sync.worker import Worker
     from hpcps.training.build import build_learner
 
-    learner = build_learner(run, peer.role, peer.index)
+    return make_trainee(run, run_id, peer, build_learner(run, peer.role, peer.index))
+
+
+def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner) -> Role:
+    """Return a worker or validator that trains with this learner."""
+    if run.train.mode == "async":
+        return (AsyncWorker if peer.role == "worker" else AsyncValidator)(peer, run, run_id, learner)
     return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -11,7 +13,23 @@ from hpcps.errors import RunError
 from hpcps.messages import Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Record, Role, Save, Send, SetDeadline, Start
+from hpcps.roles.events import (
+    Compute,
+    Computed,
+    Drain,
+    Effect,
+    Event,
+    Finish,
+    Idle,
+    Pause,
+    Record,
+    Resumed,
+    Role,
+    Save,
+    Send,
+    SetDeadline,
+    Start,
+)
 from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.transport.base import Transport
 
@@ -25,7 +43,26 @@ class Node:
         phase: what it does right now, for the report of a failure.
     """
 
-    def __init__(self, role: Role, transport: Transport, record: RecordWriter, directory: RunDirectory) -> None:
+    def __init__(
+        self,
+        role: Role,
+        transport: Transport,
+        record: RecordWriter,
+        directory: RunDirectory,
+        *,
+        slowdown: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take a role to drive.
+
+        Args:
+            role: the role.
+            transport: its end of the transport.
+            record: where its record lines go.
+            directory: the run's folder.
+            slowdown: how many times as long its local steps shall take as they do.
+            clock: seconds; what pauses are measured by.
+        """
         self._role = role
         self._transport = transport
         self._record = record
@@ -34,6 +71,10 @@ class Node:
         self._stopwatch = Stopwatch()
         self._reported = (transport.traffic.sent, transport.traffic.received)
         self._checksums: dict[str, str] = {}
+        self._slowdown = slowdown
+        self._clock = clock
+        self._later: tuple[float, Event] | None = None
+        self._draining = False
         self.finished = False
         self.waiting_for: tuple[Peer, ...] = ()
         self.phase = "start"
@@ -52,16 +93,35 @@ class Node:
         """Handle one event, if there is one; say whether there was."""
         if not self._queue:
             self.phase = "exchange"
-            arrival = self._transport.receive()
-            if arrival is None:
-                self.phase = "wait"
-                self._stopwatch.charge("wait")
+            event = self._next()
+            if event is None:
+                slowed = self._later is not None and isinstance(self._later[1], Computed)
+                self.phase = "train" if slowed else "wait"
+                self._stopwatch.charge(self.phase)
                 return False
-            self._queue.append(arrival)
+            self._queue.append(event)
         for effect in self._role.handle(self._queue.popleft()):
             self._execute(effect)
         self._stopwatch.charge("exchange")
         return True
+
+    @property
+    def resumes(self) -> float | None:
+        """When the role goes on by itself, on its clock; None if only a message can move it."""
+        return self._later[0] if self._later else None
+
+    def _next(self) -> Event | None:
+        """Return what happens next, if anything does now: messages come first."""
+        arrival = self._transport.receive()
+        if arrival is not None:
+            return arrival
+        if self._draining:
+            self._draining = False
+            return Idle()
+        if self._later is not None and self._clock() >= self._later[0]:
+            event, self._later = self._later[1], None
+            return event
+        return None
 
     def late(self, seconds: float) -> RunError:
         """The error of a wait that took too long."""
@@ -95,10 +155,20 @@ class Node:
                 self._stopwatch.charge("exchange")
                 self.phase = task
                 # numpy warns where float32 overflows; a diverging run is a legitimate result, recorded as such.
+                began = time.monotonic()
                 with np.errstate(over="ignore", invalid="ignore"):
                     result = work()
                 self._stopwatch.charge(task)
-                self._queue.append(Computed(task, result))
+                done = Computed(task, result)
+                if task == "train" and self._slowdown > 1.0:
+                    took = time.monotonic() - began
+                    self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
+                else:
+                    self._queue.append(done)
+            case Pause(seconds):
+                self._later = (self._clock() + seconds, Resumed())
+            case Drain():
+                self._draining = True
             case SetDeadline(waiting_for):
                 self.waiting_for = waiting_for
             case Record(event, fields):

@@ -109,7 +109,8 @@ def _play_one(part: _Part, communicator: MPI.Intracomm, transport: MpiTransport)
         return False
     if role is not None and not _perform(role, part, transport):
         return False
-    transport.barrier()
+    # What is still under way, such as an asynchronous worker's last update, must not meet the next run.
+    transport.settle()
     if part.me.rank == 0:
         part.directory.finish(time.monotonic() - began)
     return True
@@ -123,9 +124,10 @@ def _perform(role: Role, part: _Part, transport: MpiTransport) -> bool:
             record.write(
                 "start", pid=os.getpid(), rank=me.rank, transport="mpi", threads=part.run.train.threads, gpu=me.gpu
             )
-            node = Node(role, transport, record, part.directory)
+            slowdown = part.run.heterogeneity.slowdown(me.role, me.index)
+            node = Node(role, transport, record, part.directory, slowdown=slowdown)
             try:
-                _drive(node, part.run.transport.timeout)
+                drive(node, part.run.transport.timeout)
             except Stopped:
                 node.give_up("stopped")
                 raise
@@ -157,7 +159,7 @@ def _prepare(part: _Part) -> None:
     directory.write_provenance(facts, code.uncommitted)
 
 
-def _drive(node: Node, timeout: float) -> None:
+def drive(node: Node, timeout: float) -> None:
     """Step the node until it is done; wait patiently in between, but not for ever."""
     patience = Patience()
     heard, told = time.monotonic(), False
@@ -166,6 +168,8 @@ def _drive(node: Node, timeout: float) -> None:
             patience.reset()
             heard, told = time.monotonic(), False
             continue
+        if node.resumes is not None:
+            heard = time.monotonic()  # it waits for nobody
         waited = time.monotonic() - heard
         if waited > timeout:
             raise node.late(timeout)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import get_args
 
 from hpcps.attacks import NoAttack, attackers
-from hpcps.rules import AnyRule
+from hpcps.heterogeneity import UniformDelay
+from hpcps.rules import AnyAsyncRule, AnySyncRule
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
 from hpcps.training.catalogue import DATA_SETS
 
 WORKERS, VALIDATORS = ("topology", "workers"), ("topology", "validators")
-DATA = ("data", "name")
+DATA, MODE = ("data", "name"), ("train", "mode")
+RULES = {"sync": AnySyncRule, "async": AnyAsyncRule}
 
 
 def contradictions(run: Run) -> list[Problem]:
@@ -20,8 +23,61 @@ def contradictions(run: Run) -> list[Problem]:
     return [problem for check in _CHECKS for problem in check(run)]
 
 
+def _rule_is_for_the_mode(run: Run) -> Iterator[Problem]:
+    rule, mode = run.validation.rule, run.train.mode
+    if rule.mode != mode:
+        able = ", ".join(kind.model_fields["kind"].default for kind in get_args(RULES[mode]))
+        yield Problem(
+            ("validation", "rule"),
+            f"{rule.kind} is for train.mode = {quote(rule.mode)}, and this is {quote(mode)}: take one of {able}",
+            (MODE,),
+        )
+
+
+def _asynchronous_keys_act(run: Run) -> Iterator[Problem]:
+    if run.train.mode == "sync" and "asynchronous" in run.model_fields_set:
+        yield Problem(("asynchronous",), 'acts only with train.mode = "async": set that, or leave it out', (MODE,))
+
+
+def _statistics_can_be_averaged(run: Run) -> Iterator[Problem]:
+    if run.train.mode == "async" and run.validation.batchnorm == "averaged":
+        yield Problem(
+            ("validation", "batchnorm"),
+            'asynchronous workers have no common moment at which to average: take "reestimated" or "validator"',
+            (MODE,),
+        )
+
+
+def _slow_workers_exist(run: Run) -> Iterator[Problem]:
+    slow, workers = run.heterogeneity.slow, run.topology.workers
+    if strangers := [index for index in slow.workers if index >= workers]:
+        yield Problem(
+            ("heterogeneity", "slow", "workers"),
+            f"{quote(strangers)} are not among the {workers} workers: use indices from 0 to {workers - 1}",
+            (WORKERS,),
+        )
+    if bool(slow.workers) != (slow.factor > 1):
+        yield Problem(
+            ("heterogeneity", "slow", "workers" if slow.workers else "factor"),
+            "acts only with both workers and a factor above 1: set the other one too, or leave both out",
+            (("heterogeneity", "slow", "factor" if slow.workers else "workers"),),
+        )
+    if slow.workers and run.transport.kind == "inproc":
+        yield Problem(
+            ("heterogeneity", "slow"),
+            'in one process computing takes no time that could be stretched: use transport.kind = "mpi", or a delay',
+            (("transport", "kind"),),
+        )
+
+
+def _delay_has_a_range(run: Run) -> Iterator[Problem]:
+    delay = run.heterogeneity.delay
+    if isinstance(delay, UniformDelay) and delay.high < delay.low:
+        yield Problem(("heterogeneity", "delay", "high"), f"{delay.high} s is below low = {delay.low} s")
+
+
 def _rule_needs_validator(run: Run) -> Iterator[Problem]:
-    rule: AnyRule = run.validation.rule
+    rule = run.validation.rule
     if rule.scores and run.topology.validators == 0:
         yield Problem(
             ("validation", "rule"),
@@ -53,9 +109,14 @@ def _validators_have_server_hosts(run: Run) -> Iterator[Problem]:
 
 
 def _decays_in_order(run: Run) -> Iterator[Problem]:
-    epochs = run.train.lr_decay.epochs
-    if any(later <= earlier for earlier, later in pairwise(epochs)):
-        yield Problem(("train", "lr_decay", "epochs"), f"{quote(epochs)} must rise: each epoch once, in order")
+    lists = {
+        ("train", "lr_decay", "epochs"): run.train.lr_decay.epochs,
+        ("train", "lr_decay", "validator_epochs"): run.train.lr_decay.validator_epochs or (),
+        ("asynchronous", "alpha_decay", "epochs"): run.asynchronous.alpha_decay.epochs,
+    }
+    for path, epochs in lists.items():
+        if any(later <= earlier for earlier, later in pairwise(epochs)):
+            yield Problem(path, f"{quote(epochs)} must rise: each epoch once, in order")
 
 
 def _shards_for_all(run: Run) -> Iterator[Problem]:
@@ -126,6 +187,11 @@ def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
 
 
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
+    _rule_is_for_the_mode,
+    _asynchronous_keys_act,
+    _statistics_can_be_averaged,
+    _slow_workers_exist,
+    _delay_has_a_range,
     _rule_needs_validator,
     _validators_have_workers,
     _validators_have_server_hosts,

@@ -94,7 +94,8 @@ def plain(value: object) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {plain(inner)}" for name, inner in value.items()) + " }" if value else "{}"
+        said = {name: inner for name, inner in value.items() if inner is not None}  # TOML has no null
+        return "{ " + ", ".join(f"{name} = {plain(inner)}" for name, inner in said.items()) + " }" if said else "{}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(plain, value)) + "]"
     return str(value)

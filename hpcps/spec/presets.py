@@ -2,11 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from hpcps.spec.tree import get, put
+from hpcps.spec.tree import Tree, get, put
 
-PRESETS: dict[str, dict[tuple[str, ...], str]] = {
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A value that follows from other keys.
+
+    Attributes:
+        words: what it is, for the reference.
+        of: computes it from the tree; None if what it follows from is missing or wrong.
+    """
+
+    words: str
+    of: Callable[[Tree], Any]
+
+
+def _decay_epochs(tree: Tree) -> list[Any] | None:
+    epochs = get(tree, ("train", "lr_decay", "epochs"))
+    return epochs if isinstance(epochs, list) else None
+
+
+def _first_decay_epoch(tree: Tree) -> list[Any] | None:
+    epochs = _decay_epochs(tree)
+    return None if epochs is None else epochs[:1]
+
+
+def _workers_seconds(tree: Tree) -> dict[str, Any] | None:
+    workers = get(tree, ("topology", "workers"))
+    usable = isinstance(workers, int) and workers > 0
+    return {"kind": "uniform", "low": 0.0, "high": float(workers)} if usable else None
+
+
+PRESETS: Mapping[str, Mapping[Path, Any]] = {
     "artifact": {
         ("validation", "evaluate"): "validator_model",
         ("validation", "batchnorm"): "validator",
@@ -19,11 +53,43 @@ PRESETS: dict[str, dict[tuple[str, ...], str]] = {
     },
 }
 
+ASYNC_PRESETS: Mapping[str, Mapping[Path, Any]] = {
+    "artifact": {
+        ("asynchronous", "absent"): "accumulate",
+        ("asynchronous", "updates_per_refresh"): "share",
+        ("asynchronous", "epochs"): "own",
+        ("asynchronous", "proximal", "worker"): 0.2,
+        ("asynchronous", "proximal", "validator"): 0.2,
+        ("asynchronous", "alpha_decay", "epochs"): Derived("the first of `train.lr_decay.epochs`", _first_decay_epoch),
+        ("train", "lr_decay", "validator_epochs"): Derived("the first of `train.lr_decay.epochs`", _first_decay_epoch),
+        ("train", "lr_scale"): "sqrt_workers",
+        ("heterogeneity", "delay"): Derived("uniform from 0 to `topology.workers` seconds", _workers_seconds),
+    },
+    "corrected": {
+        ("asynchronous", "absent"): "accumulate",
+        ("asynchronous", "updates_per_refresh"): "queued",
+        ("asynchronous", "epochs"): "validator",
+        ("asynchronous", "alpha_decay", "epochs"): Derived("`train.lr_decay.epochs`", _decay_epochs),
+    },
+}
+"""What a preset sets in addition with `train.mode = "async"`; what it does not name keeps its default."""
 
-def expand(tree: dict[str, Any]) -> None:
+
+def expand(tree: Tree) -> None:
     """Set, in place, the keys of the tree's preset that the tree does not set itself."""
     fidelity = tree.get("fidelity", "corrected")
-    preset = PRESETS.get(fidelity, {}) if isinstance(fidelity, str) else {}
+    if not isinstance(fidelity, str):
+        return
+    _set(tree, PRESETS.get(fidelity, {}))
+    if get(tree, ("train", "mode")) == "async":
+        _set(tree, ASYNC_PRESETS.get(fidelity, {}))
+
+
+def _set(tree: Tree, preset: Mapping[Path, Any]) -> None:
     for path, value in preset.items():
-        if get(tree, path) is None and isinstance(tree.get(path[0], {}), dict):
-            put(tree, path, value)
+        # What stands where a table should is a mistake to be told, not to be replaced.
+        around = (get(tree, path[:depth]) for depth in range(1, len(path)))
+        if get(tree, path) is None and all(table is None or isinstance(table, dict) for table in around):
+            value = value.of(tree) if isinstance(value, Derived) else value
+            if value is not None:
+                put(tree, path, value)

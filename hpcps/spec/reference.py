@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcps.spec.file_schema import file_schema
 from hpcps.spec.identity import IRRELEVANT
 from hpcps.spec.keys import Key, Table, expects, plain, root
-from hpcps.spec.presets import PRESETS
+from hpcps.spec.presets import ASYNC_PRESETS, PRESETS, Derived
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
@@ -55,12 +55,13 @@ def _keys(path: str, table: Table) -> Iterator[str]:
 
 
 def _presets() -> Iterator[str]:
-    yield "### What `fidelity` sets\n"
-    yield f"| Key | {' | '.join(f'`{_quoted(name)}`' for name in PRESETS)} |\n|---|{'---|' * len(PRESETS)}"
-    for key in next(iter(PRESETS.values())):
-        values = " | ".join(f"`{_quoted(preset[key])}`" for preset in PRESETS.values())
-        yield f"| `{'.'.join(key)}` | {values} |"
-    yield ""
+    titles = {"### What `fidelity` sets\n": PRESETS, '### ... in addition with `train.mode = "async"`\n': ASYNC_PRESETS}
+    for title, presets in titles.items():
+        yield title
+        yield f"| Key | {' | '.join(_code(name) for name in presets)} |\n|---|{'---|' * len(presets)}"
+        for key in dict.fromkeys(key for preset in presets.values() for key in preset):
+            yield f"| `{'.'.join(key)}` | {' | '.join(_set_to(preset.get(key)) for preset in presets.values())} |"
+        yield ""
 
 
 def _identity() -> Iterator[str]:
@@ -74,8 +75,10 @@ def _default(key: Key) -> str:
     return "" if key.default in (None, "") else _code(key.default)
 
 
-def _quoted(value: str) -> str:
-    return f'"{value}"'
+def _set_to(value: object) -> str:
+    if value is None:
+        return ""
+    return value.words if isinstance(value, Derived) else _code(value)
 
 
 def _code(value: object) -> str:

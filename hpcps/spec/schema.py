@@ -8,6 +8,8 @@ from pydantic import Field, PositiveInt, model_validator
 
 from hpcps.attacks import AnyAttack, NoAttack
 from hpcps.config import Config
+from hpcps.heterogeneity import Heterogeneity
+from hpcps.roles.asynchronous.config import Asynchronous
 from hpcps.rules import AnyRule, Average
 from hpcps.training.catalogue import DATA_SETS
 
@@ -80,6 +82,7 @@ class LrDecay(Config):
 
     factor: float = Field(0.1, gt=0, description="Multiplier at each of the epochs.")
     epochs: Epochs = Field((), description="Epochs after which the rate is multiplied.")
+    validator_epochs: Epochs | None = Field(None, description="The same for validators; default: `epochs`.")
 
 
 class WarmUp(Config):
@@ -90,15 +93,20 @@ class WarmUp(Config):
 
 
 class Train(Config):
-    """Local training and how rounds are counted."""
+    """Local training, and how it is counted."""
 
-    mode: Literal["sync"] = Field("sync", description="Synchronous rounds.")
+    mode: Literal["sync", "async"] = Field(
+        "sync", description="`sync`: rounds that everyone waits for; `async`: nobody waits for others ([asynchronous])."
+    )
     epochs: PositiveInt = Field(..., description="Epochs of validator 0 (of worker 0 without validators).")
     batch_size: PositiveInt = Field(32, description="Samples per local step.")
     local_steps: PositiveInt = Field(1, description="Optimizer steps between two synchronisations.")
     optimizer: Optimizer = Optimizer()
     lr_decay: LrDecay = LrDecay()
     warmup: WarmUp = WarmUp()
+    lr_scale: Literal["none", "sqrt_workers"] = Field(
+        "none", description="`sqrt_workers`: every learning rate is multiplied by sqrt(1 / (workers + 1))."
+    )
     threads: PositiveInt = Field(1, description="Compute threads per process; results depend on them.")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to train; auto: a GPU if there is one.")
     first_step: Literal["counted", "overwritten"] = Field(
@@ -118,7 +126,10 @@ class Communication(Config):
 class Validation(Config):
     """What decides what enters the model, and how accuracy is measured."""
 
-    rule: AnyRule = Field(Average(), description="The rule that combines the updates of a validator's workers.")
+    rule: AnyRule = Field(
+        Average(),
+        description="What decides which updates enter the model; each rule is for one `train.mode`.",
+    )
     evaluate: Literal["validator_model", "global_model"] = Field(
         "global_model",
         description="`validator_model` (artifact): validator 0's own network at the very end of its epoch, up to H-1 "
@@ -147,7 +158,9 @@ class Run(Config):
     model: Model
     data: Data
     train: Train
+    asynchronous: Asynchronous = Asynchronous()
     communication: Communication = Communication()
+    heterogeneity: Heterogeneity = Heterogeneity()
     validation: Validation = Validation()
     attack: AnyAttack = Field(NoAttack(), description="The Byzantine attack.")
 

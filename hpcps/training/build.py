@@ -10,6 +10,7 @@ from hpcps.training.data import BatchStream, open_data, shard_indices
 from hpcps.training.data.batches import Normaliser
 from hpcps.training.data.split import shard_of
 from hpcps.training.learner import Learner
+from hpcps.training.schedule import schedule_of
 
 
 def build_learner(run: Run, role: str, index: int) -> Learner:
@@ -41,7 +42,7 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
     return TorchLearner(
         run.model.name,
         data.facts,
-        run.train,
+        schedule_of(run, role),
         stream,
         weights=seeds.generator(run.seed, "experiment", 0, "weights"),
         test=lambda: data.read_test(run.data.test_limit),

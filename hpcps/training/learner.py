@@ -78,8 +78,18 @@ class Learner(Protocol):
     def copy_from(self, values: Vector) -> None:
         """Overwrite the live model with `values`, `[d]`; the optimizer's state stays."""
 
-    def train(self, steps: int) -> Progress:
-        """Take optimizer steps on the next batches of the shard."""
+    def train(
+        self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
+    ) -> Progress:
+        """Take optimizer steps on the next batches of the shard.
+
+        Args:
+            steps: how many.
+            anchor: where the proximal step after every optimizer step pulls the model x, `[d]`:
+                x = (1 - pull) x + pull anchor. Needed if `pull` is not 0.
+            pull: how strongly, 0 to 1.
+            epoch: the epochs that count as over for the learning rate's decay; by default the learner's own.
+        """
 
     def observe(self, steps: int) -> Progress:
         """Run the next batches without stepping; only BatchNorm statistics change."""

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from hpcps.spec.schema import Train
+import math
+
+from hpcps.spec.schema import Run, Train
 
 
-def learning_rate(train: Train, step: int, steps_per_epoch: int) -> float:
+def schedule_of(run: Run, role: str) -> Train:
+    """Return the `[train]` table as it holds for one role: with its learning rate and its decay epochs."""
+    train = run.train
+    changes: dict[str, object] = {}
+    if train.lr_scale == "sqrt_workers":
+        scaled = train.optimizer.lr * math.sqrt(1 / (run.topology.workers + 1))
+        changes["optimizer"] = train.optimizer.model_copy(update={"lr": scaled})
+    if role == "validator" and train.lr_decay.validator_epochs is not None:
+        changes["lr_decay"] = train.lr_decay.model_copy(update={"epochs": train.lr_decay.validator_epochs})
+    return train.model_copy(update=changes)
+
+
+def learning_rate(train: Train, step: int, steps_per_epoch: int, epoch: int | None = None) -> float:
     """Return the learning rate of a step.
 
     Decay "at epoch n" means from the (n+1)th epoch on. Warm-up multiplies what decay gives by a fraction that rises
@@ -15,8 +29,10 @@ def learning_rate(train: Train, step: int, steps_per_epoch: int) -> float:
         train: the optimizer's rate, its decay and its warm-up.
         step: the number of steps that came before.
         steps_per_epoch: the full batches of the role's shard.
+        epoch: the epochs that count as over for the decay; by default those of the role's own steps.
     """
-    epoch = step // steps_per_epoch
+    if epoch is None:
+        epoch = step // steps_per_epoch
     rate = train.optimizer.lr * train.lr_decay.factor ** sum(epoch >= n for n in train.lr_decay.epochs)
     rising = train.warmup.epochs * steps_per_epoch
     if step < rising:

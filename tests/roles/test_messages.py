@@ -13,6 +13,8 @@ messages = st.builds(
     sender=st.builds(Peer, st.sampled_from(["server", "validator", "worker"]), st.integers(0, 2**32 - 1)),
     run=st.text("0123456789abcdef", max_size=10),
     round=st.integers(0, 2**64 - 1),
+    version=st.integers(0, 2**64 - 1),
+    index=st.integers(0, 2**64 - 1),
     shard=st.integers(0, 2**32 - 1),
     flags=st.sampled_from([Flag.NONE, Flag.LAST, Flag.STATISTICS, Flag.LAST | Flag.STATISTICS]),
     mask=st.none() | st.lists(st.booleans(), min_size=1, max_size=70).map(lambda bits: np.array(bits, np.bool_)),
@@ -24,7 +26,7 @@ messages = st.builds(
 @given(messages)
 def test_a_message_survives_its_bytes(message):
     back = Message.decode(message.header(), message.payload)
-    for name in ("kind", "sender", "run", "round", "shard", "flags", "note"):
+    for name in ("kind", "sender", "run", "round", "version", "index", "shard", "flags", "note"):
         assert getattr(back, name) == getattr(message, name)
     for name in ("mask", "payload"):
         np.testing.assert_array_equal(getattr(back, name), getattr(message, name))

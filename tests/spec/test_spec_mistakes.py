@@ -74,8 +74,9 @@ def test_a_file_of_many_mistakes_reads_as_it_did(monkeypatch: pytest.MonkeyPatch
         ),
         (
             "[validation]\nrule = 'zeno'",
-            '12: validation.rule: expects a table with kind = "average", "phocas", "trimmed_mean" '
-            'or "zeno" (default { kind = "average" }), got "zeno": did you mean { kind = "zeno" }?',
+            '12: validation.rule: expects a table with kind = "average", "fed_async", "naive_async", "phocas", '
+            '"trimmed_mean", "zeno" or "zeno++" (default { kind = "average" }), got "zeno": did you mean '
+            '{ kind = "zeno" }?',
         ),
     ],
 )
@@ -205,3 +206,26 @@ def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
         said = str(error)
     foreign = ("pydantic", "http", "Input should", "input_value", "Field required", "None", "dict", "Traceback")
     assert not [word for word in foreign if word in said]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ("mode = 'async'", "validation.rule: average is for train.mode = \"sync\", and this is \"async\": take one of "
+         "naive_async, fed_async, zeno++"),
+        ("[validation.rule]\nkind = 'zeno++'", "validation.rule: zeno++ is for train.mode = \"async\""),
+        ("[asynchronous]\nalpha = 0.4", "asynchronous: acts only with train.mode"),
+        ("mode = 'async'\n[validation]\nbatchnorm = 'averaged'\nrule = { kind = 'zeno++' }", "validation.batchnorm: "),
+        ("[heterogeneity.slow]\nworkers = [4]\nfactor = 2", "heterogeneity.slow.workers: [4] are not among the 4"),
+        ("[heterogeneity.slow]\nworkers = [1]", "heterogeneity.slow.workers: acts only with both"),
+        ("[heterogeneity.slow]\nfactor = 3", "heterogeneity.slow.factor: acts only with both"),
+        ("[transport]\nkind = 'inproc'\n[heterogeneity.slow]\nworkers = [1]\nfactor = 2", "heterogeneity.slow: in one"),
+        ("[heterogeneity]\ndelay = { kind = 'uniform', low = 2.0, high = 1.0 }", "heterogeneity.delay.high: 1.0 s is"),
+        ("lr_decay = { validator_epochs = [2, 1] }", "train.lr_decay.validator_epochs: [2, 1] must rise"),
+        ("mode = 'async'\n[validation]\nrule = { kind = 'fed_async', staleness = { kind = 'hinge', c = 1 } }",
+         "validation.rule.staleness.c: unknown key"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_asynchronous_and_heterogeneous_training(write: Write, more: str, expected: str) -> None:
+    (only,) = mistakes(write(more))
+    assert only.partition(": ")[2].startswith(expected)

@@ -58,7 +58,7 @@ def test_figure_3_is_what_the_paper_ran() -> None:
         optimizer = train["optimizer"]
         assert (optimizer["name"], optimizer["lr"], optimizer["momentum"]) == ("nag", 0.2, 0.9)
         assert optimizer["weight_decay"] == 1e-4
-        assert train["lr_decay"] == {"factor": 0.1, "epochs": [100, 150]}
+        assert train["lr_decay"] == {"factor": 0.1, "epochs": [100, 150], "validator_epochs": None}
         assert train["warmup"]["epochs"] == 0
         assert (validation["evaluate"], validation["batchnorm"]) == ("validator_model", "validator")
         assert train["first_step"] == "overwritten"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,32 +11,9 @@ from hpcps.messages import Kind, Message, Peer
 from hpcps.packing import unpack
 from hpcps.roles.checks import not_finite, rejection, wrong_blocks
 from hpcps.roles.events import Effect
+from hpcps.roles.tally import Tally
 from hpcps.rules import Combined, Rule
 from hpcps.rules.screening import screen
-
-
-@dataclass
-class Tally:
-    """Counts of (update, block) pairs over some rounds."""
-
-    received: int = 0
-    sent: int = 0
-    accepted: int = 0
-    accepted_sent: int = 0
-    rejected: int = 0
-
-    def add(self, other: Tally) -> None:
-        """Add another tally's counts to this one's."""
-        self.received += other.received
-        self.sent += other.sent
-        self.accepted += other.accepted
-        self.accepted_sent += other.accepted_sent
-        self.rejected += other.rejected
-
-    @property
-    def acceptance_rate(self) -> float | None:
-        """Accepted pairs among received ones, skipped blocks in the denominator; None without updates."""
-        return self.accepted / self.received if self.received else None
 
 
 class Collector:
@@ -87,11 +63,11 @@ class Collector:
         if reason:
             yield from self.refuse(source, reason)
             return
-        assert message.mask is not None
+        mask = message.mask if message.mask is not None else np.zeros(0, np.bool_)  # of a shard without blocks
         row = self._row[source]
         payload = message.payload if message.payload is not None else np.zeros(0, np.float32)
-        unpack(self._layout, payload, message.mask, self._updates[row])
-        self._sent[row] = message.mask
+        unpack(self._layout, payload, mask, self._updates[row])
+        self._sent[row] = mask
         self._present[row] = True
         self._missing.discard(source)
 

@@ -11,10 +11,10 @@ from hpcps.layout import Layout, Vector
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
 from hpcps.roles.checks import not_finite, rejection, wrong_envelope, wrong_size
+from hpcps.roles.course import Course
 from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Record, Save, Send, SetDeadline, Start
 from hpcps.roles.sync.collector import Collector
-from hpcps.roles.sync.course import Course
-from hpcps.rules import Combined
+from hpcps.rules import Combined, Rule
 from hpcps.rules.screening import screen
 from hpcps.spec.schema import Run
 
@@ -149,7 +149,9 @@ class Server:
     def _apply(self) -> Combined | None:
         """Add the round's update to the model: the mean over validators, added up in validator order."""
         if self._collector is not None:
-            combined = self._collector.combine(self._run.validation.rule, None)
+            rule = self._run.validation.rule
+            assert isinstance(rule, Rule), "the specification has been checked"
+            combined = self._collector.combine(rule, None)
             self._model += combined.update
             return combined
         first, *others = (self._combined[peer] for peer in self._validators)

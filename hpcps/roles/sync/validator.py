@@ -10,9 +10,10 @@ from hpcps.errors import RunError
 from hpcps.layout import Vector
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.events import Compute, Computed, Effect, Record, Send, SetDeadline
-from hpcps.roles.sync.collector import Collector, Tally
-from hpcps.roles.sync.trainee import Trainee
-from hpcps.rules import Combined
+from hpcps.roles.sync.collector import Collector
+from hpcps.roles.tally import Tally
+from hpcps.roles.trainee import Trainee
+from hpcps.rules import Combined, Rule
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress
 
@@ -106,4 +107,6 @@ class Validator(Trainee):
         if self._reference is not None:
             self._learner.copy_to(self._reference)
             self._reference -= self._base
-        return self._collector.combine(self._run.validation.rule, self._reference)
+        rule = self._run.validation.rule
+        assert isinstance(rule, Rule), "the specification has been checked"
+        return self._collector.combine(rule, self._reference)

@@ -100,9 +100,15 @@ class TorchLearner:
         """Overwrite the live model with `values`, `[d]`."""
         self._model.parameters.copy_(_readable(values))
 
-    def train(self, steps: int) -> Progress:
+    def train(
+        self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
+    ) -> Progress:
         """Take optimizer steps on the next batches."""
-        return self._run(steps, self._step)
+        centre = None
+        if pull:
+            assert anchor is not None, "a proximal step pulls somewhere"
+            centre = _readable(anchor).to(self._device)
+        return self._run(steps, lambda loss: self._step(loss, centre, pull, epoch))
 
     def observe(self, steps: int) -> Progress:
         """Run the next batches without stepping.
@@ -112,11 +118,14 @@ class TorchLearner:
         with torch.no_grad():
             return self._run(steps, lambda loss: None)
 
-    def _step(self, loss: Tensor) -> None:
+    def _step(self, loss: Tensor, centre: Tensor | None, pull: float, epoch: int | None) -> None:
         self._model.gradient.zero_()
         loss.backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            self._optimizer.step(self._model.parameters, self._model.gradient, self.learning_rate)
+            rate = learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
+            self._optimizer.step(self._model.parameters, self._model.gradient, rate)
+            if centre is not None:
+                self._model.parameters.lerp_(centre, pull)
 
     def _run(self, steps: int, act: Callable[[Tensor], None]) -> Progress:
         self._model.network.train()

@@ -10,7 +10,7 @@ import numpy as np
 from hpcps.layout import Vector
 from hpcps.messages import Message, Peer
 from hpcps.roles.checks import rejection, wrong_size
-from hpcps.roles.events import Effect
+from hpcps.roles.events import Effect, Record
 from hpcps.training.learner import Evaluation, Learner
 
 
@@ -44,6 +44,19 @@ def examine(
     if own is not None:
         learner.copy_from(own)
     return result
+
+
+def evaluation_record(epoch: int, evaluation: Evaluation, learner: Learner, more: dict[str, object]) -> Record:
+    """The record of an evaluation, with what the role has to add."""
+    fields: dict[str, object] = {
+        "epoch": epoch,
+        "step": learner.steps_done,
+        "accuracy": evaluation.accuracy,
+        "loss": evaluation.loss,
+        "samples": evaluation.samples,
+        "learning_rate": learner.learning_rate,
+    }
+    return Record("evaluation", fields | more)
 
 
 class StatisticsInbox:

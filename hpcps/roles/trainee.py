@@ -12,10 +12,10 @@ from hpcps.layout import Vector
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
 from hpcps.roles.checks import rejection, wrong_envelope
-from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Record, Send, SetDeadline, Start
-from hpcps.roles.sync.course import Course, Segment
-from hpcps.roles.sync.examination import StatisticsInbox, examine
-from hpcps.roles.sync.inbox import ModelInbox
+from hpcps.roles.course import Course, Segment
+from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Idle, Record, Resumed, Send, SetDeadline, Start
+from hpcps.roles.examination import StatisticsInbox, evaluation_record, examine
+from hpcps.roles.inbox import ModelInbox
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Evaluation, Learner, Progress
 
@@ -50,6 +50,7 @@ class Trainee(ABC):
         self._statistics = StatisticsInbox(others, learner.statistics.size)
         self._own_statistics = learner.statistics
         self._evaluating = False
+        self._evaluated = 0
 
     @abstractmethod
     def adopt(self) -> None:
@@ -74,6 +75,25 @@ class Trainee(ABC):
     def computed(self, event: Computed) -> Iterator[Effect]:
         """Handle the end of a computation that only this role asks for."""
         raise AssertionError(f"{self.peer} did not ask for {event.task}")
+
+    def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Take a shard of the next model; adopt it once it is whole."""
+        self._inbox.put(message, self.round)
+        yield SetDeadline(self._inbox.waiting_for)
+        if self._inbox.complete:
+            yield Compute("adopt", self.adopt)
+
+    def epochs_due(self) -> tuple[int, ...]:
+        """The epochs that are to be evaluated on the model just adopted."""
+        return self._course.epochs_before(self.round)
+
+    def resumed(self) -> Iterator[Effect]:
+        """Go on after a pause that only this role asks for."""
+        raise AssertionError(f"{self.peer} did not ask for a pause")
+
+    def idle(self) -> Iterator[Effect]:
+        """Go on once no message waits, if only this role asked to know."""
+        raise AssertionError(f"{self.peer} did not ask for an end of messages")
 
     def evaluation_fields(self) -> dict[str, object]:
         """What this role adds to the record of an evaluation."""
@@ -115,6 +135,10 @@ class Trainee(ABC):
                 yield from self._after_evaluation()
             case Computed():
                 yield from self.computed(event)
+            case Resumed():
+                yield from self.resumed()
+            case Idle():
+                yield from self.idle()
 
     def _present_initial_model(self) -> Iterator[Effect]:
         """Give the servers the initial weights, if this role does; then wait for the model."""
@@ -142,10 +166,7 @@ class Trainee(ABC):
         if reason:
             yield from self.refuse(source, reason)
         elif message.kind is Kind.MODEL and source.role == "server":
-            self._inbox.put(message, self.round)
-            yield SetDeadline(self._inbox.waiting_for)
-            if self._inbox.complete:
-                yield Compute("adopt", self.adopt)
+            yield from self.take_model(source, message)
         elif message.kind is Kind.STATISTICS and source in self._statistics.waiting_for and self._is_chief:
             yield from self._statistics.put(source, message)
             if self._evaluating:
@@ -162,7 +183,7 @@ class Trainee(ABC):
                     self._cast.chief,
                     Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=self._own_statistics),
                 )
-        if self._is_chief and self._course.epochs_before(self.round):
+        if self._is_chief and self.epochs_due():
             self._evaluating = True
             yield from self._examine_when_ready()
         else:
@@ -176,7 +197,7 @@ class Trainee(ABC):
             if self._statistics.waiting_for:
                 return
             averaged = self._statistics.take(self._own_statistics if self.peer.role == "worker" else None)
-        epochs = self._course.epochs_before(self.round)
+        epochs = self.epochs_due()
         model = None if self._run.validation.evaluate == "validator_model" else self._inbox.model
         yield Compute(
             "evaluate",
@@ -215,15 +236,9 @@ class Trainee(ABC):
 
     def _record_evaluation(self, epochs: tuple[int, ...], evaluation: Evaluation) -> Iterator[Effect]:
         """Record a measurement; a round longer than an epoch can end several, which then have it in common."""
-        fields: dict[str, object] = {
-            "step": self._learner.steps_done,
-            "accuracy": evaluation.accuracy,
-            "loss": evaluation.loss,
-            "samples": evaluation.samples,
-            "learning_rate": self._learner.learning_rate,
-        }
+        self._evaluated = epochs[-1]
         for epoch in epochs:
-            yield Record("evaluation", {"epoch": epoch, **fields, **self.evaluation_fields()})
+            yield evaluation_record(epoch, evaluation, self._learner, self.evaluation_fields())
         if not evaluation.finite:
             yield Record("diverged", {"epoch": epochs[-1], "what": "outputs on the test set are not finite"})
 

@@ -1,0 +1,180 @@
+"""The server of the asynchronous protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from hpcps.errors import RunError
+from hpcps.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.roles.asynchronous.entry import UPDATES, Entry
+from hpcps.roles.asynchronous.log import Log, Place
+from hpcps.roles.asynchronous.shard import Shard
+from hpcps.roles.cast import Cast
+from hpcps.roles.checks import rejection, wrong_blocks, wrong_envelope
+from hpcps.roles.events import Effect, Event, Finish, Record, Save, Send, SetDeadline, Start
+from hpcps.rules import AsyncRule
+from hpcps.spec.schema import Run
+
+SEQUENCER = Peer("server", 0)
+
+
+class Server:
+    """Keeps a shard of the global model, applies every update at once, and answers with the model right after it.
+
+    All servers do the same in the same order, which server 0 decides: so their answers to one request are of one
+    version. Without validators the servers judge the workers' updates themselves, each its shard.
+    """
+
+    def __init__(self, peer: Peer, run: Run, run_id: str) -> None:
+        self.peer = peer
+        self.round = 0
+        self._run = run
+        self._run_id = run_id
+        topology = run.topology
+        self._cast = Cast(topology.servers, topology.validators, topology.workers)
+        # Those who submit entries: validators, or workers if there are none.
+        self._log = Log(tuple(p for p in self._cast.readers() if p.role == self._cast.chief.role))
+        self._shard: Shard | None = None
+        self._diverged = False
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        match event:
+            case Start():
+                yield SetDeadline((self._cast.chief,))
+            case Received(source, message):
+                yield from self._receive(source, message)
+            case Malformed(source, reason):
+                yield from self._refuse(source, reason)
+
+    def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
+        reason = wrong_envelope(message, source, self._run_id)
+        if reason:
+            yield from self._refuse(source, reason)
+        elif self._shard is None:
+            yield from self._initialise(source, message)
+        elif message.kind is Kind.ORDER and source == SEQUENCER:
+            self._log.order(Place.of(message))
+            yield from self._execute_ordered(self._shard)
+        elif source in self._log.submitters:
+            yield from self._take_entry(source, message, self._shard)
+        else:
+            yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
+
+    def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Take the initial weights from the chief, and give everyone the model."""
+        if source != self._cast.chief or message.kind is not Kind.INIT:
+            expected = f"waits for the initial model from {self._cast.chief}"
+            raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
+        rule = self._run.validation.rule
+        assert isinstance(rule, AsyncRule), "the specification has been checked"
+        self._shard = Shard(self.peer, self._cast.servers, message, rule)
+        for reader in self._cast.readers():
+            yield Send(reader, self._shard.reply(self._run_id, 0, Place(0, 0, 0)))
+        yield SetDeadline(self._waiting_for)
+
+    @property
+    def _waiting_for(self) -> tuple[Peer, ...]:
+        """Whose message would let this server go on."""
+        return self._log.waiting_for or self._log.submitters
+
+    def _take_entry(self, source: Peer, message: Message, shard: Shard) -> Iterator[Effect]:
+        """Take the next entry of a submitter: server 0 executes it at once, the others where server 0 puts it."""
+        expected = self._log.next_number(source)
+        if message.round < expected:
+            yield rejection(source, f"a second or late message (of request {message.round})")
+            return
+        reason = f"it is of request {message.round}" if message.round > expected else self._wrong(message, shard)
+        if reason is None:
+            try:
+                yield from self._log_entry(Entry.of(message), shard)
+                return
+            except ValueError as error:
+                reason = str(error)
+        yield from self._refuse(source, reason)
+
+    def _wrong(self, message: Message, shard: Shard) -> str | None:
+        """Say what is wrong with the kind or the blocks of a submitter's message; None if nothing is."""
+        updates = Kind.APPLY if self._cast.validators else Kind.UPDATE
+        if message.kind is updates:
+            return wrong_blocks(message, shard.layout)
+        if message.kind is Kind.READ or (message.kind is Kind.STOP and message.sender == self._cast.chief):
+            return None
+        return f"a server gets no {message.kind.name} from {message.sender}"
+
+    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Count what is no message as one that asks for the model; a validator's or server's cannot be done without."""
+        if source.role != "worker":
+            raise RunError(f"{self.peer} cannot use what {source} sent: {reason}")
+        yield rejection(source, reason)
+        if self._shard is not None and source in self._log.submitters:
+            number = self._log.next_number(source)
+            yield from self._log_entry(Entry(Kind.READ, source, number, source, number), self._shard)
+
+    def _log_entry(self, entry: Entry, shard: Shard) -> Iterator[Effect]:
+        if self.peer != SEQUENCER:
+            self._log.put(entry.kept())
+            yield from self._execute_ordered(shard)
+            return
+        self._log.count(entry)
+        if entry.kind in UPDATES and entry.base > self._log.version:
+            yield rejection(entry.reader, f"made from version {entry.base}, and the model is {self._log.version}")
+            entry = entry.refused()
+        place = self._log.place(entry, self._cast.chief)
+        for server in self._cast.all_servers()[1:]:
+            yield Send(server, place.message(self.peer, self._run_id, entry))
+        yield from self._execute(entry, place, shard)
+
+    def _execute_ordered(self, shard: Shard) -> Iterator[Effect]:
+        """Execute whatever has both come and been given its place."""
+        while (ready := self._log.take()) is not None:
+            yield from self._execute(*ready, shard)
+            if ready[0].kind is Kind.STOP:
+                return
+        yield SetDeadline(self._waiting_for)
+
+    def _execute(self, entry: Entry, place: Place, shard: Shard) -> Iterator[Effect]:
+        """Do what an entry says, and give its reader the model."""
+        self.round = place.index
+        # Counted without the update itself: an update made from the model it meets is not stale.
+        staleness = max(0, place.version - 1 - entry.base)
+        fields: dict[str, object] = {}
+        applied = None
+        if entry.kind in UPDATES:
+            settings = self._run.asynchronous
+            if entry.kind is Kind.UPDATE:
+                epoch = place.epoch if settings.epochs == "validator" else entry.epoch
+                entry, rejections = shard.judge(entry, settings.alpha_in(epoch))
+                yield from rejections
+            applied = entry.mask
+            weight = shard.apply(entry, staleness)
+            fields = {"staleness": staleness, "weight": weight, "blocks": 0 if applied is None else int(applied.sum())}
+        yield Record(
+            "applied",
+            {
+                "entry": place.index,
+                "version": place.version,
+                "kind": entry.kind.name.lower(),
+                "submitter": str(entry.submitter),
+                "number": entry.number,
+                "reader": str(entry.reader),
+                "request": entry.request,
+                **fields,
+            },
+        )
+        if not self._diverged and not shard.finite:
+            self._diverged = True
+            yield Record("diverged", {"what": "the model is not finite"})
+        if entry.kind is Kind.STOP:
+            yield from self._finish(entry, place, shard)
+        else:
+            yield Send(entry.reader, shard.reply(self._run_id, entry.request, place, applied))
+
+    def _finish(self, entry: Entry, place: Place, shard: Shard) -> Iterator[Effect]:
+        """Say that it is over; only the chief, who evaluates it, needs the model."""
+        last = shard.reply(self._run_id, entry.request, place, last=True)
+        for reader in self._cast.readers():
+            yield Send(reader, last if reader == self._cast.chief else replace(last, payload=None))
+        yield Save(f"final/{self.peer}", shard.model)
+        yield Finish()

@@ -1,0 +1,78 @@
+"""A server's part of the global model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.layout import Layout, Mask, Vector
+from hpcps.messages import Flag, Kind, Message, Peer
+from hpcps.packing import pack, packed_size, runs
+from hpcps.roles.asynchronous.entry import Entry
+from hpcps.roles.asynchronous.judgement import Announcement, Judge
+from hpcps.roles.asynchronous.log import Place
+from hpcps.roles.checks import not_finite, wrong_size
+from hpcps.roles.events import Record
+from hpcps.rules import AsyncRule
+
+
+class Shard:
+    """The model's slice `[m]`, and what is done to it.
+
+    Attributes:
+        layout: its blocks and pieces of blocks.
+        model: the slice.
+        finite: whether everything that was ever added left it finite.
+    """
+
+    def __init__(self, server: Peer, servers: int, initial: Message, rule: AsyncRule) -> None:
+        """Take the initial weights.
+
+        Raises:
+            RunError: they are not of this shard's size.
+        """
+        whole = Layout.from_json(initial.note["layout"])
+        start, stop = whole.bounds(servers)[server.index]
+        reason = wrong_size(initial, stop - start)
+        if reason:
+            raise RunError(f"{server} cannot use the initial model that {initial.sender} sent: {reason}")
+        self._server = server
+        self._rule = rule
+        self.layout = whole.restrict(start, stop)
+        self.model: Vector = np.zeros(0, np.float32) if initial.payload is None else initial.payload.copy()
+        self.finite = bool(np.isfinite(self.model).all())
+        self._judge = Judge(rule, self.layout)
+
+    def judge(self, entry: Entry, alpha: float) -> tuple[Entry, list[Record]]:
+        """Judge a worker's update, as a validator would; return what is to be applied, and what to record."""
+        update = Announcement(entry.reader, entry.request, mask=entry.mask, payload=entry.payload)
+        verdict = self._judge(update, alpha, None)
+        payload = np.empty(packed_size(self.layout, verdict.applied), np.float32)
+        pack(self.layout, self._judge.update, verdict.applied, payload)
+        records = [not_finite(entry.reader, verdict.rejected)] if verdict.rejected.any() else []
+        return replace(entry, mask=verdict.applied, payload=payload), records
+
+    def apply(self, entry: Entry, staleness: int) -> float:
+        """Add an update, weighted by the rule for its staleness; return the weight."""
+        weight = self._rule.weight(staleness)
+        if entry.mask is None or entry.payload is None:
+            return weight
+        taken = 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start, stop in runs(self.layout, entry.mask):
+                part = entry.payload[taken : taken + stop - start]
+                self.model[start:stop] += part if weight == 1.0 else part * np.float32(weight)
+                taken += stop - start
+                self.finite = self.finite and bool(np.isfinite(self.model[start:stop]).all())
+        return weight
+
+    def reply(
+        self, run_id: str, request: int, place: Place, applied: Mask | None = None, *, last: bool = False
+    ) -> Message:
+        """Write the model for a reader, from a copy: the next update may come before it is sent."""
+        return Message(
+            Kind.MODEL, self._server, run_id, request, self._server.index, Flag.LAST if last else Flag.NONE,
+            applied, {"epoch": place.epoch}, self.model.copy(), place.version, place.index,
+        )  # fmt: skip

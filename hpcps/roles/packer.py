@@ -1,0 +1,90 @@
+"""What a worker makes of its local steps: the update it sends, the attack on it, and the residual it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcps.attacks import NoAttack
+from hpcps.attacks.selection import attacked_blocks, attackers
+from hpcps.layout import Layout, Mask, Vector
+from hpcps.messages import Peer
+from hpcps.packing import pack, runs
+from hpcps.roles.cast import Cast
+from hpcps.seeds import generator
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Learner
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One round's update, ready to go: a (combiner, mask, payload) for each combiner; no parts if absent."""
+
+    parts: tuple[tuple[Peer, Mask, Vector], ...]
+    sent: int
+    skipped: int
+    attacked: int
+
+    def fields(self) -> dict[str, object]:
+        """What a worker's record says of it."""
+        return {
+            "participated": bool(self.parts),
+            "blocks_sent": self.sent,
+            "blocks_skipped": self.skipped,
+            "blocks_attacked": self.attacked,
+        }
+
+
+class Packer:
+    """Error reset: what is not sent stays with the worker and is folded into the point it trains from next.
+
+    Attributes:
+        routes: who gets which slice of the flat vector: (combiner, start, stop, the slice's layout).
+        delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e.
+    """
+
+    def __init__(self, peer: Peer, run: Run, cast: Cast, layout: Layout) -> None:
+        self._run = run
+        self._layout = layout
+        self._worker = peer.index
+        self.routes = tuple(
+            (combiner, start, stop, layout.restrict(start, stop))
+            for combiner, start, stop in cast.routes(peer.index, layout)
+        )
+        self.delta: Vector = np.zeros(layout.size, np.float32)
+        self._outgoing: Vector = np.empty(layout.size, np.float32)
+        self._participation = generator(run.seed, "worker", peer.index, "participation")
+        self._skipping = generator(run.seed, "worker", peer.index, "skipping")
+        self._choice = generator(run.seed, "worker", peer.index, "attacked blocks")
+        self._noise = generator(run.seed, "worker", peer.index, "attack noise")
+        self._attackers = attackers(run.attack, run.topology.workers, run.seed)
+
+    def pack(self, learner: Learner, base: Vector) -> Packed:
+        """Turn the local steps since `base` into Δ, decide what is sent, attack it, pack it, keep the rest.
+
+        Every draw is made in every round, so that the streams do not depend on what earlier draws decided.
+        """
+        run, layout, delta = self._run, self._layout, self.delta
+        learner.copy_to(delta)
+        delta -= base
+        participates = self._participation.random() < run.communication.participation
+        kept = self._skipping.random(len(layout.blocks)) >= run.communication.skip_rate
+        sent = kept & participates
+        attacked = np.zeros_like(sent)
+        if not isinstance(run.attack, NoAttack):
+            attacked = attacked_blocks(run.attack, sent, self._worker, self._attackers, self._choice)
+            for b in np.flatnonzero(attacked):
+                block = layout.blocks[b]
+                run.attack.corrupt(delta[block.offset : block.stop], self._noise)
+        if not participates:
+            return Packed((), 0, 0, 0)
+        parts = []
+        for combiner, start, stop, pieces in self.routes:
+            # A shard's pieces are a run of neighbouring blocks, the first and last of them perhaps cut.
+            first = layout.first_in(start)
+            mask = sent[first : first + len(pieces.blocks)]
+            parts.append((combiner, mask, pack(pieces, delta[start:stop], mask, self._outgoing[start:stop])))
+        for start, stop in runs(layout, sent):
+            delta[start:stop] = 0
+        return Packed(tuple(parts), int(sent.sum()), int((~sent).sum()), int(attacked.sum()))

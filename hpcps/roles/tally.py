@@ -1,0 +1,31 @@
+"""Counts of what became of the blocks of updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Tally:
+    """Counts of (update, block) pairs over some rounds."""
+
+    received: int = 0
+    sent: int = 0
+    accepted: int = 0
+    accepted_sent: int = 0
+    rejected: int = 0
+    turned: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Add another tally's counts to this one's."""
+        self.received += other.received
+        self.sent += other.sent
+        self.accepted += other.accepted
+        self.accepted_sent += other.accepted_sent
+        self.rejected += other.rejected
+        self.turned += other.turned
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted pairs among received ones, skipped blocks in the denominator; None without updates."""
+        return self.accepted / self.received if self.received else None

@@ -1,0 +1,63 @@
+"""What attacks do to asynchronous training on the digits, with fixed seeds: the behaviour behind Figures 5 and 6."""
+
+import pytest
+
+from hpcps.records.lines import read_lines
+from hpcps.records.run_directory import RunDirectory
+from hpcps.runtime.inprocess import run_in_process
+from hpcps.spec.validate import validate
+
+ATTACKS = {
+    "none": {"kind": "none"},
+    "negative 6": {"kind": "negative", "scale": 6.0, "rate": 0.2},
+    "random 1": {"kind": "random", "scale": 1.0, "rate": 0.2},
+}
+
+
+def accuracy(folder, rule, attack):
+    run, problems = validate(
+        {
+            "name": "digits",
+            "topology": {"servers": 1, "validators": 1, "workers": 8},
+            "model": {"name": "mlp"},
+            "data": {"name": "digits"},
+            "train": {
+                "mode": "async",
+                "epochs": 40,
+                "batch_size": 16,
+                "local_steps": 4,
+                "optimizer": {"lr": 0.1},
+                "lr_decay": {"epochs": [20, 30]},
+                "lr_scale": "sqrt_workers",
+            },
+            "asynchronous": {
+                "proximal": {"worker": 0.2, "validator": 0.2},
+                "alpha_decay": {"epochs": [20, 30]},
+            },
+            "communication": {"skip_rate": 0.2},
+            "validation": {"rule": {"kind": rule}},
+            "attack": ATTACKS[attack],
+        }
+    )
+    assert run is not None, problems
+    directory = RunDirectory(folder)
+    directory.create({"run_id": "digits"})
+    run_in_process(run, "digits", directory)
+    lines = read_lines(folder / "records/validator-0.jsonl").lines
+    return 100 * [line["accuracy"] for line in lines if line["event"] == "evaluation"][-1]
+
+
+@pytest.fixture(scope="module")
+def unattacked(tmp_path_factory):
+    return accuracy(tmp_path_factory.mktemp("none"), "zeno++", "none")
+
+
+def test_training_succeeds_without_an_attack(tmp_path, unattacked):
+    assert unattacked > 94
+    assert accuracy(tmp_path, "naive_async", "none") > 94
+
+
+@pytest.mark.parametrize(("attack", "ruined"), [("negative 6", 30), ("random 1", 75)])
+def test_zeno_plus_plus_holds_where_naive_async_falls(tmp_path, unattacked, attack, ruined):
+    assert accuracy(tmp_path / "naive", "naive_async", attack) <= ruined
+    assert accuracy(tmp_path / "zeno", "zeno++", attack) >= unattacked - 3

@@ -1,0 +1,86 @@
+"""Invariants under stress, in process and over real MPI: see `Counter` for what the workers check in every model."""
+
+import shutil
+import subprocess
+import sys
+from collections import Counter as Counts
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stress import FEW, MANY, learner, stressed
+from toy_learners import Played, everyone, play
+
+DELAY = {"kind": "lognormal", "median": 1.0, "sigma": 1.5}
+HERE = Path(__file__).parent
+
+
+def check(played, run, blocks):
+    """Every update was applied exactly once, everywhere at the same place, or rejected with a reason."""
+    topology = run.topology
+    logs = [played.lines(f"server-{s}", "applied") for s in range(topology.servers)]
+    same = ("entry", "version", "kind", "submitter", "number", "reader", "request")
+    for log in logs[1:]:
+        assert [[line[key] for key in same] for line in log] == [[line[key] for key in same] for line in logs[0]]
+    log = logs[0]
+    assert [line["entry"] for line in log] == list(range(1, len(log) + 1))
+    assert log[-1]["kind"] == "stop"
+    changes = [line for line in log if "staleness" in line]
+    assert [line["version"] for line in changes] == list(range(1, len(changes) + 1))
+    assert all(a["version"] <= b["version"] for a, b in pairwise(log))
+    assert all(line["staleness"] >= 0 for line in changes)
+    answered = Counts((line["reader"], line["request"]) for line in log)
+    assert set(answered.values()) == {1}, "an answer each"
+    applied = Counts(line["reader"] for line in changes)
+    judges = [f"validator-{v}" for v in range(topology.validators)] or ["server-0"]
+    rejected = Counts(line["sender"] for judge in judges for line in played.lines(judge, "rejected"))
+    for k in range(topology.workers):
+        sent = sum(line["participated"] for line in played.lines(f"worker-{k}", "round"))
+        handled = sum(line["reader"] == f"worker-{k}" and line["kind"] != "stop" for line in log)
+        assert sent - 1 <= handled <= sent, "all but one that was under way at the end"
+        # A worker's last update may have been judged and be on its way to servers that have stopped.
+        unapplied = handled - applied[f"worker-{k}"] if topology.validators else rejected[f"worker-{k}"]
+        assert unapplied <= rejected[f"worker-{k}"] <= unapplied + 1
+        assert handled > len(changes) / topology.workers / 4, "starved"
+    counts = played.model.reshape(blocks, topology.workers)
+    assert (counts == counts[0]).all()
+    reasons = {line["reason"] for judge in judges for line in played.lines(judge, "rejected")}
+    assert reasons <= {"not finite"}
+    return len(changes)
+
+
+SHAPES = [(1, 1, 4), (3, 2, 7), (2, 3, 9), (1, 0, 3), (3, 0, 5)]
+
+
+@pytest.mark.parametrize("per_refresh", ["share", "queued"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_in_process_with_random_delays(tmp_path, shape, per_refresh):
+    run = stressed(*shape, 150, per_refresh, DELAY)
+    played = play(tmp_path, run, {peer: learner(run, peer, FEW) for peer in everyone(run) if peer.role != "server"})
+    assert check(played, run, FEW) > 40
+
+
+def test_in_process_is_deterministic(tmp_path):
+    run = stressed(3, 2, 7, 30, "queued", DELAY)
+    logs = []
+    for name in ("one", "other"):
+        made = {peer: learner(run, peer, FEW) for peer in everyone(run) if peer.role != "server"}
+        played = play(tmp_path / name, run, made)
+        logs.append([{key: line[key] for key in line if key != "time"} for line in played.log])
+    assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 7), (2, 0, 4)], ids=str)
+def test_over_mpi_with_random_delays(tmp_path, shape):
+    mpirun = Path(sys.executable).with_name("mpirun")
+    launcher = str(mpirun) if mpirun.exists() else shutil.which("mpirun")
+    if launcher is None:
+        pytest.skip("there is no mpirun")
+    command = [launcher, "-n", str(sum(shape)), sys.executable, "-m", "mpi4py", str(HERE / "stress.py"), str(tmp_path)]
+    done = subprocess.run([*command, *map(str, shape), "150", "queued"], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    run = stressed(*shape, 150, "queued", DELAY)
+    updates = check(Played(tmp_path, run), run, MANY)
+    assert updates > 150
+    assert np.isfinite(Played(tmp_path, run).model).all()

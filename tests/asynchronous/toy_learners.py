@@ -1,0 +1,167 @@
+"""Learners without a framework, on which every step can be computed by hand, and a run of them in process."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from hpcps.layout import Layout
+from hpcps.messages import Peer
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.runtime.casting import make_role, make_trainee
+from hpcps.runtime.inprocess import VirtualClock, take_turns
+from hpcps.runtime.node import Node
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Evaluation, Progress
+from hpcps.transport.inproc import Exchange
+
+
+class Toy:
+    """What the learners share: a flat model, and epochs of `steps_per_epoch` steps."""
+
+    device = "cpu"
+    batch_size = 1
+    learning_rate = 0.5
+    statistics = np.zeros(0, np.float32)
+
+    def __init__(self, layout, steps_per_epoch=1):
+        self.layout = layout
+        self.steps_per_epoch = steps_per_epoch
+        self.steps_done = 0
+        self.x = np.zeros(layout.size, np.float32)
+        self.calls = []
+        self.went = []
+
+    def copy_to(self, out):
+        out[:] = self.x
+
+    def copy_from(self, values):
+        self.x[:] = values
+
+    def train(self, steps, *, anchor=None, pull=0.0, epoch=None):
+        self.calls.append(epoch)
+        for _ in range(steps):
+            self.step()
+            if pull:
+                self.x += np.float32(pull) * (anchor - self.x)
+            self.steps_done += 1
+            self.went.append(float(self.x[0]))
+        return Progress(steps, steps, 0.0, 0)
+
+    def observe(self, steps):
+        self.steps_done += steps
+        return Progress(steps, steps, 0.0, 0)
+
+    def evaluate(self):
+        return Evaluation(1, 0.0, float(np.clip(self.x[0], 0, 100)) / 100, True)
+
+    def load_statistics(self, values):
+        pass
+
+    def reestimate_statistics(self):
+        pass
+
+
+class Quadratic(Toy):
+    """Minimises |x - target|^2 / 2 with learning rate 0.5: each step halves the distance."""
+
+    def __init__(self, layout, target, **more):
+        super().__init__(layout, **more)
+        self.target = np.float32(target)
+
+    def step(self):
+        self.x += np.float32(self.learning_rate) * (self.target - self.x)
+
+
+class Counter(Toy):
+    """Adds 1 to its own coordinate in every block, so that the model tells whose updates it holds.
+
+    With alpha = 1 and nothing skipped a model is torn if its blocks differ, and lacks the worker's own update if the
+    worker's coordinate is not the number of its updates.
+    """
+
+    def __init__(self, worker, workers, blocks, poison=0.0, **more):
+        super().__init__(Layout.of([(f"b{b}", (workers,)) for b in range(blocks)]), **more)
+        self.worker, self.shape = worker, (blocks, workers)
+        self.poison, self.rng = poison, np.random.default_rng(worker or 0)
+        self.expected = 0
+        self.started = False
+        self.pending = 0
+        self.models = 0
+
+    def copy_from(self, values):
+        super().copy_from(values)
+        counts = values.reshape(self.shape)
+        assert (counts == counts[0]).all(), f"a torn model: {counts}"
+        assert (counts == counts.astype(int)).all()
+        if self.worker is not None and self.started:
+            self.expected += self.pending
+            assert counts[0, self.worker] == self.expected, (self.worker, counts[0], self.expected)
+        self.started = True
+        self.pending = 0
+        self.models += 1
+
+    def step(self):
+        if self.worker is not None:
+            if self.rng.random() < self.poison:
+                self.x[:] = np.nan
+            else:
+                self.x.reshape(self.shape)[:, self.worker] += 1
+            self.pending = 0 if np.isnan(self.x).any() else self.pending + 1
+
+
+def spec(rule, *, servers=1, validators=1, workers=2, epochs=2, **tables):
+    run = {
+        "name": "toy",
+        "topology": {"servers": servers, "validators": validators, "workers": workers},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits"},
+        "train": {"mode": "async", "epochs": epochs},
+        "validation": {"rule": rule if isinstance(rule, dict) else {"kind": rule}},
+    }
+    for table, values in tables.items():
+        run[table] = {**run.get(table, {}), **values}
+    return Run.model_validate(run)
+
+
+def everyone(run):
+    topology = run.topology
+    peers = [Peer("worker", k) for k in range(topology.workers)]
+    peers += [Peer("validator", v) for v in range(topology.validators)]
+    return peers + [Peer("server", s) for s in range(topology.servers)]
+
+
+class Played:
+    """A finished run: its records by process, and its final model."""
+
+    def __init__(self, path, run):
+        self.records = {
+            file.stem: [json.loads(line) for line in file.read_text().splitlines()]
+            for file in Path(path, "records").glob("*.jsonl")
+        }
+        shards = [np.load(Path(path, f"final/server-{s}.npy")) for s in range(run.topology.servers)]
+        self.model = np.concatenate(shards)
+
+    def lines(self, process, event):
+        return [line for line in self.records[process] if line["event"] == event]
+
+    @property
+    def log(self):
+        return self.lines("server-0", "applied")
+
+
+def play(path, run, learners, change=None):
+    """Run roles with these learners (by peer) in process; `change` may wrap an endpoint."""
+    directory, exchange, clock = RunDirectory(Path(path)), Exchange(), VirtualClock()
+    directory.create({"run_id": "toy"})
+    nodes = []
+    for peer in everyone(run):
+        transport = exchange.endpoint(peer)
+        if change:
+            transport = change(peer, transport)
+        role = make_role(run, "toy", peer) if peer.role == "server" else make_trainee(run, "toy", peer, learners[peer])
+        record = RecordWriter(directory.path, "toy", peer.role, peer.index, "here")
+        nodes.append(Node(role, transport, record, directory, clock=clock))
+    take_turns(nodes, directory, clock)
+    return Played(path, run)
