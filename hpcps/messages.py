@@ -112,6 +112,11 @@ class Message:
         """The size of the payload."""
         return 0 if self.payload is None else self.payload.nbytes
 
+    @property
+    def values(self) -> Vector:
+        """The payload; an empty one (a shard of a model with fewer elements than servers, say) never travels."""
+        return np.zeros(0, np.float32) if self.payload is None else self.payload
+
     def header(self) -> bytes:
         """Encode everything but the payload."""
         note = json.dumps(self.note, separators=(",", ":")).encode() if self.note else b""

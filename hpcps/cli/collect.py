@@ -31,12 +31,16 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def handle(args: argparse.Namespace) -> int:
     """Collect, write the tables, and say what was found."""
     from hpcps.figures.publish import write_tables
-    from hpcps.records.collect import collect
+    from hpcps.errors import RunError
+    from hpcps.records.collect import EVENTS, collect
     from hpcps.records.locate import locate
     from hpcps.records.provenance import write_provenance
 
+    events = args.events.split(",") if args.events else None
+    if unknown := sorted(set(events or ()) - set(EVENTS)):
+        raise RunError(f"--events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
     place = locate(args.experiment, args.results, Path("experiments"))
-    collected = collect(place.results, place.points, args.events.split(",") if args.events else None)
+    collected = collect(place.results, place.points, events)
     accuracies = write_tables(collected.table, place.results)
     write_provenance(place.results, [run.run_id for run in collected.runs])
     print(report(collected.runs))

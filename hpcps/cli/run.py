@@ -55,6 +55,17 @@ def handle(args: argparse.Namespace) -> int:
     if not left:
         return 0
     _check(left, args.results)
+    # The claims hold as long as these files are open: to the end of this function.
+    claims = {} if args.dry_run else {point.run_id: _directory(point, args.results).claim() for point in left}
+    busy = [point for point in left if not args.dry_run and claims[point.run_id] is None]
+    if busy:
+        names = ", ".join(f"{point.run_id} ({point.label})" for point in busy)
+        print(f"{experiment.name}: another hpcps plays {names}: left to it", flush=True)
+        # It may have finished one since we looked.
+        left = [point for point in left if point not in busy]
+    left = [point for point in left if not (args.resume and _done(point, args.results))]
+    if not left:
+        return 0
     here = [point for point in left if point.run.transport.kind == "inproc"]
     there = [point for point in left if point.run.transport.kind == "mpi"]
     launches: Sequence[Launch] = ()

@@ -50,7 +50,10 @@ def site_of(args: argparse.Namespace, dialect: str | None = None) -> Site:
         dialect: write for this one, whatever launcher is here.
     """
     hosts = read_hostfile(args.hostfile, args.hostfile_style) if args.hostfile else None
-    options = shlex.split(args.mpirun_options)
+    try:
+        options = shlex.split(args.mpirun_options)
+    except ValueError as error:
+        raise LaunchError(f"--mpirun-options {args.mpirun_options!r}: {error}") from error
     if dialect is None:
         mpi = detect_mpi(args.mpirun)
         return Site(mpi.dialect, mpi.mpirun, hosts, args.hostfile, options)

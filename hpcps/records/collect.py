@@ -22,6 +22,10 @@ _TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged")
 """What an evaluation's row has in addition."""
 
 
+EVENTS = ("start", "round", "applied", "evaluation", "rejected", "diverged", "waiting", "end")
+"""What the lines of a record may say."""
+
+
 @dataclass(frozen=True)
 class CollectedRun:
     """What was found of one run.

@@ -46,6 +46,11 @@ def locate(text: str, results: Path, experiments: Path) -> Place:
     names = sorted({p.name for p in results.glob("*") if p.is_dir()} | {p.stem for p in experiments.glob("*.toml")})
     meant = [text] if text in names else [name for name in names if name.startswith(text)]
     if len(meant) == 1:
+        file = experiments / f"{meant[0]}.toml"
+        if file.is_file() and not (results / meant[0]).is_dir():
+            # A file may give its experiment another name than its own.
+            name, points = _load(file)
+            return Place(results / name, points)
         return _place(results / meant[0], experiments)
     if meant:
         raise RunError(f"{text!r} may be any of {', '.join(meant)}: say more of the name")

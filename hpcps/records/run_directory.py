@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +105,31 @@ class RunDirectory:
                 probe.unlink(missing_ok=True)
         except OSError as error:
             raise _unwritable(self.path, error) from error
+
+    def claim(self) -> BinaryIO | None:
+        """Reserve the run for this process, for as long as the file that is returned stays open.
+
+        Two jobs that play one run would mix their records. Where the file system knows no locks nobody is refused.
+
+        Returns:
+            The open lock file; None if another process has it.
+
+        Raises:
+            RunError: the folder cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = (self.path / ".lock").open("ab")
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError:  # no locks here
+            pass
+        return file
 
     def write_provenance(self, facts: Mapping[str, object], uncommitted: str = "") -> None:
         """Write `provenance.json`, and `uncommitted.diff` beside it if the code differs from its commit."""

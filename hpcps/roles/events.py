@@ -108,6 +108,11 @@ class Role(Protocol):
     peer: Peer
     round: int
 
+    @property
+    def device(self) -> str:
+        """Where it computes, such as `cpu` or `cuda:0`."""
+        ...
+
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event; effects are carried out in order, as they are yielded."""
         ...

@@ -29,3 +29,8 @@ class Tally:
     def acceptance_rate(self) -> float | None:
         """Accepted pairs among received ones, skipped blocks in the denominator; None without updates."""
         return self.accepted / self.received if self.received else None
+
+    @property
+    def acceptance_rate_sent(self) -> float | None:
+        """Accepted pairs among those that were sent and finite; None if none was."""
+        return self.accepted_sent / self.sent if self.sent else None

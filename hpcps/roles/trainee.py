@@ -52,6 +52,11 @@ class Trainee(ABC):
         self._evaluating = False
         self._evaluated = 0
 
+    @property
+    def device(self) -> str:
+        """Where its learner computes."""
+        return self._learner.device
+
     @abstractmethod
     def adopt(self) -> None:
         """Begin the round from the model in the inbox: set `_base` and the learner's parameters."""

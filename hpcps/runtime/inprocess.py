@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
-from hpcps.errors import RunError
+from hpcps.errors import HpcpsError, RunError
 from hpcps.messages import Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
@@ -35,8 +35,12 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
         for peer in peers:
             record = RecordWriter(directory.path, run_id, peer.role, peer.index, socket.gethostname())
             stack.enter_context(record)
-            record.write("start", transport="inproc", threads=run.train.threads)
-            role = make_role(run, run_id, peer)
+            try:
+                role = make_role(run, run_id, peer)
+            except HpcpsError as error:
+                directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
+                raise
+            record.write("start", transport="inproc", threads=run.train.threads, device=role.device)
             nodes.append(Node(role, exchange.endpoint(peer), record, directory, clock=clock))
         try:
             take_turns(nodes, directory, clock)

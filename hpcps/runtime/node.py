@@ -91,18 +91,19 @@ class Node:
 
     def step(self) -> bool:
         """Handle one event, if there is one; say whether there was."""
+        self._stopwatch.enter()
         if not self._queue:
             self.phase = "exchange"
             event = self._next()
             if event is None:
                 slowed = self._later is not None and isinstance(self._later[1], Computed)
                 self.phase = "train" if slowed else "wait"
-                self._stopwatch.charge(self.phase)
+                self._stopwatch.leave(self.phase)
                 return False
             self._queue.append(event)
         for effect in self._role.handle(self._queue.popleft()):
             self._execute(effect)
-        self._stopwatch.charge("exchange")
+        self._stopwatch.leave("exchange")
         return True
 
     @property

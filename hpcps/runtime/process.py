@@ -20,7 +20,7 @@ from hpcps.errors import HpcpsError
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.verify import problems
 from hpcps.messages import Peer
-from hpcps.records.provenance import provenance, source_state
+from hpcps.records.provenance import machine, provenance, source_state
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.cast import Cast
@@ -122,7 +122,14 @@ def _perform(role: Role, part: _Part, transport: MpiTransport) -> bool:
     try:
         with RecordWriter(part.directory.path, part.planned.run_id, me.role, me.index, part.host) as record:
             record.write(
-                "start", pid=os.getpid(), rank=me.rank, transport="mpi", threads=part.run.train.threads, gpu=me.gpu
+                "start",
+                pid=os.getpid(),
+                rank=me.rank,
+                transport="mpi",
+                threads=part.run.train.threads,
+                device=role.device,
+                gpu=me.gpu,
+                cpu_model=machine()["cpu"],
             )
             slowdown = part.run.heterogeneity.slowdown(me.role, me.index)
             node = Node(role, transport, record, part.directory, slowdown=slowdown)

@@ -9,12 +9,28 @@ _COLUMN = {"train": "compute", "evaluate": "evaluate", "combine": "combine", "pa
 
 
 class Stopwatch:
-    """Splits wall time into compute, evaluate, combine, exchange and wait, and counts the process's CPU seconds."""
+    """Splits wall time into compute, evaluate, combine, exchange and wait; counts the CPU seconds of a role's turns."""
 
     def __init__(self) -> None:
         self._spent = dict.fromkeys(("compute", "evaluate", "combine", "exchange", "wait"), 0.0)
         self._mark = time.perf_counter()
-        self._cpu = time.process_time()
+        self._cpu = 0.0
+        self._cpu_mark = time.process_time()
+
+    def enter(self) -> None:
+        """Begin a turn of the role: what passed since its last one was waiting, and other roles' CPU time."""
+        self.charge("wait")
+        self._cpu_mark = time.process_time()
+
+    def leave(self, task: str) -> None:
+        """End the turn."""
+        self.charge(task)
+        self._count_cpu()
+
+    def _count_cpu(self) -> None:
+        now = time.process_time()
+        self._cpu += now - self._cpu_mark
+        self._cpu_mark = now
 
     def charge(self, task: str) -> None:
         """Add the time since the last charge to a task (`wait` and `exchange` are their own columns)."""
@@ -24,9 +40,9 @@ class Stopwatch:
 
     def take(self) -> dict[str, float]:
         """Return the seconds per column since the last take, and begin anew."""
-        cpu = time.process_time()
+        self._count_cpu()
         taken = {column: round(seconds, 6) for column, seconds in self._spent.items()}
-        taken["cpu"] = round(cpu - self._cpu, 6)
-        self._cpu = cpu
+        taken["cpu"] = round(self._cpu, 6)
+        self._cpu = 0.0
         self._spent = dict.fromkeys(self._spent, 0.0)
         return taken

@@ -28,6 +28,9 @@ fi
 
 arguments=("$EXPERIMENT" --hostfile "${PBS_NODEFILE:?PBS gives a job its hosts in it}")
 only=${ONLY:-}
+# Some versions of qsub pass the inner quotes of -v "ONLY='0,3'" on.
+only=${only#\'}
+only=${only%\'}
 if [ -n "${PBS_ARRAY_INDEX:-}" ]; then
   if [ -n "$only" ]; then
     echo "ONLY and -J both choose points: give one of them" >&2

@@ -38,6 +38,11 @@ class Server:
         self._shard: Shard | None = None
         self._diverged = False
 
+    @property
+    def device(self) -> str:
+        """A server adds up on the CPU."""
+        return "cpu"
+
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         match event:

@@ -130,6 +130,9 @@ class Validator(AsyncTrainee):
         fields: dict[str, object] = {
             "acceptance_rate_epoch": self._since_evaluation.acceptance_rate,
             "acceptance_rate_cumulative": self._since_start.acceptance_rate,
+            "acceptance_rate_sent_epoch": self._since_evaluation.acceptance_rate_sent,
+            "acceptance_rate_sent_cumulative": self._since_start.acceptance_rate_sent,
+            "rejected_blocks_cumulative": self._since_start.rejected,
         }
         self._since_evaluation = Tally()
         return fields

@@ -41,6 +41,11 @@ class Server:
         self._diverged = False
         self._applying = False
 
+    @property
+    def device(self) -> str:
+        """A server adds up on the CPU."""
+        return "cpu"
+
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         match event:
@@ -69,7 +74,7 @@ class Server:
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take the initial weights from the chief and begin."""
-        if source != self._cast.chief or message.kind is not Kind.INIT or message.payload is None:
+        if source != self._cast.chief or message.kind is not Kind.INIT:
             expected = f"waits for the initial model from {self._cast.chief}"
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
         whole = Layout.from_json(message.note["layout"])
@@ -78,7 +83,7 @@ class Server:
         if reason:
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
         self._layout = whole.restrict(start, stop)
-        self._model = message.payload.copy()
+        self._model = message.values.copy()
         self._course = Course(
             self._run.train.epochs,
             message.note["steps_per_epoch"],
@@ -120,8 +125,7 @@ class Server:
         if reason:
             yield from self._refuse(source, reason)
             return
-        assert message.payload is not None
-        combined = message.payload.copy()
+        combined = message.values.copy()
         bad = screen(combined[None, :], np.ones((1, len(self._layout.blocks)), np.bool_), self._layout)[0]
         if bad.any():
             yield not_finite(source, bad)
