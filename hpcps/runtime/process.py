@@ -224,4 +224,4 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _overhear(number: int, frame: FrameType | None) -> None:
-    """Go on. (Not SIG_IGN: Python complains aloud of a signal that comes just before that.)"""
+    """Go on; it is no SIG_IGN, as Python complains aloud of a signal that comes just before one."""
