@@ -51,7 +51,8 @@ check: $(VENV)/.dev
 	$(BIN)/shellcheck -x launcher/pbs/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
 
 unit: $(VENV)/.dev $(ENVIRONMENTS)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi
+	$(BIN)/python -m pytest tests/faults
 
 # pytest-mpi under a deadline: with mpi4py's -m, one failing rank ends all of them.
 mpi: $(VENV)/.dev

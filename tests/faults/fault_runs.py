@@ -18,7 +18,7 @@ from hpcps.records.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 HPCPS = (sys.executable, "-m", "hpcps")
-SOON = 15.0
+SOON = 40.0
 """Seconds within which everything has ended, on a busy machine too."""
 MIDDLE = 5
 """The round at which runs are disturbed."""
