@@ -30,8 +30,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def handle(args: argparse.Namespace) -> int:
     """Collect, write the tables, and say what was found."""
-    from hpcps.figures.publish import write_tables
     from hpcps.errors import RunError
+    from hpcps.figures.publish import write_tables
     from hpcps.records.collect import EVENTS, collect
     from hpcps.records.locate import locate
     from hpcps.records.provenance import write_provenance
