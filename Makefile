@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := hpcps launcher tests
+SOURCES := hpcps launcher tests notebooks
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help demo test check unit mpi notebooks schema clean
@@ -48,10 +48,10 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/shellcheck launcher/pbs/*.sh tests/*.sh .ci/run
+	$(BIN)/shellcheck -x launcher/pbs/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
 
 unit: $(VENV)/.dev $(ENVIRONMENTS)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 # pytest-mpi under a deadline: with mpi4py's -m, one failing rank ends all of them.
 mpi: $(VENV)/.dev

@@ -17,7 +17,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "collect",
         help="make one table of an experiment's records",
         description="Collect the records of all runs of an experiment, finished or not, in results/NAME/table.parquet, "
-        "and the final accuracies in final_accuracy.md and final_accuracy.csv beside it.",
+        "with the final accuracies in final_accuracy.md and final_accuracy.csv and where each run comes from in "
+        "provenance.json beside it.",
     )
     parser.add_argument("experiment", help="experiment file, results folder, name, or the beginning of the name")
     parser.add_argument(
@@ -32,10 +33,12 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.figures.publish import write_tables
     from hpcps.records.collect import collect
     from hpcps.records.locate import locate
+    from hpcps.records.provenance import write_provenance
 
     place = locate(args.experiment, args.results, Path("experiments"))
     collected = collect(place.results, place.points, args.events.split(",") if args.events else None)
     accuracies = write_tables(collected.table, place.results)
+    write_provenance(place.results, [run.run_id for run in collected.runs])
     print(report(collected.runs))
     table = place.results / "table.parquet"
     print(f"wrote {table} ({len(collected.table)} rows, {table.stat().st_size / 1e6:.2f} MB)")

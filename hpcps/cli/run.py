@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcps.errors import RunError
 from hpcps.launch.configgen import add_site_arguments, site_of
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
 from hpcps.records.run_directory import RunDirectory
@@ -47,7 +48,7 @@ def handle(args: argparse.Namespace) -> int:
     """Play what is left to play; return 0, or the exit status of the launch that failed."""
     experiment = load_experiment(args.file, args.overrides)
     points = select(experiment.points, args.only)
-    left = [point for point in points if not (args.resume and _directory(point, args.results).done)]
+    left = [point for point in points if not (args.resume and _done(point, args.results))]
     if len(left) < len(points):
         done = len(points) - len(left)
         print(f"{experiment.name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
@@ -67,7 +68,7 @@ def handle(args: argparse.Namespace) -> int:
         return _show(here, launches, args.results)
     # Runs that are played again start from nothing: a stale DONE must not outlive a failure.
     for point in left:
-        (_directory(point, args.results).path / "DONE").unlink(missing_ok=True)
+        _forget(_directory(point, args.results))
     from hpcps.cli.progress import ProgressDisplay
 
     with ProgressDisplay([_directory(point, args.results).path for point in left], sys.stdout) as display:
@@ -78,13 +79,34 @@ def _directory(point: Point, results: Path) -> RunDirectory:
     return RunDirectory(run_folder(point, results))
 
 
+def _done(point: Point, results: Path) -> bool:
+    try:
+        return _directory(point, results).done
+    except OSError:  # Not readable, say: `_check` finds out what is wrong.
+        return False
+
+
+def _forget(directory: RunDirectory) -> None:
+    try:
+        (directory.path / "DONE").unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(
+            f"{directory.path} cannot be played again: its DONE cannot be removed, {error.strerror}"
+        ) from error
+
+
 def _check(points: Sequence[Point], results: Path) -> None:
     """Find out before anything is started whether results can be written and data can be read."""
+    import numpy as np
+
     from hpcps.training.data import open_data
 
     RunDirectory(results.absolute() / points[0].run.name).check_writable()
     for data in {point.run.data.model_dump_json(): point.run.data for point in points}.values():
-        open_data(data)
+        opened = open_data(data)
+        for part in (opened.train, opened.test):
+            part.labels()
+            part.read(np.zeros(1, np.int64))
 
 
 def _show(here: Sequence[Point], launches: Sequence[Launch], results: Path) -> int:
@@ -136,6 +158,9 @@ def _play_here(points: Sequence[Point], results: Path, display: ProgressDisplay)
                 provenance(sys.argv, code) | {"seed": point.run.seed, "host": socket.gethostname()}, code.uncommitted
             )
             run_in_process(point.run, point.run_id, directory)
+    except RunError as error:
+        display.say(f"hpcps: run {point.run_id} ({point.label}): {error}")
+        return 1
     finally:
         finished.set()
         follower.join()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcps.errors import HpcpsError, LaunchError
-from hpcps.launch.detect import detect_mpi, find_mpirun
+from hpcps.launch.detect import detect_mpi
 from hpcps.launch.dialects import DIALECTS
 from hpcps.launch.hostfile import STYLES, read_hostfile
 from hpcps.launch.prepare import Site, prepare, run_folder
@@ -54,7 +54,16 @@ def site_of(args: argparse.Namespace, dialect: str | None = None) -> Site:
     if dialect is None:
         mpi = detect_mpi(args.mpirun)
         return Site(mpi.dialect, mpi.mpirun, hosts, args.hostfile, options)
-    return Site(dialect, args.mpirun or find_mpirun() or Path("mpirun"), hosts, args.hostfile, options)
+    return Site(dialect, args.mpirun or _launcher_of(dialect), hosts, args.hostfile, options)
+
+
+def _launcher_of(dialect: str) -> Path:
+    """Return the launcher here if it speaks the dialect, else `mpirun`, for the machine where it does."""
+    try:
+        mpi = detect_mpi()
+    except LaunchError:
+        return Path("mpirun")
+    return mpi.mpirun if mpi.dialect == dialect else Path("mpirun")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

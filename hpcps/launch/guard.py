@@ -58,6 +58,10 @@ def _prctl(option: int, value: int) -> None:
 
 def _watch(child: int, name: str) -> None:
     """Wait for the child, report its death and die of the same."""
+    if _parent_name().startswith("hydra"):
+        # Hydra gives every rank a session of its own, so a batch system that ends the sessions it knows (those of the
+        # proxies) would leave the ranks behind. Other launchers may fork from threads, whose end would count as theirs.
+        tie_to_parent(signal.SIGKILL)
 
     def forward(number: int, frame: FrameType | None) -> None:
         os.kill(child, number)
@@ -72,6 +76,14 @@ def _watch(child: int, name: str) -> None:
     if status < 0:
         _die_of(-status)
     os._exit(status)
+
+
+def _parent_name() -> str:
+    try:
+        with open(f"/proc/{os.getppid()}/comm") as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _describe(number: int) -> str:

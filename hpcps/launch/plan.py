@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,8 @@ class Plan:
         except OSError as error:
             raise LaunchError(f"the plan cannot be written to {path}: {error.strerror}") from error
         finally:
-            beside.unlink(missing_ok=True)
+            with suppress(OSError):
+                beside.unlink()
 
     @classmethod
     def read(cls, path: Path) -> Plan:

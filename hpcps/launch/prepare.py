@@ -80,7 +80,7 @@ def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site
             python=Path(sys.executable),
             variables=_variables(run.train.threads, os.environ),
             options=site.options,
-            agent=remote_agent() if _elsewhere(site.hosts) else None,
+            agent=remote_agent() if site.hosts else None,
         )
         launches.append(render(site.dialect, job))
     return tuple(launches)
@@ -124,10 +124,6 @@ def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
     if data := environment.get("HPCPS_DATA"):
         variables["HPCPS_DATA"] = str(_absolute(Path(data)))
     return variables
-
-
-def _elsewhere(hosts: Sequence[Host] | None) -> bool:
-    return hosts is not None and len(hosts) > 1
 
 
 def _absolute(path: Path) -> Path:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import queue
-import re
 import signal
 import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +17,12 @@ from types import FrameType
 from typing import IO
 
 from hpcps.errors import LaunchError
+from hpcps.launch.cause import Death, find_cause, last_lines, read_death
 from hpcps.launch.dialects import Launch
 from hpcps.launch.guard import adopt_orphans, tie_to_parent
 from hpcps.launch.plan import PlannedRun
-from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import Failure, RunDirectory
 
-# What the guard of a rank prints.
-_DEATH = re.compile(r"hpcps: (\w+)-(\d+) \(pid (\d+)\) on (\S+) (was killed by signal .+|exited with status \d+)")
 # Seconds that ranks may outlive their launcher.
 _LINGER = 2.0
 _LAST_LINES = 5
@@ -79,39 +76,46 @@ def supervise(
     Raises:
         LaunchError: the launcher cannot be started.
     """
-    known = {_identity(failure) for run in launch.job.plan.runs for failure in _directory(run).failures}
-    others = _children()
-    adopt_orphans(True)
-    process = _start(launch)
-    assert process.stdout is not None
+    known = {failure for run in launch.job.plan.runs for failure in _directory(run).failures}
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
-    reader.start()
     tail: deque[str] = deque(maxlen=_OUTPUT_LINES)
-    deaths: list[re.Match[str]] = []
+    deaths: list[Death] = []
 
     def drain() -> None:
         while not lines.empty():
             line = lines.get()
-            if death := _DEATH.search(line):
+            if death := read_death(line):
                 deaths.append(death)
             elif line.strip():
                 tail.append(line)
-                on_output(line)
+                # A launcher that is told to end complains of processes that do.
+                if not stops:
+                    on_output(line)
 
     with _stops() as stops:
+        others = _children()
+        process = _start(launch)
+        adopt_orphans(True)
+        assert process.stdout is not None
+        reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+        reader.start()
         deadline: float | None = None
-        while _running(process, tick):
-            drain()
-            on_tick()
-            if stops and deadline is None:
-                deadline = time.monotonic() + grace
-                _signal(process, signal.SIGTERM)
-            if deadline is not None and time.monotonic() > deadline:
-                break
-        _clean_up(process, others)
-    adopt_orphans(False)
+        try:
+            while _running(process, tick):
+                drain()
+                on_tick()
+                if stops and deadline is None:
+                    deadline = time.monotonic() + grace
+                    # Intel's mpirun is a script, which would not pass it on.
+                    _signal_group(process, signal.SIGTERM)
+                if deadline is not None and time.monotonic() > deadline:
+                    break
+        finally:
+            _clean_up(process, others)
+            adopt_orphans(False)
     reader.join(timeout=1.0)
+    if not reader.is_alive():
+        process.stdout.close()
     drain()
     on_tick()
     if stops:
@@ -158,7 +162,9 @@ def _stops() -> Iterator[list[signal.Signals]]:
         stops.append(signal.Signals(number))
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, note) for number in numbers}
+    # What is ignored (by nohup, say) stays ignored.
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in heeded}
     try:
         yield stops
     finally:
@@ -175,9 +181,9 @@ def _running(process: subprocess.Popen[str], seconds: float) -> bool:
     return False
 
 
-def _signal(process: subprocess.Popen[str], number: signal.Signals) -> None:
+def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        process.send_signal(number)
+        os.killpg(process.pid, number)
 
 
 def _clean_up(process: subprocess.Popen[str], others: set[int]) -> None:
@@ -188,8 +194,7 @@ def _clean_up(process: subprocess.Popen[str], others: set[int]) -> None:
         others: children of ours that have nothing to do with it.
     """
     if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _signal_group(process, signal.SIGKILL)
         process.wait()
     deadline = time.monotonic() + _LINGER
     while orphans := _children() - others:
@@ -213,53 +218,19 @@ def _children() -> set[int]:
 
 
 def _explain(
-    launch: Launch, status: int, deaths: list[re.Match[str]], tail: deque[str], known: set[tuple[object, ...]]
+    launch: Launch, status: int, deaths: Sequence[Death], tail: Sequence[str], known: Collection[Failure]
 ) -> Outcome:
-    """Find out who failed first, in which run, and note it in that run's folder if nobody has."""
+    """Say in which run it failed and, if anybody knows, who did."""
+    said = tuple(tail)[-_LAST_LINES:]
     run = next((run for run in launch.job.plan.runs if not _directory(run).done), None)
     if run is None:
-        return Outcome(status, last_lines=tuple(tail)[-_LAST_LINES:])
-    directory = _directory(run)
-    failures = [failure for failure in directory.failures if _identity(failure) not in known]
-    reported = {(failure.role, failure.index) for failure in failures}
-    # A process that could not even report was killed, and comes first: others fail because it is gone.
-    for role, index, _, host, end in reversed([death.groups() for death in deaths]):
-        if (role, int(index)) not in reported:
-            round, phase = _last_seen(directory.path, role, int(index))
-            error = f"the process {end}"
-            failures.insert(0, Failure(time.time(), role, int(index), host, round, phase, error))
-            if directory.path.is_dir():
-                directory.fail(role, int(index), host, round, phase, error)
-    failure = next(iter(failures), None)
-    if failure is None:
-        return Outcome(status, run=run, last_lines=tuple(tail)[-_LAST_LINES:])
-    record = _record(directory.path, failure.role, failure.index)
-    return Outcome(status, run=run, failure=failure, last_lines=tuple(record[-_LAST_LINES:]))
-
-
-def _last_seen(directory: Path, role: str, index: int) -> tuple[int | None, str]:
-    """The round and phase of a process that died, as far as its record tells."""
-    with suppress(OSError):
-        lines = read_lines(directory / "records" / f"{role}-{index}.jsonl").lines
-        if lines:
-            round = lines[-1].get("round")
-            return (round if isinstance(round, int) else None), f"after {lines[-1].get('event')}"
-    return None, "start"
-
-
-def _record(directory: Path, role: str, index: int) -> list[str]:
-    with suppress(OSError):
-        text = (directory / "records" / f"{role}-{index}.jsonl").read_text(errors="replace")
-        return text.splitlines()
-    return []
+        return Outcome(status, last_lines=said)
+    failure = find_cause(run, deaths, known)
+    return Outcome(status, run=run, failure=failure, last_lines=last_lines(run, failure) if failure else said)
 
 
 def _directory(run: PlannedRun) -> RunDirectory:
     return RunDirectory(Path(run.directory))
-
-
-def _identity(failure: Failure) -> tuple[object, ...]:
-    return failure.role, failure.index, failure.time
 
 
 def _status(returncode: int) -> int:

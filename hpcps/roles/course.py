@@ -52,14 +52,14 @@ class Course:
             inside = [Segment(end, epoch) for end, epoch in ends if start < end < stop]
         return [*inside, Segment(stop)]
 
-    def epoch_before(self, round: int) -> int | None:
-        """The epoch to evaluate on the model with which a round begins, if one is due.
+    def epochs_before(self, round: int) -> tuple[int, ...]:
+        """The epochs to evaluate on the model with which a round begins.
 
-        An epoch that ended with the round before is; one that ended inside it only if it was not evaluated there.
+        Those that ended with the round before are; those that ended inside it only if they were not evaluated there.
         """
         steps = round * self.local_steps
-        epoch = min(self.epochs, steps // self.steps_per_epoch)
+        ended = min(self.epochs, steps // self.steps_per_epoch)
         if self.inside_rounds:
-            return epoch if epoch and steps == epoch * self.steps_per_epoch else None
-        already = min(self.epochs, (steps - self.local_steps) // self.steps_per_epoch)
-        return epoch if epoch > already and round > 0 else None
+            return (ended,) if ended and steps == ended * self.steps_per_epoch else ()
+        already = min(self.epochs, max(0, steps - self.local_steps) // self.steps_per_epoch)
+        return tuple(range(already + 1, ended + 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -47,20 +47,20 @@ def examine(
 
 
 def evaluation_records(
-    epoch: int, evaluation: Evaluation, learner: Learner, more: dict[str, object]
+    epochs: tuple[int, ...], evaluation: Evaluation, learner: Learner, more: Callable[[], dict[str, object]]
 ) -> Iterator[Record]:
-    """Record an evaluation, with what the role has to add."""
+    """Record a measurement, with what the role adds; a round longer than an epoch can end several, which share it."""
     fields: dict[str, object] = {
-        "epoch": epoch,
         "step": learner.steps_done,
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,
         "samples": evaluation.samples,
         "learning_rate": learner.learning_rate,
     }
-    yield Record("evaluation", fields | more)
+    for epoch in epochs:
+        yield Record("evaluation", {"epoch": epoch, **fields, **more()})
     if not evaluation.finite:
-        yield Record("diverged", {"epoch": epoch, "what": "outputs on the test set are not finite"})
+        yield Record("diverged", {"epoch": epochs[-1], "what": "outputs on the test set are not finite"})
 
 
 class StatisticsInbox:

@@ -49,6 +49,7 @@ class Trainee(ABC):
         others = tuple(p for p in self._cast.readers() if p.role == "worker" and p != peer)
         self._statistics = StatisticsInbox(others, learner.statistics.size)
         self._own_statistics = learner.statistics
+        self._batchnorm = run.validation.batchnorm
         self._evaluating = False
         self._evaluated = 0
 
@@ -83,9 +84,9 @@ class Trainee(ABC):
         if self._inbox.complete:
             yield Compute("adopt", self.adopt)
 
-    def epoch_due(self) -> int | None:
-        """The epoch that is to be evaluated on the model just adopted, if any."""
-        return self._course.epoch_before(self.round)
+    def epochs_due(self) -> tuple[int, ...]:
+        """The epochs that are to be evaluated on the model just adopted."""
+        return self._course.epochs_before(self.round)
 
     def resumed(self) -> Iterator[Effect]:
         """Go on after a pause that only this role asks for."""
@@ -130,8 +131,8 @@ class Trainee(ABC):
                 yield from self._after_segment()
             case Computed("adopt"):
                 yield from self._after_adopting()
-            case Computed("evaluate", (epoch, evaluation)):
-                yield from self._record_evaluation(epoch, evaluation)
+            case Computed("evaluate", (epochs, evaluation)):
+                yield from self._record_evaluation(epochs, evaluation)
                 yield from self._after_evaluation()
             case Computed():
                 yield from self.computed(event)
@@ -143,7 +144,9 @@ class Trainee(ABC):
     def _present_initial_model(self) -> Iterator[Effect]:
         """Give the servers the initial weights, if this role does; then wait for the model."""
         if self._is_chief:
-            self._learner.copy_to(self._base)
+            if self.peer.role == "validator":
+                # A step it took before this one is part of the model; a worker's is not, its first pull undoes it.
+                self._learner.copy_to(self._base)
             note = {
                 "layout": self._learner.layout.to_json(),
                 "steps_per_epoch": self._learner.steps_per_epoch,
@@ -181,7 +184,7 @@ class Trainee(ABC):
                     self._cast.chief,
                     Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=self._own_statistics),
                 )
-        if self._is_chief and self.epoch_due() is not None:
+        if self._is_chief and self.epochs_due():
             self._evaluating = True
             yield from self._examine_when_ready()
         else:
@@ -195,12 +198,9 @@ class Trainee(ABC):
             if self._statistics.waiting_for:
                 return
             averaged = self._statistics.take(self._own_statistics if self.peer.role == "worker" else None)
-        epoch = self.epoch_due()
+        epochs = self.epochs_due()
         model = None if self._run.validation.evaluate == "validator_model" else self._inbox.model
-        yield Compute(
-            "evaluate",
-            lambda: (epoch, examine(self._learner, self._run.validation.batchnorm, model, averaged)),
-        )
+        yield Compute("evaluate", lambda: (epochs, examine(self._learner, self._batchnorm, model, averaged)))
 
     def _after_evaluation(self) -> Iterator[Effect]:
         if self._evaluating:
@@ -226,13 +226,13 @@ class Trainee(ABC):
     def _after_segment(self) -> Iterator[Effect]:
         segment = self._segments.pop(0)
         if segment.epoch is not None:
-            yield Compute("evaluate", lambda: (segment.epoch, examine(self._learner, self._run.validation.batchnorm)))
+            yield Compute("evaluate", lambda: ((segment.epoch,), examine(self._learner, self._batchnorm)))
         else:
             yield from self.finish_steps()
 
-    def _record_evaluation(self, epoch: int, evaluation: Evaluation) -> Iterator[Effect]:
-        self._evaluated = epoch
-        yield from evaluation_records(epoch, evaluation, self._learner, self.evaluation_fields())
+    def _record_evaluation(self, epochs: tuple[int, ...], evaluation: Evaluation) -> Iterator[Effect]:
+        self._evaluated = epochs[-1]
+        yield from evaluation_records(epochs, evaluation, self._learner, self.evaluation_fields)
 
     def training_fields(self) -> dict[str, object]:
         """What the local steps since the last round saw, for the round's record."""

@@ -42,7 +42,8 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
             take_turns(nodes, directory, clock)
         except KeyboardInterrupt:
             for node in nodes:
-                node.give_up("stopped")
+                if not node.finished:
+                    node.give_up("stopped")
             raise
     directory.finish(time.monotonic() - began)
 

@@ -174,13 +174,14 @@ class Node:
             case Record(event, fields):
                 self._write(event, fields)
             case Save(name, values):
+                self.phase = "save"
                 self._checksums[name] = self._directory.save(name, values)
             case Finish():
                 self._write("end", {"reason": "finished", "checksums": self._checksums})
                 self.finished = True
 
     def _write(self, event: str, fields: dict[str, object]) -> None:
-        if event == "round":
+        if event in ("round", "applied"):
             traffic = self._transport.traffic
             sent, received = self._reported
             fields = fields | {"bytes_sent": traffic.sent - sent, "bytes_received": traffic.received - received}

@@ -81,10 +81,11 @@ class _Part:
         cast = Cast(self.run.topology.servers, self.run.topology.validators, self.run.topology.workers)
         return Peer(self.me.role, self.me.index) in (*cast.readers(), *cast.all_servers())
 
-    def failed(self, round: int | None, phase: str) -> str:
-        """Say who failed, where and when."""
+    def failed(self, round: int | None, phase: str, error: Exception) -> str:
+        """Say who failed, where, when and why."""
         when = f" in round {round}" if round is not None else ""
-        return f"{self.me} on {self.host} failed{when} ({phase}) of run {self.planned.run_id}"
+        kind = "" if isinstance(error, HpcpsError) else f"{type(error).__name__}: "
+        return f"{self.me} on {self.host} failed{when} ({phase}) of run {self.planned.run_id}: {kind}{error}"
 
     def report(self, round: int | None, phase: str, error: Exception) -> None:
         """Leave a report of a failure in the run's folder, if there is room for one."""
@@ -102,7 +103,7 @@ def _play_one(part: _Part, communicator: MPI.Intracomm, transport: MpiTransport)
         if part.cast:
             role = make_role(part.run, part.planned.run_id, Peer(part.me.role, part.me.index))
     except Exception as error:
-        problem = str(error) if isinstance(error, HpcpsError) else f"{part.failed(None, 'start')}: {error!r}"
+        problem = str(error) if isinstance(error, HpcpsError) else part.failed(None, "start", error)
         report = partial(part.report, None, "start", error)
     if not _agree(transport, communicator, problem, report):
         return False
@@ -135,7 +136,7 @@ def _perform(role: Role, part: _Part, transport: MpiTransport) -> bool:
                 raise
     except Exception as error:
         phase = node.phase if node else "start"
-        print(f"hpcps: {part.failed(role.round, phase)}: {error}", file=sys.stderr, flush=True)
+        print(f"hpcps: {part.failed(role.round, phase, error)}", file=sys.stderr, flush=True)
         part.report(role.round, phase, error)
         return False
     return True

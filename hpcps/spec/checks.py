@@ -36,9 +36,7 @@ def _rule_is_for_the_mode(run: Run) -> Iterator[Problem]:
 
 def _asynchronous_keys_act(run: Run) -> Iterator[Problem]:
     if run.train.mode == "sync" and "asynchronous" in run.model_fields_set:
-        yield Problem(
-            ("asynchronous",), 'acts only with train.mode = "async": set that, or leave it out', (MODE,)
-        )
+        yield Problem(("asynchronous",), 'acts only with train.mode = "async": set that, or leave it out', (MODE,))
 
 
 def _statistics_can_be_averaged(run: Run) -> Iterator[Problem]:
@@ -177,6 +175,17 @@ def _attackers_exist(run: Run) -> Iterator[Problem]:
         )
 
 
+def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
+    validation = run.validation
+    if validation.batchnorm == "averaged" and validation.evaluate == "validator_model":
+        yield Problem(
+            ("validation", "batchnorm"),
+            "the workers' statistics belong to the global model, and validation.evaluate = validator_model tests "
+            'another one: set evaluate = "global_model", or batchnorm = "validator" or "reestimated"',
+            (("validation", "evaluate"),),
+        )
+
+
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _rule_is_for_the_mode,
     _asynchronous_keys_act,
@@ -192,4 +201,5 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _model_takes_data,
     _data_can_be_augmented,
     _attackers_exist,
+    _averaged_statistics_have_a_model,
 )

@@ -56,7 +56,7 @@ def test_messages_of_many_senders_do_not_mix(world):
             payload = np.full(2000 + number, 100 * others.index(me) + number, np.float32)
             transport.send(PEERS[3], Message(Kind.UPDATE, me, "run", number, payload=payload))
     else:
-        seen = {peer: 0 for peer in others}
+        seen = dict.fromkeys(others, 0)
         while sum(seen.values()) < 150:
             arrival = next_arrival(transport)
             number = seen[arrival.source]

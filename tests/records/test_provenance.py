@@ -6,7 +6,8 @@ import pytest
 
 import hpcps
 from hpcps.records import provenance as room
-from hpcps.records.provenance import Code, environment, provenance, source_state
+from hpcps.records.provenance import Code, environment, provenance, source_state, write_provenance
+from hpcps.records.run_directory import RunDirectory
 
 
 @pytest.fixture
@@ -92,3 +93,17 @@ def test_the_whole_of_it_is_json_and_says_what_it_must():
     assert facts["packages"]["numpy"]
     assert facts["machine"]["cores"] == os.cpu_count()
     assert facts["started"].endswith("+00:00")
+
+
+def test_what_is_published_names_versions_and_commit_but_no_paths(tmp_path):
+    facts = provenance(["/home/me/bin/hpcps", "run"]) | {"seed": 3, "mpi": "MPICH Version: 5.0.2\nMPICH Device: ch4"}
+    (tmp_path / "runs" / "abc").mkdir(parents=True)
+    RunDirectory(tmp_path / "runs" / "abc").write_provenance(facts)
+    write_provenance(tmp_path, ["abc", "never-started"])
+    published = json.loads((tmp_path / "provenance.json").read_text())
+    assert published["abc"]["mpi"] == "MPICH Version: 5.0.2"
+    assert published["abc"]["seed"] == 3
+    assert published["abc"]["git"] == facts["git"]
+    assert "numpy" in published["abc"]["packages"]
+    assert "/home/me" not in (tmp_path / "provenance.json").read_text()
+    assert "environment" not in published["abc"]

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +22,7 @@ def test_unpack_restores_the_sent_blocks_and_zeroes_the_others(layout, data):
     unpack(layout, payload, mask, out)
     np.testing.assert_array_equal(out, np.where(layout.spread(mask), vector, 0))
     covered = runs(layout, mask)
-    assert all(a[1] < b[0] for a, b in zip(covered, covered[1:], strict=False)), "neighbouring blocks are merged"
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(covered)), "neighbouring blocks are merged"
 
 
 @given(layouts, st.integers(1, 6))
@@ -28,7 +30,7 @@ def test_shards_cover_the_vector_and_their_layouts_its_blocks(layout, shards):
     bounds = layout.bounds(shards)
     assert bounds[0][0] == 0
     assert bounds[-1][1] == layout.size
-    assert all(a[1] == b[0] for a, b in zip(bounds, bounds[1:], strict=False))
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(bounds))
     pieces = [layout.restrict(start, stop) for start, stop in bounds]
     assert sum(piece.size for piece in pieces) == layout.size
     for (start, stop), piece in zip(bounds, pieces, strict=True):

@@ -79,8 +79,8 @@ def test_fidelity_stands_for_visible_keys_under_what_the_file_sets(write: Write)
     artifact = load_experiment(write(), ["fidelity=artifact"]).points[0].run
     for path, value in PRESETS["artifact"].items():
         assert get(artifact.model_dump(), path) == value
-    own = load_experiment(write('[validation]\nbatchnorm = "averaged"\n'), ["fidelity=artifact"]).points[0].run
-    assert (own.validation.batchnorm, own.validation.evaluate) == ("averaged", "validator_model")
+    own = load_experiment(write('[validation]\nbatchnorm = "reestimated"\n'), ["fidelity=artifact"]).points[0].run
+    assert (own.validation.batchnorm, own.validation.evaluate) == ("reestimated", "validator_model")
     swept = load_experiment(write('[[sweep]]\nfidelity = ["artifact", "corrected"]')).points
     assert [point.run.train.first_step for point in swept] == ["overwritten", "counted"]
 

@@ -23,4 +23,4 @@ def render(job: Job) -> Launch:
         files[hosts] = text
         command += ["-machinefile", str(hosts)]
     command += ["-configfile", str(job.configfile)]
-    return Launch(job, files, tuple(command), needs_path=True)
+    return Launch(job, files, tuple(command), needs_path=job.mpirun.is_absolute())

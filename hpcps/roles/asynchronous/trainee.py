@@ -47,10 +47,9 @@ class AsyncTrainee(Trainee):
         self._version = self._inbox.version
         self._log_epoch = int(self._inbox.note.get("epoch", 0))
 
-    def epoch_due(self) -> int | None:
-        """The latest epoch that is over, if it has not been evaluated."""
-        epoch = min(self._run.train.epochs, self.epoch)
-        return epoch if epoch > self._evaluated else None
+    def epochs_due(self) -> tuple[int, ...]:
+        """The epochs that are over and have not been evaluated."""
+        return tuple(range(self._evaluated + 1, min(self._run.train.epochs, self.epoch) + 1))
 
     def ask(self) -> Iterator[Effect]:
         """Wait for the answer to the next request; it may be here if a server took other bytes for the request."""

@@ -93,7 +93,7 @@ class Server:
     def _publish(self, course: Course) -> Iterator[Effect]:
         """Send the model of this round to all who read it."""
         flags = Flag.LAST if self.round == course.rounds else Flag.NONE
-        if self._statistics and course.epoch_before(self.round) is not None:
+        if self._statistics and course.epochs_before(self.round):
             flags |= Flag.STATISTICS
         for reader in self._cast.readers():
             yield Send(

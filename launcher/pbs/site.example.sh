@@ -1,0 +1,16 @@
+# shellcheck shell=bash
+# What your site wants. Copy this file to launcher/pbs/site.sh, which git ignores, and keep what you need.
+
+# Options of qsub, for launcher/pbs/submit.sh: account, queue, file systems, group, …
+# shellcheck disable=SC2034
+QSUB_OPTIONS=(-A my_project -q prod -l filesystems=home:eagle)
+
+# On the first node of the job, before anything is started.
+site_setup() {
+  module load python mpich
+  # export HPCPS_PYTHON=/path/to/python              # default: .venv/bin/python, else python3
+  # export HPCPS_MPIRUN=/path/to/mpirun              # default: beside that Python, else the first on PATH
+  # export HPCPS_MPIRUN_OPTIONS="-iface ib0"         # further options for it
+  # export HPCPS_DATA=/shared/datasets               # where `hpcps data` put the data
+  # export HPCPS_RESULTS=/scratch/me/results         # default: results/ in the repository; every node has to see it
+}

@@ -1,0 +1,99 @@
+"""Processes that are killed, crash or hang in the middle of a run."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fault_runs import MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet, within
+
+from hpcps.cli.main import main
+from hpcps.records.table import read_table
+
+VALIDATED = ("--set", "topology.validators=1", "--set", "validation.rule={kind='zeno'}")
+SERVERS = ("--set", "topology.servers=2")
+PATIENCE = ("--set", "transport.timeout=2")
+
+CASES = {
+    "validator": ("validator-0", signal.SIGKILL, VALIDATED, r"the process was killed by signal 9 \(SIGKILL\)"),
+    "server": ("server-1", signal.SIGKILL, SERVERS, r"the process was killed by signal 9 \(SIGKILL\)"),
+    "crash": ("worker-0", signal.SIGSEGV, (), r"the process was killed by signal 11 \(SIGSEGV\)"),
+    # Server 0's patience may end first, and it waits for the worker, who waits for server 1.
+    "hang": (
+        "server-1",
+        signal.SIGSTOP,
+        (*SERVERS, *PATIENCE),
+        r"it sent nothing for 2 s, and \w+-0.* waited",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
+    who, number, arguments, why = CASES[case]
+    play = start(*arguments)
+    play.until(who)
+    os.kill(play.pid(who), number)
+    assert_failed(play, who, why, capsys)
+
+
+def test_a_worker_of_the_demo_is_small_and_named(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("--only", "validation.rule=zeno,attack=none", "--set", "topology.workers=2", "--set", "train.epochs=20000")
+    play = start(*few, file=ROOT / "experiments" / "quickstart.toml")
+    # Beyond the first evaluation, which reads the test set.
+    within(120, lambda: any(line["event"] == "evaluation" for line in play.lines("validator-0")), "an evaluation")
+    for trainer in ("worker-0", "worker-1", "validator-0"):
+        assert peak_memory(play.pid(trainer)) < 400e6
+        assert "libtorch" in mapped(play.pid(trainer))
+    assert "libtorch" not in mapped(play.pid("server-0"))
+
+    os.kill(play.pid("worker-1"), signal.SIGKILL)
+    assert_failed(play, "worker-1", r"the process was killed by signal 9 \(SIGKILL\)", capsys)
+
+
+def test_the_command_itself_is_killed(start: Callable[..., Play]) -> None:
+    play = start()
+    play.until()
+    assert len(play.left()) >= 6, "the command, mpirun, its proxy, two guards, ... and two roles"
+    play.process.kill()
+    play.end()
+    within(SOON, lambda: not play.left(), f"the end of {play.left()}")
+    assert not play.run.done
+
+
+def assert_failed(play: Play, who: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends, says who is to blame, leaves no process, and what it did until then can be read."""
+    since = time.monotonic()
+    assert play.end() > 0
+    assert time.monotonic() - since < SOON
+    assert play.left() == {}
+    assert_quiet(play.text)
+    assert_blamed(play.text, play.run, who, why)
+
+    experiment = play.run.path.parents[1]
+    assert main(["status", str(experiment)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(rf"{play.run.path.name} .* failed ", shown), shown
+    assert re.search(rf"{play.run.path.name}: (first )?{who} on \S+ failed in round \d+.*{why}", shown), shown
+
+    assert main(["collect", str(experiment)]) == 0
+    assert "1 runs: 1 failed" in capsys.readouterr().out
+    table = read_table(experiment / "table.parquet")
+    role, _, index = who.partition("-")
+    rounds = table[(table["event"] == "round") & (table["role"] == role) & (table["index"] == int(index))]
+    assert set(range(MIDDLE + 1)) <= set(rounds["round"]), "its rounds until then"
+
+
+def peak_memory(pid: int) -> float:
+    """Return the largest resident set that a process has had, in bytes."""
+    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    return 1024 * float(kilobytes)
+
+
+def mapped(pid: int) -> str:
+    return Path(f"/proc/{pid}/maps").read_text()

@@ -1,0 +1,138 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcps.launch import configgen
+from hpcps.launch.plan import Plan
+from hpcps.launch.prepare import launch_folder
+
+SCRIPT = Path(__file__).parents[2] / "launcher" / "configgen.py"
+EXPERIMENT = """
+name = "small"
+[topology]
+workers = 3
+[model]
+name = "mlp"
+[data]
+name = "digits"
+[train]
+epochs = 1
+[[sweep]]
+"validation.rule" = [{ kind = "average" }, { kind = "zeno" }]
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("small.toml").write_text(EXPERIMENT)
+    Path("hosts").write_text("a\nb\nc\nd slots=2\n")
+    return tmp_path
+
+
+def generate(*more):
+    return configgen.main(["small.toml", "--hostfile", "hosts", "--dialect", "intel", "-o", "conf", *more])
+
+
+def test_the_script_writes_the_files_and_prints_the_command(folder):
+    command = [sys.executable, SCRIPT, "small.toml", "--hostfile", "hosts", "--dialect", "hydra", "-o", "conf"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    said = done.stdout.splitlines()
+    assert said[0].startswith("# 2 points on 5 processes; wrote ")
+    assert said[1].endswith(f"mpirun -f {folder}/conf.hosts -configfile {folder}/conf")
+    assert Path("conf.hosts").read_text() == "a:1\nb:1\nc:1\nd:2\n"
+    plan = Plan.read(Path("conf.plan.json"))
+    assert [str(rank) for rank in plan.world] == ["worker-0", "worker-1", "worker-2", "validator-0", "server-0"]
+    assert [run.label for run in plan.runs] == ["average", "zeno"]
+    for run in plan.runs:
+        assert run.directory == f"{folder}/results/small/runs/{run.run_id}"
+        assert run.spec["run_id"] == run.run_id
+
+
+def test_what_is_done_is_left_out(capsys):
+    assert generate() == 0
+    done, left = Plan.read(Path("conf.plan.json")).runs
+    Path(done.directory).mkdir(parents=True)
+    Path(done.directory, "DONE").write_text("{}")
+    capsys.readouterr()
+    assert generate() == 0
+    assert "# 1 of 2 points are done in results" in capsys.readouterr().out
+    assert [run.run_id for run in Plan.read(Path("conf.plan.json")).runs] == [left.run_id]
+    assert generate("--all") == 0
+    assert len(Plan.read(Path("conf.plan.json")).runs) == 2
+    assert generate("--only", "average") == 0
+    assert "# nothing is left to run" in capsys.readouterr().out
+
+
+def test_points_of_another_topology_get_a_file_of_their_own(capsys):
+    with Path("small.toml").open("a") as file:
+        file.write('[[sweep]]\n"topology.workers" = [2, 3]\n')
+    assert generate() == 0
+    commands = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("#")]
+    assert [command.rpartition("/")[2] for command in commands] == ["conf", "conf-2"]
+    first, second = Plan.read(Path("conf.plan.json")), Plan.read(Path("conf-2.plan.json"))
+    assert [len(first.world), len(second.world)] == [4, 5]
+    assert [run.spec["index"] for run in first.runs] == [0, 2]
+    assert [run.spec["index"] for run in second.runs] == [1, 3]
+
+
+def test_threads_are_set_for_every_rank():
+    assert generate("--set", "train.threads=4") == 0
+    for line in Path("conf").read_text().splitlines():
+        assert " env OMP_NUM_THREADS=4 OPENBLAS_NUM_THREADS=4 MKL_NUM_THREADS=4 " in line
+
+
+def test_relative_places_become_absolute(monkeypatch, folder):
+    monkeypatch.setenv("HPCPS_DATA", "data")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["more", ""]))
+    assert generate() == 0
+    text = Path("conf").read_text()
+    assert f"HPCPS_DATA={folder}/data " in text
+    assert f":{folder}/more " in text
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--set", "topology.workers=9"], "9 workers, 1 validator, 1 server need 11 slots, hosts has 5 on 4 hosts"),
+        (["--hostfile", "nowhere"], "there is no host file nowhere"),
+        (["--set", "transport.kind=inproc"], "needs no launcher"),
+        (["--set", "topology.wrokers=9"], "workers"),
+        (["--only", "nothing"], "nothing"),
+        (["-o", "small.toml/conf"], "cannot be made"),
+        (["-o", "my conf"], "my conf.plan.json has a blank"),
+    ],
+)
+def test_what_is_wrong_is_said_on_stderr(capsys, more, message):
+    assert generate(*more) == 2
+    said = capsys.readouterr()
+    assert message in said.err
+    assert said.err.startswith("configgen: ")
+    assert "Traceback" not in said.err
+
+
+def test_a_dialect_that_is_not_spoken_here_gets_a_bare_mpirun(capsys, monkeypatch, folder):
+    monkeypatch.setattr("sys.executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(folder))
+    assert generate() == 0
+    assert capsys.readouterr().out.splitlines()[1] == f"mpirun -configfile {folder}/conf"
+
+
+def test_the_plan_holds_what_the_run_needs():
+    assert generate() == 0
+    body = json.loads(Path("conf.plan.json").read_text())
+    assert body["runs"][0]["spec"]["run"]["topology"]["workers"] == 3
+
+
+def test_two_launches_never_share_a_folder(tmp_path):
+    one = launch_folder(tmp_path, "small", {"PBS_JOBID": "12[3].server"})
+    other = launch_folder(tmp_path, "small", {"PBS_JOBID": "12[4].server"})
+    assert one != other
+    assert one.parent == tmp_path / "small" / "launch"
+    assert one.name.startswith("12-3-.server-")

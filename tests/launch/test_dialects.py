@@ -1,0 +1,128 @@
+"""What is generated, to the letter: golden/<placement>.<dialect>.txt. UPDATE_GOLDEN=1 writes them anew."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcps.errors import LaunchError
+from hpcps.launch.dialects import DIALECTS, Job, openmpi, render
+from hpcps.launch.hostfile import Host
+from hpcps.launch.placement import place
+from hpcps.launch.plan import Plan
+from hpcps.spec.schema import Topology
+
+GOLDEN = Path(__file__).parent / "golden"
+CONF = Path("/shared/results/fig3/launch/7/conf")
+PLACEMENTS = {
+    "here": place(Topology(servers=1, validators=1, workers=8)),
+    "figure3": place(Topology(servers=1, validators=1, workers=16), [Host(f"n{i:02d}", 1) for i in range(1, 19)]),
+    "colocated": place(
+        Topology(servers=2, validators=2, workers=5, colocate_validators=True),
+        [Host("a", 3, ("0", "1")), Host("b", 2), Host("10.0.0.3", 2)],
+    ),
+}
+
+
+def job(world, **changes):
+    return replace(
+        Job(
+            plan=Plan(world, ()),
+            plan_file=CONF.with_name("conf.plan.json"),
+            configfile=CONF,
+            mpirun=Path("/opt/mpi/bin/mpirun"),
+            python=Path("/shared/hpcps/.venv/bin/python"),
+            variables={"OMP_NUM_THREADS": "1", "PYTHONPATH": "/shared/hpcps"},
+        ),
+        **changes,
+    )
+
+
+@pytest.fixture(autouse=True)
+def ordinary_user(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    monkeypatch.setenv("HOME", "/home/somebody")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_golden(placement, dialect):
+    launch = render(dialect, job(PLACEMENTS[placement]))
+    text = f"$ {launch.line}\n" + "".join(f"\n== {path} ==\n{content}" for path, content in launch.files.items())
+    golden = GOLDEN / f"{placement}.{dialect}.txt"
+    if "UPDATE_GOLDEN" in os.environ:
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_nothing_that_a_launcher_stumbles_over(dialect):
+    """No comments, blank lines or quotes; ` :` after every line but the last for Hydra, and nowhere else."""
+    for world in PLACEMENTS.values():
+        lines = render(dialect, job(world)).files[CONF].removesuffix("\n").split("\n")
+        assert all(line.startswith("-n ") for line in lines)
+        assert not any(character in line for line in lines for character in "\"'#$`\\")
+        assert [line.endswith(" :") for line in lines[:-1]] == [dialect == "hydra"] * (len(lines) - 1)
+        assert not lines[-1].endswith(":")
+        assert sum(int(line.split()[1]) for line in lines) == len(world)
+
+
+@pytest.mark.parametrize("dialect", ["hydra", "intel"])
+def test_a_long_file_becomes_one_segment(dialect):
+    """Hundreds of hosts with several roles each would pass 16 KiB; then each rank takes its role from the plan."""
+    world = place(Topology(servers=100, validators=1, workers=100), [Host(f"node{i:03d}", 3) for i in range(100)])
+    launch = render(dialect, job(world))
+    assert launch.files[CONF].startswith("-n 201 env ")
+    assert launch.files[CONF].endswith("conf.plan.json\n")
+    hosts = launch.files[CONF.with_name("conf.hosts")].splitlines()
+    assert hosts[:2] == ["node000:3", "node001:2"]
+    assert len(hosts) == 100
+    assert str(CONF.with_name("conf.hosts")) in launch.command
+
+
+def test_a_line_longer_than_open_mpi_reads_is_an_error():
+    long = Path("/shared", *["a-rather-long-folder-name"] * 20, "python")
+    assert len(str(long)) < openmpi.LONGEST_LINE
+    with pytest.raises(LaunchError, match="shorten the paths"):
+        render("openmpi", job(PLACEMENTS["here"], python=long, variables={"PYTHONPATH": str(long)}))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"python": Path("/my files/python")}, "interpreter /my files/python"),
+        ({"plan_file": Path("/it's/conf.plan.json")}, "plan /it's/conf"),
+        ({"variables": {"PYTHONPATH": '/a"b'}}, "variable PYTHONPATH"),
+    ],
+)
+def test_a_blank_or_a_quote_is_named(dialect, changes, named):
+    with pytest.raises(LaunchError, match=named):
+        render(dialect, job(PLACEMENTS["here"], **changes))
+
+
+def test_root_and_a_missing_home_under_open_mpi(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    monkeypatch.delenv("HOME")
+    variables = render("openmpi", job(PLACEMENTS["here"])).variables
+    assert variables["OMPI_ALLOW_RUN_AS_ROOT"] == variables["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert variables["HOME"].startswith("/")
+
+
+def test_the_agent_of_a_batch_job(monkeypatch):
+    agent = Path("/shared/agent.sh")
+    hydra = render("hydra", job(PLACEMENTS["figure3"], agent=agent)).command
+    assert hydra[1:5] == ("-launcher", "rsh", "-launcher-exec", str(agent))
+    variables = render("openmpi", job(PLACEMENTS["figure3"], agent=agent)).variables
+    assert variables["PRTE_MCA_plm_ssh_agent"] == variables["OMPI_MCA_plm_rsh_agent"] == str(agent)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_options_of_the_site_come_in(dialect):
+    assert "-verbose" in render(dialect, job(PLACEMENTS["here"], options=["-verbose"])).command
+
+
+def test_an_unknown_dialect_lists_those_there_are():
+    with pytest.raises(LaunchError, match="hydra, intel, openmpi"):
+        render("lam", job(PLACEMENTS["here"]))

@@ -1,0 +1,109 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcps.errors import LaunchError
+from hpcps.launch.hostfile import Host
+from hpcps.launch.placement import place
+from hpcps.spec.schema import Topology
+
+
+def hosts_of(world):
+    """Return what each host holds, in rank order."""
+    placed: dict[str, list[str]] = {}
+    for rank in world:
+        placed.setdefault(rank.host, []).append(str(rank))
+    return placed
+
+
+def test_a_role_on_each_host_of_the_paper():
+    world = place(Topology(servers=1, validators=1, workers=16), [Host(f"n{i:02d}", 1) for i in range(1, 19)])
+    assert [str(rank) for rank in world] == [f"worker-{k}" for k in range(16)] + ["validator-0", "server-0"]
+    assert [rank.host for rank in world] == [f"n{i:02d}" for i in range(1, 19)]
+
+
+def test_colocated_pairs_of_the_paper_fit_one_process_a_node():
+    topology = Topology(servers=2, validators=2, workers=16, colocate_validators=True)
+    placed = hosts_of(place(topology, [Host(f"n{i:02d}", 1) for i in range(1, 19)]))
+    assert placed["n17"] == ["validator-0", "server-0"]
+    assert placed["n18"] == ["validator-1", "server-1"]
+
+
+def test_round_again_within_the_slots():
+    placed = hosts_of(place(Topology(servers=1, validators=1, workers=5), [Host("a", 4), Host("b", 1), Host("c", 2)]))
+    assert placed == {
+        "a": ["worker-0", "worker-3", "validator-0", "server-0"],
+        "b": ["worker-1"],
+        "c": ["worker-2", "worker-4"],
+    }
+
+
+def test_validators_without_a_server_of_their_own_stand_alone():
+    topology = Topology(servers=1, validators=2, workers=1, colocate_validators=True)
+    placed = hosts_of(place(topology, [Host("a", 1), Host("b", 1), Host("c", 1)]))
+    assert placed == {"a": ["worker-0"], "b": ["validator-1"], "c": ["validator-0", "server-0"]}
+
+
+def test_gpus_go_round():
+    world = place(Topology(servers=1, validators=1, workers=3), [Host("a", 4, ("0", "2")), Host("b", 1)])
+    assert {str(rank): rank.gpu for rank in world} == {
+        "worker-0": "0",
+        "worker-2": "2",
+        "validator-0": "0",
+        "server-0": "2",
+        "worker-1": None,
+    }
+
+
+def test_without_hosts_all_is_here():
+    world = place(Topology(servers=2, validators=0, workers=3))
+    assert {rank.host for rank in world} == {"localhost"}
+    assert [rank.rank for rank in world] == list(range(5))
+
+
+def test_too_few_slots_says_how_many_are_missing():
+    with pytest.raises(LaunchError) as caught:
+        place(Topology(servers=1, validators=1, workers=16), [Host("a", 4), Host("b", 1)], Path("hosts"))
+    assert str(caught.value) == (
+        "16 workers, 1 validator, 1 server need 18 slots, hosts has 5 on 2 hosts: 13 are missing; "
+        "add hosts, or slots to a host (`a slots=17`)"
+    )
+
+
+counts = st.integers(1, 6)
+
+
+@given(
+    topology=st.builds(
+        Topology, servers=counts, validators=st.integers(0, 6), workers=counts, colocate_validators=st.booleans()
+    ),
+    slots=st.lists(st.integers(1, 4), min_size=1, max_size=12),
+)
+def test_everyone_is_placed_once_and_hosts_are_contiguous(topology, slots):
+    hosts = [Host(f"h{i}", count) for i, count in enumerate(slots)]
+    try:
+        world = place(topology, hosts)
+    except LaunchError:
+        shared = min(topology.validators, topology.servers) if topology.colocate_validators else 0
+        assert sum(slots) < topology.workers + topology.validators + topology.servers - shared
+        return
+    expected = {("worker", k) for k in range(topology.workers)}
+    expected |= {("validator", v) for v in range(topology.validators)} | {
+        ("server", s) for s in range(topology.servers)
+    }
+    assert sorted((rank.role, rank.index) for rank in world) == sorted(expected)
+    assert [rank.rank for rank in world] == list(range(len(world)))
+    order = [rank.host for rank in world]
+    assert order == sorted(order, key=lambda name: int(name[1:]))
+    homes = {(rank.role, rank.index): rank.host for rank in world}
+    if topology.colocate_validators:
+        for v in range(min(topology.validators, topology.servers)):
+            assert homes["validator", v] == homes["server", v]
+    for host in hosts:
+        here = [key for key, home in homes.items() if home == host.name]
+        pairs = sum(
+            1 for role, i in here if role == "validator" and topology.colocate_validators and i < topology.servers
+        )
+        assert len(here) - pairs <= host.slots

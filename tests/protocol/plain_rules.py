@@ -1,0 +1,59 @@
+"""The attacks and rules of ZenoPS on single blocks, as its description defines them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.spec.schema import Run
+
+Array = NDArray[np.float32]
+
+
+def attack(run: Run, update: Array, noise: np.random.Generator) -> Array:
+    """Return what is sent instead of the update of a block."""
+    scale = np.float32(run.attack.scale)
+    if run.attack.kind == "negative":
+        return -scale * update
+    g = noise.standard_normal(update.size, dtype=np.float32).reshape(update.shape)
+    if run.attack.kind == "random":
+        return scale * g
+    return scale * np.linalg.norm(update) / np.linalg.norm(g) * g
+
+
+def combine(run: Run, updates: list[Array], own: Array | None) -> tuple[Array, list[bool]]:
+    """Combine what came of one block, zeros for what was left out: (the combined update, which were accepted).
+
+    Args:
+        run: gives the rule.
+        updates: of the participating workers, in their order.
+        own: v, the validator's own update; only `zeno` asks for it.
+    """
+    rule, n = run.validation.rule, len(updates)
+    if n == 0:
+        return np.zeros(0, np.float32), []
+    everything = [True] * n
+    if rule.kind == "average":
+        return np.mean(updates, axis=0), everything
+    if rule.kind == "zeno":
+        assert own is not None
+        good = [bool(np.isfinite(own).all()) and zeno_accepts(u, own, rule.rho, rule.epsilon) for u in updates]
+        passed = [u for u, accepted in zip(updates, good, strict=True) if accepted]
+        return (np.mean(passed, axis=0) if passed else np.zeros_like(own)), good
+    if n <= 2:
+        return np.zeros_like(updates[0]), everything
+    columns = np.sort(np.stack(updates), axis=0)  # per coordinate, smallest first
+    if rule.kind == "trimmed_mean":
+        b = int(min((n - 2) // 2, 0.2 * n))
+        return columns[b : n - b].mean(axis=0), everything
+    assert rule.kind == "phocas"
+    b = int(max(1, 0.2 * n))
+    centre = columns[b : n - b].mean(axis=0)
+    nearest = np.argsort(np.abs(columns - centre), axis=0, kind="stable")[: n - b]
+    return np.take_along_axis(columns, nearest, axis=0).mean(axis=0), everything
+
+
+def zeno_accepts(u: Array, v: Array, rho: float, epsilon: float) -> bool:
+    u, v = u.astype(np.float64), v.astype(np.float64)  # float32 cannot hold the squares of large updates
+    uv, uu, vv = (u * v).sum(), (u * u).sum(), (v * v).sum()
+    return bool(uv > rho * vv and uu < (1 + epsilon) * vv)
