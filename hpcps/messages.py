@@ -1,9 +1,9 @@
 """What roles say to one another: a checked header and the sent blocks, contiguous.
 
 The header travels apart from the payload, so that a payload can go from the sender's buffer to the receiver's
-without a copy, and from device to device. Frame (little-endian): magic, version of the frame, kind, sender's role,
-flags, sender's index, run id, round, model version, log index, shard, number of mask bits, note bytes, payload bytes;
-then the packed block mask; then the note (JSON).
+without a copy, and from device to device. Frame (little-endian): magic, version of the
+frame, kind, sender's role, flags, sender's index, run id, round, model version, log index, shard, number of mask bits,
+note bytes, payload bytes; then the packed block mask; then the note (JSON).
 """
 
 from __future__ import annotations

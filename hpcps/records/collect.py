@@ -17,6 +17,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import Progress
 from hpcps.records.table import constant, stack, tabulate, to_frame
 from hpcps.records.variants import in_words, variants
+from hpcps.spec.tree import get
 
 _TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged")
 """What an evaluation's row has in addition."""
@@ -164,7 +165,7 @@ def _run_table(
     )
     if not table.num_rows:
         return table, run
-    table = _with_totals(table)
+    table = _with_totals(table, asynchronous=get(directory.spec, ("run", "train", "mode")) == "async")
     if events is not None:
         chosen = np.isin(_values(table, "event"), list(events))
         table = table.filter(pa.array(chosen))
@@ -182,22 +183,27 @@ def _last_attempt(lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], in
     return lines[starts[-1] :], attempt if isinstance(attempt, int) else len(starts)
 
 
-def _with_totals(table: Any) -> Any:
-    """Add to each evaluation what all roles together had spent until then."""
+def _with_totals(table: Any, *, asynchronous: bool) -> Any:
+    """Add to each evaluation what all roles together had spent until then.
+
+    Rounds say when that was, except in an asynchronous run, where each process counts its own: there the clocks do,
+    which the processes of a run start together.
+    """
     event = _values(table, "event")
-    rounds = np.nan_to_num(_values(table, "round"), nan=-1.0)
-    evaluations, worked, diverged = event == "evaluation", event == "round", event == "diverged"
-    order = np.argsort(rounds[worked], kind="stable")
-    before = np.searchsorted(rounds[worked][order], rounds[evaluations], side="left")
+    moments = np.nan_to_num(_values(table, "time" if asynchronous else "round"), nan=-1.0)
+    evaluations, worked, diverged = event == "evaluation", np.isin(event, ["round", "applied"]), event == "diverged"
+    order = np.argsort(moments[worked], kind="stable")
+    before = np.searchsorted(moments[worked][order], moments[evaluations], side="left")
     columns: dict[str, tuple[Any, Any]] = {"wall": (_values(table, "time")[evaluations], pa.float64())}
     sums = (("bytes_sent_total", "bytes_sent", pa.int64()), ("cpu_seconds_total", "cpu", pa.float64()))
     for name, field, kind in sums:
         spent = np.nan_to_num(_values(table, field)[worked][order])
         columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
     # A server says so of the model that its round made, which is the next round's.
-    broken = (rounds + (_values(table, "role") == "server"))[diverged]
+    late = 0 if asynchronous else _values(table, "role") == "server"
+    broken = (moments + late)[diverged]
     first = broken.min() if diverged.any() else np.inf
-    columns["diverged"] = rounds[evaluations] >= first, pa.int8()
+    columns["diverged"] = moments[evaluations] >= first, pa.int8()
     for name, (values, kind) in columns.items():
         column = np.zeros(table.num_rows)
         column[evaluations] = values

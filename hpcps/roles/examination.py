@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import numpy as np
@@ -46,17 +46,21 @@ def examine(
     return result
 
 
-def evaluation_record(epoch: int, evaluation: Evaluation, learner: Learner, more: dict[str, object]) -> Record:
-    """The record of an evaluation, with what the role has to add."""
+def evaluation_records(
+    epochs: tuple[int, ...], evaluation: Evaluation, learner: Learner, more: Callable[[], dict[str, object]]
+) -> Iterator[Record]:
+    """Record a measurement, with what the role adds; a round longer than an epoch can end several, which share it."""
     fields: dict[str, object] = {
-        "epoch": epoch,
         "step": learner.steps_done,
         "accuracy": evaluation.accuracy,
         "loss": evaluation.loss,
         "samples": evaluation.samples,
         "learning_rate": learner.learning_rate,
     }
-    return Record("evaluation", fields | more)
+    for epoch in epochs:
+        yield Record("evaluation", {"epoch": epoch, **fields, **more()})
+    if not evaluation.finite:
+        yield Record("diverged", {"epoch": epochs[-1], "what": "outputs on the test set are not finite"})
 
 
 class StatisticsInbox:

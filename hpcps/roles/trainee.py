@@ -13,8 +13,8 @@ from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
 from hpcps.roles.checks import rejection, wrong_envelope
 from hpcps.roles.course import Course, Segment
-from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Idle, Record, Resumed, Send, SetDeadline, Start
-from hpcps.roles.examination import StatisticsInbox, evaluation_record, examine
+from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Idle, Resumed, Send, SetDeadline, Start
+from hpcps.roles.examination import StatisticsInbox, examine
 from hpcps.roles.inbox import ModelInbox
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Evaluation, Learner, Progress
@@ -49,6 +49,7 @@ class Trainee(ABC):
         others = tuple(p for p in self._cast.readers() if p.role == "worker" and p != peer)
         self._statistics = StatisticsInbox(others, learner.statistics.size)
         self._own_statistics = learner.statistics
+        self._batchnorm = run.validation.batchnorm
         self._evaluating = False
         self._evaluated = 0
 
@@ -204,10 +205,7 @@ class Trainee(ABC):
             averaged = self._statistics.take(self._own_statistics if self.peer.role == "worker" else None)
         epochs = self.epochs_due()
         model = None if self._run.validation.evaluate == "validator_model" else self._inbox.model
-        yield Compute(
-            "evaluate",
-            lambda: (epochs, examine(self._learner, self._run.validation.batchnorm, model, averaged)),
-        )
+        yield Compute("evaluate", lambda: (epochs, examine(self._learner, self._batchnorm, model, averaged)))
 
     def _after_evaluation(self) -> Iterator[Effect]:
         if self._evaluating:
@@ -233,19 +231,13 @@ class Trainee(ABC):
     def _after_segment(self) -> Iterator[Effect]:
         segment = self._segments.pop(0)
         if segment.epoch is not None:
-            yield Compute(
-                "evaluate", lambda: ((segment.epoch,), examine(self._learner, self._run.validation.batchnorm))
-            )
+            yield Compute("evaluate", lambda: ((segment.epoch,), examine(self._learner, self._batchnorm)))
         else:
             yield from self.finish_steps()
 
     def _record_evaluation(self, epochs: tuple[int, ...], evaluation: Evaluation) -> Iterator[Effect]:
-        """Record a measurement; a round longer than an epoch can end several, which then have it in common."""
         self._evaluated = epochs[-1]
-        for epoch in epochs:
-            yield evaluation_record(epoch, evaluation, self._learner, self.evaluation_fields())
-        if not evaluation.finite:
-            yield Record("diverged", {"epoch": epochs[-1], "what": "outputs on the test set are not finite"})
+        yield from evaluation_records(epochs, evaluation, self._learner, self.evaluation_fields)
 
     def training_fields(self) -> dict[str, object]:
         """What the local steps since the last round saw, for the round's record."""

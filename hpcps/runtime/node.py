@@ -182,7 +182,7 @@ class Node:
                 self.finished = True
 
     def _write(self, event: str, fields: dict[str, object]) -> None:
-        if event == "round":
+        if event in ("round", "applied"):
             traffic = self._transport.traffic
             sent, received = self._reported
             fields = fields | {"bytes_sent": traffic.sent - sent, "bytes_received": traffic.received - received}

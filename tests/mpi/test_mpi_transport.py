@@ -107,3 +107,15 @@ def test_what_nobody_took_does_not_meet_the_next_run(world):
         transport.send(PEERS[3], Message(Kind.ABSENT, me, "second", 0))
     if me == PEERS[3]:
         assert next_arrival(transport).message.run == "second"
+
+
+def test_what_is_sent_alone_does_not_overtake_a_payload(world):
+    _, transport, me = world
+    if me == PEERS[0]:
+        for number in range(0, 60, 2):
+            payload = np.zeros(200_000 if number % 4 else 3, np.float32)
+            transport.send(PEERS[3], Message(Kind.APPLY, me, "run", number, payload=payload))
+            transport.send(PEERS[3], Message(Kind.READ, me, "run", number + 1))
+    if me == PEERS[3]:
+        time.sleep(0.2)  # let several wait: the choice between them is what is tested
+        assert [next_arrival(transport).message.round for _ in range(60)] == list(range(60))

@@ -46,6 +46,10 @@ def points():
     ):
         if validators or rule != "zeno":
             yield f"{rule}-{validators}-{servers}", spec(rule, servers, validators)
+    # Asynchronous, with one worker that always sends, nothing is left to chance.
+    alone = {"topology": {"workers": 1}, "train": {"mode": "async"}, "communication": {"participation": 1.0}}
+    for rule, servers in (("naive_async", 1), ("zeno++", 1), ("zeno++", 3)):
+        yield f"{rule}-{servers}", spec(rule, servers, 1, **alone)
     # With BatchNorm: its statistics travel too.
     network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}

@@ -85,6 +85,46 @@ def test_fidelity_stands_for_visible_keys_under_what_the_file_sets(write: Write)
     assert [point.run.train.first_step for point in swept] == ["overwritten", "counted"]
 
 
+def asynchronous(write: Write, fidelity: str, more: str = "", *overrides: str) -> dict[str, Any]:
+    sets = ["train.mode=async", "train.lr_decay.epochs=[3,5]", "validation.rule.kind=zeno++", f"fidelity={fidelity}"]
+    return load_experiment(write(more), [*sets, *overrides]).points[0].run.model_dump(mode="json")
+
+
+def test_artifact_sets_the_asynchronous_keys_as_the_original_had_them(write: Write) -> None:
+    run = asynchronous(write, "artifact")
+    settings = run["asynchronous"]
+    assert (settings["absent"], settings["updates_per_refresh"], settings["epochs"]) == ("accumulate", "share", "own")
+    assert settings["proximal"] == {"worker": 0.2, "validator": 0.2}
+    assert (settings["alpha"], settings["alpha_decay"]) == (0.4, {"factor": 0.5, "epochs": [3]})
+    assert run["train"]["lr_decay"] == {"factor": 0.1, "epochs": [3, 5], "validator_epochs": [3]}
+    assert run["train"]["lr_scale"] == "sqrt_workers"
+    assert run["heterogeneity"]["delay"] == {"kind": "uniform", "low": 0.0, "high": 4.0}
+
+
+def test_corrected_lets_everything_decay_and_adds_no_delay(write: Write) -> None:
+    run = asynchronous(write, "corrected")
+    settings = run["asynchronous"]
+    assert (settings["updates_per_refresh"], settings["epochs"]) == ("queued", "validator")
+    assert settings["alpha_decay"]["epochs"] == [3, 5]
+    assert run["train"]["lr_decay"]["validator_epochs"] is None
+    assert run["heterogeneity"]["delay"] == {"kind": "none"}
+    assert run["train"]["lr_scale"] == "none"
+
+
+def test_what_the_file_sets_goes_over_the_asynchronous_preset(write: Write) -> None:
+    more = "[asynchronous]\nabsent = 'reset'\nproximal = { worker = 0.1 }\n[heterogeneity]\ndelay = { kind = 'none' }"
+    run = asynchronous(write, "artifact", more, "asynchronous.alpha_decay.epochs=[7]")
+    assert (run["asynchronous"]["absent"], run["heterogeneity"]["delay"]) == ("reset", {"kind": "none"})
+    assert run["asynchronous"]["proximal"] == {"worker": 0.1, "validator": 0.2}
+    assert run["asynchronous"]["alpha_decay"]["epochs"] == [7]
+
+
+def test_a_synchronous_run_has_nothing_of_the_asynchronous_preset(write: Write) -> None:
+    run = load_experiment(write(), ["fidelity=artifact", "train.lr_decay.epochs=[1]"]).points[0].run
+    assert "asynchronous" not in run.model_fields_set
+    assert (run.train.lr_scale, run.train.lr_decay.validator_epochs) == ("none", None)
+
+
 def test_corrected_is_what_the_schema_has_by_default() -> None:
     tree = {
         "name": "x",

@@ -1,7 +1,7 @@
 import pytest
 from training_examples import make_run
 
-from hpcps.training.schedule import learning_rate
+from hpcps.training.schedule import learning_rate, schedule_of
 
 
 def rates(steps, per_epoch, **train):
@@ -24,3 +24,25 @@ def test_warm_up_is_linear_and_multiplies_decay():
     assert rates([0, 5, 10, 19, 20, 50], 10, **warm) == pytest.approx([0.2, 0.4, 0.6, 0.96, 1, 1])
     both = {**warm, "lr_decay": {"factor": 0.5, "epochs": [1]}}
     assert rates([9, 10, 20], 10, **both) == pytest.approx([0.56, 0.3, 0.5])
+
+
+def test_the_epoch_of_somebody_else_drives_the_decay_but_not_the_warm_up():
+    train = make_run({"name": "digits"}, optimizer={"lr": 1.0}, lr_decay={"factor": 0.5, "epochs": [1, 2]}).train
+    assert [learning_rate(train, 0, 10, epoch) for epoch in (None, 0, 1, 2, 9)] == [1, 1, 0.5, 0.25, 0.25]
+    assert learning_rate(train, 25, 10) == 0.25
+    assert learning_rate(train, 25, 10, 0) == 1
+
+
+def test_roles_have_their_own_rate_and_decay():
+    run = make_run(
+        {"name": "digits"},
+        workers=3,
+        optimizer={"lr": 1.0},
+        lr_scale="sqrt_workers",
+        lr_decay={"factor": 0.5, "epochs": [1, 2], "validator_epochs": [1]},
+    )
+    worker, validator = schedule_of(run, "worker"), schedule_of(run, "validator")
+    assert [learning_rate(worker, step, 1) for step in range(3)] == [0.5, 0.25, 0.125]
+    assert [learning_rate(validator, step, 1) for step in range(3)] == [0.5, 0.25, 0.25]
+    plain = make_run({"name": "digits"}, lr_decay={"epochs": [1, 2]})
+    assert schedule_of(plain, "validator") == plain.train

@@ -228,3 +228,23 @@ print(json.dumps([before, after, peak / 1024]))
     assert before == []
     assert after == []
     assert peak < 400
+
+
+def test_the_proximal_step_pulls_the_model_towards_the_anchor_after_every_step():
+    plain, pulled = learner(optimizer={"momentum": 0.0}), learner(optimizer={"momentum": 0.0})
+    anchor = parameters(plain)
+    plain.train(1)
+    pulled.train(1, anchor=anchor, pull=0.25)
+    expected = 0.75 * parameters(plain).astype(np.float64) + 0.25 * anchor
+    np.testing.assert_allclose(parameters(pulled), expected, rtol=1e-5, atol=1e-7)
+    pulled.train(3, anchor=anchor, pull=0.25)
+    plain.train(3)
+    assert np.linalg.norm(parameters(pulled) - anchor) < np.linalg.norm(parameters(plain) - anchor)
+
+
+def test_another_epoch_drives_the_learning_rate():
+    decay = {"lr_decay": {"factor": 1e-6, "epochs": [5]}}
+    one, other, before = learner(**decay), learner(**decay), parameters(learner())
+    one.train(2, epoch=0)
+    other.train(2, epoch=5)
+    assert np.abs(parameters(other) - before).max() < 1e-5 < np.abs(parameters(one) - before).max()
