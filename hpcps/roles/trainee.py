@@ -14,7 +14,7 @@ from hpcps.roles.cast import Cast
 from hpcps.roles.checks import rejection, wrong_envelope
 from hpcps.roles.course import Course, Segment
 from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Idle, Resumed, Send, SetDeadline, Start
-from hpcps.roles.examination import StatisticsInbox, examine
+from hpcps.roles.examination import StatisticsInbox, evaluation_records, examine
 from hpcps.roles.inbox import ModelInbox
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Evaluation, Learner, Progress
