@@ -50,8 +50,8 @@ def play(plan: Plan, role: str) -> int:
     except Stopped as stopped:
         return 128 + stopped.number
     finally:
-        # Nothing is left to tidy up: a signal from now on may end the process at once.
-        _on_stop(signal.SIG_DFL)
+        # It ends anyway.
+        _on_stop(_overhear)
 
 
 def _play(plan: Plan, role: str, communicator: MPI.Intracomm) -> int:
@@ -205,12 +205,16 @@ def _agree(
     return not found
 
 
-def _on_stop(handler: Callable[[int, FrameType | None], None] | signal.Handlers) -> None:
+def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, handler)
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     # A launcher passes on what its whole group gets as well: once is enough.
-    _on_stop(signal.SIG_IGN)
+    _on_stop(_overhear)
     raise Stopped(number)
+
+
+def _overhear(number: int, frame: FrameType | None) -> None:
+    """Go on; it is no SIG_IGN, as Python complains aloud of a signal that comes just before one."""

@@ -38,6 +38,10 @@ def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys
     play.until(who)
     os.kill(play.pid(who), number)
     assert_failed(play, who, why, capsys)
+    if case == "hang":
+        # Long before anybody gives up it is on record who waits for whom.
+        (wait,) = (line for line in play.lines("worker-0") if line["event"] == "waiting")
+        assert wait["waiting_for"] == [who]
 
 
 def test_a_worker_of_the_demo_is_small_and_named(

@@ -7,14 +7,18 @@ import re
 import shlex
 import signal
 import termios
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fault_runs import SOON, Play, assert_quiet, hpcps, processes, within
+from fault_runs import MIDDLE, SOON, Play, assert_quiet, hpcps, processes, within
 
 from hpcps.cli.main import main
+from hpcps.records.lines import read_lines
 
 
 def test_ctrl_c_in_a_terminal(start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,11 +63,36 @@ def test_ctrl_c_of_mpirun_itself(
     line = hpcps("run", experiment, "--results", results, "--dry-run").stdout.splitlines()[-1]
     play = start(command=("bash", "-c", line), start_new_session=True)
     play.until()
+    roles = [play.pid(process) for process in ("worker-0", "server-0")]
     os.killpg(play.process.pid, signal.SIGINT)
+    # Impatience does no harm.
+    while play.process.poll() is None:
+        for role in roles:
+            with suppress(ProcessLookupError):
+                os.kill(role, signal.SIGTERM)
+        time.sleep(0.005)
     assert play.end() != 0
     within(SOON, lambda: not play.left(), f"the end of {play.left()}")
     assert_quiet(play.text)
     assert_stopped(play, capsys)
+
+
+def test_ctrl_c_in_one_process(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = experiment.parent / "results"
+
+    def interrupt() -> None:
+        records = within(60, lambda: list(results.glob("*/runs/*/records/server-0.jsonl")), "a record")
+        within(60, lambda: len(read_lines(records[0]).lines) > MIDDLE, "the middle of the run")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    person = threading.Thread(target=interrupt)
+    person.start()
+    assert main(["run", str(experiment), "--results", str(results), "--set", "transport.kind=inproc"]) == 130
+    person.join()
+    assert capsys.readouterr().err == "hpcps: stopped\n"
+    for record in results.glob("*/runs/*/records/*.jsonl"):
+        assert read_lines(record).lines[-1]["reason"] == "stopped"
+    assert not list(results.glob("*/runs/*/DONE"))
 
 
 def test_stopped_and_run_again(
