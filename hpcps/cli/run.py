@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,22 +56,37 @@ def handle(args: argparse.Namespace) -> int:
     if not left:
         return 0
     _check(left, args.results)
-    # The claims hold as long as these files are open: to the end of this function.
-    claims = {} if args.dry_run else {point.run_id: _directory(point, args.results).claim() for point in left}
-    busy = [point for point in left if not args.dry_run and claims[point.run_id] is None]
+    if args.dry_run:
+        return _play(args, experiment.name, left)
+    with ExitStack() as claims:
+        return _play(args, experiment.name, _claim(left, args, experiment.name, claims))
+
+
+def _claim(points: Sequence[Point], args: argparse.Namespace, name: str, claims: ExitStack) -> list[Point]:
+    """Return the points that no other process plays; they are ours for as long as `claims` is open."""
+    left, busy = [], []
+    for point in points:
+        claim = _directory(point, args.results).claim()
+        if claim is None:
+            busy.append(f"{point.run_id} ({point.label})")
+        else:
+            claims.enter_context(claim)
+            left.append(point)
     if busy:
-        names = ", ".join(f"{point.run_id} ({point.label})" for point in busy)
-        print(f"{experiment.name}: another hpcps plays {names}: left to it", flush=True)
-        # It may have finished one since we looked.
-        left = [point for point in left if point not in busy]
-    left = [point for point in left if not (args.resume and _done(point, args.results))]
+        print(f"{name}: another hpcps plays {', '.join(busy)}: left to it", flush=True)
+    # Another process may have finished one since we looked.
+    return [point for point in left if not (args.resume and _done(point, args.results))]
+
+
+def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
+    """Play the points one after another; return 0, or the exit status of the launch that failed."""
     if not left:
         return 0
     here = [point for point in left if point.run.transport.kind == "inproc"]
     there = [point for point in left if point.run.transport.kind == "mpi"]
     launches: Sequence[Launch] = ()
     if there:
-        folder = launch_folder(args.results, experiment.name)
+        folder = launch_folder(args.results, name)
         launches = prepare(there, args.results, folder / "conf", site_of(args))
         folder.mkdir(parents=True, exist_ok=True)
         for launch in launches:

@@ -66,7 +66,7 @@ def draw(sheet: Sheet, against: Against = "epoch") -> Figure:
     width = max(2.35 * columns + 0.5, 4.8)
     heading = [f"{sheet.experiment}: accuracy by {against.replace('_', ' ')}"]
     for text in (sheet.facts.replace(" ", _TIED).replace(f"{_TIED}·{_TIED}", " · "), sheet.remark):
-        heading += textwrap.wrap(text, int(16 * width), break_on_hyphens=False)
+        heading += textwrap.wrap(text, int(12 * width), break_on_hyphens=False)
     with mpl.rc_context(_RC):
         figure = Figure(figsize=(width, 2.2 * rows + 0.8 + 0.16 * len(heading)), layout="constrained")
         grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
