@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from types import FrameType
 
 _NAME = "HPCPS_GUARDED"
@@ -64,7 +65,8 @@ def _watch(child: int, name: str) -> None:
         tie_to_parent(signal.SIGKILL)
 
     def forward(number: int, frame: FrameType | None) -> None:
-        os.kill(child, number)
+        with suppress(ProcessLookupError):  # it may have ended just now
+            os.kill(child, number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, forward)
