@@ -1,5 +1,6 @@
 """Starts runs, and makes sure that nothing of them outlives its test."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,3 +30,11 @@ def start(experiment: Path) -> Iterator[Callable[..., Play]]:
     yield begin
     for play in plays:
         play.clean()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_is_heard() -> Iterator[None]:
+    """Let what is started here hear Ctrl-C, also where a shell runs the tests in the background, which ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
