@@ -186,6 +186,20 @@ def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
         )
 
 
+def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
+    """What is set must matter: else two files that differ in nothing would be two runs."""
+    optimizer, data = run.train.optimizer, run.data
+    for key, users in (("momentum", ("sgd", "nag")), ("betas", ("adam",))):
+        if key in optimizer.model_fields_set and optimizer.name not in users:
+            yield Problem(
+                ("train", "optimizer", key),
+                f"{optimizer.name} has no {key}, only {' and '.join(users)}: leave it out",
+                (("train", "optimizer", "name"),),
+            )
+    if "alpha" in data.model_fields_set and data.split != "dirichlet":
+        yield Problem(("data", "alpha"), 'only split = "dirichlet" uses it: leave it out', (("data", "split"),))
+
+
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _rule_is_for_the_mode,
     _asynchronous_keys_act,
@@ -202,4 +216,5 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _data_can_be_augmented,
     _attackers_exist,
     _averaged_statistics_have_a_model,
+    _keys_have_an_effect,
 )

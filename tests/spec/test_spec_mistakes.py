@@ -229,3 +229,16 @@ def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
 def test_mistakes_of_asynchronous_and_heterogeneous_training(write: Write, more: str, expected: str) -> None:
     (only,) = mistakes(write(more))
     assert only.partition(": ")[2].startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("key", "setting"),
+    [
+        ("train.optimizer.momentum", 'train.optimizer={ name = "adam", momentum = 0.5 }'),
+        ("train.optimizer.betas", 'train.optimizer={ name = "sgd", betas = [0.9, 0.99] }'),
+        ("data.alpha", "data.alpha=0.3"),
+    ],
+)
+def test_a_key_without_an_effect_is_a_mistake(write: Write, key: str, setting: str) -> None:
+    with pytest.raises(SpecError, match=f"{key}: .*leave it out"):
+        load_experiment(write(), [setting])
