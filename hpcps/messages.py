@@ -59,16 +59,24 @@ class Kind(IntEnum):
     """Asynchronous: the chief has done its epochs."""
     ORDER = 10
     """Asynchronous: server 0 gives an entry its place in the log; to the other servers."""
+    CHECKPOINT = 11
+    """Asynchronous: write your part of the checkpoint at this place of the log; from server 0."""
+    PART = 12
+    """A part of a checkpoint is written: its checksum in the note; to server 0."""
 
 
 class Flag(IntFlag):
-    """What else a MODEL says."""
+    """What else a message says."""
 
     NONE = 0
     LAST = 1
     """The model is final: no round begins with it."""
     STATISTICS = 2
     """Workers send their BatchNorm statistics to the process that evaluates this model."""
+    SNAPSHOT = 4
+    """Everyone writes a checkpoint after this round; who sends to servers passes it on to them."""
+    SUSPEND = 8
+    """And ends then."""
 
 
 class MalformedMessageError(ValueError):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from hpcps.errors import RunError
 from hpcps.launch.configgen import add_site_arguments, site_of
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
+from hpcps.launch.walltime import SUSPENDED, may_go_on, seconds
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
@@ -38,6 +42,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
     parser.add_argument(
         "--resume", action=argparse.BooleanOptionalAction, default=True, help="skip runs that are done (the default)"
+    )
+    parser.add_argument(
+        "--walltime",
+        metavar="TIME",
+        type=seconds,
+        help="how long this may take (seconds, or HH:MM:SS): stop in time, at a checkpoint, with status 75",
     )
     parser.add_argument("--dry-run", action="store_true", help="write all that a run would use, launch nothing")
     parser.add_argument("--results", metavar="DIR", type=Path, default=Path("results"), help="default: results")
@@ -82,6 +92,9 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     """Play the points one after another; return 0, or the exit status of the launch that failed."""
     if not left:
         return 0
+    until = (
+        None if args.walltime is None else time.monotonic() + args.walltime - max(p.run.checkpoint.margin for p in left)
+    )
     here = [point for point in left if point.run.transport.kind == "inproc"]
     there = [point for point in left if point.run.transport.kind == "mpi"]
     launches: Sequence[Launch] = ()
@@ -95,11 +108,12 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         return _show(here, launches, args.results)
     # Runs that are played again start from nothing: a stale DONE must not outlive a failure.
     for point in left:
-        _forget(_directory(point, args.results))
+        _forget(_directory(point, args.results), resume=args.resume)
     from hpcps.cli.progress import ProgressDisplay
 
     with ProgressDisplay([_directory(point, args.results).path for point in left], sys.stdout) as display:
-        return _play_there(launches, display) or _play_here(here, args.results, display)
+        status = _play_there(launches, display, until) or _play_here(here, args.results, display, until)
+        return _chained(left, display) if status == SUSPENDED else status
 
 
 def _directory(point: Point, results: Path) -> RunDirectory:
@@ -113,9 +127,11 @@ def _done(point: Point, results: Path) -> bool:
         return False
 
 
-def _forget(directory: RunDirectory) -> None:
+def _forget(directory: RunDirectory, *, resume: bool) -> None:
     try:
         (directory.path / "DONE").unlink(missing_ok=True)
+        if not resume:
+            directory.checkpoints.clear()
     except OSError as error:
         raise RunError(
             f"{directory.path} cannot be played again: its DONE cannot be removed, {error.strerror}"
@@ -151,19 +167,30 @@ def _show(here: Sequence[Point], launches: Sequence[Launch], results: Path) -> i
     return 0
 
 
-def _play_there(launches: Sequence[Launch], display: ProgressDisplay) -> int:
+def _chained(points: Sequence[Point], display: ProgressDisplay) -> int:
+    """Return the status that makes a job's script submit a successor, if there may be one."""
+    reason = may_go_on(max(point.run.checkpoint.successors for point in points))
+    if reason is None:
+        return SUSPENDED
+    display.say(f"hpcps: {reason}")
+    return 1
+
+
+def _play_there(launches: Sequence[Launch], display: ProgressDisplay, until: float | None) -> int:
     """Start one launch after another and stay with it."""
     from hpcps.launch.supervise import supervise
 
     for launch in launches:
-        outcome = supervise(launch, display.say, display.update)
+        if until is not None and time.monotonic() > until:
+            return SUSPENDED
+        outcome = supervise(launch, display.say, display.update, until=until)
         if outcome.status:
             display.say(f"hpcps: {outcome}")
             return outcome.status
     return 0
 
 
-def _play_here(points: Sequence[Point], results: Path, display: ProgressDisplay) -> int:
+def _play_here(points: Sequence[Point], results: Path, display: ProgressDisplay, until: float | None) -> int:
     """Play runs in this process, with the display going on beside."""
     from hpcps.records.provenance import provenance, source_state
     from hpcps.runtime.inprocess import run_in_process
@@ -176,19 +203,38 @@ def _play_here(points: Sequence[Point], results: Path, display: ProgressDisplay)
 
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()
+    stops: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        """Hear a signal: the first one asks for a checkpoint, the second one ends it at once."""
+        if stops:
+            raise KeyboardInterrupt
+        stops.append(number)
+        display.say("hpcps: stopping at the next checkpoint ... (once more: at once)")
+
+    def stopping() -> bool:
+        return bool(stops) or (until is not None and time.monotonic() > until)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         for point in points:
+            if stopping():
+                return 128 + stops[0] if stops else SUSPENDED
             directory = _directory(point, results)
             directory.create(spec_of(point))
             code = source_state(Path(__file__).parent)
             directory.write_provenance(
                 provenance(sys.argv, code) | {"seed": point.run.seed, "host": socket.gethostname()}, code.uncommitted
             )
-            run_in_process(point.run, point.run_id, directory)
+            if not run_in_process(point.run, point.run_id, directory, stopping):
+                display.say("hpcps: stopped at a checkpoint; run it again to go on")
+                return 128 + stops[0] if stops else SUSPENDED
     except RunError as error:
         display.say(f"hpcps: run {point.run_id} ({point.label}): {error}")
         return 1
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
         finished.set()
         follower.join()
     display.update()

@@ -10,7 +10,7 @@ from hpcps.errors import RunError
 from hpcps.figures.accuracy import save_all
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.sheet import sheets
-from hpcps.records.run_directory import write_whole
+from hpcps.records.files import write_whole
 from hpcps.records.table import write_table
 
 

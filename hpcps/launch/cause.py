@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.launch.plan import PlannedRun
+from hpcps.records.files import write_whole
 from hpcps.records.lines import read_lines
-from hpcps.records.run_directory import Failure, RunDirectory, write_whole
+from hpcps.records.run_directory import Failure, RunDirectory
 
 _DEATH = re.compile(r"hpcps: (\w+)-(\d+) \(pid (\d+)\) on (\S+) (was killed by signal .+|exited with status \d+)")
 _LAST_LINES = 5

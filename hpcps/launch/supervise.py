@@ -21,6 +21,8 @@ from hpcps.launch.cause import Death, find_cause, last_lines, read_death
 from hpcps.launch.dialects import Launch
 from hpcps.launch.guard import adopt_orphans, tie_to_parent
 from hpcps.launch.plan import PlannedRun
+from hpcps.launch.stop import PATIENCE, StopFile
+from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import Failure, RunDirectory
 
 # Seconds that ranks may outlive their launcher.
@@ -34,8 +36,9 @@ class Outcome:
     """How a launch ended.
 
     Attributes:
-        status: exit status for the command line: 0 only if all went well; 128 + the signal if we were told to stop.
+        status: exit status for the command line: 0 only if all is done; 128 + the signal if we were told to stop.
         stopped: the signal that told us to stop, or None.
+        suspended: whether the run stopped at a checkpoint, or no further one began, because it was time to.
         run: the run during which something failed, or None.
         failure: who failed first, or None if nobody did or nobody knows.
         last_lines: the last lines of the record of the one that failed; without one, of what the launcher printed.
@@ -43,13 +46,16 @@ class Outcome:
 
     status: int
     stopped: signal.Signals | None = None
+    suspended: bool = False
     run: PlannedRun | None = None
     failure: Failure | None = None
     last_lines: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.stopped:
-            return f"stopped by {self.stopped.name}"
+            return f"stopped by {self.stopped.name}" + ("; run it again to go on" if self.suspended else "")
+        if self.suspended:
+            return "stopped at a checkpoint, as its time is nearly over"
         if not self.status:
             return "finished"
         where = f"run {self.run.run_id} ({self.run.label}): " if self.run else ""
@@ -63,15 +69,20 @@ def supervise(
     on_tick: Callable[[], None] = lambda: None,
     tick: float = 0.5,
     grace: float = 5.0,
+    until: float | None = None,
 ) -> Outcome:
     """Start a launch and stay with it until it and all its processes here are gone.
+
+    The first signal that tells us to stop asks it to do so at its next checkpoint; a second one, or the end of our
+    patience, ends it at once.
 
     Args:
         launch: what to start; its files are written already.
         on_output: called with each line that the launcher and the ranks print.
         on_tick: called about every `tick` seconds meanwhile.
         tick: seconds.
-        grace: seconds that the processes get to end by themselves once they are told to.
+        grace: seconds that the processes get to end by themselves once they are told to do so at once.
+        until: when it shall stop at a checkpoint, on the monotonic clock; None: not before it is done.
 
     Raises:
         LaunchError: the launcher cannot be started.
@@ -80,6 +91,8 @@ def supervise(
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     tail: deque[str] = deque(maxlen=_OUTPUT_LINES)
     deaths: list[Death] = []
+    stop = StopFile(launch.job.plan_file)
+    stop.clear()
 
     def drain() -> None:
         while not lines.empty():
@@ -99,16 +112,26 @@ def supervise(
         assert process.stdout is not None
         reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
         reader.start()
+        patience: float | None = None
         deadline: float | None = None
         try:
             while _running(process, tick):
                 drain()
                 on_tick()
-                if stops and deadline is None:
-                    deadline = time.monotonic() + grace
+                now = time.monotonic()
+                if until is not None and now > until and not stop.requested():
+                    on_output("hpcps: time is nearly over: stopping at the next checkpoint ...")
+                    stop.ask()
+                if stops and patience is None:
+                    on_output("hpcps: stopping at the next checkpoint ... (once more: at once)")
+                    stop.ask()
+                    patience = now + PATIENCE
+                if patience is not None and deadline is None and (len(stops) > 1 or now > patience):
+                    deadline = now + grace
+                    stop.ask(at_once=True)
                     # Intel's mpirun is a script, which would not pass it on.
                     _signal_group(process, signal.SIGTERM)
-                if deadline is not None and time.monotonic() > deadline:
+                if deadline is not None and now > deadline:
                     break
         finally:
             _clean_up(process, others)
@@ -118,10 +141,11 @@ def supervise(
         process.stdout.close()
     drain()
     on_tick()
+    suspended = process.returncode == 0 and any(not _directory(run).done for run in launch.job.plan.runs)
     if stops:
-        return Outcome(128 + stops[0], stops[0])
+        return Outcome(128 + stops[0], stops[0], suspended)
     if process.returncode == 0:
-        return Outcome(0)
+        return Outcome(SUSPENDED if suspended else 0, suspended=suspended)
     return _explain(launch, _status(process.returncode), deaths, tail, known)
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from hpcps.errors import RunError
-from hpcps.records.lines import read_lines
+from hpcps.records.lines import Lines, read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import Progress
 from hpcps.records.table import constant, stack, tabulate, to_frame
@@ -23,7 +23,7 @@ _TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged")
 """What an evaluation's row has in addition."""
 
 
-EVENTS = ("start", "round", "applied", "evaluation", "rejected", "diverged", "waiting", "end")
+EVENTS = ("start", "round", "applied", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end")
 """What the lines of a record may say."""
 
 
@@ -32,8 +32,8 @@ class CollectedRun:
     """What was found of one run.
 
     Attributes:
-        lines: record lines read, those of its last attempt.
-        superseded: lines of earlier attempts, left out.
+        lines: record lines read: those of its last attempt and, if that went on from a checkpoint, those before it.
+        superseded: lines of earlier attempts that do not hold any more, left out.
         damaged: lines that are torn or no JSON object, left out.
         unreadable: record files that could not be read at all.
     """
@@ -145,7 +145,7 @@ def _run_table(
             unreadable.append(f"{file.name}: {error.strerror}")
             continue
         damaged += read.damaged
-        lines, attempt = _last_attempt(read.lines)
+        lines, attempt = _valid(read)
         superseded += len(read.lines) - len(lines)
         attempts.append(attempt)
         taken = {"run", *facts, *_TOTALS}
@@ -174,13 +174,24 @@ def _run_table(
     return table, run
 
 
-def _last_attempt(lines: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Return the lines from the last `start` on, and its attempt: a run that is started again begins anew."""
-    starts = [position for position, line in enumerate(lines) if line.get("event") == "start"]
-    if not starts:
-        return lines, 1
-    attempt = lines[starts[-1]].get("attempt")
-    return lines[starts[-1] :], attempt if isinstance(attempt, int) else len(starts)
+def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:
+    """Return the lines that tell the run's story, and with which attempt it began.
+
+    A run that is started again begins anew, unless it goes on from a checkpoint: then the lines before that hold.
+    """
+    valid: list[tuple[int, dict[str, Any]]] = []
+    first = starts = 1
+    for number, line in zip(read.numbers, read.lines, strict=True):
+        if line.get("event") == "start":
+            attempt = line.get("attempt", starts)
+            starts += 1
+            continues = line.get("continues")
+            if isinstance(continues, int):
+                valid = [item for item in valid if item[0] < continues]
+            else:
+                valid, first = [], attempt if isinstance(attempt, int) else starts
+        valid.append((number, line))
+    return [line for _, line in valid], first
 
 
 def _with_totals(table: Any, *, asynchronous: bool) -> Any:

@@ -17,10 +17,17 @@ class Lines:
     Attributes:
         lines: its lines, in order, whole ones only.
         damaged: how many lines are torn or not a JSON object.
+        numbers: the place of each of `lines` in the file, from 0; damaged lines count.
     """
 
     lines: list[dict[str, Any]]
     damaged: int
+    numbers: list[int]
+
+    @property
+    def count(self) -> int:
+        """How many lines there are, damaged ones included."""
+        return len(self.lines) + self.damaged
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
@@ -42,7 +49,8 @@ def decode_all(text: bytes) -> Lines:
     parts = text.split(b"\n")
     decoded = [decode(part) for part in parts[:-1]]
     lines = [line for line in decoded if line is not None]
-    return Lines(lines, len(decoded) - len(lines) + bool(parts[-1]))
+    numbers = [number for number, line in enumerate(decoded) if line is not None]
+    return Lines(lines, len(decoded) - len(lines) + bool(parts[-1]), numbers)
 
 
 def read_lines(path: Path) -> Lines:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import hpcps
 from hpcps.errors import RunError
-from hpcps.records.run_directory import RunDirectory, write_whole
+from hpcps.records.files import write_whole
+from hpcps.records.run_directory import RunDirectory
 
 _ENVIRONMENT = (
     *("OMP_", "MKL_", "OPENBLAS_", "KMP_", "MPI", "I_MPI_", "OMPI_MCA_", "UCX_", "FI_", "CUDA_", "NVIDIA_VISIBLE_"),

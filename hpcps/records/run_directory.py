@@ -21,6 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.errors import RunError
+from hpcps.records.checkpoint import Checkpoints
+from hpcps.records.files import write_whole
 
 FREE_SPACE_NEEDED = 64 * 2**20
 """Bytes that must be free before a run starts."""
@@ -55,7 +57,8 @@ class RunDirectory:
     """`results/<experiment>/runs/<run id>/`.
 
     `spec.json` (what runs), `provenance.json` and `uncommitted.diff` (from which code, on what), `records/` (a file per
-    process), `final/` (the model), `failure/` (who gave up, and why), `DONE` (last).
+    process), `checkpoints/` (from which it goes on), `final/` (the model), `failure/` (who gave up, and why), `DONE`
+    (last).
     """
 
     path: Path
@@ -166,6 +169,11 @@ class RunDirectory:
         return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
 
     @property
+    def checkpoints(self) -> Checkpoints:
+        """From which it goes on if it was interrupted."""
+        return Checkpoints(self.path / "checkpoints")
+
+    @property
     def done(self) -> bool:
         """Whether the run has finished."""
         return (self.path / "DONE").exists()
@@ -178,6 +186,7 @@ class RunDirectory:
         """
         finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
         write_whole(self.path / "DONE", json.dumps({"finished": finished, "wall": round(wall, 3)}))
+        self.checkpoints.clear()
 
     def fail(self, role: str, index: int, host: str, round: int | None, phase: str, error: BaseException | str) -> None:
         """Write `failure/<role>-<index>.json`: who gave up, where, in which round, doing what (`phase`), and why.
@@ -197,19 +206,6 @@ class RunDirectory:
         """Who gave up in the last attempt; the first one, most likely the cause, comes first."""
         reports = [_read_object(file) for file in (self.path / "failure").glob("*.json")]
         return tuple(sorted((_failure(report) for report in reports if report), key=lambda failure: failure.time))
-
-
-def write_whole(path: Path, content: str | memoryview) -> None:
-    """Write a file so that it appears under its name complete: beside, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 def _read_object(path: Path) -> dict[str, Any]:

@@ -180,7 +180,7 @@ class _Followed:
             state = "done"
         elif failures or "failed" in ends:
             state = "failed"
-        elif "stopped" in ends:
+        elif ends & {"stopped", "suspended"}:
             state = "stopped"
         elif age is None:
             state = "not started"

@@ -8,7 +8,9 @@ from typing import Any
 from hpcps.spec.label import labels
 from hpcps.spec.tree import Tree, get
 
-_NO_EFFECT = {"name", "description", "seed", "data.dir", "transport.timeout"}
+_NO_EFFECT = {"name", "description", "seed", "data.dir", "transport.timeout"} | {
+    f"checkpoint.{key}" for key in ("every", "keep", "margin", "successors")
+}
 """Keys that make no other curve or, as the seed, only a replicate of it."""
 
 

@@ -12,7 +12,9 @@ from types import TracebackType
 from typing import Any
 
 from hpcps.errors import RunError
+from hpcps.records.checkpoint import Part
 from hpcps.records.lines import read_lines, whole_lines_end
+from hpcps.state import State
 
 
 class RecordWriter:
@@ -32,6 +34,7 @@ class RecordWriter:
         index: int,
         host: str,
         clock: Callable[[], float] = time.monotonic,
+        part: Part | None = None,
     ) -> None:
         """Open the record, and cut off a line that an earlier attempt left torn.
 
@@ -42,6 +45,8 @@ class RecordWriter:
             index: the role's index.
             host: the machine this process is on.
             clock: seconds; `time` in each line counts from now on this clock.
+            part: the part of a checkpoint that the process goes on from: `time` counts on, and the next `start` line
+                says how many lines before it still hold (`continues`).
 
         Raises:
             RunError: the file cannot be opened or repaired.
@@ -50,7 +55,10 @@ class RecordWriter:
         self.attempt = 1
         """1 for a new record, one more each time an existing one is opened again; `start` lines carry it."""
         self._clock = clock
-        self._started = clock()
+        self._started = clock() - (part.elapsed if part else 0.0)
+        self._continues: int | None = None
+        self.run_id = run_id
+        self._lines = 0
         self._head = json.dumps({"run": run_id, "role": role, "index": index, "host": host}, ensure_ascii=False)[1:-1]
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,8 +67,16 @@ class RecordWriter:
             raise RunError(f"cannot open the record {self.path}: {error.strerror}") from error
         if os.fstat(self._file).st_size:
             os.ftruncate(self._file, whole_lines_end(self.path))
-            attempts = (line.get("attempt") for line in read_lines(self.path).lines if line.get("event") == "start")
+            earlier = read_lines(self.path)
+            attempts = (line.get("attempt") for line in earlier.lines if line.get("event") == "start")
             self.attempt += max((n for n in attempts if isinstance(n, int)), default=0)
+            self._lines = earlier.count
+        if part:
+            self._continues = min(part.lines, self._lines)
+
+    def part(self, state: State) -> Part:
+        """Return this process's part of a checkpoint, with a role's state: where the record is now."""
+        return Part(state, self._lines, self._clock() - self._started)
 
     def write(self, event: str, **fields: object) -> None:
         """Append one line: the event, the common fields, `time`, then the given fields.
@@ -71,6 +87,8 @@ class RecordWriter:
         values: dict[str, object] = {"time": round(self._clock() - self._started, 6), **fields}
         if event == "start":
             values["attempt"] = self.attempt
+            if self._continues is not None:
+                values["continues"] = self._continues
         try:
             body = json.dumps(values, ensure_ascii=False, allow_nan=False, default=_plain)
         except ValueError:  # allow_nan found a number that is not finite: rare, so the fast path does not look for it
@@ -84,6 +102,7 @@ class RecordWriter:
             ) from error
         if written != len(line):
             raise RunError(f"the record {self.path} was cut short: no room left on the disk; make room and run again")
+        self._lines += 1
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

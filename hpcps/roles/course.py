@@ -39,6 +39,10 @@ class Course:
         """How many rounds bring the chief to the end of its epochs."""
         return -(-self.epochs * self.steps_per_epoch // self.local_steps)
 
+    def ended(self, round: int) -> int:
+        """How many epochs are over when a round begins."""
+        return min(self.epochs, round * self.local_steps // self.steps_per_epoch)
+
     def stop(self, round: int) -> int:
         """The step count at which a round's local steps end."""
         return (round + 1) * self.local_steps

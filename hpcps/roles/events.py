@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from hpcps.layout import Vector
 from hpcps.messages import Malformed, Message, Peer, Received
+from hpcps.state import State
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,25 @@ class Idle:
     """Everything that had come when the role asked for it with `Drain` has been handled."""
 
 
-Event = Start | Received | Malformed | Computed | Resumed | Idle
+@dataclass(frozen=True)
+class StopRequested:
+    """The run shall stop, at a checkpoint from which it can go on; only the keeper of the checkpoints hears it."""
+
+
+@dataclass(frozen=True)
+class Snapped:
+    """The `Snapshot` effect of this moment is done.
+
+    Attributes:
+        moment: the round, or the place in the servers' log.
+        checksum: of what was written.
+    """
+
+    moment: int
+    checksum: str
+
+
+Event = Start | Received | Malformed | Computed | Resumed | Idle | StopRequested | Snapped
 
 
 @dataclass(frozen=True)
@@ -95,11 +114,34 @@ class Save:
 
 
 @dataclass(frozen=True)
+class Snapshot:
+    """Write this process's part of a checkpoint, then say `Snapped`."""
+
+    moment: int
+    state: State
+
+
+@dataclass(frozen=True)
+class Seal:
+    """All parts of a checkpoint are written: from now on it exists.
+
+    Attributes:
+        moment: which checkpoint.
+        checksums: of the part of every process, by the process's name.
+    """
+
+    moment: int
+    checksums: dict[str, str]
+
+
+@dataclass(frozen=True)
 class Finish:
-    """The role is done."""
+    """The role is done; or, suspended, it goes on from the checkpoint another time."""
+
+    suspended: bool = False
 
 
-Effect = Send | Compute | Pause | Drain | SetDeadline | Record | Save | Finish
+Effect = Send | Compute | Pause | Drain | SetDeadline | Record | Save | Snapshot | Seal | Finish
 
 
 class Role(Protocol):
@@ -115,4 +157,13 @@ class Role(Protocol):
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event; effects are carried out in order, as they are yielded."""
+        ...
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether it decides when the run's processes write checkpoints, and seals them."""
+        ...
+
+    def restore(self, state: State) -> None:
+        """Take the state of a `Snapshot`, before `Start`: the run goes on from there."""
         ...

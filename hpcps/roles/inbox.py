@@ -17,7 +17,7 @@ class ModelInbox:
 
     Attributes:
         model: the flat vector `[d]`, whole once `complete`.
-        flags: what the servers said with it.
+        flags: what the servers said with it, all together.
         version: how many updates it holds (asynchronous).
         index: the place in the servers' log of what it answers (asynchronous).
         note: the last server's note with it.
@@ -70,6 +70,8 @@ class ModelInbox:
             raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
         if message.payload is not None:
             self.model[start:stop] = message.payload
-        self.flags, self.note = message.flags, message.note
+        fresh = len(self._missing) == len(self._bounds)
+        self.flags = message.flags if fresh else self.flags | message.flags
+        self.note = message.note
         self.index, self.version = message.index, message.version
         self._missing.discard(shard)

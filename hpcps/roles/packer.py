@@ -14,6 +14,7 @@ from hpcps.packing import pack, runs
 from hpcps.roles.cast import Cast
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
+from hpcps.state import State, generators_state, restore_generators
 from hpcps.training.learner import Learner
 
 
@@ -54,10 +55,8 @@ class Packer:
         )
         self.delta: Vector = np.zeros(layout.size, np.float32)
         self._outgoing: Vector = np.empty(layout.size, np.float32)
-        self._participation = generator(run.seed, "worker", peer.index, "participation")
-        self._skipping = generator(run.seed, "worker", peer.index, "skipping")
-        self._choice = generator(run.seed, "worker", peer.index, "attacked blocks")
-        self._noise = generator(run.seed, "worker", peer.index, "attack noise")
+        purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
+        self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
         self._attackers = attackers(run.attack, run.topology.workers, run.seed)
 
     def pack(self, learner: Learner, base: Vector) -> Packed:
@@ -68,15 +67,16 @@ class Packer:
         run, layout, delta = self._run, self._layout, self.delta
         learner.copy_to(delta)
         delta -= base
-        participates = self._participation.random() < run.communication.participation
-        kept = self._skipping.random(len(layout.blocks)) >= run.communication.skip_rate
+        participates = self._streams["participation"].random() < run.communication.participation
+        kept = self._streams["skipping"].random(len(layout.blocks)) >= run.communication.skip_rate
         sent = kept & participates
         attacked = np.zeros_like(sent)
         if not isinstance(run.attack, NoAttack):
-            attacked = attacked_blocks(run.attack, sent, self._worker, self._attackers, self._choice)
+            choice, noise = self._streams["attacked blocks"], self._streams["attack noise"]
+            attacked = attacked_blocks(run.attack, sent, self._worker, self._attackers, choice)
             for b in np.flatnonzero(attacked):
                 block = layout.blocks[b]
-                run.attack.corrupt(delta[block.offset : block.stop], self._noise)
+                run.attack.corrupt(delta[block.offset : block.stop], noise)
         if not participates:
             return Packed((), 0, 0, 0)
         parts = []
@@ -88,3 +88,16 @@ class Packer:
         for start, stop in runs(layout, sent):
             delta[start:stop] = 0
         return Packed(tuple(parts), int(sent.sum()), int((~sent).sum()), int(attacked.sum()))
+
+    def delay(self) -> float:
+        """Return the seconds that the experiment adds before the update is sent."""
+        return self._run.heterogeneity.delay.draw(self._streams["delay"])
+
+    def state(self) -> State:
+        """Return the residual and the random streams."""
+        return State({"residual": self.delta}).having(streams=generators_state(self._streams))
+
+    def restore(self, state: State) -> None:
+        """Take the state back."""
+        self.delta[:] = state.arrays["residual"]
+        restore_generators(self._streams, state.part("streams"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+
+from hpcps.state import State
 
 
 @dataclass
@@ -24,6 +26,15 @@ class Tally:
         self.accepted_sent += other.accepted_sent
         self.rejected += other.rejected
         self.turned += other.turned
+
+    def state(self) -> State:
+        """Return the counts, for a checkpoint."""
+        return State(facts=asdict(self))
+
+    @staticmethod
+    def restored(state: State) -> Tally:
+        """Return the tally that had this state."""
+        return Tally(**state.facts)
 
     @property
     def acceptance_rate(self) -> float | None:

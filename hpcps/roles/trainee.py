@@ -11,12 +11,28 @@ import numpy as np
 from hpcps.layout import Vector
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
+from hpcps.roles.checkpointing import ECHOED, report
 from hpcps.roles.checks import rejection, wrong_envelope
 from hpcps.roles.course import Course, Segment
-from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Idle, Resumed, Send, SetDeadline, Start
+from hpcps.roles.events import (
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Idle,
+    Resumed,
+    Send,
+    SetDeadline,
+    Snapped,
+    Snapshot,
+    Start,
+    StopRequested,
+)
 from hpcps.roles.examination import StatisticsInbox, evaluation_records, examine
 from hpcps.roles.inbox import ModelInbox
 from hpcps.spec.schema import Run
+from hpcps.state import State
 from hpcps.training.learner import Evaluation, Learner, Progress
 
 
@@ -52,11 +68,18 @@ class Trainee(ABC):
         self._batchnorm = run.validation.batchnorm
         self._evaluating = False
         self._evaluated = 0
+        self._restored = False
+        self._flags = Flag.NONE
 
     @property
     def device(self) -> str:
         """Where its learner computes."""
         return self._learner.device
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Server 0 does."""
+        return False
 
     @abstractmethod
     def adopt(self) -> None:
@@ -89,6 +112,33 @@ class Trainee(ABC):
         if self._inbox.complete:
             yield Compute("adopt", self.adopt)
 
+    def state(self) -> State:
+        """Return what it takes to go on from the model that comes next; subclasses add what is theirs."""
+        facts = {"round": self.round, "evaluated": self._evaluated}
+        return State(facts=facts).having(learner=self._learner.state())
+
+    def restore(self, state: State) -> None:
+        """Go on from a checkpoint: wait for the model, as between two rounds."""
+        self._learner.restore(state.part("learner"))
+        self.round, self._evaluated = state.facts["round"], state.facts["evaluated"]
+        self._restored = True
+
+    def snapshot(self, moment: int) -> Iterator[Effect]:
+        """Write this process's part of a checkpoint."""
+        yield Snapshot(moment, self.state())
+
+    @property
+    def echo(self) -> Flag:
+        """What the keeper said of checkpoints with the model of this round, for the other servers."""
+        return self._flags & ECHOED
+
+    def end_round(self) -> Iterator[Effect]:
+        """Go on to the next round; write a checkpoint in between if the keeper said so."""
+        self.round += 1
+        if self._flags & Flag.SNAPSHOT:
+            yield from self.snapshot(self.round)
+        yield SetDeadline(self._inbox.waiting_for)
+
     def epochs_due(self) -> tuple[int, ...]:
         """The epochs that are to be evaluated on the model just adopted."""
         return self._course.epochs_before(self.round)
@@ -114,7 +164,9 @@ class Trainee(ABC):
         """React to an event."""
         match event:
             case Start():
-                if self.steps_before_model:
+                if self._restored:
+                    yield SetDeadline(self._inbox.waiting_for)
+                elif self.steps_before_model:
                     yield Compute("train", partial(self.take_steps, 1), steps=1)
                 else:
                     yield from self._present_initial_model()
@@ -145,6 +197,12 @@ class Trainee(ABC):
                 yield from self.resumed()
             case Idle():
                 yield from self.idle()
+            case Snapped():
+                yield report(self.peer, self._run_id, event)
+                if self._flags & Flag.SUSPEND:
+                    yield Finish(suspended=True)
+            case StopRequested():
+                raise AssertionError(f"{self.peer} keeps no checkpoints")
 
     def _present_initial_model(self) -> Iterator[Effect]:
         """Give the servers the initial weights, if this role does; then wait for the model."""
@@ -181,8 +239,8 @@ class Trainee(ABC):
             yield from self.take(source, message)
 
     def _after_adopting(self) -> Iterator[Effect]:
-        flags = self._inbox.flags
-        if flags & Flag.STATISTICS:
+        self._flags = self._inbox.flags
+        if self._flags & Flag.STATISTICS:
             self._own_statistics = self._learner.statistics
             if self.peer.role == "worker" and not self._is_chief:
                 yield Send(

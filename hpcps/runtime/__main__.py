@@ -8,6 +8,7 @@ from hpcps.errors import HpcpsError
 from hpcps.launch.guard import stand_guard
 from hpcps.launch.local_rank import planned_rank, preset_gpu
 from hpcps.launch.plan import Plan
+from hpcps.launch.stop import StopFile
 
 
 def main() -> int:
@@ -24,7 +25,7 @@ def main() -> int:
     preset_gpu(plan)
     from hpcps.runtime.process import play
 
-    return play(plan, sys.argv[2] if len(sys.argv) > 2 else "")
+    return play(plan, sys.argv[2] if len(sys.argv) > 2 else "", StopFile(Path(sys.argv[1])))
 
 
 if __name__ == "__main__":

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 
 from hpcps.errors import HpcpsError, RunError
 from hpcps.messages import Peer
+from hpcps.records.checkpoint import Part
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.runtime.casting import make_role
 from hpcps.runtime.node import Node
+from hpcps.runtime.resume import Resume
 from hpcps.spec.schema import Run
 from hpcps.transport.inproc import Exchange
 
 
-def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
+def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callable[[], bool] = lambda: False) -> bool:
     """Run all roles here, deterministically, and write their records and the model into the run's folder.
+
+    Args:
+        run: the run.
+        run_id: its id.
+        directory: its folder; if there is a checkpoint in it, the run goes on from there.
+        stop: says whether the run shall stop at its next checkpoint.
+
+    Returns:
+        Whether it is done; else it stopped at a checkpoint.
 
     Raises:
         RunError: a role failed, or all wait for one another in a circle.
@@ -30,18 +42,23 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
     peers += [Peer("validator", v) for v in range(topology.validators)]
     peers += [Peer("server", s) for s in range(topology.servers)]
     exchange, clock = Exchange(), VirtualClock()
+    parts = _parts(run, run_id, directory, peers)
     with ExitStack() as stack:
         nodes = []
         for peer in peers:
-            record = RecordWriter(directory.path, run_id, peer.role, peer.index, socket.gethostname())
+            part = parts.get(peer)
+            record = RecordWriter(directory.path, run_id, peer.role, peer.index, socket.gethostname(), part=part)
             stack.enter_context(record)
             try:
                 role = make_role(run, run_id, peer)
+                if part:
+                    role.restore(part.state)
             except HpcpsError as error:
                 directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
                 raise
             record.write("start", transport="inproc", threads=run.train.threads, device=role.device)
-            nodes.append(Node(role, exchange.endpoint(peer), record, directory, clock=clock))
+            keep = run.checkpoint.keep
+            nodes.append(Node(role, exchange.endpoint(peer), record, directory, clock=clock, stop=stop, keep=keep))
         try:
             take_turns(nodes, directory, clock)
         except KeyboardInterrupt:
@@ -49,7 +66,24 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory) -> None:
                 if not node.finished:
                     node.give_up("stopped")
             raise
-    directory.finish(time.monotonic() - began)
+    if any(node.suspended for node in nodes):
+        return False
+    directory.finish(time.monotonic() - began + max((part.elapsed for part in parts.values()), default=0.0))
+    return True
+
+
+def _parts(run: Run, run_id: str, directory: RunDirectory, peers: Sequence[Peer]) -> dict[Peer, Part]:
+    """Return what each role goes on from; nothing if the run begins anew."""
+    searches = {peer: Resume(directory, run, run_id) for peer in peers}
+    moment = searches[peers[0]].before(None)
+    while moment >= 0:
+        problems = [problem for peer, resume in searches.items() if (problem := resume.take(moment, peer))]
+        if not problems:
+            break
+        print(f"hpcps: {problems[0]}", file=sys.stderr, flush=True)
+        moment = searches[peers[0]].before(moment)
+    directory.checkpoints.forget_after(moment)
+    return {peer: resume.part for peer, resume in searches.items() if resume.part} if moment >= 0 else {}
 
 
 class VirtualClock:

@@ -26,12 +26,19 @@ from hpcps.roles.events import (
     Resumed,
     Role,
     Save,
+    Seal,
     Send,
     SetDeadline,
+    Snapped,
+    Snapshot,
     Start,
+    StopRequested,
 )
 from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.transport.base import Transport
+
+_ASK_EVERY = 0.2
+"""Seconds between two looks for a request to stop."""
 
 
 class Node:
@@ -39,6 +46,7 @@ class Node:
 
     Attributes:
         finished: whether the role is done.
+        suspended: whether it ended at a checkpoint, to go on from there another time.
         waiting_for: whom the role waits for.
         phase: what it does right now, for the report of a failure.
     """
@@ -52,6 +60,8 @@ class Node:
         *,
         slowdown: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        stop: Callable[[], bool] = lambda: False,
+        keep: int = 2,
     ) -> None:
         """Take a role to drive.
 
@@ -62,6 +72,8 @@ class Node:
             directory: the run's folder.
             slowdown: how many times as long its local steps shall take as they do.
             clock: seconds; what pauses are measured by.
+            stop: says whether the run shall stop at its next checkpoint; asked of whom keeps the checkpoints.
+            keep: how many checkpoints to keep.
         """
         self._role = role
         self._transport = transport
@@ -75,7 +87,10 @@ class Node:
         self._clock = clock
         self._later: tuple[float, Event] | None = None
         self._draining = False
-        self.finished = False
+        self._stop = stop if role.keeps_checkpoints else None
+        self._asked = 0.0
+        self._keep = keep
+        self.finished = self.suspended = False
         self.waiting_for: tuple[Peer, ...] = ()
         self.phase = "start"
 
@@ -113,6 +128,11 @@ class Node:
 
     def _next(self) -> Event | None:
         """Return what happens next, if anything does now: messages come first."""
+        if self._stop and time.monotonic() - self._asked > _ASK_EVERY:
+            self._asked = time.monotonic()
+            if self._stop():
+                self._stop = None
+                return StopRequested()
         arrival = self._transport.receive()
         if arrival is not None:
             return arrival
@@ -177,9 +197,19 @@ class Node:
             case Save(name, values):
                 self.phase = "save"
                 self._checksums[name] = self._directory.save(name, values)
-            case Finish():
-                self._write("end", {"reason": "finished", "checksums": self._checksums})
-                self.finished = True
+            case Snapshot(moment, state):
+                self.phase = "checkpoint"
+                part = self._record.part(state)
+                checksum = self._directory.checkpoints.write(moment, str(self._role.peer), part)
+                self._queue.append(Snapped(moment, checksum))
+            case Seal(moment, checksums):
+                self.phase = "checkpoint"
+                self._directory.checkpoints.seal(moment, self._record.run_id, checksums, self._keep)
+                self._write("checkpoint", {"moment": moment})
+            case Finish(suspended):
+                reason = "suspended" if suspended else "finished"
+                self._write("end", {"reason": reason, "checksums": self._checksums})
+                self.finished, self.suspended = True, suspended
 
     def _write(self, event: str, fields: dict[str, object]) -> None:
         if event in ("round", "applied"):

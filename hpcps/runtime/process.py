@@ -18,8 +18,10 @@ from mpi4py import MPI
 
 from hpcps.errors import HpcpsError
 from hpcps.launch.plan import Plan, PlannedRun, Rank
+from hpcps.launch.stop import StopFile
 from hpcps.launch.verify import problems
 from hpcps.messages import Peer
+from hpcps.records.checkpoint import Part
 from hpcps.records.provenance import machine, provenance, source_state
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
@@ -27,6 +29,7 @@ from hpcps.roles.cast import Cast
 from hpcps.roles.events import Role
 from hpcps.runtime.casting import make_role
 from hpcps.runtime.node import Node
+from hpcps.runtime.resume import Resume, search
 from hpcps.spec.schema import Run
 from hpcps.transport.mpi import MpiTransport
 from hpcps.transport.patience import Patience
@@ -42,11 +45,17 @@ class Stopped(BaseException):
         self.number = number
 
 
-def play(plan: Plan, role: str) -> int:
-    """Verify this process's place in the plan and play its role in every run; return the exit status."""
-    _on_stop(_stop)
+def play(plan: Plan, role: str, stop: StopFile) -> int:
+    """Verify this process's place in the plan and play its role in every run; return the exit status.
+
+    Args:
+        plan: who every rank is, and what they play.
+        role: what the configfile makes of this process; empty if it leaves that to the plan.
+        stop: once it is there, the run stops at its next checkpoint and no further one begins.
+    """
+    _on_stop(stop.listener(_stop))
     try:
-        return _play(plan, role, MPI.COMM_WORLD)
+        return _play(plan, role, stop, MPI.COMM_WORLD)
     except Stopped as stopped:
         return 128 + stopped.number
     finally:
@@ -54,15 +63,22 @@ def play(plan: Plan, role: str) -> int:
         _on_stop(_overhear)
 
 
-def _play(plan: Plan, role: str, communicator: MPI.Intracomm) -> int:
+def _play(plan: Plan, role: str, stop: StopFile, communicator: MPI.Intracomm) -> int:
     host = socket.gethostname()
     rank, size = communicator.Get_rank(), communicator.Get_size()
     ranks = {Peer(member.role, member.index): member.rank for member in plan.world}
     transport = MpiTransport(communicator, ranks)
     if not _agree(transport, communicator, "\n".join(problems(plan, rank, size, role, host))):
         return 2
-    parts = (_Part(planned, plan.world[rank], host) for planned in plan.runs)
-    return 0 if all(_play_one(part, communicator, transport) for part in parts) else 1
+    for planned in plan.runs:
+        if _share(transport, communicator, stop.requested()):
+            if rank == 0:
+                print("hpcps: stopped; start it again to go on", flush=True)
+                stop.clear()
+            break
+        if not _play_one(_Part(planned, plan.world[rank], host), stop, communicator, transport):
+            return 1
+    return 0
 
 
 class _Part:
@@ -78,8 +94,14 @@ class _Part:
     @property
     def cast(self) -> bool:
         """Whether it plays: a plan may hold runs of several sizes; who has no part in this one waits for the next."""
+        return self.peer is not None
+
+    @property
+    def peer(self) -> Peer | None:
+        """Its role in this run, if it plays."""
         cast = Cast(self.run.topology.servers, self.run.topology.validators, self.run.topology.workers)
-        return Peer(self.me.role, self.me.index) in (*cast.readers(), *cast.all_servers())
+        peer = Peer(self.me.role, self.me.index)
+        return peer if peer in (*cast.readers(), *cast.all_servers()) else None
 
     def failed(self, round: int | None, phase: str, error: Exception) -> str:
         """Say who failed, where, when and why."""
@@ -93,10 +115,10 @@ class _Part:
             self.directory.fail(self.me.role, self.me.index, self.host, round, phase, error)
 
 
-def _play_one(part: _Part, communicator: MPI.Intracomm, transport: MpiTransport) -> bool:
-    """Play one run to its end; say whether it went well."""
-    began = time.monotonic()
+def _play_one(part: _Part, stop: StopFile, communicator: MPI.Intracomm, transport: MpiTransport) -> bool:
+    """Play one run to its end, or to a checkpoint if it shall stop; say whether it went well."""
     role, problem, report = None, "", _nothing
+    resume = Resume(part.directory, part.run, part.planned.run_id)
     try:
         if part.me.rank == 0:
             _prepare(part)
@@ -107,20 +129,36 @@ def _play_one(part: _Part, communicator: MPI.Intracomm, transport: MpiTransport)
         report = partial(part.report, None, "start", error)
     if not _agree(transport, communicator, problem, report):
         return False
-    if role is not None and not _perform(role, part, transport):
-        return False
+    moment = search(
+        resume, part.peer, partial(_share, transport, communicator), partial(_agree, transport, communicator)
+    )
+    if moment >= 0 and part.me.rank == 0:
+        print(f"hpcps: {part.planned.label} goes on from its checkpoint at {moment}", flush=True)
+    if part.me.rank == 0:
+        part.directory.checkpoints.forget_after(moment)
+    began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
+    suspended = False
+    if role is not None:
+        if resume.part is not None:
+            role.restore(resume.part.state)
+        node = _perform(role, part, resume.part, stop, transport)
+        if node is None:
+            return False
+        suspended = node.suspended
     # What is still under way, such as an asynchronous worker's last update, must not meet the next run.
     transport.settle()
-    if part.me.rank == 0:
+    if not _share(transport, communicator, suspended) and part.me.rank == 0:
         part.directory.finish(time.monotonic() - began)
     return True
 
 
-def _perform(role: Role, part: _Part, transport: MpiTransport) -> bool:
-    """Play the role from start to end; say whether it went well."""
+def _perform(role: Role, part: _Part, before: Part | None, stop: StopFile, transport: MpiTransport) -> Node | None:
+    """Play the role from start to end; return its node, or None if it failed."""
     me, node = part.me, None
     try:
-        with RecordWriter(part.directory.path, part.planned.run_id, me.role, me.index, part.host) as record:
+        with RecordWriter(
+            part.directory.path, part.planned.run_id, me.role, me.index, part.host, part=before
+        ) as record:
             record.write(
                 "start",
                 pid=os.getpid(),
@@ -132,7 +170,8 @@ def _perform(role: Role, part: _Part, transport: MpiTransport) -> bool:
                 cpu_model=machine()["cpu"],
             )
             slowdown = part.run.heterogeneity.slowdown(me.role, me.index)
-            node = Node(role, transport, record, part.directory, slowdown=slowdown)
+            keep = part.run.checkpoint.keep
+            node = Node(role, transport, record, part.directory, slowdown=slowdown, stop=stop.requested, keep=keep)
             try:
                 drive(node, part.run.transport.timeout)
             except Stopped:
@@ -145,8 +184,16 @@ def _perform(role: Role, part: _Part, transport: MpiTransport) -> bool:
         phase = node.phase if node else "start"
         print(f"hpcps: {part.failed(role.round, phase, error)}", file=sys.stderr, flush=True)
         part.report(role.round, phase, error)
-        return False
-    return True
+        return None
+    return node
+
+
+def _share(transport: MpiTransport, communicator: MPI.Intracomm, number: int) -> int:
+    """Return rank 0's number to all ranks."""
+    transport.barrier()
+    shared = np.array([number], np.int64)
+    communicator.Bcast(shared)
+    return int(shared[0])
 
 
 def _nothing() -> None:
@@ -213,11 +260,11 @@ def _agree(
 
 
 def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, handler)
 
 
-def _stop(number: int, frame: FrameType | None) -> None:
+def _stop(number: int) -> None:
     # A launcher passes on what its whole group gets as well: once is enough.
     _on_stop(_overhear)
     raise Stopped(number)

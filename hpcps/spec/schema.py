@@ -142,6 +142,21 @@ class Validation(Config):
     )
 
 
+class Checkpoint(Config):
+    """When a run writes what it takes to go on after an interruption; results do not depend on it."""
+
+    every: int = Field(
+        10, ge=0, description="Epochs between checkpoints; 0: only when it is stopped, or its walltime runs out."
+    )
+    keep: PositiveInt = Field(2, description="How many checkpoints are kept; a run that is done needs none.")
+    margin: float = Field(
+        120.0, ge=0, description="Seconds before the end of a job's walltime at which its run stops at a checkpoint."
+    )
+    successors: int = Field(
+        0, ge=0, description="How many further jobs a job may submit, one after another, to go on where it stopped."
+    )
+
+
 class Run(Config):
     """One fully resolved point of an experiment."""
 
@@ -163,6 +178,7 @@ class Run(Config):
     heterogeneity: Heterogeneity = Heterogeneity()
     validation: Validation = Validation()
     attack: AnyAttack = Field(NoAttack(), description="The Byzantine attack.")
+    checkpoint: Checkpoint = Checkpoint()
 
     @model_validator(mode="after")
     def _fill_in(self) -> Run:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hpcps.layout import Layout, Vector
+from hpcps.state import State
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,12 @@ class Learner(Protocol):
     @property
     def learning_rate(self) -> float:
         """The rate that the next step will use."""
+
+    def state(self) -> State:
+        """Return a copy of what training changes: parameters, statistics, the optimizer's state, place in the data."""
+
+    def restore(self, state: State) -> None:
+        """Go on from a state; the steps after it are the same as they were."""
 
     def copy_to(self, out: Vector) -> None:
         """Copy the live model into `out`, `[d]`."""

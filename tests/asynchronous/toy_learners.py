@@ -13,6 +13,7 @@ from hpcps.runtime.casting import make_role, make_trainee
 from hpcps.runtime.inprocess import VirtualClock, take_turns
 from hpcps.runtime.node import Node
 from hpcps.spec.schema import Run
+from hpcps.state import State
 from hpcps.training.learner import Evaluation, Progress
 from hpcps.transport.inproc import Exchange
 
@@ -32,6 +33,12 @@ class Toy:
         self.x = np.zeros(layout.size, np.float32)
         self.calls = []
         self.went = []
+
+    def state(self):
+        return State({"x": self.x.copy()}, {"steps": self.steps_done})
+
+    def restore(self, state):
+        self.x[:], self.steps_done = state.arrays["x"], state.facts["steps"]
 
     def copy_to(self, out):
         out[:] = self.x
@@ -95,7 +102,9 @@ class Counter(Toy):
         counts = values.reshape(self.shape)
         assert (counts == counts[0]).all(), f"a torn model: {counts}"
         assert (counts == counts.astype(int)).all()
-        if self.worker is not None and self.started:
+        if self.worker is not None and not self.started:
+            self.expected = counts[0, self.worker]
+        elif self.worker is not None:
             self.expected += self.pending
             assert counts[0, self.worker] == self.expected, (self.worker, counts[0], self.expected)
         self.started = True

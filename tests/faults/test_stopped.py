@@ -36,7 +36,7 @@ def test_ctrl_c_in_a_terminal(start: Callable[..., Play], capsys: pytest.Capture
     shown = read_all(keyboard)
     assert_quiet(shown)
     # The display is on a line of its own; what mpirun says of the ranks that end is not shown.
-    assert shown.replace("\r\n", "\n").rpartition("\x1b[K")[2] == "hpcps: stopped by SIGINT\n"
+    assert shown.replace("\r\n", "\n").endswith("\nhpcps: stopped by SIGINT; run it again to go on\n")
     assert re.search(r"\r\x1b\[K +faults +epoch ", shown), shown
     assert_stopped(play, capsys)
 
@@ -52,7 +52,7 @@ def test_a_batch_system_ends_it_while_it_starts(start: Callable[..., Play]) -> N
     assert play.end() == 143
     assert play.left() == {}
     assert_quiet(play.text)
-    assert play.text.endswith("hpcps: stopped by SIGTERM\n")
+    assert play.text.endswith("hpcps: stopped by SIGTERM; run it again to go on\n")
     assert not list(play.results.glob("*/runs/*/DONE"))
 
 
@@ -74,7 +74,21 @@ def test_ctrl_c_of_mpirun_itself(
     assert play.end() != 0
     within(SOON, lambda: not play.left(), f"the end of {play.left()}")
     assert_quiet(play.text)
-    assert_stopped(play, capsys)
+    assert_stopped(play, capsys, "stopped")
+
+
+def test_impatience_stops_it_at_once(start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
+    # A round that takes far longer than anybody waits.
+    play = start("--set", "heterogeneity.delay={kind='constant', seconds=600}")
+    within(60, lambda: play.lines("worker-0"), "a record")
+    play.process.send_signal(signal.SIGINT)
+    within(SOON, lambda: "at the next checkpoint" in play.text, "an answer")
+    assert play.process.poll() is None
+    play.process.send_signal(signal.SIGINT)
+    assert play.end() == 130
+    assert_quiet(play.text)
+    assert play.text.endswith("hpcps: stopped by SIGINT\n")
+    assert_stopped(play, capsys, "stopped")
 
 
 def test_ctrl_c_in_one_process(experiment: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,9 +103,9 @@ def test_ctrl_c_in_one_process(experiment: Path, capsys: pytest.CaptureFixture[s
     person.start()
     assert main(["run", str(experiment), "--results", str(results), "--set", "transport.kind=inproc"]) == 130
     person.join()
-    assert capsys.readouterr().err == "hpcps: stopped\n"
+    assert capsys.readouterr().out.endswith("hpcps: stopped at a checkpoint; run it again to go on\n")
     for record in results.glob("*/runs/*/records/*.jsonl"):
-        assert read_lines(record).lines[-1]["reason"] == "stopped"
+        assert read_lines(record).lines[-1]["reason"] == "suspended"
     assert not list(results.glob("*/runs/*/DONE"))
 
 
@@ -133,7 +147,7 @@ def test_stopped_and_run_again(
     stopped.process.send_signal(signal.SIGINT)
     assert stopped.end() == 130
     assert_quiet(stopped.text)
-    assert stopped.text.endswith("hpcps: stopped by SIGINT\n")
+    assert stopped.text.endswith("hpcps: stopped by SIGINT; run it again to go on\n")
     assert_stopped(stopped, capsys)
     os.remove(stopped.run.path / "final" / "server-0.npy")
 
@@ -143,18 +157,20 @@ def test_stopped_and_run_again(
     finishing.process.send_signal(signal.SIGHUP)
     assert finishing.end(120) == 0, finishing.text
     assert finishing.run.done
-    assert [line["attempt"] for line in finishing.lines("worker-0") if line["event"] == "start"] == [3]
+    (begun,) = (line for line in finishing.lines("worker-0") if line["event"] == "start")
+    assert begun["attempt"] == 3
+    assert begun["continues"] > MIDDLE
     assert np.array_equal(final_model(finishing), wanted)
 
 
-def assert_stopped(play: Play, capsys: pytest.CaptureFixture[str]) -> None:
+def assert_stopped(play: Play, capsys: pytest.CaptureFixture[str], reason: str = "suspended") -> None:
     """Nobody is left, nobody is to blame, and the run is not done."""
     assert play.left() == {}
     assert not play.run.done
     assert play.run.failures == ()
     for process in ("worker-0", "server-0"):
         assert play.lines(process)[-1]["event"] == "end"
-        assert play.lines(process)[-1]["reason"] == "stopped"
+        assert play.lines(process)[-1]["reason"] == reason
     assert main(["status", str(play.run.path.parents[1])]) == 0
     assert re.search(rf"{play.run.path.name} +\S+ +stopped ", capsys.readouterr().out)
 

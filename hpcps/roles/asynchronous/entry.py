@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from hpcps.layout import Mask, Vector
-from hpcps.messages import Kind, Message, Peer
+from hpcps.messages import Flag, Kind, Message, Peer
+from hpcps.roles.checkpointing import KEEPER
 
 UPDATES = (Kind.APPLY, Kind.UPDATE)
 """Entries that change the model."""
@@ -25,6 +26,7 @@ class Entry:
         epoch: the submitter's epoch.
         mask: the blocks of this shard that `payload` holds.
         payload: float32, packed.
+        flags: what a checkpoint is for.
     """
 
     kind: Kind
@@ -36,6 +38,12 @@ class Entry:
     epoch: int = 0
     mask: Mask | None = None
     payload: Vector | None = None
+    flags: Flag = Flag.NONE
+
+    @staticmethod
+    def checkpoint(flags: Flag) -> Entry:
+        """Return server 0's own entry, at which everyone writes a checkpoint."""
+        return Entry(Kind.CHECKPOINT, KEEPER, 0, KEEPER, 0, flags=flags)
 
     def message(self, run_id: str, shard: int) -> Message:
         """Write it for one server."""

@@ -6,8 +6,10 @@ from collections import deque
 from dataclasses import dataclass
 
 from hpcps.errors import RunError
-from hpcps.messages import ROLES, Kind, Message, Peer
+from hpcps.messages import ROLES, Flag, Kind, Message, Peer
 from hpcps.roles.asynchronous.entry import UPDATES, Entry
+from hpcps.roles.checkpointing import KEEPER
+from hpcps.state import State
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,10 @@ class Place:
         """Write it for another server."""
         submitter = [ROLES.index(entry.submitter.role), entry.submitter.index]
         note = {"of": submitter, "epoch": self.epoch}
-        return Message(Kind.ORDER, sender, run_id, entry.number, note=note, version=self.version, index=self.index)
+        return Message(
+            Kind.ORDER, sender, run_id, entry.number, 0, entry.flags,
+            note=note, version=self.version, index=self.index,
+        )  # fmt: skip
 
     @staticmethod
     def of(message: Message) -> Place:
@@ -55,6 +60,7 @@ class Log:
         self.index = 0
         self.version = 0
         self._epoch = 0
+        self._checkpoints: deque[Entry] = deque()
         self._numbers = dict.fromkeys(submitters, 0)
         self._entries: dict[Peer, deque[Entry]] = {peer: deque() for peer in submitters}
         self._places: deque[Place] = deque()
@@ -88,9 +94,24 @@ class Log:
         self.count(entry)
         self._entries[entry.submitter].append(entry)
 
-    def order(self, place: Place) -> None:
-        """Take note of the place that server 0 gave an entry."""
+    def order(self, place: Place, flags: Flag) -> None:
+        """Take note of the place that server 0 gave an entry; one that is server 0's own is a checkpoint."""
         self._places.append(place)
+        if place.submitter == KEEPER:
+            self._checkpoints.append(Entry.checkpoint(flags))
+
+    def state(self) -> State:
+        """Return how far it is; who makes entries counts anew after a restart."""
+        return State(facts={"index": self.index, "version": self.version, "epoch": self._epoch})
+
+    def restore(self, state: State) -> None:
+        """Go on from there."""
+        self.index, self.version, self._epoch = (state.facts[key] for key in ("index", "version", "epoch"))
+
+    @property
+    def here(self) -> Place:
+        """Return the place of the last entry executed."""
+        return Place(self.index, self.version, self._epoch)
 
     def take(self) -> tuple[Entry, Place] | None:
         """Return the next entry and its place; None if either has not come.
@@ -101,7 +122,7 @@ class Log:
             return None
         place = self._places[0]
         assert place.submitter is not None
-        waiting = self._entries[place.submitter]
+        waiting = self._checkpoints if place.submitter == KEEPER else self._entries[place.submitter]
         if not waiting:
             return None
         entry = waiting.popleft()
@@ -113,5 +134,5 @@ class Log:
             )
         if entry.kind in UPDATES and place.version == self.version:
             entry = entry.refused()
-        self.index, self.version = place.index, place.version
+        self.index, self.version, self._epoch = place.index, place.version, place.epoch
         return entry, place

@@ -6,17 +6,29 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpcps.errors import RunError
-from hpcps.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.asynchronous.entry import UPDATES, Entry
 from hpcps.roles.asynchronous.log import Log, Place
 from hpcps.roles.asynchronous.shard import Shard
 from hpcps.roles.cast import Cast
-from hpcps.roles.checks import rejection, wrong_blocks, wrong_envelope
-from hpcps.roles.events import Effect, Event, Finish, Record, Save, Send, SetDeadline, Start
+from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
+from hpcps.roles.checks import rejection, wrong_blocks, wrong_envelope, wrong_size
+from hpcps.roles.events import (
+    Effect,
+    Event,
+    Finish,
+    Record,
+    Save,
+    Send,
+    SetDeadline,
+    Snapped,
+    Snapshot,
+    Start,
+    StopRequested,
+)
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
-
-SEQUENCER = Peer("server", 0)
+from hpcps.state import State
 
 
 class Server:
@@ -37,6 +49,8 @@ class Server:
         self._log = Log(tuple(p for p in self._cast.readers() if p.role == self._cast.chief.role))
         self._shard: Shard | None = None
         self._diverged = False
+        self._ledger = Ledger(self._cast)
+        self._suspending = False
 
     @property
     def device(self) -> str:
@@ -46,12 +60,19 @@ class Server:
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         match event:
+            case Start() if self._shard is not None:
+                yield from self._present(self._shard)
             case Start():
                 yield SetDeadline((self._cast.chief,))
             case Received(source, message):
                 yield from self._receive(source, message)
             case Malformed(source, reason):
                 yield from self._refuse(source, reason)
+            case StopRequested():
+                self._ledger.wanted = True
+                yield from self._checkpoint_when_due(due=True)
+            case Snapped():
+                yield from self._snapped(event)
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
         reason = wrong_envelope(message, source, self._run_id)
@@ -59,9 +80,12 @@ class Server:
             yield from self._refuse(source, reason)
         elif self._shard is None:
             yield from self._initialise(source, message)
-        elif message.kind is Kind.ORDER and source == SEQUENCER:
-            self._log.order(Place.of(message))
+        elif message.kind is Kind.ORDER and source == KEEPER:
+            self._log.order(Place.of(message), message.flags)
             yield from self._execute_ordered(self._shard)
+        elif message.kind is Kind.PART and self.keeps_checkpoints:
+            yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
+            yield from self._checkpoint_when_due(due=self._ledger.wanted and not self._ledger.suspending)
         elif source in self._log.submitters:
             yield from self._take_entry(source, message, self._shard)
         else:
@@ -74,10 +98,58 @@ class Server:
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
         rule = self._run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
-        self._shard = Shard(self.peer, self._cast.servers, message, rule)
+        if reason := wrong_size(message, Shard.size(self.peer, self._cast.servers, message.note["layout"])):
+            raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
+        self._shard = Shard(self.peer, self._cast.servers, message.note["layout"], message.values.copy(), rule)
+        yield from self._present(self._shard)
+
+    def _present(self, shard: Shard) -> Iterator[Effect]:
+        """Give everyone the model that they begin with."""
         for reader in self._cast.readers():
-            yield Send(reader, self._shard.reply(self._run_id, 0, Place(0, 0, 0)))
+            yield Send(reader, shard.reply(self._run_id, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
+        yield from self._checkpoint_when_due(due=self._ledger.wanted)
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Server 0 does."""
+        return self.peer == KEEPER
+
+    def state(self) -> State:
+        """Return the model at this place of the log."""
+        assert self._shard is not None, "there is no checkpoint before the first model"
+        facts = {"layout": self._shard.table, "diverged": self._diverged}
+        return State({"model": self._shard.model}, facts).having(log=self._log.state())
+
+    def restore(self, state: State) -> None:
+        """Go on from there: everyone gets this model, and numbers entries and requests anew."""
+        rule = self._run.validation.rule
+        assert isinstance(rule, AsyncRule), "the specification has been checked"
+        self._shard = Shard(self.peer, self._cast.servers, state.facts["layout"], state.arrays["model"], rule)
+        self._diverged = state.facts["diverged"]
+        self._log.restore(state.part("log"))
+        self.round = self._log.index
+
+    def _checkpoint_when_due(self, *, due: bool) -> Iterator[Effect]:
+        """Put a checkpoint into the log, unless there is nothing to keep yet or one is being made."""
+        if not due or self._shard is None or self._ledger.open is not None:
+            return
+        place = self._log.place(Entry.checkpoint(Flag.NONE), self._cast.chief)
+        entry = Entry.checkpoint(self._ledger.begin(place.index))
+        for server in self._cast.all_servers()[1:]:
+            yield Send(server, place.message(self.peer, self._run_id, entry))
+        for reader in self._cast.readers():
+            yield Send(reader, Message(Kind.CHECKPOINT, self.peer, self._run_id, place.index, flags=entry.flags))
+        yield from self._execute(entry, place, self._shard)
+
+    def _snapped(self, event: Snapped) -> Iterator[Effect]:
+        """Tell that this server's part is written."""
+        if self.keeps_checkpoints:
+            yield from self._ledger.enter(self.peer, event.moment, event.checksum)
+        else:
+            yield report(self.peer, self._run_id, event)
+            if self._suspending:
+                yield Finish(suspended=True)
 
     @property
     def _waiting_for(self) -> tuple[Peer, ...]:
@@ -118,10 +190,11 @@ class Server:
             yield from self._log_entry(Entry(Kind.READ, source, number, source, number), self._shard)
 
     def _log_entry(self, entry: Entry, shard: Shard) -> Iterator[Effect]:
-        if self.peer != SEQUENCER:
+        if self.peer != KEEPER:
             self._log.put(entry.kept())
             yield from self._execute_ordered(shard)
             return
+        before = self._log.here.epoch
         self._log.count(entry)
         if entry.kind in UPDATES and entry.base > self._log.version:
             yield rejection(entry.reader, f"made from version {entry.base}, and the model is {self._log.version}")
@@ -130,12 +203,14 @@ class Server:
         for server in self._cast.all_servers()[1:]:
             yield Send(server, place.message(self.peer, self._run_id, entry))
         yield from self._execute(entry, place, shard)
+        if entry.kind is not Kind.STOP:
+            yield from self._checkpoint_when_due(due=periodic(self._run.checkpoint.every, before, place.epoch))
 
     def _execute_ordered(self, shard: Shard) -> Iterator[Effect]:
         """Execute whatever has both come and been given its place."""
         while (ready := self._log.take()) is not None:
             yield from self._execute(*ready, shard)
-            if ready[0].kind is Kind.STOP:
+            if ready[0].kind is Kind.STOP or self._suspending:
                 return
         yield SetDeadline(self._waiting_for)
 
@@ -173,6 +248,9 @@ class Server:
             yield Record("diverged", {"what": "the model is not finite"})
         if entry.kind is Kind.STOP:
             yield from self._finish(entry, place, shard)
+        elif entry.kind is Kind.CHECKPOINT:
+            self._suspending = bool(entry.flags & Flag.SUSPEND)
+            yield Snapshot(place.index, self.state())
         else:
             yield Send(entry.reader, shard.reply(self._run_id, entry.request, place, applied))
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from hpcps.errors import RunError
 from hpcps.layout import Layout, Mask, Vector
 from hpcps.messages import Flag, Kind, Message, Peer
 from hpcps.packing import pack, packed_size, runs
 from hpcps.roles.asynchronous.entry import Entry
 from hpcps.roles.asynchronous.judgement import Announcement, Judge
 from hpcps.roles.asynchronous.log import Place
-from hpcps.roles.checks import not_finite, wrong_size
+from hpcps.roles.checks import not_finite
 from hpcps.roles.events import Record
 from hpcps.rules import AsyncRule
 
@@ -22,26 +22,26 @@ class Shard:
     """The model's slice `[m]`, and what is done to it.
 
     Attributes:
+        table: the layout of the whole model, as the chief described it.
         layout: its blocks and pieces of blocks.
         model: the slice.
         finite: whether everything that was ever added left it finite.
     """
 
-    def __init__(self, server: Peer, servers: int, initial: Message, rule: AsyncRule) -> None:
-        """Take the initial weights.
+    @staticmethod
+    def size(server: Peer, servers: int, table: list[list[Any]]) -> int:
+        """Return how many elements a server's slice of a model has."""
+        start, stop = Layout.from_json(table).bounds(servers)[server.index]
+        return stop - start
 
-        Raises:
-            RunError: they are not of this shard's size.
-        """
-        whole = Layout.from_json(initial.note["layout"])
-        start, stop = whole.bounds(servers)[server.index]
-        reason = wrong_size(initial, stop - start)
-        if reason:
-            raise RunError(f"{server} cannot use the initial model that {initial.sender} sent: {reason}")
+    def __init__(self, server: Peer, servers: int, table: list[list[Any]], model: Vector, rule: AsyncRule) -> None:
+        """Take the weights to begin with, `[size(server, servers, table)]`."""
+        whole = Layout.from_json(table)
         self._server = server
         self._rule = rule
-        self.layout = whole.restrict(start, stop)
-        self.model: Vector = np.zeros(0, np.float32) if initial.payload is None else initial.payload.copy()
+        self.table = table
+        self.layout = whole.restrict(*whole.bounds(servers)[server.index])
+        self.model = model
         self.finite = bool(np.isfinite(self.model).all())
         self._judge = Judge(rule, self.layout)
 

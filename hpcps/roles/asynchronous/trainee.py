@@ -9,13 +9,15 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.layout import Mask, Vector
-from hpcps.messages import Flag, Message, Peer
+from hpcps.messages import Flag, Kind, Message, Peer
 from hpcps.packing import pack, packed_size
 from hpcps.roles.asynchronous.entry import Entry
+from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Compute, Effect, Finish, Send, SetDeadline
 from hpcps.roles.trainee import Trainee
 from hpcps.spec.schema import Run
+from hpcps.state import State
 from hpcps.training.learner import Learner
 
 
@@ -41,6 +43,19 @@ class AsyncTrainee(Trainee):
     def epoch(self) -> int:
         """Epochs of the own steps that are over."""
         return self._learner.steps_done // self._learner.steps_per_epoch
+
+    def take(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Write a checkpoint when server 0 says so: where it is now, less what is under way; refuse the rest."""
+        if message.kind is Kind.CHECKPOINT and source == KEEPER:
+            self._flags = message.flags
+            yield from self.snapshot(message.round)
+        else:
+            yield from self.refuse(source, f"{self.peer} gets no {message.kind.name} from {source}")
+
+    def restore(self, state: State) -> None:
+        """Go on from a checkpoint; the cycle in which it was written counts as over if its steps were done."""
+        super().restore(state)
+        self.round = self._learner.steps_done // self._run.train.local_steps
 
     def adopt(self) -> None:
         """Take note of what came with the model; subclasses take the model."""

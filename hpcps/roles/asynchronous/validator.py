@@ -18,6 +18,7 @@ from hpcps.roles.events import Compute, Computed, Drain, Effect, Record, SetDead
 from hpcps.roles.tally import Tally
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
+from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
 
 
@@ -80,7 +81,7 @@ class Validator(AsyncTrainee):
     def take(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a worker's message; it is handled when its turn comes."""
         if message.kind not in (Kind.UPDATE, Kind.ABSENT) or source not in self._requests:
-            yield from self.refuse(source, f"{self.peer} gets no {message.kind.name} from {source}")
+            yield from super().take(source, message)
             return
         expected = self._requests[source] + 1
         if message.kind is Kind.ABSENT and self._run.asynchronous.absent == "accumulate":
@@ -124,6 +125,17 @@ class Validator(AsyncTrainee):
         self._tally.add(verdict.tally)
         self._busy = False
         yield from self._handled()
+
+    def state(self) -> State:
+        """Add the counts; updates that wait here are under way, and lost."""
+        counts = {"since_evaluation": self._since_evaluation, "since_start": self._since_start}
+        return super().state().having(**{name: tally.state() for name, tally in counts.items()})
+
+    def restore(self, state: State) -> None:
+        """Take them back."""
+        super().restore(state)
+        self._since_evaluation = Tally.restored(state.part("since_evaluation"))
+        self._since_start = Tally.restored(state.part("since_start"))
 
     def evaluation_fields(self) -> dict[str, object]:
         """Acceptance since the last evaluation and since the start."""
@@ -174,7 +186,7 @@ class Validator(AsyncTrainee):
         yield Record("round", self.training_fields() | self._handled_fields())
         self._participants, self._absent, self._malformed, self._tally = [], [], 0, Tally()
         self.round += 1
-        self._stopping = self._is_chief and self.round == self._course.rounds
+        self._stopping = self._is_chief and self.round >= self._course.rounds
         kind = Kind.STOP if self._stopping else Kind.READ
         yield from self.submit(self._entry(kind, self.peer, self._request + 1))
         yield from self.ask()

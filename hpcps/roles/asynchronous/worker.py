@@ -13,8 +13,8 @@ from hpcps.roles.asynchronous.trainee import AsyncTrainee
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Pause, Record, Send
 from hpcps.roles.packer import Packed, Packer
-from hpcps.seeds import generator
 from hpcps.spec.schema import Run
+from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
 
 
@@ -28,7 +28,6 @@ class Worker(AsyncTrainee):
         super().__init__(peer, run, run_id, learner)
         self._packer = Packer(peer, run, self._cast, learner.layout)
         self._packed: Packed | None = None
-        self._delays = generator(run.seed, "worker", peer.index, "delay")
         self._delay = 0.0
         self._validator = self._packer.routes[0][0] if self._cast.validators else None
 
@@ -51,7 +50,7 @@ class Worker(AsyncTrainee):
     def computed(self, event: Computed) -> Iterator[Effect]:
         """Send the update that was packed, after the delay that the experiment adds."""
         self._packed = event.result
-        self._delay = self._run.heterogeneity.delay.draw(self._delays)
+        self._delay = self._packer.delay()
         if self._delay:
             yield Pause(self._delay)
         else:
@@ -69,7 +68,7 @@ class Worker(AsyncTrainee):
             {**self.training_fields(), **packed.fields(), "version": self._version, "delay": self._delay},
         )
         self.round += 1
-        if self._is_chief and self.round == self._course.rounds:
+        if self._is_chief and self.round >= self._course.rounds:
             self._stopping = True
             self._request = self.next_number()
             self._inbox.clear()
@@ -85,9 +84,14 @@ class Worker(AsyncTrainee):
         """Train on: this cycle was not taken part in."""
         yield from self._begin_steps()
 
-    def take(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Refuse what no worker gets."""
-        yield rejection(source, f"a worker gets no {message.kind.name}")
+    def state(self) -> State:
+        """Add the residual, which is all that is left of an update under way, and the random streams."""
+        return super().state().having(packer=self._packer.state())
+
+    def restore(self, state: State) -> None:
+        """Take them back."""
+        super().restore(state)
+        self._packer.restore(state.part("packer"))
 
     def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
         """Record what is no message; a server's cannot be done without."""

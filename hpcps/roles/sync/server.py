@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -10,13 +11,29 @@ from hpcps.errors import RunError
 from hpcps.layout import Layout, Vector
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
+from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
 from hpcps.roles.checks import not_finite, rejection, wrong_envelope, wrong_size
 from hpcps.roles.course import Course
-from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Record, Save, Send, SetDeadline, Start
+from hpcps.roles.events import (
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Record,
+    Save,
+    Send,
+    SetDeadline,
+    Snapped,
+    Snapshot,
+    Start,
+    StopRequested,
+)
 from hpcps.roles.sync.collector import Collector
 from hpcps.rules import Combined, Rule
 from hpcps.rules.screening import screen
 from hpcps.spec.schema import Run
+from hpcps.state import State
 
 
 class Server:
@@ -40,6 +57,9 @@ class Server:
         self._collector: Collector | None = None
         self._diverged = False
         self._applying = False
+        self._table: list[list[Any]] = []
+        self._ledger = Ledger(self._cast)
+        self._flags = Flag.NONE
 
     @property
     def device(self) -> str:
@@ -49,6 +69,8 @@ class Server:
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         match event:
+            case Start() if self._course is not None:
+                yield from self._publish(self._course)
             case Start():
                 yield SetDeadline((self._cast.chief,))
             case Received(source, message):
@@ -57,6 +79,10 @@ class Server:
                 yield from self._refuse(source, reason)
             case Computed(_, result):
                 yield from self._applied(result)
+            case StopRequested():
+                self._ledger.wanted = True
+            case Snapped():
+                yield from self._snapped(event)
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
         reason = wrong_envelope(message, source, self._run_id)
@@ -64,10 +90,14 @@ class Server:
             yield from self._refuse(source, reason)
         elif self._course is None:
             yield from self._initialise(source, message)
+        elif message.kind is Kind.PART and self.keeps_checkpoints:
+            yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
         elif message.kind is Kind.COMBINED and source in self._validators:
             yield from self._take_combined(source, message)
         elif self._collector is not None and message.kind in (Kind.UPDATE, Kind.ABSENT) and source.role == "worker":
             yield from self._collector.put(source, message, self.round)
+            if message.round == self.round:
+                self._flags |= message.flags & ECHOED
             yield from self._apply_when_ready()
         else:
             yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
@@ -77,27 +107,78 @@ class Server:
         if source != self._cast.chief or message.kind is not Kind.INIT:
             expected = f"waits for the initial model from {self._cast.chief}"
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
-        whole = Layout.from_json(message.note["layout"])
-        start, stop = whole.bounds(self._cast.servers)[self.peer.index]
-        reason = wrong_size(message, stop - start)
+        course, size = self._plan(message.note["layout"], message.note["steps_per_epoch"], message.note["statistics"])
+        reason = wrong_size(message, size)
         if reason:
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        self._layout = whole.restrict(start, stop)
         self._model = message.values.copy()
+        yield from self._publish(course)
+
+    def _plan(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> tuple[Course, int]:
+        """Get to know the model's layout and the course of the run; return the course, and the size of the shard."""
+        whole = Layout.from_json(table)
+        start, stop = whole.bounds(self._cast.servers)[self.peer.index]
+        self._table, self._layout, self._statistics = table, whole.restrict(start, stop), statistics
         self._course = Course(
             self._run.train.epochs,
-            message.note["steps_per_epoch"],
+            steps_per_epoch,
             self._run.train.local_steps,
             inside_rounds=self._run.validation.evaluate == "validator_model",
         )
-        self._statistics = message.note["statistics"]
         if not self._validators:
             self._collector = Collector(self._cast.share(self.peer), self._layout)
-        yield from self._publish(self._course)
+        return self._course, stop - start
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Server 0 does."""
+        return self.peer == KEEPER
+
+    def state(self) -> State:
+        """Return the model of the round that begins, and what the chief said of the run."""
+        assert self._course is not None, "there is no checkpoint before the first round"
+        facts = {
+            "round": self.round,
+            "layout": self._table,
+            "steps_per_epoch": self._course.steps_per_epoch,
+            "statistics": self._statistics,
+            "diverged": self._diverged,
+        }
+        return State({"model": self._model}, facts)
+
+    def restore(self, state: State) -> None:
+        """Go on with the round that began at the checkpoint."""
+        facts = state.facts
+        self._plan(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
+        self._model = state.arrays["model"]
+        self.round, self._diverged = facts["round"], facts["diverged"]
+
+    def _checkpoint_flags(self, course: Course) -> Flag:
+        """Decide whether everyone writes a checkpoint after this round; only the keeper does."""
+        if not self.keeps_checkpoints or self._ledger.open is not None or self.round + 1 >= course.rounds:
+            return Flag.NONE
+        due = periodic(self._run.checkpoint.every, course.ended(self.round), course.ended(self.round + 1))
+        return self._ledger.begin(self.round + 1) if due or self._ledger.wanted else Flag.NONE
+
+    def _snapped(self, event: Snapped) -> Iterator[Effect]:
+        """Tell that this server's part is written; go on, or end."""
+        assert self._course is not None, "it was running"
+        suspended = bool(self._flags & Flag.SUSPEND)
+        if self.keeps_checkpoints:
+            yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
+            yield from self._ledger.enter(self.peer, event.moment, event.checksum)
+        else:
+            yield report(self.peer, self._run_id, event)
+            if suspended:
+                yield Finish(suspended=True)
+        if not suspended:
+            yield from self._publish(self._course)
 
     def _publish(self, course: Course) -> Iterator[Effect]:
         """Send the model of this round to all who read it."""
         flags = Flag.LAST if self.round == course.rounds else Flag.NONE
+        self._flags = self._checkpoint_flags(course)
+        flags |= self._flags
         if self._statistics and course.epochs_before(self.round):
             flags |= Flag.STATISTICS
         for reader in self._cast.readers():
@@ -130,6 +211,7 @@ class Server:
         if bad.any():
             yield not_finite(source, bad)
         self._combined[source] = combined
+        self._flags |= message.flags & ECHOED
         yield from self._apply_when_ready()
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
@@ -179,4 +261,7 @@ class Server:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})
         self.round += 1
-        yield from self._publish(self._course)
+        if self._flags & Flag.SNAPSHOT:
+            yield Snapshot(self.round, self.state())
+        else:
+            yield from self._publish(self._course)

@@ -15,6 +15,7 @@ from hpcps.roles.tally import Tally
 from hpcps.roles.trainee import Trainee
 from hpcps.rules import Combined, Rule
 from hpcps.spec.schema import Run
+from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
 
 
@@ -75,16 +76,31 @@ class Validator(Trainee):
         self._combined = combined.update
         for server, (start, stop) in zip(self._cast.all_servers(), self._bounds, strict=True):
             payload = self._combined[start:stop]
-            message = Message(Kind.COMBINED, self.peer, self._run_id, self.round, server.index, payload=payload)
-            yield Send(server, message)
+            yield Send(
+                server,
+                Message(Kind.COMBINED, self.peer, self._run_id, self.round, server.index, self.echo, payload=payload),
+            )
         self._since_evaluation.add(self._collector.tally)
         self._since_start.add(self._collector.tally)
         fields, rejections = self._collector.report()
         yield from rejections
         yield Record("round", self.training_fields() | fields)
         self._collector.clear()
-        self.round += 1
-        yield SetDeadline(self._inbox.waiting_for)
+        yield from self.end_round()
+
+    def state(self) -> State:
+        """Add the counts."""
+        return (
+            super()
+            .state()
+            .having(since_evaluation=self._since_evaluation.state(), since_start=self._since_start.state())
+        )
+
+    def restore(self, state: State) -> None:
+        """Take them back."""
+        super().restore(state)
+        self._since_evaluation = Tally.restored(state.part("since_evaluation"))
+        self._since_start = Tally.restored(state.part("since_start"))
 
     def evaluation_fields(self) -> dict[str, object]:
         """Acceptance since the last evaluation and since the start."""

@@ -10,11 +10,11 @@ import numpy as np
 from hpcps.errors import RunError
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.checks import rejection
-from hpcps.roles.events import Compute, Computed, Effect, Pause, Record, Send, SetDeadline
+from hpcps.roles.events import Compute, Computed, Effect, Pause, Record, Send
 from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.trainee import Trainee
-from hpcps.seeds import generator
 from hpcps.spec.schema import Run
+from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
 
 
@@ -28,7 +28,7 @@ class Worker(Trainee):
         super().__init__(peer, run, run_id, learner)
         self._packer = Packer(peer, run, self._cast, learner.layout)
         self._packed: Packed | None = None
-        self._delays = generator(run.seed, "worker", peer.index, "delay")
+        self._delay = 0.0
 
     def adopt(self) -> None:
         """Set x = c = the model + e: the residual survives locally."""
@@ -46,9 +46,9 @@ class Worker(Trainee):
     def computed(self, event: Computed) -> Iterator[Effect]:
         """Send the update that was packed, after the delay that the experiment adds."""
         self._packed = event.result
-        seconds = self._run.heterogeneity.delay.draw(self._delays)
-        if seconds:
-            yield Pause(seconds)
+        self._delay = self._packer.delay()
+        if self._delay:
+            yield Pause(self._delay)
         else:
             yield from self.resumed()
 
@@ -58,14 +58,24 @@ class Worker(Trainee):
         assert packed is not None
         for combiner, mask, payload in packed.parts:
             shard = combiner.index if combiner.role == "server" else 0
-            message = Message(Kind.UPDATE, self.peer, self._run_id, self.round, shard, mask=mask, payload=payload)
-            yield Send(combiner, message)
+            yield Send(
+                combiner,
+                Message(Kind.UPDATE, self.peer, self._run_id, self.round, shard, self.echo, mask, payload=payload),
+            )
         if not packed.parts:
             for combiner, *_ in self._packer.routes:
-                yield Send(combiner, Message(Kind.ABSENT, self.peer, self._run_id, self.round))
-        yield Record("round", {**self.training_fields(), **packed.fields()})
-        self.round += 1
-        yield SetDeadline(self._inbox.waiting_for)
+                yield Send(combiner, Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self.echo))
+        yield Record("round", {**self.training_fields(), **packed.fields(), "delay": self._delay})
+        yield from self.end_round()
+
+    def state(self) -> State:
+        """Add the residual and the random streams."""
+        return super().state().having(packer=self._packer.state())
+
+    def restore(self, state: State) -> None:
+        """Take them back."""
+        super().restore(state)
+        self._packer.restore(state.part("packer"))
 
     def take(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Refuse what no worker gets."""

@@ -103,6 +103,11 @@ class BatchStream:
         """Where the stream is now."""
         return self._state
 
+    def restore(self, state: StreamState) -> None:
+        """Go on from where a stream of the same shard and seed was."""
+        self._state = state
+        self._begin_pass()
+
     def _begin_pass(self) -> None:
         """Draw all of a pass's random numbers at once: cheaper than a few per batch."""
         generator = self._generators(f"batches/{self._state.passes}")

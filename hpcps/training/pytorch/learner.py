@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from torch.nn import functional
 
 from hpcps.layout import Layout, Vector
 from hpcps.spec.schema import Train
+from hpcps.state import State
 from hpcps.training.catalogue import Facts
-from hpcps.training.data.batches import Batch, BatchStream, Normaliser
+from hpcps.training.data.batches import Batch, BatchStream, Normaliser, StreamState
 from hpcps.training.data.samples import Samples
 from hpcps.training.learner import Evaluation, Progress
 from hpcps.training.pytorch.device import prepare_device
@@ -91,6 +93,20 @@ class TorchLearner:
     def learning_rate(self) -> float:
         """The rate of the next step."""
         return learning_rate(self._train, self._steps_done, self.steps_per_epoch)
+
+    def state(self) -> State:
+        """Return a copy of what training changes."""
+        arrays = {"parameters": self._model.parameters.cpu().numpy().copy(), "statistics": self.statistics}
+        facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
+        return State(arrays, facts).having(optimizer=self._optimizer.state())
+
+    def restore(self, state: State) -> None:
+        """Go on from a state."""
+        self.copy_from(state.arrays["parameters"])
+        self.load_statistics(state.arrays["statistics"])
+        self._steps_done = state.facts["steps"]
+        self._stream.restore(StreamState(**state.facts["stream"]))
+        self._optimizer.restore(state.part("optimizer"), self._device)
 
     def copy_to(self, out: Vector) -> None:
         """Copy the live model into `out`, `[d]`."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcps.spec.schema import Optimizer as OptimizerConfig
+from hpcps.state import State
 
 
 class Optimizer(Protocol):
@@ -24,6 +25,12 @@ class Optimizer(Protocol):
             gradient: `[d]`.
             rate: the learning rate of this step.
         """
+
+    def state(self) -> State:
+        """Return a copy of what it keeps between steps."""
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """Take it back, to where the parameters are."""
 
 
 class Sgd:
@@ -53,6 +60,15 @@ class Sgd:
             direction = gradient.add_(self._buffer, alpha=self._momentum) if self._nesterov else self._buffer
         parameters.add_(direction, alpha=-rate)
 
+    def state(self) -> State:
+        """Return the momentum, if there is any yet."""
+        return State() if self._buffer is None else State({"momentum": self._buffer.cpu().numpy().copy()})
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """Take it back."""
+        momentum = state.arrays.get("momentum")
+        self._buffer = None if momentum is None else torch.from_numpy(momentum).to(device)
+
 
 class Adam:
     """Adam with L2 weight decay.
@@ -81,6 +97,16 @@ class Adam:
         bias1, bias2 = 1 - beta1**self._steps, 1 - beta2**self._steps
         scale = self._second.sqrt().div_(bias2**0.5).add_(self.EPSILON)
         parameters.addcdiv_(self._first, scale, value=-rate / bias1)
+
+    def state(self) -> State:
+        """Return both moments and the number of steps."""
+        moments = {"first": self._first, "second": self._second}
+        return State({name: values.cpu().numpy().copy() for name, values in moments.items()}, {"steps": self._steps})
+
+    def restore(self, state: State, device: torch.device) -> None:
+        """Take them back."""
+        self._first, self._second = (torch.from_numpy(state.arrays[name]).to(device) for name in ("first", "second"))
+        self._steps = state.facts["steps"]
 
 
 def build_optimizer(config: OptimizerConfig) -> Optimizer:

@@ -1,0 +1,70 @@
+"""Runs in one process that are interrupted at any step, and played again until they are done."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcps.records.run_directory import RunDirectory
+from hpcps.runtime import node
+from hpcps.runtime.inprocess import run_in_process
+from hpcps.spec.schema import Run
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def small(**tables):
+    """Return a small run; `tables` change it."""
+    run = {
+        "name": "small",
+        "topology": {"workers": 3},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "limit": 480, "test_limit": 60},
+        "train": {"epochs": 6, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}},
+        "communication": {"participation": 0.7, "skip_rate": 0.3},
+        "checkpoint": {"every": 1},
+    }
+    for table, values in tables.items():
+        run[table] = values if table in ("seed", "fidelity") else {**run.get(table, {}), **values}
+    return Run.model_validate(run)
+
+
+def play(run, folder, crash_at=None, stop=lambda: False):
+    """Play a run; return whether it is done. With `crash_at`, its process is gone at that step, unless it is done."""
+    directory = RunDirectory(folder)
+    directory.create({"run_id": "small", "run": run.model_dump(mode="json")})
+    step, steps = node.Node.step, 0
+
+    def counted(self):
+        nonlocal steps
+        steps += 1
+        if steps == crash_at:
+            raise Crash
+        return step(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.Node, "step", counted)
+        patch.setattr(node, "_ASK_EVERY", -1.0)
+        try:
+            return run_in_process(run, "small", directory, stop)
+        except Crash:
+            return False
+
+
+def play_through(run, folder, crashes):
+    """Play a run until it is done, with a crash after each of so many steps."""
+    for crash_at in crashes:
+        if play(run, folder, crash_at):
+            return
+    assert play(run, folder)
+
+
+def model(folder):
+    return np.concatenate([np.load(path) for path in sorted(Path(folder, "final").glob("*.npy"))])
+
+
+def records(folder, process):
+    return [json.loads(line) for line in Path(folder, "records", f"{process}.jsonl").read_text().splitlines()]

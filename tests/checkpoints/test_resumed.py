@@ -1,0 +1,145 @@
+"""A synchronous run that was interrupted and goes on ends exactly as one that was not."""
+
+import json
+import random
+
+import numpy as np
+import pytest
+from interrupted import model, play, play_through, records, small
+
+from hpcps.records.collect import collect
+from hpcps.records.run_directory import RunDirectory
+
+ZENO = {"rule": {"kind": "zeno", "rho": -0.01}}
+NOISE = {"kind": "random", "scale": 0.5, "rate": 0.4}
+CASES = {
+    "average": small(),
+    "two-validators": small(topology={"servers": 2, "validators": 2, "workers": 4}, validation=ZENO, attack=NOISE),
+    "no-validator": small(topology={"servers": 3, "validators": 0}, seed=5),
+    "artifact": small(fidelity="artifact", validation={**ZENO, "evaluate": "validator_model"}, train={
+        "first_step": "overwritten", "epochs": 6, "batch_size": 16, "local_steps": 3,
+    }),
+    "adam": small(train={"epochs": 6, "batch_size": 16, "local_steps": 4, "optimizer": {"name": "adam", "lr": 0.01}}),
+    "sgd-decay": small(train={
+        "epochs": 6, "batch_size": 16, "local_steps": 7, "optimizer": {"name": "sgd", "momentum": 0.0, "lr": 0.1},
+        "lr_decay": {"epochs": [2, 4]}, "warmup": {"epochs": 3},
+    }),
+    "delays": small(heterogeneity={"delay": {"kind": "lognormal", "median": 2.0}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ends_as_if_nothing_had_happened(case, tmp_path):
+    run = CASES[case]
+    assert play(run, tmp_path / "whole")
+    chance = random.Random(case)
+    play_through(run, tmp_path / "cut", [chance.randrange(1, 120) for _ in range(12)])
+    assert sum(line["event"] == "start" for line in records(tmp_path / "cut", "server-0")) > 3
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+    assert not (tmp_path / "cut/checkpoints").exists(), "a run that is done needs none"
+
+
+def test_batchnorm_goes_on_too(tmp_path):
+    run = small(
+        topology={"workers": 2},
+        model={"name": "cifar_resnet20_v1"},
+        data={"name": "synthetic", "limit": 96, "test_limit": 20},
+        train={"epochs": 2, "batch_size": 8, "local_steps": 1},
+        validation={**ZENO, "batchnorm": "averaged"},
+    )
+    assert play(run, tmp_path / "whole")
+    play_through(run, tmp_path / "cut", [60, 25])
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+
+
+def test_its_records_tell_one_story(tmp_path):
+    run = CASES["two-validators"]
+    for name, crashes in {"whole": [], "cut": [150, 260, 90, 300]}.items():
+        results = tmp_path / name
+        play_through(run, results / "runs/small", crashes)
+    tables = {name: collect(tmp_path / name).table for name in ("whole", "cut")}
+    told = tables["whole"]["event"].isin(["round", "evaluation", "rejected"])
+    assert told.sum() > 100
+    same = ["event", "role", "index", "round", "step", "epoch", "loss", "accuracy", "participants", "accepted_pairs"]
+    same += ["blocks_attacked", "acceptance_rate_cumulative"]
+    whole, cut = (t.loc[t["event"].isin(["round", "evaluation"]), same].reset_index(drop=True) for t in tables.values())
+    assert whole.equals(cut)
+    sent = [t.loc[t["event"] == "evaluation", "bytes_sent_total"].to_numpy() for t in tables.values()]
+    assert sent[0] == pytest.approx(sent[1], rel=0.02), "checkpoints cost a few bytes"
+    walls = tables["cut"].loc[tables["cut"]["event"] == "evaluation", "wall"]
+    assert walls.is_monotonic_increasing, "time goes on from the checkpoint"
+
+
+def test_stops_at_a_checkpoint_when_asked_to(tmp_path):
+    run = small(checkpoint={"every": 0}, topology={"servers": 2, "validators": 2, "workers": 4})
+    assert play(run, tmp_path / "whole")
+    asked = iter([False] * 30 + [True] * 10_000)
+    assert not play(run, tmp_path / "cut", stop=lambda: next(asked))
+    directory = RunDirectory(tmp_path / "cut")
+    (moment,) = directory.checkpoints.moments()
+    ends = {process.stem: records(tmp_path / "cut", process.stem)[-1] for process in directory.records}
+    assert {end["reason"] for end in ends.values()} == {"suspended"}
+    assert all(line["round"] < moment for line in records(tmp_path / "cut", "worker-0") if line["event"] == "round")
+    assert play(run, tmp_path / "cut")
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+
+
+def test_keeps_as_many_as_it_is_told(tmp_path):
+    run = small(checkpoint={"every": 1, "keep": 3})
+    assert not play(run, tmp_path, crash_at=420)
+    checkpoints = RunDirectory(tmp_path).checkpoints
+    assert len(checkpoints.moments()) == 3
+    assert len(list(checkpoints.path.iterdir())) <= 4, "one more may be in the making"
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def foreign(path):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run_id": "0123456789"}))
+
+
+DAMAGE = {
+    "a flipped bit": ("worker-1.npz", flip, "worker-1.npz is damaged"),
+    "a part is gone": ("validator-0.npz", lambda path: path.unlink(), "validator-0.npz cannot be read"),
+    "a part is cut": (
+        "server-0.npz",
+        lambda path: path.write_bytes(path.read_bytes()[:100]),
+        "server-0.npz is damaged",
+    ),
+    "another run's": ("manifest.json", foreign, "it belongs to run 0123456789"),
+    "a torn manifest": ("manifest.json", lambda path: path.write_text('{"format": 1, "par'), "its manifest is damaged"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, tmp_path, capfd):
+    run = CASES["average"]
+    assert play(run, tmp_path / "whole")
+    assert not play(run, tmp_path / "cut", crash_at=300)
+    newest, before = RunDirectory(tmp_path / "cut").checkpoints.moments()
+    name, harm, why = DAMAGE[damage]
+    harm(tmp_path / f"cut/checkpoints/{newest:09}" / name)
+    assert play(run, tmp_path / "cut")
+    said = capfd.readouterr().err
+    assert f"{newest:09} is refused: {why}" in said
+    assert "Traceback" not in said
+    start = [line for line in records(tmp_path / "cut", "worker-0") if line["event"] == "start"][-1]
+    lines = records(tmp_path / "cut", "worker-0")[: start["continues"]]
+    assert [line["round"] for line in lines if line["event"] == "round"][-1] == before - 1
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+
+
+def test_without_any_that_is_sound_it_begins_anew(tmp_path, capfd):
+    run = CASES["average"]
+    assert play(run, tmp_path / "whole")
+    assert not play(run, tmp_path / "cut", crash_at=300)
+    for manifest in (tmp_path / "cut/checkpoints").glob("*/manifest.json"):
+        foreign(manifest)
+    assert play(run, tmp_path / "cut")
+    assert capfd.readouterr().err.count("is refused") == 2
+    assert "continues" not in [line for line in records(tmp_path / "cut", "worker-0") if line["event"] == "start"][-1]
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))

@@ -1,0 +1,96 @@
+"""An asynchronous run that was interrupted: updates up to the checkpoint are in the model once, others not at all.
+
+The learners count: worker k adds 1 to coordinate k of every block, so that the final model says whose updates it holds.
+"""
+
+import random
+import sys
+from collections import Counter as Counts
+from pathlib import Path
+
+import numpy as np
+import pytest
+from interrupted import model, play, play_through, records, small
+
+from hpcps.records.collect import collect
+from hpcps.training import build
+
+sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
+from toy_learners import Counter
+
+BLOCKS = 5
+SHAPES = [(1, 1, 3), (3, 2, 5), (2, 0, 4)]
+
+
+def counting(shape, per_refresh="queued"):
+    servers, validators, workers = shape
+    return small(
+        topology={"servers": servers, "validators": validators, "workers": workers},
+        train={"mode": "async", "epochs": 40, "local_steps": 1},
+        validation={"rule": {"kind": "naive_async"}},
+        asynchronous={"alpha": 1.0, "updates_per_refresh": per_refresh},
+        communication={"participation": 1.0, "skip_rate": 0.0},
+        heterogeneity={"delay": {"kind": "lognormal", "median": 1.0, "sigma": 1.0}},
+        checkpoint={"every": 3},
+    )
+
+
+@pytest.fixture
+def counters(monkeypatch):
+    def learner(run, role, index):
+        worker = index if role == "worker" else None
+        return Counter(worker, run.topology.workers, BLOCKS, steps_per_epoch=2)
+
+    monkeypatch.setattr(build, "build_learner", learner)
+
+
+@pytest.mark.parametrize("per_refresh", ["queued", "share"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
+    run = counting(shape, per_refresh)
+    chance = random.Random(str(shape))
+    play_through(run, tmp_path / "runs/small", [chance.randrange(100, 2500) for _ in range(8)])
+    folder = tmp_path / "runs/small"
+    starts = [line for line in records(folder, "server-0") if line["event"] == "start"]
+    assert sum("continues" in line for line in starts) > 1
+
+    table = collect(tmp_path).table
+    logs = [
+        table[(table["role"] == "server") & (table["index"] == s) & (table["event"] == "applied")]
+        for s in range(shape[0])
+    ]
+    said = ["entry", "version", "kind", "submitter", "reader"]
+    for log in logs:
+        assert log[said].to_numpy().tolist() == logs[0][said].to_numpy().tolist()
+    assert logs[0]["entry"].tolist() == list(range(1, len(logs[0]) + 1))
+    changes = logs[0][logs[0]["staleness"].notna()]
+    assert changes["version"].tolist() == list(range(1, len(changes) + 1))
+    applied = Counts(changes["reader"])
+    held = model(folder).reshape(BLOCKS, shape[2])
+    assert (held == held[0]).all()
+    assert held[0].tolist() == [applied[f"worker-{k}"] for k in range(shape[2])]
+
+
+def test_stops_at_a_checkpoint_when_asked_to(counters, tmp_path):
+    run = counting((3, 2, 5))
+    asked = iter([False] * 400 + [True] * 10_000)
+    assert not play(run, tmp_path, stop=lambda: next(asked))
+    assert {records(tmp_path, name)[-1]["reason"] for name in ("worker-3", "validator-1", "server-2")} == {"suspended"}
+    assert play(run, tmp_path)
+
+
+def test_alone_it_goes_on_as_if_nothing_had_happened(tmp_path):
+    run = small(
+        topology={"workers": 1, "validators": 0},
+        train={"mode": "async", "epochs": 12, "batch_size": 16, "local_steps": 2},
+        validation={"rule": {"kind": "fed_async"}},
+        asynchronous={"absent": "reset"},
+    )
+    play_through(run, tmp_path / "runs/cut", [200, 150])
+    table = collect(tmp_path).table
+    rounds = table[(table["event"] == "round") & (table["role"] == "worker")]
+    assert rounds["round"].tolist() == list(range(len(rounds)))
+    assert rounds["step"].is_monotonic_increasing
+    evaluations = table[table["event"] == "evaluation"]
+    assert evaluations["epoch"].tolist() == list(range(1, 13))
+    assert np.isfinite(model(tmp_path / "runs/cut")).all()

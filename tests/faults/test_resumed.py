@@ -1,0 +1,100 @@
+"""Real jobs that are killed at random moments, or run out of time, and go on."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fault_runs import SOON, Play, assert_quiet, hpcps, within
+
+from hpcps.records.collect import collect
+
+BRIEF = ("--set", "train.epochs=600", "--set", "checkpoint.every=20")
+WIDE = (
+    *("--set", "topology={servers=2, validators=1, workers=2}", "--set", "validation.rule={kind='zeno'}"),
+    *("--set", "train.epochs=200", "--set", "checkpoint.every=10", "--set", "communication.participation=0.8"),
+)
+ASYNC = (
+    *("--set", "topology={servers=2, validators=1, workers=2}", "--set", "validation.rule={kind='zeno++'}"),
+    *("--set", "train.mode=async", "--set", "train.epochs=400", "--set", "checkpoint.every=10"),
+)
+KILLS = {"two-processes": (BRIEF, 14), "five-processes": (WIDE, 3), "asynchronous": (ASYNC, 3)}
+
+
+@pytest.mark.parametrize("case", KILLS)
+def test_killed_at_random_moments(case: str, start: Callable[..., Play], experiment: Path, tmp_path: Path) -> None:
+    arguments, kills = KILLS[case]
+    chance = random.Random(case)
+    for number in range(kills):
+        play = start(*arguments)
+        # Every third one while it starts, the others some time after another checkpoint; the last may be through.
+        if number % 3:
+            until_sealed(play)
+        time.sleep(chance.uniform(0, 0.5 if number % 3 else 2.0))
+        # `hpcps run` itself, or everything at once.
+        for pid in [play.process.pid] if number % 2 else play.left():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        play.end()
+        until_nobody_is_left(play)
+    last = start(*arguments)
+    assert last.end(200) == 0, last.text
+    assert_quiet(last.text)
+    table = collect(last.run.path.parents[1]).table
+    evaluations = table[table["event"] == "evaluation"]
+    assert evaluations["epoch"].tolist() == list(range(1, int(evaluations["epoch"].max()) + 1))
+    starts = (last.run.path / "records" / "server-0.jsonl").read_text()
+    assert starts.count('"continues"') >= kills // 2, "it seldom went on from a checkpoint"
+    if case == "asynchronous":
+        applied = table[(table["event"] == "applied") & (table["role"] == "server") & (table["index"] == 0)]
+        assert applied["entry"].tolist() == list(range(1, len(applied) + 1))
+        return
+    done = hpcps("run", experiment, *arguments, "--set", "transport.kind=inproc", "--results", tmp_path / "other")
+    assert done.returncode == 0, done.stderr
+    (other,) = (tmp_path / "other").glob("*/runs/*")
+    for shard in sorted((other / "final").iterdir()):
+        assert np.array_equal(np.load(shard), np.load(last.run.path / "final" / shard.name)), shard.name
+
+
+def until_sealed(play: Play) -> None:
+    """Wait until there is another checkpoint, or the run is through."""
+
+    def newest() -> int:
+        return max(
+            (int(path.parent.name) for path in play.results.glob("*/runs/*/checkpoints/*/manifest.json")), default=0
+        )
+
+    before = newest()
+    within(60, lambda: play.process.poll() is not None or newest() > before, "a checkpoint")
+
+
+def until_nobody_is_left(play: Play) -> None:
+    within(SOON, lambda: not play.left(), "the end of the ranks")
+
+
+def test_a_job_stops_in_time_and_says_that_it_wants_a_successor(
+    start: Callable[..., Play], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chained = ("--set", "checkpoint.successors=1", "--set", "checkpoint.margin=1", "--walltime", "0:04")
+    play = start(*chained)
+    assert play.end(60) == 75, play.text
+    assert_quiet(play.text)
+    assert "time is nearly over" in play.text
+    assert play.lines("server-0")[-1]["reason"] == "suspended"
+
+    monkeypatch.setenv("HPCPS_SUCCESSOR", "1")
+    successor = start(*chained)
+    assert successor.end(60) == 1
+    assert "checkpoint.successors = 1 allows no job after this one" in successor.text
+    assert any("continues" in line for line in successor.lines("server-0"))
+
+
+def test_a_walltime_that_is_none(experiment: Path) -> None:
+    said = hpcps("run", experiment, "--walltime", "soon")
+    assert said.returncode == 2
+    assert "'soon' is no time: give seconds, or HH:MM:SS" in said.stderr
