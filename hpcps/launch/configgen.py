@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
     parser.add_argument("--all", action="store_true", help="also points that are done already")
-    parser.add_argument("--results", metavar="DIR", type=Path, default=Path("results"), help="default: results")
+    add_results_argument(parser)
     return parser
 
 
