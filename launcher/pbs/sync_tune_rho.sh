@@ -3,7 +3,7 @@
 # that trains alone on the validators' shard ("validation only"). Type, in the repository:
 #
 #   qsub launcher/pbs/sync_tune_rho.sh              all points not yet done, one after another
-#   qsub -v ONLY=0-2 launcher/pbs/sync_tune_rho.sh  some of them
+#   qsub -v ONLY=0-6 launcher/pbs/sync_tune_rho.sh  some of them
 #   qsub -J 0-7 launcher/pbs/sync_tune_rho.sh       a point per subjob (-J 0-7%4: four at a time)
 #
 # Your site's account, queue and modules: docs/cluster.md.
@@ -14,6 +14,7 @@
 #PBS -l walltime=24:00:00
 #PBS -j oe
 
+SCRIPT=launcher/pbs/sync_tune_rho.sh
 EXPERIMENT=experiments/fig7_sync_tune_rho.toml
 
 # PBS runs a copy of this file, in $HOME: the repository is where qsub was typed, or where HPCPS_HOME says.
