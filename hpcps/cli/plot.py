@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpcps.records.results import add_results_argument
+
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
@@ -19,7 +21,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "what", help="a table.parquet, experiment file, results folder, name, or the beginning of the name (fig3)"
     )
     parser.add_argument("-o", "--output", type=Path, help="folder for the figures (default: figures/ beside the table)")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of all results")
+    add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
 

@@ -18,6 +18,7 @@ from hpcps.errors import RunError
 from hpcps.launch.configgen import add_site_arguments, site_of
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
 from hpcps.launch.walltime import SUSPENDED, may_go_on, seconds
+from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
@@ -50,7 +51,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="how long this may take (seconds, or HH:MM:SS): stop in time, at a checkpoint, with status 75",
     )
     parser.add_argument("--dry-run", action="store_true", help="write all that a run would use, launch nothing")
-    parser.add_argument("--results", metavar="DIR", type=Path, default=Path("results"), help="default: results")
+    add_results_argument(parser)
     add_site_arguments(parser)
     parser.set_defaults(handler=handle)
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcps.records.results import add_results_argument
+
 if TYPE_CHECKING:
     from hpcps.records.status import RunStatus
 
@@ -23,7 +25,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument(
         "what", nargs="?", help="experiment (file, folder, name or its beginning) or run id; default: all experiments"
     )
-    parser.add_argument("--results", type=Path, default=Path("results"), help="folder of all results")
+    add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
 

@@ -13,6 +13,7 @@ from hpcps.launch.detect import detect_mpi
 from hpcps.launch.dialects import DIALECTS
 from hpcps.launch.hostfile import STYLES, read_hostfile
 from hpcps.launch.prepare import Site, prepare, run_folder
+from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
@@ -30,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
     parser.add_argument("--all", action="store_true", help="also points that are done already")
-    parser.add_argument("--results", metavar="DIR", type=Path, default=Path("results"), help="default: results")
+    add_results_argument(parser)
     return parser
 
 
@@ -61,12 +62,13 @@ def site_of(args: argparse.Namespace, dialect: str | None = None) -> Site:
 
 
 def _launcher_of(dialect: str) -> Path:
-    """Return the launcher here if it speaks the dialect, else `mpirun`, for the machine where it does."""
+    """Return the launcher here if it speaks the dialect, else its usual name, for the machine where it does."""
+    elsewhere = Path({"pals": "mpiexec", "slurm": "srun"}.get(dialect, "mpirun"))
     try:
         mpi = detect_mpi()
     except LaunchError:
-        return Path("mpirun")
-    return mpi.mpirun if mpi.dialect == dialect else Path("mpirun")
+        return elsewhere
+    return mpi.mpirun if mpi.dialect == dialect else elsewhere
 
 
 def main(argv: Sequence[str] | None = None) -> int:

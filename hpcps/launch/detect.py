@@ -17,7 +17,11 @@ _PATTERNS = {
     "intel": r"Intel\(R\) MPI Library.*?Version\s+([\w. ]*\w)",
     "openmpi": r"mpirun \(Open ?MPI\)\s+([\w.]+)",
     "hydra": r"HYDRA build details:\s+Version:\s+([\w.]+)",
+    "slurm": r"^slurm(?:-wlm)? ([\w.-]+)",
+    "pals": r"\bPALS\b\D*([\w.]+)",
 }
+# In this order; `mpirun` first: where there is another `mpiexec` beside it, `mpirun` belongs to the MPI in use.
+_NAMES = ("mpirun", "mpiexec", "srun")
 
 
 @dataclass(frozen=True)
@@ -36,28 +40,31 @@ class Mpi:
 
 
 def detect_mpi(mpirun: Path | None = None) -> Mpi:
-    """Find the launcher: the one given, the one beside this interpreter, or the first on PATH.
+    """Find the launcher: the one given (a path, or a name on PATH), the one beside this interpreter, or that on PATH.
 
     Beside the interpreter comes first: it belongs to the library that mpi4py loads there, also where the environment is
-    not activated.
+    not activated. On PATH that is `mpirun`, else `mpiexec`, else `srun`.
 
     Raises:
         LaunchError: there is none, or it is none that a configfile can be written for.
     """
-    found = mpirun or find_mpirun()
+    found = _resolve(mpirun) if mpirun else find_mpirun()
     if found is None:
         raise LaunchError(
             "no mpirun, neither beside this Python nor on PATH: load your site's MPI module, or install one here with "
             f"`{sys.executable} -m pip install mpich`"
         )
     text = _version(found)
+    if "pals" in found.resolve().parts:
+        # /opt/cray/pals/<version>/bin/mpiexec, of which `mpirun` is another name
+        text = f"PALS {text}"
     for dialect, pattern in _PATTERNS.items():
         if match := re.search(pattern, text, re.DOTALL):
             return Mpi(dialect, match[1], found)
     said = text.strip().splitlines()[0] if text.strip() else "nothing"
     raise LaunchError(
-        f"{found} is none of MPICH (Hydra), Intel MPI and Open MPI: `--version` says {said!r}; put another one first "
-        "on PATH, or write the file for a known one with configgen's --dialect"
+        f"{found} is none of MPICH (Hydra), Intel MPI, Open MPI, PALS and Slurm's srun: `--version` says {said!r}; put "
+        "another one first on PATH, or write the file for a known one with configgen's --dialect"
     )
 
 
@@ -66,8 +73,16 @@ def find_mpirun() -> Path | None:
     beside = Path(sys.executable).parent / "mpirun"
     if os.access(beside, os.X_OK):
         return beside
-    on_path = shutil.which("mpirun")
-    return Path(os.path.abspath(on_path)) if on_path else None
+    for name in _NAMES:
+        if on_path := shutil.which(name):
+            return Path(os.path.abspath(on_path))
+    return None
+
+
+def _resolve(mpirun: Path) -> Path:
+    """Find a launcher given by its bare name on PATH; leave a path as it is."""
+    on_path = shutil.which(mpirun) if mpirun.name == str(mpirun) else None
+    return Path(os.path.abspath(on_path)) if on_path else mpirun
 
 
 def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:

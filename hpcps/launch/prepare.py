@@ -89,8 +89,9 @@ def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site
 def launch_folder(results: Path, experiment: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the folder for the files of a launch, which no other launch uses, now or later."""
     now = time.strftime("%Y%m%d-%H%M%S")
-    # An array job's id has brackets, which no configfile can hold.
-    job = "".join(c if c.isalnum() or c in "._-" else "-" for c in environment.get("PBS_JOBID", ""))
+    number = environment.get("PBS_JOBID") or environment.get("SLURM_JOB_ID") or ""
+    # The id of an array's subjob has brackets, which no configfile can hold.
+    job = "".join(c if c.isalnum() or c in "._-" else "-" for c in number)
     return _absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
 
 

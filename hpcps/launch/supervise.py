@@ -29,6 +29,7 @@ from hpcps.records.run_directory import Failure, RunDirectory
 _LINGER = 2.0
 _LAST_LINES = 5
 _OUTPUT_LINES = 40
+_TOLD_TO_STOP = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,11 @@ def supervise(
                     deadline = now + grace
                     stop.ask(at_once=True)
                     # Intel's mpirun is a script, which would not pass it on.
-                    _signal_group(process, signal.SIGTERM)
+                    _signal_group(process, launch.stop_signal)
                 if deadline is not None and now > deadline:
                     break
         finally:
-            _clean_up(process, others)
+            _clean_up(process, others, patient=launch.stop_signal is not signal.SIGTERM)
             adopt_orphans(False)
     reader.join(timeout=1.0)
     if not reader.is_alive():
@@ -210,13 +211,17 @@ def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> Non
         os.killpg(process.pid, number)
 
 
-def _clean_up(process: subprocess.Popen[str], others: set[int]) -> None:
+def _clean_up(process: subprocess.Popen[str], others: set[int], patient: bool) -> None:
     """End whatever of the launch is left on this machine; the launcher does so on the others.
 
     Args:
         process: the launcher; it is killed if it still runs.
         others: children of ours that have nothing to do with it.
+        patient: whether it first gets the time to end its ranks on other machines, which it does on SIGTERM.
     """
+    if patient and process.poll() is None:
+        _signal_group(process, signal.SIGTERM)
+        _running(process, _LINGER)
     if process.poll() is None:
         _signal_group(process, signal.SIGKILL)
         process.wait()
@@ -258,5 +263,9 @@ def _directory(run: PlannedRun) -> RunDirectory:
 
 
 def _status(returncode: int) -> int:
-    """The exit status of a shell for the launcher's; never 0."""
-    return 128 - returncode if returncode < 0 else returncode
+    """The exit status of a shell for the launcher's; never 0, nor that of a job that was told to stop: it was not.
+
+    srun ends with 143 when one rank failed, because it then sends SIGTERM to the others.
+    """
+    status = 128 - returncode if returncode < 0 else returncode
+    return 1 if status in _TOLD_TO_STOP else status

@@ -1,5 +1,6 @@
 """`python -m mpi4py -m hpcps.runtime PLAN [ROLE]`: what a configfile starts as every rank."""
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -22,6 +23,8 @@ def main() -> int:
         return 2
     me = planned_rank(plan)
     stand_guard(str(me) if me else "a process of unknown rank")
+    # srun passes SIGUSR1 on, and SIGTERM not. `play` heeds SIGTERM; until then that ends the process.
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     preset_gpu(plan)
     from hpcps.runtime.process import play
 

@@ -1,70 +1,50 @@
 # shellcheck shell=bash
-# The body of every job script, which sets EXPERIMENT and HPCPS_HOME and sources this file. It takes from the environment
-# (qsub -v): ONLY, the points to run; ARGS, further arguments of `hpcps run`; HPCPS_SITE, another site profile.
-set -euo pipefail
+# What launcher/job.sh needs of PBS. Every job script here sources this file.
+# shellcheck disable=SC2034,SC2329  # launcher/job.sh uses all of it
 
-cd "$HPCPS_HOME"
+batch=pbs
+job=${PBS_JOBID:-}
+hosts=${PBS_NODEFILE:?PBS gives a job its hosts in it}
+point=${PBS_ARRAY_INDEX:-}
+launcher= # an MPI's own, which `hpcps run` looks for
 
-profile=${HPCPS_SITE:-launcher/pbs/site.sh}
-if [ -r "$profile" ]; then
-  # shellcheck source=/dev/null
-  . "$profile"
-  if declare -F site_setup >/dev/null; then
-    # What a site provides, such as `module`, seldom stands these.
-    set +eu
-    site_setup
-    set -eu
-  fi
-elif [ -n "${HPCPS_SITE:-}" ]; then
-  echo "there is no site profile $HPCPS_SITE" >&2
-  exit 2
-fi
+# What PBS knows of this job; it breaks long values, and begins what it broke off with a tab.
+attributes=$(qstat -f "$job" 2>/dev/null | awk '/^\t/ { printf "%s", substr($0, 2); next } { printf "\n%s", $0 }') || true
 
-python=${HPCPS_PYTHON:-}
-if [ -z "$python" ]; then
-  python=python3
-  [ ! -x .venv/bin/python ] || python=$PWD/.venv/bin/python
-fi
-
-arguments=("$EXPERIMENT" --hostfile "${PBS_NODEFILE:?PBS gives a job its hosts in it}")
-only=${ONLY:-}
-# Some versions of qsub pass the inner quotes of -v "ONLY='0,3'" on.
-only=${only#\'}
-only=${only%\'}
-if [ -n "${PBS_ARRAY_INDEX:-}" ]; then
-  if [ -n "$only" ]; then
-    echo "ONLY and -J both choose points: give one of them" >&2
-    exit 2
-  fi
-  only=$PBS_ARRAY_INDEX
-fi
-[ -z "$only" ] || arguments+=(--only "$only")
-[ -z "${HPCPS_RESULTS:-}" ] || arguments+=(--results "$HPCPS_RESULTS")
-[ -z "${HPCPS_MPIRUN:-}" ] || arguments+=(--mpirun "$HPCPS_MPIRUN")
-[ -z "${HPCPS_MPIRUN_OPTIONS:-}" ] || arguments+=("--mpirun-options=$HPCPS_MPIRUN_OPTIONS")
-read -r -a more <<<"${ARGS:-}"
-
-# In the background, because bash handles a signal only between commands or in `wait`. PBS sends TERM when the job is
-# deleted or out of walltime, and kills what is still there some seconds later.
-child=
-# shellcheck disable=SC2329  # the traps call it
-stop() {
-  trap '' TERM INT HUP
-  if [ -n "$child" ]; then
-    kill -TERM "$child" 2>/dev/null || true
-    wait "$child" || true
-  fi
-  exit "$1"
+attribute() {
+  sed -n "s/^ *$1 = //p" <<<"$attributes"
 }
-trap 'stop 143' TERM
-trap 'stop 130' INT
-trap 'stop 129' HUP
 
-export PYTHONUNBUFFERED=1
-echo "$(date -Is) ${PBS_JOBID:-} on $(sort -u "$PBS_NODEFILE" | wc -l) hosts: hpcps run ${arguments[*]} ${more[*]-}"
-"$python" -m hpcps run "${arguments[@]}" ${more[@]+"${more[@]}"} &
-child=$!
-status=0
-wait "$child" || status=$?
-echo "$(date -Is) ended with status $status"
-exit "$status"
+time_left() {
+  local now walltime began
+  now=$(date +%s)
+  # HH:MM:SS, or seconds
+  walltime=$(attribute Resource_List.walltime | awk -F: '{ for (i = 1; i <= NF; i++) s = 60 * s + $i; print s }')
+  began=$(attribute stime)
+  [ -z "$began" ] || began=$(date -d "$began" +%s) || began=
+  [ -z "$walltime" ] || echo $((walltime - now + ${began:-$now}))
+}
+
+# With what the site profile says and, without one, what this job has.
+submit() {
+  local key value options=() names
+  for key in select place walltime; do
+    value=$(attribute "Resource_List.$key")
+    [ -z "$value" ] || options+=(-l "$key=$value")
+  done
+  if [ -n "${QSUB_OPTIONS[*]-}" ]; then
+    options+=("${QSUB_OPTIONS[@]}")
+  else
+    [ -z "${PBS_O_QUEUE:-}" ] || options+=(-q "$PBS_O_QUEUE")
+    value=$(attribute Account_Name)
+    [ -z "$value" ] || options+=(-A "$value")
+    value=$(attribute project)
+    [ -z "$value" ] || [ "$value" = _pbs_project_default ] || options+=(-P "$value")
+  fi
+  # Only the names: qsub takes the values from its environment, with all their commas and quotes.
+  names=$(IFS=, && echo "$*")
+  qsub "${options[@]}" -v "$names" "$SCRIPT"
+}
+
+# shellcheck source-path=SCRIPTDIR source=../job.sh
+. "$HPCPS_HOME/launcher/job.sh"

@@ -11,6 +11,7 @@
 #PBS -l walltime=24:00:00
 #PBS -j oe
 
+SCRIPT=launcher/pbs/sgd_baseline.sh
 EXPERIMENT=experiments/sgd_baseline.toml
 
 # PBS runs a copy of this file, in $HOME: the repository is where qsub was typed, or where HPCPS_HOME says.

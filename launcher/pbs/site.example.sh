@@ -5,7 +5,7 @@
 # shellcheck disable=SC2034
 QSUB_OPTIONS=(-A my_project -q prod -l filesystems=home:eagle)
 
-# On the first node of the job, before anything is started.
+# On the first node of the job, before anything is started. If its last command fails, the job stops.
 site_setup() {
   module load python mpich
   # export HPCPS_PYTHON=/path/to/python              # default: .venv/bin/python, else python3

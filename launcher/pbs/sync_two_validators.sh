@@ -13,6 +13,7 @@
 #PBS -l walltime=24:00:00
 #PBS -j oe
 
+SCRIPT=launcher/pbs/sync_two_validators.sh
 EXPERIMENT=experiments/fig4_sync_two_validators.toml
 
 # PBS runs a copy of this file, in $HOME: the repository is where qsub was typed, or where HPCPS_HOME says.

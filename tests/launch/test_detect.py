@@ -1,4 +1,5 @@
 import os
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,9 @@ def launcher(tmp_path):
         ("mpirun (Open MPI) 5.0.11", "openmpi", "5.0.11"),
         ("HYDRA build details:\n    Version:                                 4.2.3", "hydra", "4.2.3"),
         ("Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240515", "intel", "2021.13 Build 20240515"),
+        ("slurm-wlm 22.05.8", "slurm", "22.05.8"),
+        ("slurm 24.11.1", "slurm", "24.11.1"),
+        ("PALS mpiexec version 1.4.0", "pals", "1.4.0"),
     ],
 )
 def test_each_launcher(launcher, text, dialect, version):
@@ -34,8 +38,35 @@ def test_each_launcher(launcher, text, dialect, version):
 
 
 def test_a_launcher_of_another_kind(launcher):
-    with pytest.raises(LaunchError, match=r"says 'slurm-wlm 23\.11'"):
-        detect.detect_mpi(launcher("slurm-wlm 23.11", status=1))
+    with pytest.raises(LaunchError, match=r"says 'jsrun 10\.3'"):
+        detect.detect_mpi(launcher("jsrun 10.3", status=1))
+
+
+def test_pals_is_known_by_its_place(launcher, tmp_path):
+    """What it says of itself differs; Cray's `mpirun` is a link into its folder."""
+    place = tmp_path / "opt" / "cray" / "pals" / "1.4" / "bin"
+    place.mkdir(parents=True)
+    (place / "mpiexec").write_bytes(launcher("mpiexec 1.4.0").read_bytes())
+    (place / "mpiexec").chmod(0o755)
+    (tmp_path / "mpirun").unlink()
+    (tmp_path / "mpirun").symlink_to(place / "mpiexec")
+    assert detect.detect_mpi(tmp_path / "mpirun").dialect == "pals"
+
+
+def test_a_launcher_may_be_given_by_its_name(launcher, monkeypatch, tmp_path):
+    path = launcher("slurm-wlm 22.05.8").rename(tmp_path / "srun")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert detect.detect_mpi(Path("srun")) == detect.Mpi("slurm", "22.05.8", path)
+
+
+@pytest.mark.parametrize("there", [["srun"], ["mpiexec", "srun"], ["mpirun", "mpiexec", "srun"]])
+def test_the_first_name_on_the_path(there, monkeypatch, tmp_path):
+    for name in there:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "bin" / "python"))
+    assert detect.find_mpirun() == tmp_path / there[0]
 
 
 def test_a_launcher_that_does_not_start(tmp_path):

@@ -64,6 +64,63 @@ def test_figure_3_is_what_the_paper_ran() -> None:
         assert train["first_step"] == "overwritten"
 
 
+@pytest.mark.parametrize(
+    ("name", "topology", "participation"),
+    [
+        (
+            "fig5_async_single_validator",
+            {"servers": 1, "validators": 1, "workers": 8, "colocate_validators": False},
+            0.5,
+        ),
+        ("fig6_async_two_validators", {"servers": 2, "validators": 2, "workers": 8, "colocate_validators": True}, 1.0),
+    ],
+)
+def test_figures_5_and_6_are_what_the_paper_ran(name: str, topology: dict[str, Any], participation: float) -> None:
+    rules = [{"kind": "naive_async"}, {"kind": "zeno++", "threshold": -0.02}]
+    attacks: list[dict[str, Any]] = [
+        {"kind": "none"},
+        {"kind": "negative", "scale": 2.0, "rate": 0.2, "scope": "block"},
+        {"kind": "random", "scale": 1.0, "rate": 0.2, "scope": "block"},
+        {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block"},
+    ]
+    runs = [point.run.model_dump(mode="json") for point in load_experiment(EXPERIMENTS / f"{name}.toml").points]
+    assert [(run["validation"]["rule"], run["attack"]) for run in runs] == [(r, a) for r in rules for a in attacks]
+    expected = {
+        "topology": topology,
+        "model": {"backend": "torch", "name": "cifar_resnet20_v1"},
+        "communication": {"participation": participation, "skip_rate": 0.2},
+        "asynchronous": {
+            "alpha": 0.4,
+            "alpha_decay": {"factor": 0.5, "epochs": [100]},
+            "absent": "accumulate",
+            "updates_per_refresh": "share",
+            "epochs": "own",
+            "proximal": {"worker": 0.2, "validator": 0.2},
+        },
+        "seed": 1,
+    }
+    for run in runs:
+        assert {key: run[key] for key in expected} == expected
+        assert run["heterogeneity"]["delay"] == {"kind": "uniform", "low": 0.0, "high": 8.0}
+        data, train, validation = run["data"], run["train"], run["validation"]
+        assert (data["name"], data["split"], data["shards"], data["augment"]) == ("cifar10", "iid", 9, True)
+        assert (data["limit"], data["test_limit"]) == (None, None)
+        assert (train["mode"], train["epochs"], train["batch_size"], train["local_steps"]) == ("async", 200, 64, 8)
+        optimizer = train["optimizer"]
+        assert (optimizer["name"], optimizer["lr"], optimizer["momentum"]) == ("nag", 0.4, 0.9)
+        assert optimizer["weight_decay"] == 1e-4
+        assert train["lr_decay"] == {"factor": 0.2, "epochs": [100, 150], "validator_epochs": [100]}
+        assert (train["lr_scale"], train["first_step"]) == ("sqrt_workers", "overwritten")
+        assert (validation["evaluate"], validation["batchnorm"]) == ("validator_model", "validator")
+
+
+def test_what_the_preset_sets_follows_when_figure_5_is_reduced() -> None:
+    sets = ["topology.workers=2", "train.epochs=8", "train.lr_decay.epochs=[4,6]"]
+    run = load_experiment(EXPERIMENTS / "fig5_async_single_validator.toml", sets).points[0].run.model_dump(mode="json")
+    assert run["heterogeneity"]["delay"]["high"] == 2.0
+    assert run["train"]["lr_decay"]["validator_epochs"] == run["asynchronous"]["alpha_decay"]["epochs"] == [4]
+
+
 def test_the_quickstart_has_twelve_points() -> None:
     points = load_experiment(EXPERIMENTS / "quickstart.toml").points
     rules, attacks = ("average", "trimmed_mean", "phocas", "zeno"), ("none", "negative 6", "random 1")

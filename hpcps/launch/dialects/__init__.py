@@ -1,10 +1,16 @@
 """How each launcher is told what to start where: a module per dialect."""
 
 from hpcps.errors import LaunchError
-from hpcps.launch.dialects import hydra, intel, openmpi
+from hpcps.launch.dialects import hydra, intel, openmpi, pals, slurm
 from hpcps.launch.dialects.job import Job, Launch, Render
 
-_DIALECTS: dict[str, Render] = {"hydra": hydra.render, "intel": intel.render, "openmpi": openmpi.render}
+_DIALECTS: dict[str, Render] = {
+    "hydra": hydra.render,
+    "intel": intel.render,
+    "openmpi": openmpi.render,
+    "pals": pals.render,
+    "slurm": slurm.render,
+}
 
 DIALECTS = tuple(_DIALECTS)
 """The names of the dialects."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -53,10 +54,11 @@ class Launch:
 
     Attributes:
         job: what it starts.
-        files: the texts to write, by absolute path: the configfile first.
+        files: the texts to write, by absolute path: the configfile first; none where all is in the command.
         command: the launcher and its arguments.
         variables: what the launcher itself needs set.
         needs_path: whether its folder has to be on PATH.
+        stop_signal: what the launcher passes on to the ranks so that they stop.
     """
 
     job: Job
@@ -64,6 +66,7 @@ class Launch:
     command: tuple[str, ...]
     variables: Mapping[str, str] = field(default_factory=dict)
     needs_path: bool = False
+    stop_signal: signal.Signals = signal.SIGTERM
 
     def write(self) -> None:
         """Write the plan, the configfile and its companions.

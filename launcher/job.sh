@@ -1,0 +1,121 @@
+# shellcheck shell=bash
+# What every job does, whatever the batch system. launcher/pbs/common.sh and launcher/slurm/common.sh source this file.
+# Of them it takes
+#
+#   batch       the batch system, as the folder in launcher/ is called
+#   job         the job's id
+#   hosts       a file with the job's hosts
+#   point       the point that a subjob of an array is to run, or nothing
+#   launcher    the launcher that the batch system brings, or nothing
+#   time_left   a function: print how long the job may still take, as `hpcps run --walltime` takes it; nothing if unknown
+#   submit      a function: submit $SCRIPT as this job was, with the variables named as arguments; print what it became
+#
+# and of the job script SCRIPT, EXPERIMENT and HPCPS_HOME. Whoever submits that may set ONLY, the points to run; ARGS,
+# further arguments of `hpcps run`; HPCPS_SITE, another site profile.
+# shellcheck disable=SC2154  # what is set there
+
+complain() {
+  echo "$batch job $job: $*" >&2
+}
+
+# What the site needs: modules, and where things are.
+read_profile() {
+  local profile=${HPCPS_SITE:-launcher/$batch/site.sh} status
+  if [ ! -r "$profile" ]; then
+    [ -n "${HPCPS_SITE:-}" ] || return 0
+    complain "there is no site profile $profile"
+    exit 2
+  fi
+  # shellcheck source=/dev/null
+  . "$profile"
+  declare -F site_setup >/dev/null || return 0
+  # What a site provides, such as `module`, seldom stands these.
+  set +eu
+  site_setup
+  status=$?
+  set -eu
+  [ "$status" -eq 0 ] && return
+  complain "site_setup in $profile failed with status $status; what it ran last is what failed"
+  exit 2
+}
+
+# Put what to run into `python` and `arguments`.
+compose() {
+  local left more
+  python=${HPCPS_PYTHON:-}
+  if [ -z "$python" ]; then
+    python=python3
+    [ ! -x .venv/bin/python ] || python=$PWD/.venv/bin/python
+  fi
+  # Some versions of qsub pass the inner quotes of -v "ONLY='0,3'" on.
+  ONLY=${ONLY:-}
+  ONLY=${ONLY#\'}
+  ONLY=${ONLY%\'}
+  if [ -n "$point" ] && [ -n "$ONLY" ]; then
+    complain "ONLY and an array both choose points: give one of them"
+    exit 2
+  fi
+  ONLY=${ONLY:-$point}
+  launcher=${HPCPS_MPIRUN:-$launcher}
+  arguments=("$EXPERIMENT" --hostfile "$hosts")
+  [ -z "$ONLY" ] || arguments+=(--only "$ONLY")
+  [ -z "$launcher" ] || arguments+=(--mpirun "$launcher")
+  [ -z "${HPCPS_MPIRUN_OPTIONS:-}" ] || arguments+=("--mpirun-options=$HPCPS_MPIRUN_OPTIONS")
+  left=$(time_left)
+  [ -z "$left" ] || arguments+=(--walltime "$left")
+  read -r -a more <<<"${ARGS:-}"
+  arguments+=(${more[@]+"${more[@]}"})
+  # A profile may set its variables without `export`.
+  export "${!HPCPS_@}"
+}
+
+# shellcheck disable=SC2329  # the traps call it
+stop() {
+  trap '' TERM INT HUP
+  if [ -n "$child" ]; then
+    kill -TERM "$child" 2>/dev/null || true
+    wait "$child" || true
+  fi
+  exit "$1"
+}
+
+# Go on in another job: this one stopped at a checkpoint because its time is nearly over.
+succeed() {
+  local became name names=()
+  HPCPS_SUCCESSOR=$((${HPCPS_SUCCESSOR:-0} + 1))
+  for name in ONLY ARGS "${!HPCPS_@}"; do
+    [ -z "${!name:-}" ] || names+=("$name")
+  done
+  export "${names[@]}"
+  if ! became=$(submit "${names[@]}"); then
+    complain "it stopped at a checkpoint, but its successor could not be submitted (see above); to go on, submit" \
+      "$SCRIPT again${ONLY:+ with ONLY=$ONLY}"
+    exit 1
+  fi
+  echo "$(date -Is) stopped at a checkpoint, goes on as $became (number $HPCPS_SUCCESSOR after the first job)"
+  exit 0
+}
+
+set -euo pipefail
+cd "$HPCPS_HOME"
+read_profile
+compose
+
+# In the background, because bash handles a signal only between commands or in `wait`. The batch system sends TERM when
+# the job is deleted or out of walltime, and kills what is still there some seconds later.
+child=
+trap 'stop 143' TERM
+trap 'stop 130' INT
+trap 'stop 129' HUP
+
+export PYTHONUNBUFFERED=1
+echo "$(date -Is) $job on $(sort -u "$hosts" | wc -l) hosts: hpcps run ${arguments[*]}"
+"$python" -m hpcps run "${arguments[@]}" &
+child=$!
+status=0
+wait "$child" || status=$?
+child=
+echo "$(date -Is) ended with status $status"
+# SUSPENDED in hpcps/launch/walltime.py
+[ "$status" -ne 75 ] || succeed
+exit "$status"

@@ -1,0 +1,26 @@
+#!/bin/bash
+# Figure 6: asynchronous, 2 servers, 2 validators beside them, 8 workers, 10 nodes. Type, in the repository:
+#
+#   qsub launcher/pbs/async_two_validators.sh                 all points not yet done, one after another
+#   qsub -v ONLY=zeno++ launcher/pbs/async_two_validators.sh  some of them
+#   qsub -J 0-7 launcher/pbs/async_two_validators.sh          a point per subjob (-J 0-7%4: four at a time)
+#
+# Your site's account, queue and modules: docs/cluster.md.
+#PBS -N hpcps_fig6
+#PBS -S /bin/bash
+#PBS -l select=10:ncpus=112
+#PBS -l place=scatter
+#PBS -l walltime=24:00:00
+#PBS -j oe
+
+SCRIPT=launcher/pbs/async_two_validators.sh
+EXPERIMENT=experiments/fig6_async_two_validators.toml
+
+# PBS runs a copy of this file, in $HOME: the repository is where qsub was typed, or where HPCPS_HOME says.
+HPCPS_HOME=${HPCPS_HOME:-${PBS_O_WORKDIR:?this is a PBS job script: submit it with qsub}}
+if [ ! -r "$HPCPS_HOME/launcher/pbs/common.sh" ]; then
+  echo "$HPCPS_HOME is no hpcps repository: type qsub there, or qsub -v HPCPS_HOME=/path/to/it" >&2
+  exit 2
+fi
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$HPCPS_HOME/launcher/pbs/common.sh"

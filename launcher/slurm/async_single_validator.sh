@@ -1,0 +1,25 @@
+#!/bin/bash
+# Figure 5: asynchronous, 1 server, 1 validator, 8 workers, a process per node. Type, in the repository:
+#
+#   sbatch launcher/slurm/async_single_validator.sh              all points not yet done, one after another
+#   ONLY=zeno++ sbatch launcher/slurm/async_single_validator.sh  some of them
+#   sbatch --array=0-7 launcher/slurm/async_single_validator.sh  a point per subjob (--array=0-7%4: four at a time)
+#
+# Your site's account, partition and modules: docs/cluster.md.
+#SBATCH --job-name=hpcps_fig5
+#SBATCH --nodes=10
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=112
+#SBATCH --time=24:00:00
+
+SCRIPT=launcher/slurm/async_single_validator.sh
+EXPERIMENT=experiments/fig5_async_single_validator.toml
+
+# Slurm runs a copy of this file: the repository is where sbatch was typed, or where HPCPS_HOME says.
+HPCPS_HOME=${HPCPS_HOME:-${SLURM_SUBMIT_DIR:?this is a Slurm job script: submit it with sbatch}}
+if [ ! -r "$HPCPS_HOME/launcher/slurm/common.sh" ]; then
+  echo "$HPCPS_HOME is no hpcps repository: type sbatch there, or HPCPS_HOME=/path/to/it sbatch" >&2
+  exit 2
+fi
+# shellcheck source-path=SCRIPTDIR source=common.sh
+. "$HPCPS_HOME/launcher/slurm/common.sh"

@@ -1,0 +1,42 @@
+# shellcheck shell=bash
+# What launcher/job.sh needs of Slurm. Every job script here sources this file.
+# shellcheck disable=SC2034,SC2329  # launcher/job.sh uses all of it
+
+batch=slurm
+job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_}${SLURM_ARRAY_TASK_ID:-$SLURM_JOB_ID}
+point=${SLURM_ARRAY_TASK_ID:-}
+launcher=srun
+
+hosts=$(mktemp)
+trap 'rm -f "$hosts"' EXIT
+scontrol show hostnames "${SLURM_JOB_NODELIST:?Slurm gives a job its hosts in it}" >"$hosts"
+
+time_left() {
+  local left
+  left=$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %L) || return 0
+  # or UNLIMITED, NOT_SET, INVALID
+  [[ $left != *[0-9]* ]] || echo "$left"
+}
+
+# With what the site profile says and, without one, what this job has. sbatch hands the whole environment on, so what is
+# only this job's is left out.
+submit() {
+  local limit name without=() options=(--parsable --nodes="$SLURM_JOB_NUM_NODES")
+  [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
+  limit=$(squeue --noheader --jobs "$SLURM_JOB_ID" --format %l)
+  [[ $limit != *[0-9]* ]] || options+=(--time="$limit")
+  if [ -n "${SBATCH_OPTIONS[*]-}" ]; then
+    options+=("${SBATCH_OPTIONS[@]}")
+  else
+    options+=(--partition="$SLURM_JOB_PARTITION")
+    [ -z "${SLURM_JOB_ACCOUNT:-}" ] || options+=(--account="$SLURM_JOB_ACCOUNT")
+    [ -z "${SLURM_JOB_QOS:-}" ] || options+=(--qos="$SLURM_JOB_QOS")
+  fi
+  for name in "${!SLURM_@}"; do
+    [ "$name" = SLURM_CONF ] || without+=(-u "$name")
+  done
+  env ${without[@]+"${without[@]}"} sbatch "${options[@]}" "$SCRIPT"
+}
+
+# shellcheck source-path=SCRIPTDIR source=../job.sh
+. "$HPCPS_HOME/launcher/job.sh"

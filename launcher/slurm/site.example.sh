@@ -1,0 +1,16 @@
+# shellcheck shell=bash
+# What your site wants. Copy this file to launcher/slurm/site.sh, which git ignores, and keep what you need.
+
+# Options of sbatch, for launcher/slurm/submit.sh: account, partition, constraints, …
+# shellcheck disable=SC2034
+SBATCH_OPTIONS=(--account=my_project --partition=standard --constraint=cpu)
+
+# On the first node of the job, before anything is started. If its last command fails, the job stops.
+site_setup() {
+  module load python mpich
+  # export HPCPS_PYTHON=/path/to/python              # default: .venv/bin/python, else python3
+  # export HPCPS_MPIRUN=/path/to/mpirun              # default: srun
+  # export HPCPS_MPIRUN_OPTIONS="--mpi=pmix"         # further options for it; srun's --mpi=pmi2 is ours
+  # export HPCPS_DATA=/shared/datasets               # where `hpcps data` put the data
+  # export HPCPS_RESULTS=/scratch/me/results         # default: results/ in the repository; every node has to see it
+}

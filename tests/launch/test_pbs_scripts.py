@@ -1,0 +1,267 @@
+"""The job scripts as they are written: by a linter for PBS, and to the letter of what they start.
+
+golden/jobs/<script>.<batch system>.txt. UPDATE_GOLDEN=1 writes them anew.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from environments import ROOT
+from pbs_lint import mistakes, nodes
+
+from hpcps.launch.hostfile import Host
+from hpcps.launch.placement import place
+from hpcps.spec.load import load_experiment
+
+GOLDEN = Path(__file__).parent / "golden" / "jobs"
+LAUNCHER = ROOT / "launcher"
+SCRIPTS = [
+    "sync_single_validator",
+    "sync_two_validators",
+    "async_single_validator",
+    "async_two_validators",
+    "sync_tune_rho",
+    "sgd_baseline",
+]
+every_script = pytest.mark.parametrize("name", SCRIPTS)
+both = pytest.mark.parametrize("batch", ["pbs", "slurm"])
+
+
+def read(batch, name):
+    return (LAUNCHER / batch / f"{name}.sh").read_text()
+
+
+def sourced(batch="pbs"):
+    return (LAUNCHER / batch / "common.sh").read_text() + (LAUNCHER / "job.sh").read_text()
+
+
+def points_of(text):
+    (experiment,) = re.findall(r"^EXPERIMENT=(\S+)$", text, re.MULTILINE)
+    if not (ROOT / experiment).exists():
+        pytest.skip(f"{experiment} is not there yet")
+    return load_experiment(ROOT / experiment).points
+
+
+def most_hosts(points):
+    """Return how many hosts of one slot the largest point takes."""
+    topologies = [point.run.topology for point in points]
+    return max(
+        len({rank.host for rank in place(topology, [Host(f"n{i}", 1) for i in range(99)])}) for topology in topologies
+    )
+
+
+def test_all_scripts_are_there_and_tested():
+    for batch in ("pbs", "slurm"):
+        there = {path.stem for path in (LAUNCHER / batch).glob("*.sh")}
+        assert there - {"common", "site.example", "submit", "site"} == set(SCRIPTS)
+
+
+@every_script
+def test_pbs_would_take_it(name):
+    text = read("pbs", name)
+    assert mistakes(text, sourced()) == []
+    points = points_of(text)
+    assert mistakes(text, sourced(), len(points)) == []
+    # An oversized job stays in the queue for ever, and a smaller one has no room for all roles.
+    assert nodes(text) == most_hosts(points)
+
+
+GOOD = read("pbs", "sync_two_validators")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("ncpus=56", "ncpu=56", "'ncpu=56' is no resource of a chunk"),
+        ("select=18:", "select=eighteen:", "begins with no number of chunks"),
+        ("#PBS -l place=scatter\n", "", "place=scatter is missing"),
+        ("place=scatter", "place=spread", "'spread' is no place"),
+        ("place=scatter", "place=pack", "PBS would pack all chunks on one host"),
+        ("walltime=24:00:00", "walltime=24h", "'24h' is no walltime"),
+        ("walltime=24:00:00", "walltime=24:00:75", "no walltime"),
+        ("walltime=24:00:00", "walltime=24:00:00   # a day", "takes one value"),
+        ("#PBS -l walltime=24:00:00\n", "", "-l walltime is missing"),
+        ("-N hpcps_fig4", "-N hpcps_figure_4_two", "no job name of at most 15"),
+        ("-N hpcps_fig4", "-N 4th_figure", "no job name"),
+        ("#PBS -j oe", "#PBS -j both", "-j is oe, eo or n"),
+        ("#PBS -j oe", "#PBS --nodes=18", "no option that qsub takes"),
+        ("#PBS -j oe", "#PBS -I", "no option that qsub takes"),
+        ("#PBS -j oe", "#PBS -l nodes=18", "does not go together"),
+        ("#PBS -j oe", "#PBS -l walltime=1:00:00", "-l walltime is given twice"),
+        ("#PBS -j oe", "# PBS -j oe", "looks like a directive"),
+        ("#PBS -j oe", "#PBS -J 0..15", "'0..15' is no array"),
+        ("#PBS -S /bin/bash", "#PBS -S bash", "wants an absolute path"),
+        ("SCRIPT=", "module load mpich\n#PBS -q prod\nSCRIPT=", "no directive after the first command"),
+        ("-J 0-15%4", "-J 0-15:%4", "'0-15:%4' is no array"),
+        ("-J 0-15 ", "-J 1-16 ", "does not have the experiment's points 0 to 15"),
+        ("#!/bin/bash", "#!/bin/sh", "not #!/bin/bash"),
+        ("\n#PBS -j oe", "\r\n#PBS -j oe", "under DOS"),
+        ("${PBS_O_WORKDIR:", "${HOME:", "stays in $HOME"),
+        ('cd "$HPCPS_HOME"\n', "", "stays in $HOME"),
+        ("trap 'stop 143' TERM", "", "is not trapped"),
+        ("trap 'stop 143' TERM", "trap 'stop 143; exit 0' TERM", "must not end with 0"),
+        ("compose\n\n", "compose >hosts\n\n", "two jobs would both write hosts"),
+    ],
+)
+def test_what_pbs_would_not_take_is_found(old, new, message):
+    texts = [GOOD, sourced()]
+    assert old in texts[0] or old in texts[1]
+    found = mistakes(*(text.replace(old, new) for text in texts), points=16)
+    assert any(message in mistake for mistake in found), found
+
+
+@every_script
+def test_the_slurm_twin_asks_for_the_same(name):
+    pbs, slurm = read("pbs", name), read("slurm", name)
+
+    def header(option):
+        (value,) = re.findall(rf"^#SBATCH --{option}=(.*)$", slurm, re.MULTILINE)
+        return value
+
+    select = f"select={header('nodes')}:ncpus={header('cpus-per-task')}"
+    assert f"#PBS -l {select}\n" in pbs
+    assert f"#PBS -N {header('job-name')}\n" in pbs
+    assert f"#PBS -l walltime={header('time')}\n" in pbs
+    assert header("ntasks-per-node") == "1"
+    assert slurm.count("#SBATCH") == slurm.partition("SCRIPT=")[0].count("#SBATCH")
+    assert re.findall(r"-J (\d+-\d+)", pbs) == re.findall(r"--array=(\d+-\d+)", slurm)
+    assert re.findall("^EXPERIMENT=.*$", pbs, re.MULTILINE) == re.findall("^EXPERIMENT=.*$", slurm, re.MULTILINE)
+
+
+def imitation(folder, **programs):
+    """Make programs that are bash scripts; return a PATH with them first."""
+    folder.mkdir(exist_ok=True)
+    for name, text in programs.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}\n")
+        (folder / name).chmod(0o755)
+    return f"{folder}:{os.defpath}"
+
+
+QSTAT = r"""printf 'Job Id: 12.server\n    Job_Name = x\n    Resource_List.place = scatter\n'
+printf '    Resource_List.select = 18:ncp\n\tus=32\n    Resource_List.walltime = 10:00:00\n    Account_Name = proj\n'
+printf '    stime = %s\n    project = _pbs_project_default\n' "$(date -d '-1 hour' '+%a %b %e %T %Y')" """
+PYTHON = r"""printf '%s\n' "$@" >"$CALLED/arguments"
+env | grep -E '^(HPCPS_|ONLY|ARGS)' | sort >"$CALLED/environment"
+exit "${STATUS:-0}" """
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a job script as the batch system does: a copy, with its variables and little else."""
+
+    def start(batch, name, programs=(), **variables):
+        spool = tmp_path / "spool"
+        spool.mkdir(exist_ok=True)
+        hosts = [f"n{number:02d}" for number in range(1, 4)]
+        (spool / "nodefile").write_text("\n".join(hosts) + "\n")
+        environment = {"HOME": str(spool), "CALLED": str(spool), "HPCPS_PYTHON": str(spool / "bin" / "python")}
+        if batch == "pbs":
+            environment |= {"PBS_JOBID": "12.server", "PBS_NODEFILE": str(spool / "nodefile"), "PBS_O_QUEUE": "workq"}
+            environment |= {"PBS_O_WORKDIR": str(ROOT)}
+            tools = {"qstat": QSTAT}
+        else:
+            environment |= {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[01-03]", "SLURM_SUBMIT_DIR": str(ROOT)}
+            tools = {"scontrol": f"cat {spool}/nodefile", "squeue": "[ $# -eq 5 ] && echo 9:00:00"}
+        environment["PATH"] = imitation(spool / "bin", python=PYTHON, **{**tools, **dict(programs)})
+        script = shutil.copy(LAUNCHER / batch / f"{name}.sh", spool / "12.server.SC")
+        return subprocess.run(
+            ["bash", script], env={**environment, **variables}, cwd=spool, capture_output=True, text=True, timeout=30
+        )
+
+    return start
+
+
+def arguments(tmp_path):
+    return (tmp_path / "spool" / "arguments").read_text().splitlines()
+
+
+@both
+@every_script
+def test_golden(start, tmp_path, name, batch):
+    """The header, and what the job then runs."""
+    done = start(batch, name, ARGS="--set train.epochs=20", ONLY="'0,3'")
+    assert (done.returncode, done.stderr) == (0, "")
+    header = [line for line in read(batch, name).splitlines() if line.startswith(("#PBS", "#SBATCH"))]
+    called = [re.sub(r"/tmp/tmp\.\w+", "HOSTS", word).replace(str(tmp_path), "TMP") for word in arguments(tmp_path)]
+    # The imitation of qstat says that the job began an hour ago.
+    if "--walltime" in called and batch == "pbs":
+        left = called.index("--walltime") + 1
+        assert 9 * 3600 - 60 <= int(called[left]) <= 9 * 3600
+        called[left] = "SECONDS"
+    text = "\n".join([*header, "", "python " + " ".join(called), ""])
+    golden = GOLDEN / f"{name}.{batch}.txt"
+    if "UPDATE_GOLDEN" in os.environ:
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(text)
+    assert text == golden.read_text()
+
+
+def test_an_unknown_walltime_is_left_out(start, tmp_path):
+    assert start("pbs", "sync_tune_rho", {"qstat": "exit 1"}).returncode == 0
+    assert "--walltime" not in arguments(tmp_path)
+    assert start("slurm", "sync_tune_rho", {"squeue": "echo UNLIMITED"}).returncode == 0
+    assert "--walltime" not in arguments(tmp_path)
+
+
+def test_a_walltime_in_seconds_that_has_just_begun(start, tmp_path):
+    assert start("pbs", "sync_tune_rho", {"qstat": "echo '    Resource_List.walltime = 5400'"}).returncode == 0
+    words = arguments(tmp_path)
+    assert words[words.index("--walltime") + 1] == "5400"
+
+
+def test_a_failing_site_setup_stops_the_job(start, tmp_path):
+    profile = tmp_path / "site.sh"
+    profile.write_text("site_setup() {\n  module load mpich\n}\n")
+    done = start("pbs", "sync_tune_rho", HPCPS_SITE=str(profile))
+    assert done.returncode == 2
+    assert f"site_setup in {profile} failed with status 127" in done.stderr
+    assert not (tmp_path / "spool" / "arguments").exists()
+
+
+QSUB = r"""printf '%s\n' "$@" >"$CALLED/qsub"; pwd >>"$CALLED/qsub"
+env | grep -E '^(HPCPS_SUCC|ONLY|ARGS)' | sort >>"$CALLED/qsub"
+echo 13.server"""
+
+
+def successor(start, tmp_path, **variables):
+    done = start("pbs", "sync_two_validators", {"qsub": QSUB}, STATUS="75", **variables)
+    assert done.returncode == 0, done.stderr
+    assert "goes on as 13.server (number " in done.stdout
+    return (tmp_path / "spool" / "qsub").read_text().splitlines()
+
+
+def test_a_successor_is_submitted_as_the_job_was(start, tmp_path):
+    words = successor(start, tmp_path, ARGS='--set train.lr_decay.epochs=[4,6] --set model.name="mlp"', ONLY="'0,3'")
+    resources = ["-l", "select=18:ncpus=32", "-l", "place=scatter", "-l", "walltime=10:00:00"]
+    names = "ONLY,ARGS,HPCPS_HOME,HPCPS_PYTHON,HPCPS_SUCCESSOR"
+    place = ["-q", "workq", "-A", "proj", "-v", names, "launcher/pbs/sync_two_validators.sh"]
+    settings = ['ARGS=--set train.lr_decay.epochs=[4,6] --set model.name="mlp"', "HPCPS_SUCCESSOR=1", "ONLY=0,3"]
+    assert words == [*resources, *place, str(ROOT), *settings]
+
+
+def test_the_successor_of_a_subjob_has_its_point_alone_and_what_the_site_wants(start, tmp_path):
+    profile = tmp_path / "site.sh"
+    profile.write_text("QSUB_OPTIONS=(-A other -q prod)\n")
+    words = successor(start, tmp_path, PBS_ARRAY_INDEX="7", HPCPS_SUCCESSOR="2", HPCPS_SITE=str(profile))
+    assert words[6:10] == ["-A", "other", "-q", "prod"]
+    assert "-J" not in words
+    assert words[-2:] == ["HPCPS_SUCCESSOR=3", "ONLY=7"]
+
+
+@pytest.mark.parametrize("status", ["0", "1", "2", "143"])
+def test_no_other_status_has_a_successor(start, tmp_path, status):
+    done = start("pbs", "sync_two_validators", {"qsub": QSUB}, STATUS=status)
+    assert done.returncode == int(status)
+    assert not (tmp_path / "spool" / "qsub").exists()
+
+
+def test_a_successor_that_cannot_be_submitted_is_told(start):
+    done = start("pbs", "sync_two_validators", {"qsub": "echo 'qsub: no' >&2; exit 159"}, STATUS="75", ONLY="zeno")
+    assert done.returncode == 1
+    assert "qsub: no" in done.stderr
+    assert "its successor could not be submitted" in done.stderr
+    assert "submit launcher/pbs/sync_two_validators.sh again with ONLY=zeno" in done.stderr

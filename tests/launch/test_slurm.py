@@ -1,0 +1,209 @@
+"""The Slurm scripts and dialect, on a real Slurm with several nodes."""
+
+import json
+import os
+import shlex
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from environments import ROOT, interpreter
+from slurm_cluster import make_slurm
+
+from hpcps.launch.dialects import Job, render
+from hpcps.launch.hostfile import Host
+from hpcps.launch.placement import place
+from hpcps.launch.plan import Plan
+from hpcps.spec.schema import Topology
+
+SMALL = (
+    "--set data.name=digits --set data.augment=false --set data.limit=200 --set model.name=mlp "
+    "--set topology.workers=2 --set train.batch_size=8"
+)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    cluster = make_slurm(tmp_path_factory.mktemp("slurm"), nodes=4)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def submit(slurm, tmp_path):
+    """Submit a script of ours; return the job's number."""
+
+    def submit(script, *options, arguments=f"{SMALL} --set train.epochs=1", **variables):
+        variables = {
+            "HPCPS_PYTHON": str(interpreter("mpich")),
+            "HPCPS_HOME": str(ROOT),
+            "HPCPS_RESULTS": f"{tmp_path}/results",
+            "ARGS": arguments,
+            # As --output; a successor takes it over.
+            "SBATCH_OUTPUT": f"{tmp_path}/%A-%a.out",
+            **variables,
+        }
+        wanted = ["--parsable", "--cpus-per-task=2", *options]
+        return slurm.say("sbatch", *wanted, ROOT / "launcher" / "slurm" / script, **variables)
+
+    return submit
+
+
+def said(tmp_path):
+    return "\n".join(path.read_text() for path in sorted(tmp_path.glob("*.out")))
+
+
+def wait_for(condition, tmp_path, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, said(tmp_path)
+        time.sleep(0.1)
+    return found
+
+
+def ranks_of(tmp_path):
+    """Find the processes of roles that run below `tmp_path`, by role."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = entry.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "hpcps.runtime" in arguments and any(str(tmp_path) in argument for argument in arguments):
+            found.setdefault(arguments[-2], []).append(int(entry.parent.name))
+    return found
+
+
+def placed(slurm, tmp_path, dialect, launcher, hosts, more=()):
+    """Start `placed.py` in place of the runtime within a job; return what rank 0 gathered."""
+    topology = Topology(servers=2, validators=2, workers=2, colocate_validators=True)
+    python = interpreter("mpich")
+    job = Job(
+        plan=Plan(place(topology, hosts), ()),
+        plan_file=tmp_path / "conf.plan.json",
+        configfile=tmp_path / "conf",
+        mpirun=launcher,
+        python=python,
+        variables={"OMP_NUM_THREADS": "2", "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"},
+    )
+    launch = render(dialect, job)
+    launch.write()
+    job.configfile.write_text(job.configfile.read_text().replace("-m hpcps.runtime", "-m placed"))
+    script = tmp_path / "job.sh"
+    script.write_text(f"#!/bin/bash\n{launch.line}\n")
+    number = slurm.say("sbatch", "--parsable", f"--output={tmp_path}/job.out", *more, script)
+    ended = slurm.finish(number)
+    text = (tmp_path / "job.out").read_text()
+    assert ended["ExitCode"] == "0:0", text
+    (line,) = [line for line in text.splitlines() if line.startswith("PLACED")]
+    return job.plan, json.loads(line.removeprefix("PLACED"))
+
+
+@pytest.mark.parametrize("dialect", ["slurm", "hydra"])
+def test_every_rank_is_where_the_plan_has_it(slurm, tmp_path, dialect):
+    """Hosts in another order than Slurm's, pairs on a node, GPUs. MPICH's own mpirun works within a job as well."""
+    launcher = Path("/usr/bin/srun") if dialect == "slurm" else interpreter("mpich").parent / "mpirun"
+    hosts = [Host("node3", 1, ("0",)), Host("node1", 1), Host("node4", 1, ("1", "2")), Host("node2", 1)]
+    # What the scripts ask for, and an environment that sbatch does not hand on.
+    more = ["--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=2", "--export=NONE"]
+    plan, everyone = placed(slurm, tmp_path, dialect, launcher, hosts, more)
+    assert [each["me"] for each in everyone] == [str(rank) for rank in plan.world]
+    assert [each["role"] for each in everyone] == [rank.role for rank in plan.world]
+    assert [each["problems"] for each in everyone] == [[]] * 6
+    assert [each["gpu"] for each in everyone] == [rank.gpu for rank in plan.world] == ["0", None, "1", "2", None, None]
+    assert {each["threads"] for each in everyone} == {"2"}
+
+
+def test_a_run_of_figure_4_on_the_nodes(slurm, submit, tmp_path):
+    ended = slurm.finish(submit("sync_two_validators.sh", "--nodes=4", "--time=UNLIMITED", ONLY="0"))
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
+    (run,) = tmp_path.glob("results/fig4_sync_two_validators/runs/*")
+    assert (run / "DONE").exists()
+    hosts = {path.stem: json.loads(path.read_text().splitlines()[0])["host"] for path in run.glob("records/*")}
+    assert hosts == {
+        "worker-0": "node1",
+        "worker-1": "node2",
+        "validator-0": "node3",
+        "server-0": "node3",
+        "validator-1": "node4",
+        "server-1": "node4",
+    }
+
+
+def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
+    options = "--array=3-4%1", "--nodes=4", "--time=UNLIMITED"
+    number = submit("sync_single_validator.sh", *options, arguments=f"{SMALL} --dry-run")
+    for index in (3, 4):
+        assert slurm.finish(f"{number}_{index}")["ExitCode"] == "0:0", said(tmp_path)
+    specs = [json.loads(path.read_text())["index"] for path in tmp_path.glob("results/*/runs/*/spec.json")]
+    assert sorted(specs) == [3, 4]
+    assert len(list(tmp_path.glob("results/*/launch/*/conf"))) == 2
+
+
+def test_the_first_to_die_is_named(slurm, submit, tmp_path):
+    options = "--nodes=4", "--time=UNLIMITED"
+    number = submit("sync_single_validator.sh", *options, ONLY="0", arguments=f"{SMALL} --set train.epochs=5000")
+    wait_for(lambda: list(tmp_path.glob("results/*/runs/*/records/worker-1.jsonl")), tmp_path)
+    (record,) = tmp_path.glob("results/*/runs/*/records/worker-1.jsonl")
+    wait_for(lambda: '"round"' in record.read_text(), tmp_path)
+    os.kill(json.loads(record.read_text().splitlines()[0])["pid"], signal.SIGKILL)
+    ended = slurm.finish(number)
+    assert (ended["JobState"], ended["ExitCode"]) != ("COMPLETED", "0:0")
+    assert ended["ExitCode"] not in ("143:0", "0:15")
+    assert "worker-1 on node2" in said(tmp_path)
+    assert "signal 9" in said(tmp_path)
+    assert ranks_of(tmp_path) == {}
+
+
+@pytest.mark.parametrize("how", [["--batch", "--signal=TERM"], []], ids=["told", "cancelled"])
+def test_a_job_that_is_stopped_leaves_nothing_behind(slurm, submit, tmp_path, how):
+    """Told: only the script hears of it, as it does from `hpcps run`'s own clock. Cancelled: everybody does."""
+    options = "--nodes=4", "--time=UNLIMITED"
+    number = submit("sync_single_validator.sh", *options, ONLY="0", arguments=f"{SMALL} --set train.epochs=5000")
+    wait_for(lambda: list(tmp_path.glob("results/*/runs/*/records/server-0.jsonl")), tmp_path)
+    began = time.monotonic()
+    slurm.say("scancel", *how, number)
+    ended = slurm.finish(number)
+    assert time.monotonic() - began < 10
+    assert ended["JobState"] == ("FAILED" if how else "CANCELLED")
+    if how:
+        assert ended["ExitCode"] == "143:0"
+    assert ranks_of(tmp_path) == {}
+    assert not list(tmp_path.glob("results/*/runs/*/DONE"))
+
+
+def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
+    """The shell's side: an interpreter that only notes what it is called with, and once ends with 75."""
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/bash\necho "$HPCPS_SUCCESSOR|$ONLY|$*" >>{shlex.quote(str(tmp_path))}/calls\n'
+        '[ -n "$HPCPS_SUCCESSOR" ] || exit 75\n'
+    )
+    python.chmod(0o755)
+    number = submit(
+        "async_single_validator.sh",
+        *("--array=5", "--nodes=3", "--time=00:07:00"),
+        arguments="--set x=[1,2]",
+        HPCPS_PYTHON=str(python),
+    )
+    assert slurm.finish(f"{number}_5")["ExitCode"] == "0:0", said(tmp_path)
+    (line,) = [line for line in said(tmp_path).splitlines() if "goes on as" in line]
+    successor = line.split("goes on as ")[1].split()[0]
+    ended = slurm.finish(successor)
+    assert ended["ExitCode"] == "0:0"
+    assert (ended["NumNodes"], ended["TimeLimit"]) == ("3", "00:07:00")
+    assert "ArrayTaskId" not in ended
+    first, second = [call.split("|") for call in (tmp_path / "calls").read_text().splitlines()]
+    assert (first[0], second[0], second[1]) == ("", "1", "5")
+    for call in (first[2], second[2]):
+        words = call.split()
+        assert words[:4] == ["-m", "hpcps", "run", "experiments/fig5_async_single_validator.toml"]
+        assert words[words.index("--only") + 1] == "5"
+        minutes, _, rest = words[words.index("--walltime") + 1].partition(":")
+        assert 6 <= int(minutes) <= 7
+        assert rest.isdigit()
+        assert call.endswith("--set x=[1,2]")
