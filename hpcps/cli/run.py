@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import socket
 import sys
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from hpcps.errors import RunError
+from hpcps.campaign.campaign import Campaign
+from hpcps.campaign.cores import Cores, crowding, divide, own_cores
+from hpcps.errors import LaunchError, RunError
 from hpcps.launch.configgen import add_site_arguments, site_of
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
 from hpcps.launch.walltime import SUSPENDED, may_go_on, seconds
@@ -24,7 +22,6 @@ from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
 
 if TYPE_CHECKING:
-    from hpcps.cli.progress import ProgressDisplay
     from hpcps.launch.dialects import Launch
 
 
@@ -34,7 +31,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "run",
         help="play the runs of an experiment",
         description="Play the runs of an experiment file that are not done yet, one after another, over mpirun (or in "
-        "this process, with transport.kind = inproc).",
+        "this process, with transport.kind = inproc). A run that fails does not keep the others from being played.",
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="the experiment file")
     parser.add_argument(
@@ -43,6 +40,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
     parser.add_argument(
         "--resume", action=argparse.BooleanOptionalAction, default=True, help="skip runs that are done (the default)"
+    )
+    parser.add_argument(
+        "--retry", metavar="N", type=_count(0), default=0, help="try a run that fails again, up to N times (default: 0)"
+    )
+    parser.add_argument(
+        "--jobs", metavar="N", type=_count(1), default=1, help="N launches at a time, each on cores of its own"
     )
     parser.add_argument(
         "--walltime",
@@ -57,7 +60,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def handle(args: argparse.Namespace) -> int:
-    """Play what is left to play; return 0, or the exit status of the launch that failed."""
+    """Play what is left to play; return 0 if all is done, 1 if a run failed, 128 + the signal that stopped us."""
     experiment = load_experiment(args.file, args.overrides)
     points = select(experiment.points, args.only)
     left = [point for point in points if not (args.resume and _done(point, args.results))]
@@ -71,6 +74,17 @@ def handle(args: argparse.Namespace) -> int:
         return _play(args, experiment.name, left)
     with ExitStack() as claims:
         return _play(args, experiment.name, _claim(left, args, experiment.name, claims))
+
+
+def _count(least: int) -> Callable[[str], int]:
+    """Return what reads a number of that size or more."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expects a whole number ≥ {least}, got {text!r}")
+        return int(text)
+
+    return read
 
 
 def _claim(points: Sequence[Point], args: argparse.Namespace, name: str, claims: ExitStack) -> list[Point]:
@@ -90,21 +104,18 @@ def _claim(points: Sequence[Point], args: argparse.Namespace, name: str, claims:
 
 
 def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
-    """Play the points one after another; return 0, or the exit status of the launch that failed."""
+    """Play the points; return the exit status."""
     if not left:
         return 0
-    until = (
-        None if args.walltime is None else time.monotonic() + args.walltime - max(p.run.checkpoint.margin for p in left)
-    )
+    shares = _shares(args, left)
     here = [point for point in left if point.run.transport.kind == "inproc"]
     there = [point for point in left if point.run.transport.kind == "mpi"]
-    launches: Sequence[Launch] = ()
-    if there:
-        folder = launch_folder(args.results, name)
-        launches = prepare(there, args.results, folder / "conf", site_of(args))
+    folder = launch_folder(args.results, name)
+    site = site_of(args) if there else None
+    # What cannot be placed is told before anything starts.
+    launches = prepare(there, args.results, folder / "conf", site) if site else ()
+    if launches:
         folder.mkdir(parents=True, exist_ok=True)
-        for launch in launches:
-            launch.write()
     if args.dry_run:
         return _show(here, launches, args.results)
     # Runs that are played again start from nothing: a stale DONE must not outlive a failure.
@@ -112,9 +123,27 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         _forget(_directory(point, args.results), resume=args.resume)
     from hpcps.cli.progress import ProgressDisplay
 
+    until = None
+    if args.walltime is not None:
+        until = time.monotonic() + args.walltime - max(point.run.checkpoint.margin for point in left)
+    campaign = Campaign(results=args.results, folder=folder, site=site, retry=args.retry, shares=shares, until=until)
     with ProgressDisplay([_directory(point, args.results).path for point in left], sys.stdout) as display:
-        status = _play_there(launches, display, until) or _play_here(here, args.results, display, until)
-        return _chained(left, display) if status == SUSPENDED else status
+        if note := crowding(shares, [point.run for point in left]):
+            display.say(note)
+        status = campaign.play(left, display)
+        reason = may_go_on(max(point.run.checkpoint.successors for point in left)) if status == SUSPENDED else None
+        if reason:
+            display.say(f"hpcps: {reason}")
+    return 1 if reason else status
+
+
+def _shares(args: argparse.Namespace, points: Sequence[Point]) -> tuple[Cores, ...]:
+    """Return the cores of each launch that runs at a time; one alone is not bound."""
+    if args.jobs == 1:
+        return ((),)
+    if args.hostfile:
+        raise LaunchError("--jobs is for this machine; on the hosts of a host file one launch runs at a time")
+    return divide(own_cores(), args.jobs, [point.run for point in points])
 
 
 def _directory(point: Point, results: Path) -> RunDirectory:
@@ -159,84 +188,11 @@ def _show(here: Sequence[Point], launches: Sequence[Launch], results: Path) -> i
         _directory(point, results).create(spec_of(point))
         print(f"# {point.run_id} ({point.label}) would be played in this process")
     for launch in launches:
+        launch.write()
         for run in launch.job.plan.runs:
             RunDirectory(Path(run.directory)).create(run.spec)
         count, size = len(launch.job.plan.runs), len(launch.job.plan.world)
         print(f"# {count} run{'s' * (count > 1)} on {size} processes; wrote {launch.job.plan_file}, ", end="")
         print(", ".join(map(str, launch.files)))
         print(launch.line)
-    return 0
-
-
-def _chained(points: Sequence[Point], display: ProgressDisplay) -> int:
-    """Return the status that makes a job's script submit a successor, if there may be one."""
-    reason = may_go_on(max(point.run.checkpoint.successors for point in points))
-    if reason is None:
-        return SUSPENDED
-    display.say(f"hpcps: {reason}")
-    return 1
-
-
-def _play_there(launches: Sequence[Launch], display: ProgressDisplay, until: float | None) -> int:
-    """Start one launch after another and stay with it."""
-    from hpcps.launch.supervise import supervise
-
-    for launch in launches:
-        if until is not None and time.monotonic() > until:
-            return SUSPENDED
-        outcome = supervise(launch, display.say, display.update, until=until)
-        if outcome.status:
-            display.say(f"hpcps: {outcome}")
-            return outcome.status
-    return 0
-
-
-def _play_here(points: Sequence[Point], results: Path, display: ProgressDisplay, until: float | None) -> int:
-    """Play runs in this process, with the display going on beside."""
-    from hpcps.records.provenance import provenance, source_state
-    from hpcps.runtime.inprocess import run_in_process
-
-    finished = threading.Event()
-
-    def follow() -> None:
-        while not finished.wait(0.5):
-            display.update()
-
-    follower = threading.Thread(target=follow, daemon=True)
-    follower.start()
-    stops: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        """Hear a signal: the first one asks for a checkpoint, the second one ends it at once."""
-        if stops:
-            raise KeyboardInterrupt
-        stops.append(number)
-        display.say("hpcps: stopping at the next checkpoint ... (once more: at once)")
-
-    def stopping() -> bool:
-        return bool(stops) or (until is not None and time.monotonic() > until)
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for point in points:
-            if stopping():
-                return 128 + stops[0] if stops else SUSPENDED
-            directory = _directory(point, results)
-            directory.create(spec_of(point))
-            code = source_state(Path(__file__).parent)
-            directory.write_provenance(
-                provenance(sys.argv, code) | {"seed": point.run.seed, "host": socket.gethostname()}, code.uncommitted
-            )
-            if not run_in_process(point.run, point.run_id, directory, stopping):
-                display.say("hpcps: stopped at a checkpoint; run it again to go on")
-                return 128 + stops[0] if stops else SUSPENDED
-    except RunError as error:
-        display.say(f"hpcps: run {point.run_id} ({point.label}): {error}")
-        return 1
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        finished.set()
-        follower.join()
-    display.update()
     return 0

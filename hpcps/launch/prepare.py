@@ -62,8 +62,8 @@ def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site
     """
     results, configfile = _absolute(results), _absolute(configfile)
     launches = []
-    ordered = sorted(points, key=lambda point: (_kind(point.run), point.index))
-    groups = [list(group) for _, group in groupby(ordered, key=lambda point: _kind(point.run))]
+    ordered = sorted(points, key=lambda point: (launch_kind(point.run), point.index))
+    groups = [list(group) for _, group in groupby(ordered, key=lambda point: launch_kind(point.run))]
     for number, group in enumerate(sorted(groups, key=lambda group: group[0].index), 1):
         run = group[0].run
         if run.transport.kind != "mpi":
@@ -95,7 +95,8 @@ def launch_folder(results: Path, experiment: str, environment: Mapping[str, str]
     return _absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
 
 
-def _kind(run: Run) -> str:
+def launch_kind(run: Run) -> str:
+    """Return what runs must share for one launch to play them back to back, as a text."""
     return json.dumps([run.transport.kind, run.topology.model_dump(mode="json"), run.train.threads], sort_keys=True)
 
 

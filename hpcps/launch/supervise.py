@@ -106,7 +106,7 @@ def supervise(
                 if not stops:
                     on_output(line)
 
-    with _stops() as stops:
+    with stops_of() as stops:
         others = _children()
         process = _start(launch)
         adopt_orphans(True)
@@ -179,7 +179,7 @@ def _read(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:
 
 
 @contextmanager
-def _stops() -> Iterator[list[signal.Signals]]:
+def stops_of() -> Iterator[list[signal.Signals]]:
     """Collect the signals that tell us to stop, instead of dying of them."""
     stops: list[signal.Signals] = []
 

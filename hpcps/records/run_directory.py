@@ -57,14 +57,14 @@ class RunDirectory:
     """`results/<experiment>/runs/<run id>/`.
 
     `spec.json` (what runs), `provenance.json` and `uncommitted.diff` (from which code, on what), `records/` (a file per
-    process), `checkpoints/` (from which it goes on), `final/` (the model), `failure/` (who gave up, and why), `DONE`
-    (last).
+    process), `checkpoints/` (from which it goes on), `final/` (the model), `failure/` (who gave up, and why; what ended
+    the attempts before is in `earlier/`), `DONE` (last).
     """
 
     path: Path
 
     def create(self, spec: Mapping[str, object]) -> None:
-        """Make the folder ready for an attempt: write `spec.json`, forget the failures of earlier attempts.
+        """Make the folder ready for an attempt: write `spec.json`, set the failures of the one before aside.
 
         Args:
             spec: `run_id`, `label`, `index` (place in the sweep), `swept` (dotted key to value) and `run` (the resolved
@@ -75,7 +75,7 @@ class RunDirectory:
         """
         try:
             (self.path / "records").mkdir(parents=True, exist_ok=True)
-            shutil.rmtree(self.path / "failure", ignore_errors=True)
+            self._set_failures_aside()
             write_whole(self.path / "spec.json", json.dumps(spec, indent=1))
         except OSError as error:
             raise _unwritable(self.path, error) from error
@@ -201,11 +201,23 @@ class RunDirectory:
         (self.path / "failure").mkdir(exist_ok=True)
         write_whole(self.path / "failure" / f"{role}-{index}.json", json.dumps(report, indent=1))
 
+    def _set_failures_aside(self) -> None:
+        """Move `failure/` to `earlier/failure-1`, `-2`, …: it shall say what ended this attempt, and no other."""
+        if any((self.path / "failure").glob("*.json")):
+            number = 1 + len(list((self.path / "earlier").glob("failure-*")))
+            (self.path / "earlier").mkdir(exist_ok=True)
+            (self.path / "failure").rename(self.path / "earlier" / f"failure-{number}")
+
+    @property
+    def earlier_failures(self) -> tuple[Failure, ...]:
+        """Who gave up first in each attempt that failed before the last one, in order."""
+        folders = sorted((self.path / "earlier").glob("failure-*"), key=lambda path: int(path.name.partition("-")[2]))
+        return tuple(failures[0] for folder in folders if (failures := _failures(folder)))
+
     @property
     def failures(self) -> tuple[Failure, ...]:
         """Who gave up in the last attempt; the first one, most likely the cause, comes first."""
-        reports = [_read_object(file) for file in (self.path / "failure").glob("*.json")]
-        return tuple(sorted((_failure(report) for report in reports if report), key=lambda failure: failure.time))
+        return _failures(self.path / "failure")
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -214,6 +226,11 @@ def _read_object(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _failures(folder: Path) -> tuple[Failure, ...]:
+    reports = [_read_object(file) for file in folder.glob("*.json")]
+    return tuple(sorted((_failure(report) for report in reports if report), key=lambda failure: failure.time))
 
 
 def _failure(report: Mapping[str, Any]) -> Failure:

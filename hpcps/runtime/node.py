@@ -107,6 +107,7 @@ class Node:
     def step(self) -> bool:
         """Handle one event, if there is one; say whether there was."""
         self._stopwatch.enter()
+        self._ask_whether_to_stop()
         if not self._queue:
             self.phase = "exchange"
             event = self._next()
@@ -121,6 +122,14 @@ class Node:
         self._stopwatch.leave("exchange")
         return True
 
+    def _ask_whether_to_stop(self) -> None:
+        if self._stop is None or time.monotonic() - self._asked <= _ASK_EVERY:
+            return
+        self._asked = time.monotonic()
+        if self._stop():
+            self._stop = None
+            self._queue.append(StopRequested())
+
     @property
     def resumes(self) -> float | None:
         """When the role goes on by itself, on its clock; None if only a message can move it."""
@@ -128,11 +137,6 @@ class Node:
 
     def _next(self) -> Event | None:
         """Return what happens next, if anything does now: messages come first."""
-        if self._stop and time.monotonic() - self._asked > _ASK_EVERY:
-            self._asked = time.monotonic()
-            if self._stop():
-                self._stop = None
-                return StopRequested()
         arrival = self._transport.receive()
         if arrival is not None:
             return arrival

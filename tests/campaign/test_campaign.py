@@ -1,0 +1,153 @@
+"""Sweeps of real runs, some of which fail, one after another and two at a time."""
+
+import os
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcps.cli.main import main
+from hpcps.launch.prepare import run_folder
+from hpcps.records.lines import read_lines
+from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.load import load_experiment
+
+SWEEP = """
+name = "many"
+[topology]
+validators = 0
+workers = 1
+[transport]
+kind = "inproc"
+[model]
+name = "mlp"
+[data]
+name = "digits"
+limit = 320
+test_limit = 32
+[train]
+epochs = 2
+batch_size = 16
+local_steps = 2
+[[sweep]]
+seed = [1, 2, 3, 4]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "many.toml"
+    path.write_text(SWEEP)
+    return path
+
+
+def folders(file: Path, *overrides: str) -> list[RunDirectory]:
+    results = file.parent / "results"
+    return [RunDirectory(run_folder(point, results)) for point in load_experiment(file, overrides).points]
+
+
+def block(directory: RunDirectory) -> Path:
+    """Put a file where the run will want a folder for its model."""
+    directory.path.mkdir(parents=True)
+    (directory.path / "final").touch()
+    return directory.path / "final"
+
+
+def run(file: Path, *arguments: str) -> int:
+    return main(["run", str(file), "--results", str(file.parent / "results"), *arguments])
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_failed_run_does_not_stop_the_others(file: Path, jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if jobs == "2" and len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("one core only")
+    runs = folders(file)
+    block(runs[1])
+    assert run(file, "--jobs", jobs, "--retry", "1") == 1
+    shown = capsys.readouterr().out
+    assert [directory.done for directory in runs] == [True, False, True, True]
+    run_id = runs[1].path.name
+    assert f"hpcps: {run_id}: tried again, 1 of 1 times\n" in shown
+    head, last = shown.splitlines()[-2:]
+    assert head == "hpcps: 1 of 4 runs failed:"
+    assert last.startswith(f"  {run_id}  seed 2: in 2 attempts: server-0 on ")
+    # Each attempt is on record, and so is what ended it.
+    assert [failure.error[:15] for failure in (*runs[1].failures, *runs[1].earlier_failures)] == ["FileExistsError"] * 2
+    assert [line["attempt"] for line in read_lines(runs[1].records[0]).lines if line["event"] == "start"] == [1, 2]
+
+    # What was in the way is gone: only that run is played, and nothing is left to tell.
+    (runs[1].path / "final").unlink()
+    assert run(file) == 0
+    assert "many: 3 of 4 runs are done already" in capsys.readouterr().out
+    assert runs[1].done
+    assert [directory.failures for directory in runs] == [()] * 4
+    assert len(runs[1].earlier_failures) == 2
+
+
+def test_a_run_may_succeed_when_it_is_tried_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = folders(file)
+    obstacle = block(runs[0])
+
+    def clear() -> None:
+        while not runs[0].failures:
+            time.sleep(0.001)
+        obstacle.unlink()
+
+    helper = threading.Thread(target=clear, daemon=True)
+    helper.start()
+    assert run(file, "--retry", "3") == 0
+    helper.join()
+    assert all(directory.done for directory in runs)
+    shown = capsys.readouterr().out
+    assert "tried again, 1 of 3 times" in shown
+    assert "runs failed" not in shown
+    assert len(runs[0].earlier_failures) == 1
+
+
+def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    over_mpi = "transport.kind=mpi"
+    runs = folders(file, over_mpi)
+    block(runs[2])
+    assert run(file, "--set", over_mpi) == 1
+    assert [directory.done for directory in runs] == [True, True, False, True]
+    assert "hpcps: going on with 1 more run\n" in capsys.readouterr().out
+    (launch,) = (file.parent / "results" / "many" / "launch").glob("*")
+    assert {path.name for path in launch.glob("*plan.json")} == {"conf.plan.json", "conf-2.plan.json"}
+    # All of them failed: that is also an end.
+    for directory in runs:
+        shutil.rmtree(directory.path)
+    block(runs[0])
+    block(runs[1])
+    assert run(file, "--set", over_mpi, "--only", "0-1") == 1
+    assert "hpcps: 2 of 2 runs failed:\n" in capsys.readouterr().out
+
+
+def test_a_launcher_that_cannot_start_anything_is_not_asked_for_every_run(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mpirun = tmp_path / "mpirun"
+    asked = tmp_path / "asked"
+    version = "[ $1 = --version ] && echo 'HYDRA build details: Version: 4.2' && exit"
+    mpirun.write_text(f"#!/bin/sh\n{version}\necho x >> {asked}\nexit 9\n")
+    mpirun.chmod(0o755)
+    assert run(file, "--set", "transport.kind=mpi", "--mpirun", str(mpirun)) == 1
+    assert asked.read_text() == "x\n"
+    shown = capsys.readouterr().out
+    assert "hpcps: 4 of 4 runs failed:" in shown
+    assert shown.count("the launcher ended with status 9") == 5
+
+
+def test_counts_that_make_no_sense_are_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, value in (("--jobs", "0"), ("--retry", "-1"), ("--jobs", "two")):
+        with pytest.raises(SystemExit, match="2"):
+            run(file, f"{option}={value}")
+        assert f"argument {option}: expects a whole number ≥ " in capsys.readouterr().err
+    assert run(file, "--jobs", str(len(os.sched_getaffinity(0)) + 1)) == 2
+    assert "use at most --jobs" in capsys.readouterr().err
+    hosts = file.with_name("hosts")
+    hosts.write_text("n01\n")
+    assert run(file, "--jobs", "2", "--hostfile", str(hosts)) == 2
+    assert "on the hosts of a host file one launch runs at a time" in capsys.readouterr().err
+    assert not list(file.parent.glob("results/many/runs/*/DONE"))
