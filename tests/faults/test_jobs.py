@@ -50,7 +50,7 @@ def test_each_has_its_own_cores_and_both_are_stopped(kind: str, start: Callable[
     assert_quiet(play.text)
     assert len(re.findall("^hpcps: stopped", play.text, re.MULTILINE)) == 2
     for path in play.results.glob("*/runs/*/records/*.jsonl"):
-        assert read_lines(path).lines[-1]["reason"] == "stopped"
+        assert read_lines(path).lines[-1]["reason"] == "suspended"
     assert not list(play.results.glob("*/runs/*/DONE"))
 
 
