@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +107,10 @@ def _silent(run: PlannedRun, directory: RunDirectory, first: Failure) -> list[De
 
 
 def _note(directory: RunDirectory, failure: Failure, pid: int | None) -> None:
+    who = failure.role, failure.index, failure.host
     # A full disk may be the very reason: then what is printed has to do.
     with suppress(OSError):
-        path = directory.path / "failure" / f"{failure.role}-{failure.index}.json"
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, json.dumps(asdict(failure) | {"pid": pid, "traceback": ""}, indent=1))
+        directory.fail(*who, failure.round, failure.phase, failure.error, at=failure.time, pid=pid)
 
 
 def _last_line(directory: RunDirectory, process: str) -> dict[str, Any]:
