@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.launch.plan import PlannedRun
-from hpcps.records.files import write_whole
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import Failure, RunDirectory
 
