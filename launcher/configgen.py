@@ -6,7 +6,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hpcps.launch.configgen import main
+try:
+    from hpcps.launch.configgen import main
+except ModuleNotFoundError as error:
+    sys.exit(
+        f"configgen: {sys.executable} has no module {error.name}, which hpcps needs: use the Python of its environment "
+        "(.venv/bin/python), or install it there: -m pip install -e ."
+    )
 
 if __name__ == "__main__":
     sys.exit(main())

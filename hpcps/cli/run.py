@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hpcps.campaign.campaign import Campaign
 from hpcps.campaign.cores import Cores, crowding, divide, own_cores
 from hpcps.errors import LaunchError, RunError
-from hpcps.launch.configgen import add_site_arguments, site_of
+from hpcps.launch.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
 from hpcps.launch.walltime import SUSPENDED, may_go_on, seconds
 from hpcps.records.results import add_results_argument
@@ -62,6 +62,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def handle(args: argparse.Namespace) -> int:
     """Play what is left to play; return 0 if all is done, 1 if a run failed, 128 + the signal that stopped us."""
     experiment = load_experiment(args.file, args.overrides)
+    refuse_site_arguments(args, experiment.points)
     points = select(experiment.points, args.only)
     left = [point for point in points if not (args.resume and _done(point, args.results))]
     if len(left) < len(points):

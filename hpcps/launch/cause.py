@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcps.launch.plan import PlannedRun
-from hpcps.records.files import write_whole
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import Failure, RunDirectory
 
@@ -108,11 +106,10 @@ def _silent(run: PlannedRun, directory: RunDirectory, first: Failure) -> list[De
 
 
 def _note(directory: RunDirectory, failure: Failure, pid: int | None) -> None:
+    who = failure.role, failure.index, failure.host
     # A full disk may be the very reason: then what is printed has to do.
     with suppress(OSError):
-        path = directory.path / "failure" / f"{failure.role}-{failure.index}.json"
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, json.dumps(asdict(failure) | {"pid": pid, "traceback": ""}, indent=1))
+        directory.fail(*who, failure.round, failure.phase, failure.error, at=failure.time, pid=pid)
 
 
 def _last_line(directory: RunDirectory, process: str) -> dict[str, Any]:

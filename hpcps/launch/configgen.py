@@ -43,6 +43,23 @@ def add_site_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mpirun-options", metavar="TEXT", default="", help="further options for it, as one text")
 
 
+def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> None:
+    """Refuse the site arguments where every point of an experiment plays in this process, and nothing would heed them.
+
+    Raises:
+        LaunchError: one is given; the message names all of them.
+    """
+    if any(point.run.transport.kind != "inproc" for point in points):
+        return
+    given = {"--hostfile": args.hostfile, "--mpirun": args.mpirun, "--mpirun-options": args.mpirun_options}
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise LaunchError(
+            f"{' and '.join(names)}: nothing is launched, because transport.kind is inproc, which plays all roles in "
+            "this process: leave it out, or add --set transport.kind=mpi"
+        )
+
+
 def site_of(args: argparse.Namespace, dialect: str | None = None) -> Site:
     """Read the host file and find the launcher, as the site arguments say.
 

@@ -25,11 +25,13 @@ class Host:
         name: as the launcher is to call it.
         slots: how many roles it takes; a validator colocated with its server shares the server's slot.
         gpus: the ids of its GPUs, as `CUDA_VISIBLE_DEVICES` takes them; its processes use them in turn.
+        slot_gpus: the GPU of each slot, or None for a slot without one; empty if the file does not say so slot by slot.
     """
 
     name: str
     slots: int
     gpus: tuple[str, ...] = ()
+    slot_gpus: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def read_hostfile(path: Path, style: Style = "hpcps") -> tuple[Host, ...]:
 
     Style `hpcps` has a host per line: `name`, `name:4` or `name slots=4`, and `gpus=0,1` after it. A bare name may
     come again, as in `$PBS_NODEFILE`, and has a slot per line. Without a number of slots a host with GPUs has a slot
-    for each. Style `zenops` has a process per line: `name:gpu`. `#` begins a comment.
+    for each. Style `zenops` has a process per line: `name:gpu`, and the GPU is that process's. `#` begins a comment.
 
     Raises:
         LaunchError: the file is missing or empty, or lines in it are wrong; the message lists all of them.
@@ -67,12 +69,12 @@ def read_hostfile(path: Path, style: Style = "hpcps") -> tuple[Host, ...]:
                 lines.append(_parse_zenops(number, content) if style == "zenops" else _parse(number, content))
             except ValueError as error:
                 mistakes.append((number, str(error)))
-    mistakes += _repetitions(lines, style)
+    mistakes += _repetitions(lines, style) + _everywhere(lines)
     if mistakes:
         raise LaunchError("\n".join(f"{path}:{number}: {what}" for number, what in sorted(mistakes)))
     if not lines:
         raise LaunchError(f"the host file {path} is empty: write a host per line, such as `node01 slots=2 gpus=0,1`")
-    return _merge(lines)
+    return _merge(lines, style)
 
 
 def _parse(number: int, content: str) -> _Line:
@@ -138,10 +140,25 @@ def _repetitions(lines: Sequence[_Line], style: Style) -> list[tuple[int, str]]:
     return mistakes
 
 
-def _merge(lines: Sequence[_Line]) -> tuple[Host, ...]:
+def _everywhere(lines: Sequence[_Line]) -> list[tuple[int, str]]:
+    """Find names that mean another machine on each of several."""
+    if len({line.name for line in lines}) == 1:
+        return []
+    return [
+        (line.number, f"{line.name} is each machine's name for itself: among several hosts, write its real name")
+        for line in lines
+        if line.name.partition(".")[0] == "localhost" or line.name == "127.0.0.1"
+    ]
+
+
+def _merge(lines: Sequence[_Line], style: Style) -> tuple[Host, ...]:
     hosts: dict[str, Host] = {}
     for line in lines:
         slots = line.slots if line.slots is not None else max(1, len(line.gpus))
         known = hosts.get(line.name, Host(line.name, 0))
-        hosts[line.name] = Host(line.name, known.slots + slots, known.gpus + line.gpus)
+        if style == "zenops":
+            own = known.slot_gpus + (line.gpus or (None,))
+            hosts[line.name] = Host(line.name, len(own), slot_gpus=own)
+        else:
+            hosts[line.name] = Host(line.name, known.slots + slots, known.gpus + line.gpus)
     return tuple(hosts.values())

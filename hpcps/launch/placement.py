@@ -10,6 +10,9 @@ from hpcps.errors import LaunchError
 from hpcps.launch.hostfile import Host
 from hpcps.launch.plan import Rank
 
+# A slot of a host, counted from 0.
+_Seat = tuple[Host, int]
+
 if TYPE_CHECKING:
     from hpcps.spec.schema import Topology
 
@@ -18,8 +21,9 @@ def place(topology: Topology, hosts: Sequence[Host] | None = None, source: Path 
     """Give every role a host, a GPU if there are any, and a rank.
 
     Roles are placed in the order workers, validators, servers: one on each host while hosts last, then round again
-    within their slots. A validator colocated with its server shares the server's slot. Ranks are numbered host by host,
-    in that order on each, so that a host is one piece of the world: no launcher is asked to come back to a host.
+    within their slots. A validator colocated with its server shares the server's slot, and the GPU of that slot if it
+    has one of its own. Ranks are numbered host by host, in that order on each, so that a host is one piece of the
+    world: no launcher is asked to come back to a host.
 
     Args:
         topology: how many of each role.
@@ -37,7 +41,7 @@ def place(topology: Topology, hosts: Sequence[Host] | None = None, source: Path 
         hosts = (Host("localhost", needed),)
     _check_room(topology, needed, hosts, source)
     seats = _seats(hosts)
-    homes: dict[tuple[str, int], Host] = {}
+    homes: dict[tuple[str, int], _Seat] = {}
     for k in range(topology.workers):
         homes["worker", k] = next(seats)
     shared = topology.validators - alone
@@ -65,19 +69,21 @@ def _check_room(topology: Topology, needed: int, hosts: Sequence[Host], source: 
     )
 
 
-def _seats(hosts: Sequence[Host]) -> Iterator[Host]:
+def _seats(hosts: Sequence[Host]) -> Iterator[_Seat]:
     """Every slot of every host: the first of each, then the second of each that has one, and so on."""
     for turn in range(max(host.slots for host in hosts)):
-        yield from (host for host in hosts if turn < host.slots)
+        yield from ((host, turn) for host in hosts if turn < host.slots)
 
 
-def _number(hosts: Sequence[Host], homes: dict[tuple[str, int], Host]) -> tuple[Rank, ...]:
+def _number(hosts: Sequence[Host], homes: dict[tuple[str, int], _Seat]) -> tuple[Rank, ...]:
     order = ("worker", "validator", "server")
     world: list[Rank] = []
     for host in hosts:
-        mine = [key for key, home in homes.items() if home is host]
+        mine = {key: slot for key, (home, slot) in homes.items() if home is host}
         here = sorted(mine, key=lambda key: (order.index(key[0]), key[1]))
         for place, (role, index) in enumerate(here):
             gpu = host.gpus[place % len(host.gpus)] if host.gpus else None
+            if host.slot_gpus:
+                gpu = host.slot_gpus[mine[role, index]]
             world.append(Rank(len(world), role, index, host.name, gpu))
     return tuple(world)

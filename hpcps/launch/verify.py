@@ -22,7 +22,8 @@ def problems(plan: Plan, rank: int, size: int, role: str, host: str) -> list[str
     if size != len(plan.world):
         what = f"MPI started a world of {size}, the plan has {len(plan.world)} processes"
         if size == 1:
-            what += "; is the `mpirun` of another MPI, or a configfile of another dialect, in use?"
+            what += "; is the `mpirun` of another MPI, or a configfile of another dialect, in use? Or does srun need "
+            what += "another --mpi?"
         return [what]
     planned = plan.world[rank]
     found = []

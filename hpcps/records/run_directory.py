@@ -188,12 +188,27 @@ class RunDirectory:
         write_whole(self.path / "DONE", json.dumps({"finished": finished, "wall": round(wall, 3)}))
         self.checkpoints.clear()
 
-    def fail(self, role: str, index: int, host: str, round: int | None, phase: str, error: BaseException | str) -> None:
+    def fail(
+        self,
+        role: str,
+        index: int,
+        host: str,
+        round: int | None,
+        phase: str,
+        error: BaseException | str,
+        *,
+        at: float | None = None,
+        pid: int | None = None,
+    ) -> None:
         """Write `failure/<role>-<index>.json`: who gave up, where, in which round, doing what (`phase`), and why.
 
-        `error` is the exception that ended the process, or what others know of its end.
+        `error` is the exception that ended the process, or what others know of its end; in that case they may also know
+        when that was (`at`, as of `time.time`; default: now) and the process's `pid`.
         """
-        report = {"time": time.time(), "role": role, "index": index, "host": host, "pid": os.getpid(), "round": round}
+        if isinstance(error, BaseException):
+            pid = os.getpid()
+        at = time.time() if at is None else at
+        report = {"time": at, "role": role, "index": index, "host": host, "pid": pid, "round": round}
         report |= {"phase": phase, "error": str(error), "traceback": ""}
         if isinstance(error, BaseException):
             report["error"] = f"{type(error).__name__}: {error}"

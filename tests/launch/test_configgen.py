@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcps.cli.main import main as command_line
 from hpcps.launch import configgen
 from hpcps.launch.plan import Plan
 from hpcps.launch.prepare import launch_folder
@@ -122,6 +123,36 @@ def test_a_dialect_that_is_not_spoken_here_gets_a_bare_mpirun(capsys, monkeypatc
     monkeypatch.setenv("PATH", str(folder))
     assert generate() == 0
     assert capsys.readouterr().out.splitlines()[1] == f"mpirun -configfile {folder}/conf"
+
+
+def test_a_python_without_the_packages_is_told(folder):
+    """-S: none but the standard library."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", SCRIPT, "small.toml"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"configgen: {sys.executable} has no module ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "more",
+    [["--hostfile", "hosts"], ["--mpirun", "mpirun"], ["--mpirun-options=-v"]],
+    ids=lambda more: more[0],
+)
+def test_what_a_run_in_one_process_would_not_heed_is_refused(capsys, more):
+    assert command_line(["run", "small.toml", "--set", "transport.kind=inproc", "--dry-run", *more]) == 2
+    assert f"{more[0].partition('=')[0]}: nothing is launched" in capsys.readouterr().err
+
+
+def test_the_results_are_where_the_environment_says(capsys, monkeypatch, folder):
+    monkeypatch.setenv("HPCPS_RESULTS", str(folder / "scratch"))
+    assert command_line(["run", "small.toml", "--set", "transport.kind=inproc", "--dry-run"]) == 0
+    assert len(list(folder.glob("scratch/small/runs/*/spec.json"))) == 2
+    assert command_line(["status"]) == 0
+    assert "small" in capsys.readouterr().out
+    assert generate() == 0
+    assert str(folder / "scratch" / "small") in Plan.read(Path("conf.plan.json")).runs[0].directory
 
 
 def test_the_plan_holds_what_the_run_needs():

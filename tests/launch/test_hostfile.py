@@ -36,7 +36,18 @@ def test_a_pbs_nodefile_repeats_a_host_for_each_of_its_slots(write):
 
 def test_zenops_lines_are_a_process_each(write):
     hosts = read_hostfile(write("n1:0\nn1:1\nn2:0\nn3\n"), "zenops")
-    assert hosts == (Host("n1", 2, ("0", "1")), Host("n2", 1, ("0",)), Host("n3", 1))
+    assert hosts == (
+        Host("n1", 2, slot_gpus=("0", "1")),
+        Host("n2", 1, slot_gpus=("0",)),
+        Host("n3", 1, slot_gpus=(None,)),
+    )
+
+
+@pytest.mark.parametrize("name", ["localhost", "localhost.localdomain", "127.0.0.1"])
+def test_a_name_that_every_machine_has_is_refused_among_several(write, name):
+    with pytest.raises(LaunchError, match=f":2: {name} is each machine's name for itself"):
+        read_hostfile(write(f"n1\n{name} slots=2\n"))
+    assert read_hostfile(write(f"{name}\n{name}\n")) == (Host(name, 2),)
 
 
 def test_all_mistakes_are_listed_with_their_lines(write):

@@ -11,7 +11,7 @@ from environments import DIALECTS, interpreter
 
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.dialects import Job, render
-from hpcps.launch.hostfile import read_hostfile
+from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan
 from hpcps.spec.schema import Topology
@@ -65,12 +65,11 @@ def test_all_here(job, name):
 
 
 @every_mpi
-def test_several_hosts_with_gpus(job, name, tmp_path):
+def test_several_hosts_with_gpus(job, name):
     """Two names of this machine, two roles on each in turn, some ranks with a GPU of their own."""
-    hostfile = tmp_path / "hosts"
-    hostfile.write_text(f"localhost slots=3 gpus=0,1\n{socket.gethostname()}:3\n")
+    hosts = [Host("localhost", 3, ("0", "1")), Host(socket.gethostname(), 3)]
     topology = Topology(servers=2, validators=2, workers=4, colocate_validators=True)
-    plan = Plan(place(topology, read_hostfile(hostfile)), ())
+    plan = Plan(place(topology, hosts), ())
     everyone = start(replace(job, plan=plan), DIALECTS[name])
     assert [each["rank"] for each in everyone] == list(range(8))
     assert [each["me"] for each in everyone] == [str(rank) for rank in plan.world]

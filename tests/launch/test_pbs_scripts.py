@@ -41,8 +41,6 @@ def sourced(batch="pbs"):
 
 def points_of(text):
     (experiment,) = re.findall(r"^EXPERIMENT=(\S+)$", text, re.MULTILINE)
-    if not (ROOT / experiment).exists():
-        pytest.skip(f"{experiment} is not there yet")
     return load_experiment(ROOT / experiment).points
 
 
@@ -265,3 +263,20 @@ def test_a_successor_that_cannot_be_submitted_is_told(start):
     assert "qsub: no" in done.stderr
     assert "its successor could not be submitted" in done.stderr
     assert "submit launcher/pbs/sync_two_validators.sh again with ONLY=zeno" in done.stderr
+
+
+def test_submit_gives_sbatch_what_the_site_wants(tmp_path):
+    profile = tmp_path / "site.sh"
+    profile.write_text("SBATCH_OPTIONS=(--account=mine --partition=prod)\n")
+    path = imitation(tmp_path / "bin", sbatch='pwd; printf "%s\\n" "$@" "$HPCPS_SITE"')
+    script = LAUNCHER / "slurm" / "sgd_baseline.sh"
+
+    def submit(site):
+        command = [LAUNCHER / "slurm" / "submit.sh", script, "--time=1:00:00"]
+        environment = {"PATH": path, "HPCPS_SITE": site}
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+
+    wanted = [str(ROOT), "--account=mine", "--partition=prod", "--time=1:00:00", str(script), str(profile)]
+    assert submit("site.sh").returncode == 2  # where it was typed is not where it is read
+    assert submit(str(profile)).stdout.splitlines() == wanted
+    assert "there is no site profile nowhere" in submit("nowhere").stderr

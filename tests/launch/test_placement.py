@@ -57,6 +57,19 @@ def test_gpus_go_round():
     }
 
 
+def test_a_slot_with_a_gpu_of_its_own_gives_it_to_its_process():
+    """ZenoPS's files: a line is a process, and some have no GPU; a colocated pair shares a line."""
+    topology = Topology(servers=1, validators=1, workers=3, colocate_validators=True)
+    world = place(topology, [Host("a", 2, slot_gpus=(None, "1")), Host("b", 2, slot_gpus=("3", "0"))])
+    assert {str(rank): (rank.host, rank.gpu) for rank in world} == {
+        "worker-0": ("a", None),
+        "worker-2": ("a", "1"),
+        "worker-1": ("b", "3"),
+        "validator-0": ("b", "0"),
+        "server-0": ("b", "0"),
+    }
+
+
 def test_without_hosts_all_is_here():
     world = place(Topology(servers=2, validators=0, workers=3))
     assert {rank.host for rank in world} == {"localhost"}

@@ -119,7 +119,7 @@ def test_every_rank_is_where_the_plan_has_it(slurm, tmp_path, dialect):
 
 
 def test_a_run_of_figure_4_on_the_nodes(slurm, submit, tmp_path):
-    ended = slurm.finish(submit("sync_two_validators.sh", "--nodes=4", "--time=UNLIMITED", ONLY="0"))
+    ended = slurm.finish(submit("sync_two_validators.sh", "--nodes=4", ONLY="0"))
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
     (run,) = tmp_path.glob("results/fig4_sync_two_validators/runs/*")
     assert (run / "DONE").exists()
@@ -135,7 +135,7 @@ def test_a_run_of_figure_4_on_the_nodes(slurm, submit, tmp_path):
 
 
 def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
-    options = "--array=3-4%1", "--nodes=4", "--time=UNLIMITED"
+    options = "--array=3-4%1", "--nodes=4"
     number = submit("sync_single_validator.sh", *options, arguments=f"{SMALL} --dry-run")
     for index in (3, 4):
         assert slurm.finish(f"{number}_{index}")["ExitCode"] == "0:0", said(tmp_path)
@@ -145,8 +145,7 @@ def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
 
 
 def test_the_first_to_die_is_named(slurm, submit, tmp_path):
-    options = "--nodes=4", "--time=UNLIMITED"
-    number = submit("sync_single_validator.sh", *options, ONLY="0", arguments=f"{SMALL} --set train.epochs=5000")
+    number = submit("sync_single_validator.sh", "--nodes=4", ONLY="0", arguments=f"{SMALL} --set train.epochs=5000")
     wait_for(lambda: list(tmp_path.glob("results/*/runs/*/records/worker-1.jsonl")), tmp_path)
     (record,) = tmp_path.glob("results/*/runs/*/records/worker-1.jsonl")
     wait_for(lambda: '"round"' in record.read_text(), tmp_path)
@@ -159,21 +158,39 @@ def test_the_first_to_die_is_named(slurm, submit, tmp_path):
     assert ranks_of(tmp_path) == {}
 
 
-@pytest.mark.parametrize("how", [["--batch", "--signal=TERM"], []], ids=["told", "cancelled"])
+def supervisor(tmp_path):
+    """Find `hpcps run` of the job that writes below `tmp_path`."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found = b"-m\0hpcps\0run\0" in entry.read_bytes()
+            if found and str(tmp_path).encode() in entry.with_name("environ").read_bytes():
+                return int(entry.parent.name)
+        except OSError:
+            continue
+    raise AssertionError("it does not run")
+
+
+@pytest.mark.parametrize("how", ["told", "told twice", "cancelled"])
 def test_a_job_that_is_stopped_leaves_nothing_behind(slurm, submit, tmp_path, how):
-    """Told: only the script hears of it, as it does from `hpcps run`'s own clock. Cancelled: everybody does."""
-    options = "--nodes=4", "--time=UNLIMITED"
-    number = submit("sync_single_validator.sh", *options, ONLY="0", arguments=f"{SMALL} --set train.epochs=5000")
-    wait_for(lambda: list(tmp_path.glob("results/*/runs/*/records/server-0.jsonl")), tmp_path)
+    """Told: the script hears of it and passes it on; twice, as a round takes too long. Cancelled: everybody hears."""
+    arguments = f"{SMALL} --set train.epochs=5000"
+    if how == "told twice":
+        arguments += " --set heterogeneity.delay.kind=constant --set heterogeneity.delay.seconds=600"
+    number = submit("sync_single_validator.sh", "--nodes=4", ONLY="0", arguments=arguments)
+    wait_for(lambda: len(list(tmp_path.glob("results/*/runs/*/records/*.jsonl"))) == 4, tmp_path)
     began = time.monotonic()
-    slurm.say("scancel", *how, number)
+    slurm.say("scancel", *([] if how == "cancelled" else ["--batch", "--signal=TERM"]), number)
+    if how == "told twice":
+        wait_for(lambda: "stopping at the next checkpoint" in said(tmp_path), tmp_path)
+        os.kill(supervisor(tmp_path), signal.SIGTERM)
     ended = slurm.finish(number)
     assert time.monotonic() - began < 10
-    assert ended["JobState"] == ("FAILED" if how else "CANCELLED")
-    if how:
-        assert ended["ExitCode"] == "143:0"
+    assert ended["JobState"] == ("CANCELLED" if how == "cancelled" else "FAILED")
+    assert ended["ExitCode"] in (("0:15", "143:0") if how == "cancelled" else ("143:0",))
     assert ranks_of(tmp_path) == {}
     assert not list(tmp_path.glob("results/*/runs/*/DONE"))
+    ends = [path.read_text().splitlines()[-1] for path in tmp_path.glob("results/*/runs/*/records/*.jsonl")]
+    assert {json.loads(end).get("reason") for end in ends} == {"stopped" if how == "told twice" else "suspended"}
 
 
 def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
@@ -207,3 +224,21 @@ def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
         assert 6 <= int(minutes) <= 7
         assert rest.isdigit()
         assert call.endswith("--set x=[1,2]")
+
+
+def test_a_run_that_is_out_of_time_goes_on_in_the_next_job(slurm, submit, tmp_path):
+    """For real, with a minute of walltime of which all but some seconds are kept in reserve."""
+    arguments = f"{SMALL} --set train.epochs=5000 --set checkpoint.margin=52 --set checkpoint.successors=1"
+    number = submit("sync_single_validator.sh", "--nodes=4", "--time=1", ONLY="0", arguments=arguments)
+    first = slurm.finish(number)
+    assert (first["JobState"], first["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
+    (line,) = [line for line in said(tmp_path).splitlines() if "goes on as" in line]
+    second = slurm.finish(line.split("goes on as ")[1].split()[0])
+    assert second["ExitCode"] != "0:0"
+    assert "checkpoint.successors = 1 allows no job after this one" in said(tmp_path)
+    (record,) = tmp_path.glob("results/*/runs/*/records/validator-0.jsonl")
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [line["attempt"] for line in lines if line["event"] == "start"] == [1, 2]
+    rounds = [line["round"] for line in lines if line["event"] == "round"]
+    assert len(rounds) > 10
+    assert rounds == list(range(len(rounds)))
