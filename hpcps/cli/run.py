@@ -115,7 +115,8 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     from hpcps.cli.progress import ProgressDisplay
 
     campaign = Campaign(results=args.results, folder=folder, site=site, retry=args.retry, shares=shares)
-    with ProgressDisplay([_directory(point, args.results).path for point in left], sys.stdout) as display:
+    paths = [_directory(point, args.results).path for point in left]
+    with ProgressDisplay(paths, sys.stdout, [point.run.train.epochs for point in left]) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         return campaign.play(left, display)
