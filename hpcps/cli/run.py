@@ -54,6 +54,8 @@ def handle(args: argparse.Namespace) -> int:
     """Play what is left to play; return 0 if all is done, 1 if a run failed, 128 + the signal that stopped us."""
     experiment = load_experiment(args.file, args.overrides)
     points = select(experiment.points, args.only)
+    for caution in experiment.cautions:
+        print(f"hpcps: caution: {caution}", file=sys.stderr)
     left = [point for point in points if not (args.resume and _done(point, args.results))]
     if len(left) < len(points):
         done = len(points) - len(left)
