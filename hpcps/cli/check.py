@@ -48,6 +48,8 @@ def summary(experiment: Experiment, points: Sequence[Point]) -> str:
     lines += [f"{title:<12}{_common(runs, describe)}" for title, describe in _ASPECTS.items()]
     lines += ["", f"{'point':>5}  {'run':<10}  label"]
     lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in points]
+    if experiment.cautions:
+        lines += ["", *(f"caution: {caution}" for caution in experiment.cautions)]
     return "\n".join(lines)
 
 

@@ -42,3 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`head`, say) has had enough; keep Python from complaining about it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        what = f"{str(error.filename)[:200]}: " if error.filename is not None else ""
+        print(f"hpcps: {what}{error.strerror or error}", file=sys.stderr)
+        return 2

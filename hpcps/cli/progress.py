@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TextIO
 
+from hpcps.records.forecast import duration, time_left
 from hpcps.records.status import Progress, RunStatus
 
 _PLAIN_INTERVAL = 30.0
@@ -19,8 +21,16 @@ class ProgressDisplay:
     In a terminal the current line is drawn over and over; elsewhere (a batch job's output) it is printed now and then.
     """
 
-    def __init__(self, paths: Sequence[Path], stream: TextIO) -> None:
+    def __init__(self, paths: Sequence[Path], stream: TextIO, epochs: Sequence[int] = ()) -> None:
+        """Follow runs.
+
+        Args:
+            paths: their folders.
+            stream: where to print.
+            epochs: how many each of them shall have, for the time that is left.
+        """
         self._progress = Progress(paths)
+        self._epochs = epochs or [0] * len(paths)
         self._stream = stream
         self._live = stream.isatty()
         self._count = len(paths)
@@ -44,18 +54,28 @@ class ProgressDisplay:
 
     def update(self) -> None:
         """Look at the runs again and print what is new."""
-        current = None
-        for run in self._progress.poll():
+        runs = [
+            replace(run, epochs=run.epochs or epochs)
+            for run, epochs in zip(self._progress.poll(), self._epochs, strict=True)
+        ]
+        current = []
+        for run in runs:
             if run.state == "done" and run.run_id not in self._ended:
                 self._ended.add(run.run_id)
                 self.say(f"[{len(self._ended):{len(str(self._count))}}/{self._count}] {self._line(run)}")
             elif run.state in ("running", "stalled") and run.epochs:
-                current = run
+                current.append(run)
         now = time.monotonic()
-        if current is None or (not self._live and now - self._printed < _PLAIN_INTERVAL):
+        if not current or (not self._live and now - self._printed < _PLAIN_INTERVAL):
             return
         self._printed = now
-        text = f"      {self._line(current)}"
+        left = time_left(runs)
+        rest = f"  about {duration(left)} left" if left is not None else ""
+        if len(current) == 1:
+            text = f"      {self._line(current[0])}{rest}"
+        else:
+            each = ", ".join(f"{run.label} {run.epoch:.1f}/{run.epochs}" for run in current)
+            text = f"      {len(current)} at a time: {each}{rest}"
         if self._live:
             print(f"\r\033[K{text}", end="", file=self._stream, flush=True)
             self._open_line = True

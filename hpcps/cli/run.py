@@ -64,6 +64,8 @@ def handle(args: argparse.Namespace) -> int:
     experiment = load_experiment(args.file, args.overrides)
     refuse_site_arguments(args, experiment.points)
     points = select(experiment.points, args.only)
+    for caution in experiment.cautions:
+        print(f"hpcps: caution: {caution}", file=sys.stderr)
     left = [point for point in points if not (args.resume and _done(point, args.results))]
     if len(left) < len(points):
         done = len(points) - len(left)
@@ -128,7 +130,8 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     if args.walltime is not None:
         until = time.monotonic() + args.walltime - max(point.run.checkpoint.margin for point in left)
     campaign = Campaign(results=args.results, folder=folder, site=site, retry=args.retry, shares=shares, until=until)
-    with ProgressDisplay([_directory(point, args.results).path for point in left], sys.stdout) as display:
+    paths = [_directory(point, args.results).path for point in left]
+    with ProgressDisplay(paths, sys.stdout, [point.run.train.epochs for point in left]) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         status = campaign.play(left, display)

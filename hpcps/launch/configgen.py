@@ -101,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _generate(args: argparse.Namespace) -> None:
     experiment = load_experiment(args.file, args.overrides)
+    for caution in experiment.cautions:
+        print(f"configgen: caution: {caution}", file=sys.stderr)
     points = select(experiment.points, args.only)
     chosen = points if args.all else tuple(point for point in points if not _done(point, args.results))
     if skipped := len(points) - len(chosen):

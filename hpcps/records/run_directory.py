@@ -178,6 +178,12 @@ class RunDirectory:
         """Whether the run has finished."""
         return (self.path / "DONE").exists()
 
+    @property
+    def wall(self) -> float | None:
+        """The seconds that the finished run took; None if that is not known."""
+        wall = _read_object(self.path / "DONE").get("wall")
+        return float(wall) if isinstance(wall, (int, float)) else None
+
     def finish(self, wall: float) -> None:
         """Say that the run is finished.
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcps.records.lines import decode_all
 from hpcps.records.run_directory import Failure, RunDirectory
+from hpcps.records.tail import Tail
 from hpcps.spec.tree import get
 
 State = Literal["done", "running", "stalled", "stopped", "failed", "not started"]
@@ -30,14 +30,19 @@ class RunStatus:
     Attributes:
         epoch: epochs behind it, a fraction; those of validator 0, or of worker 0 without validators.
         epochs: epochs it shall have.
+        pace: seconds that an epoch takes, in this attempt so far, or took in a finished run; None if not known yet.
+        left: seconds until it is done, at this pace; None unless it is running and the pace is known.
         round: rounds behind it.
         accuracy: the latest test accuracy, 0 to 1.
-        acceptance_rate: accepted (update, block) pairs over received ones in the epoch before the latest evaluation,
-            or, before the first one, in the latest round; 0 to 1.
+        acceptance_rate: accepted (update, block) pairs over those that were sent and finite, in the epoch before the
+            latest evaluation, or, before the first one, in the latest round; 0 to 1, None if there were none.
+        refused: blocks that validator 0 could not use as they were not finite, up to the latest evaluation.
         slowest: the process with the largest compute time per local step of late, such as `worker-3`.
         slowest_step: its seconds of compute per local step.
         age: seconds since the last record.
+        attempt: which attempt this is, from 1.
         failures: who gave up, the first one first.
+        earlier: who gave up first in each attempt before this one that failed.
         last_line: the last record line of the first one that gave up.
     """
 
@@ -47,14 +52,19 @@ class RunStatus:
     state: State
     epoch: float = 0.0
     epochs: int = 0
+    pace: float | None = None
+    left: float | None = None
     round: int = 0
     accuracy: float | None = None
     acceptance_rate: float | None = None
+    refused: int = 0
     diverged: bool = False
     slowest: str | None = None
     slowest_step: float | None = None
     age: float | None = None
+    attempt: int = 1
     failures: tuple[Failure, ...] = ()
+    earlier: tuple[Failure, ...] = ()
     last_line: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -74,42 +84,15 @@ class Progress:
         return [run.poll(time.time() if now is None else now) for run in self._runs]
 
 
-class _Tail:
-    """The lines appended to one record file since the last look."""
-
-    def __init__(self, path: Path, first: int) -> None:
-        """Start at most `first` bytes before the file's end."""
-        self.path = path
-        self.changed = 0.0
-        self._first = first
-        self._offset: int | None = None
-        self._rest = b""
-
-    def read(self) -> list[dict[str, Any]]:
-        try:
-            now = self.path.stat()
-            self.changed = now.st_mtime
-            if self._offset is None or now.st_size < self._offset:  # shorter: a new attempt cut off a torn line
-                self._offset, self._rest = max(0, now.st_size - self._first), b""
-            if now.st_size == self._offset:
-                return []
-            with self.path.open("rb") as file:
-                file.seek(self._offset)
-                text = file.read(now.st_size - self._offset)
-        except OSError:
-            return []
-        self._offset += len(text)
-        whole, newline, self._rest = (self._rest + text).rpartition(b"\n")
-        return decode_all(whole + newline).lines
-
-
 class _Rank:
     """What is remembered of one process."""
 
     def __init__(self, path: Path, chief: bool) -> None:
         self.name = path.stem
-        self.tail = _Tail(path, _CHIEF_TAIL if chief else _TAIL)
+        self.tail = Tail(path, _CHIEF_TAIL if chief else _TAIL)
         self.last: dict[str, Any] = {}
+        self.attempt = 1
+        self.first: dict[str, Any] = {}
         self.round: dict[str, Any] = {}
         self.evaluation: dict[str, Any] = {}
         self.diverged = False
@@ -120,19 +103,27 @@ class _Rank:
         for line in self.tail.read():
             event = line.get("event")
             if event == "start":
-                self.round, self.evaluation, self.diverged = {}, {}, False
+                self.first, self.round, self.evaluation, self.diverged = {}, {}, {}, False
+                self.attempt = max(1, int(_number(line, "attempt")))
                 self.paces.clear()
             elif event == "round":
                 steps = _number(line, "step") - _number(self.round, "step") if self.round else 0.0
                 if steps > 0:
                     self.paces.append((_number(line, "compute"), steps))
                     self.interval = max(self.interval, _number(line, "time") - _number(self.round, "time"))
+                self.first = self.first or line
                 self.round = line
             elif event == "evaluation":
                 self.evaluation = line
             elif event == "diverged":
                 self.diverged = True
             self.last = line
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per epoch, from the first round of this attempt that is known to the last one."""
+        epochs = _number(self.round, "epoch") - _number(self.first, "epoch")
+        return (_number(self.round, "time") - _number(self.first, "time")) / epochs if epochs > 0 else None
 
     @property
     def step_seconds(self) -> float:
@@ -189,25 +180,50 @@ class _Followed:
         slowest = max(ranks.values(), key=lambda rank: rank.step_seconds, default=None)
         paced = slowest is not None and slowest.step_seconds > 0
         latest, evaluation = (chief.round, chief.evaluation) if chief else ({}, {})
-        acceptance = evaluation.get("acceptance_rate_epoch", latest.get("acceptance_rate"))
+        epochs = int(get(self._spec, ("run", "train", "epochs")) or 0)
+        # A round that is longer than an epoch may go beyond the last one.
+        epoch = min(max(_number(latest, "epoch"), _number(evaluation, "epoch")), float(epochs or "inf"))
+        pace = chief.pace if chief else None
+        if done and epochs and (wall := self._directory.wall) is not None:
+            pace = wall / epochs
+        earlier = self._directory.earlier_failures
         first = ranks.get(f"{failures[0].role}-{failures[0].index}") if failures else None
         return RunStatus(
             path=self._directory.path,
             run_id=str(self._spec.get("run_id") or self._directory.path.name),
             label=str(self._spec.get("label") or ""),
             state=state,
-            epoch=max(_number(latest, "epoch"), _number(evaluation, "epoch")),
-            epochs=int(get(self._spec, ("run", "train", "epochs")) or 0),
+            epoch=epoch,
+            epochs=epochs,
+            pace=pace,
+            left=max(0.0, (epochs - epoch) * pace - (age or 0.0)) if state == "running" and pace is not None else None,
             round=int(_number(latest, "round")) + 1 if latest else 0,
             accuracy=_number(evaluation, "accuracy") if evaluation else None,
-            acceptance_rate=acceptance if isinstance(acceptance, (int, float)) else None,
+            acceptance_rate=_acceptance_rate(evaluation or latest),
+            refused=int(
+                _number(evaluation or latest, "rejected_blocks_cumulative" if evaluation else "rejected_blocks")
+            ),
             diverged=any(rank.diverged for rank in ranks.values()),
             slowest=slowest.name if slowest and paced else None,
             slowest_step=slowest.step_seconds if slowest and paced else None,
             age=age,
+            attempt=max([rank.attempt for rank in ranks.values()] + [len(earlier) + 1]),
             failures=failures,
+            earlier=earlier,
             last_line=first.last if first else {},
         )
+
+
+def _acceptance_rate(line: Mapping[str, Any]) -> float | None:
+    """Return the rate of an evaluation, or of a round.
+
+    Among those received, a block that is refused or skipped is an update of zero, which some rules accept.
+    """
+    if "sent_pairs" in line:
+        sent = _number(line, "sent_pairs")
+        return _number(line, "accepted_sent_pairs") / sent if sent else None
+    rate = line.get("acceptance_rate_sent_epoch")
+    return float(rate) if isinstance(rate, (int, float)) else None
 
 
 def _number(line: Mapping[str, Any], name: str) -> float:

@@ -9,9 +9,10 @@ from typing import get_args
 from hpcps.attacks import NoAttack, attackers
 from hpcps.heterogeneity import UniformDelay
 from hpcps.rules import AnyAsyncRule, AnySyncRule
+from hpcps.spec.presets import PRESETS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
-from hpcps.training.catalogue import DATA_SETS
+from hpcps.training.catalogue import DATA_SETS, WITH_BATCHNORM
 
 SERVERS, WORKERS, VALIDATORS = ("topology", "servers"), ("topology", "workers"), ("topology", "validators")
 DATA, MODE = ("data", "name"), ("train", "mode")
@@ -164,6 +165,24 @@ def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
         )
 
 
+def _limits_are_limits(run: Run) -> Iterator[Problem]:
+    facts = DATA_SETS[run.data.name]
+    for key, limit, size in (("limit", run.data.limit, facts.train), ("test_limit", run.data.test_limit, facts.test)):
+        if limit is not None and limit > size:
+            part = "test" if key == "test_limit" else "training"
+            message = f"{run.data.name} has {size} {part} samples, fewer than {limit}: leave it out to use all"
+            yield Problem(("data", key), message, (DATA,))
+
+
+def _statistics_exist(run: Run) -> Iterator[Problem]:
+    """Without BatchNorm all choices are the same run; what the preset sets anyway is none."""
+    path = ("validation", "batchnorm")
+    usual = PRESETS[run.fidelity][path]
+    if run.validation.batchnorm != usual and run.model.name not in WITH_BATCHNORM:
+        message = f"{run.model.name} has no BatchNorm, so this has no effect: leave it out"
+        yield Problem(path, message, (("model", "name"),))
+
+
 def _model_takes_data(run: Run) -> Iterator[Problem]:
     model, data = run.model.name, run.data.name
     if model.startswith("cifar_resnet") and DATA_SETS[data].shape[0] != 3:
@@ -221,6 +240,15 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
                 f"{optimizer.name} has no {key}, only {' and '.join(users)}: leave it out",
                 (("train", "optimizer", "name"),),
             )
+    steps = (
+        (("train", "lr_decay"), "factor", run.train.lr_decay),
+        (("train", "warmup"), "start", run.train.warmup),
+        (("asynchronous", "alpha_decay"), "factor", run.asynchronous.alpha_decay),
+    )
+    for path, key, table in steps:
+        # Epochs that are said to be none are an answer, such as the first value of a sweep.
+        if key in table.model_fields_set and not table.model_fields_set & {"epochs", "validator_epochs"}:
+            yield Problem((*path, key), "acts only with epochs: give them, or leave it out", ((*path, "epochs"),))
     if "alpha" in data.model_fields_set and data.split != "dirichlet":
         yield Problem(("data", "alpha"), 'only split = "dirichlet" uses it: leave it out', (("data", "split"),))
 
@@ -238,6 +266,8 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _decays_in_order,
     _shards_for_all,
     _shards_fill_a_batch,
+    _limits_are_limits,
+    _statistics_exist,
     _model_takes_data,
     _data_can_be_augmented,
     _attackers_exist,

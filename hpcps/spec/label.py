@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hpcps.spec.keys import root
 from hpcps.spec.problems import quote
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get, kind_of
@@ -44,16 +45,22 @@ def _column(key: KeyPath, values: list[Any], heads: Sequence[KeyPath]) -> list[s
 
 
 def _table(key: KeyPath, value: Any, alike: list[Any]) -> str:
-    """Name a table by its kind, an attack's scale, and whatever else differs among tables of that kind."""
+    """Name a table by its kind, an attack's scale and what is unusual in it, and whatever differs among its kind."""
     parts = [str(kind_of(value) or key[-1])]
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
         varies = any(get(other, name.split(".")) != inner for other in alike)
-        if name == "scale":
-            parts.append(_short(inner))
+        if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name)):
+            parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner)}")
         elif varies:
             parts.append(f"{name} {_short(inner)}")
     return " ".join(parts)
+
+
+def _usual(key: KeyPath, table: Tree, name: str) -> object:
+    """Return the default of a key of a table of several kinds; what differs from it is not left to be guessed."""
+    kinds = root().keys[key[-1]].table(str(table.get("kind")))
+    return kinds.keys[name].default if kinds and name in kinds.keys else None
 
 
 def _leaves(table: Any, prefix: str) -> list[tuple[str, Any]]:

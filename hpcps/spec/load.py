@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcps.errors import SpecError
+from hpcps.spec.cautions import cautions
 from hpcps.spec.draft import Draft, drafts_of
 from hpcps.spec.identity import run_id
 from hpcps.spec.label import labels
@@ -57,11 +58,13 @@ class Experiment:
         path: the file.
         name: the experiment's name.
         points: its runs: those of the product in its order, then what the file includes.
+        cautions: what it may say but hardly means, each with its place.
     """
 
     path: Path
     name: str
     points: tuple[Point, ...]
+    cautions: tuple[str, ...] = ()
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
@@ -77,7 +80,8 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     path = Path(path)
     text = _read(path)
     tables = _parse(path, text)
-    mistakes = Mistakes(path, locate(text))
+    lines = locate(text)
+    mistakes = Mistakes(path, lines)
     over = _overrides(overrides, mistakes)
     drafts = drafts_of(tables, over, mistakes)
     runs = _validate(tables, drafts, mistakes)
@@ -88,7 +92,11 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
         for index, (run, label, draft) in enumerate(zip(runs, names, drafts, strict=True))
     )
     _refuse_twins(result, over, mistakes)
-    return Experiment(path, runs[0].name, result)
+    odd = Mistakes(path, lines)
+    for run, draft in zip(runs, drafts, strict=True):
+        for problem in cautions(run):
+            odd.add(problem, draft.changes)
+    return Experiment(path, runs[0].name, result, odd.told())
 
 
 def _labels(drafts: Sequence[Draft], runs: Sequence[Run]) -> list[str]:

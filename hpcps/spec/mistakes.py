@@ -49,12 +49,16 @@ class Mistakes:
         """Note that a `--set` cannot be understood."""
         self._note_down(f"--set {text}: {message}", None)
 
+    def told(self) -> tuple[str, ...]:
+        """Return what was noted, in the order of the file."""
+        return tuple(sorted(self._found, key=lambda message: self._found[message]))
+
     def stop(self) -> None:
         """Raise a `SpecError` that lists all mistakes in the order of the file, if there are any."""
-        if not self._found:
+        lines = self.told()
+        count = len(lines)
+        if not lines:
             return
-        count = len(self._found)
-        lines = sorted(self._found, key=lambda message: self._found[message])
         heading = f"{self._file}: {count} mistake{'s' * (count > 1)}"
         raise SpecError("\n  ".join([heading, *(line.replace("\n", "\n      ") for line in lines)]))
 

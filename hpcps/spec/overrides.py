@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from hpcps.spec.keys import dotted_keys
 from hpcps.spec.sweep import KeyPath
 
 if sys.version_info >= (3, 11):
@@ -20,15 +21,26 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 @dataclass(frozen=True)
 class Override:
-    """One `--set`, and how it was written."""
+    """One `--set`.
+
+    Attributes:
+        key: the key it sets.
+        value: what it sets it to.
+        text: how it was written.
+        kind: whether it was written as the `kind` of the table; keys of that table that are set count over it.
+    """
 
     key: KeyPath
     value: Any
     text: str
+    kind: bool = False
 
 
 def parse_override(text: str) -> Override:
     """Read `key=value`: a dotted key and a value as in TOML, or a text without its quotes.
+
+    `table.kind=value` stands for `table={ kind = value }` where the kind decides which keys there are: the keys of the
+    table that was there belong to another kind.
 
     Raises:
         ValueError: it is neither; the message says what is wrong.
@@ -39,6 +51,9 @@ def parse_override(text: str) -> Override:
         raise ValueError("expects key=value, such as train.epochs=20")
     if name.partition(".")[0] in ("sweep", "exclude", "include"):
         raise ValueError("a sweep cannot be set; set the swept key itself, which replaces its sweep")
+    table, _, last = name.rpartition(".")
+    if last == "kind" and any(known == table and key.tagged for known, key in dotted_keys()):
+        return Override(tuple(table.split(".")), {"kind": parse_value(value.strip())}, text, kind=True)
     return Override(tuple(name.split(".")), parse_value(value.strip()), text)
 
 
@@ -64,6 +79,9 @@ def last_of_each(overrides: Iterable[Override]) -> list[Override]:
     """Drop overrides that a later one of the same key, or of a table around it, makes void."""
     kept: list[Override] = []
     for override in overrides:
-        kept = [earlier for earlier in kept if earlier.key[: len(override.key)] != override.key]
+        inside = [earlier for earlier in kept if earlier.key[: len(override.key)] == override.key]
+        kept = [earlier for earlier in kept if earlier not in inside]
         kept.append(override)
+        if override.kind:
+            kept += [earlier for earlier in inside if earlier.key != override.key]
     return kept

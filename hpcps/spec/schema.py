@@ -62,7 +62,11 @@ class Data(Config):
 
     name: Literal["cifar10", "fashion_mnist", "mnist", "digits", "synthetic"] = Field(..., description="The data set.")
     dir: str | None = Field(None, description="Folder with the official files; default: $HPCPS_DATA, else ./data.")
-    split: Literal["iid", "by_class", "dirichlet"] = Field("iid", description="How samples are dealt to shards.")
+    split: Literal["iid", "by_class", "dirichlet"] = Field(
+        "iid",
+        description="How samples are dealt to shards: in file order, sorted by class (so that the validators get the "
+        "last classes), or with uneven class mixtures.",
+    )
     alpha: float = Field(0.5, gt=0, description="Concentration of the dirichlet split; small is uneven.")
     shards: PositiveInt | None = Field(
         None, description="Number of equal shards; default: workers + 1, to be given without workers."

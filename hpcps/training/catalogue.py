@@ -15,6 +15,9 @@ MODELS = (
 )
 """Names that `model.name` accepts; every backend builds them alike."""
 
+WITH_BATCHNORM = frozenset(name for name in MODELS if name.startswith("cifar_resnet"))
+"""Those of them that have running statistics."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:

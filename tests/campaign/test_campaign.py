@@ -151,3 +151,9 @@ def test_counts_that_make_no_sense_are_refused(file: Path, capsys: pytest.Captur
     assert run(file, "--jobs", "2", "--hostfile", str(hosts)) == 2
     assert "on the hosts of a host file one launch runs at a time" in capsys.readouterr().err
     assert not list(file.parent.glob("results/many/runs/*/DONE"))
+
+
+def test_what_is_odd_is_told_before_it_is_played(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = ("--set", "validation.rule.kind=phocas", "--set", "topology.workers=2")
+    assert run(file, *odd, "--dry-run") == 0
+    assert "hpcps: caution: --set validation.rule.kind=phocas: validation.rule: phocas makes" in capsys.readouterr().err

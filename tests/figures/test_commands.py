@@ -58,11 +58,11 @@ def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
 
 def test_status_of_all_of_one_and_of_a_run(hpcps):
     everything = hpcps("status")
-    assert everything.startswith("demo_sweep\n")
-    assert everything.count(" done") == 4
-    assert hpcps("status", "demo").count(" done") == 4
+    assert everything.startswith("demo_sweep: 4 runs: 4 done\n")
+    assert everything.count("  done") == 4
+    assert hpcps("status", "demo").count("  done") == 4
     one = hpcps("status", "0000000002")
-    assert one.count(" done") == 1
+    assert one.count("  done") == 1
     assert "average · none" in one
     with pytest.raises(RunError, match="no experiment 'nothing'"):
         hpcps("status", "nothing")

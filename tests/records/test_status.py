@@ -1,11 +1,14 @@
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
+from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
+from hpcps.records.forecast import summary, time_left
 from hpcps.records.locate import locate
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import STALLED_AFTER, Progress
@@ -34,7 +37,9 @@ def play(directory, role, index, rounds, compute=0.4, first=0, **fields):
             seconds[0] += 1.0
             record.write("round", round=r, step=4 * (r + 1), epoch=(r + 1) / 2, compute=compute, **fields)
             if role == "validator" and r % 2:
-                record.write("evaluation", round=r + 1, epoch=(r + 1) // 2, accuracy=0.1 * r, acceptance_rate_epoch=0.7)
+                record.write(
+                    "evaluation", round=r + 1, epoch=(r + 1) // 2, accuracy=0.1 * r, acceptance_rate_sent_epoch=0.7
+                )
     return record.path
 
 
@@ -49,7 +54,7 @@ def test_a_run_without_records_has_not_started(directory, tmp_path):
 def test_a_running_one(directory):
     play(directory, "worker", 0, 3, compute=0.4)
     play(directory, "worker", 1, 3, compute=2.0)
-    play(directory, "validator", 0, 2, acceptance_rate=0.6)
+    play(directory, "validator", 0, 2, sent_pairs=50, accepted_sent_pairs=30)
     (status,) = Progress([directory.path]).poll()
     assert status.state == "running"
     assert (status.round, status.epoch, status.accuracy, status.acceptance_rate) == (2, 1.0, pytest.approx(0.1), 0.7)
@@ -58,7 +63,7 @@ def test_a_running_one(directory):
 
 
 def test_before_the_first_evaluation_the_round_tells_the_acceptance(directory):
-    play(directory, "validator", 0, 1, acceptance_rate=0.6)
+    play(directory, "validator", 0, 1, sent_pairs=50, accepted_sent_pairs=30)
     (status,) = Progress([directory.path]).poll()
     assert (status.acceptance_rate, status.accuracy) == (0.6, None)
 
@@ -162,9 +167,10 @@ def test_polling_is_cheap(directory):
 
 def test_an_overview_is_a_table(directory, tmp_path):
     play(directory, "worker", 0, 3, compute=0.4)
-    play(directory, "validator", 0, 3, acceptance_rate=0.6)
+    play(directory, "validator", 0, 3, sent_pairs=50, accepted_sent_pairs=30)
     runs = Progress([directory.path, tmp_path / "ffff"]).poll()
-    head, one, two = overview(runs, {"ffff": "average · none"}).splitlines()
+    runs[1] = replace(runs[1], label="average · none")
+    head, one, two = overview(runs).splitlines()
     assert head.split("  ")[0] == "run"
     for expected in ("0123456789", "zeno · negative 6", "running", "1.5/4", "10.0 %", "70.0 %", "100 ms", " ago"):
         assert expected in one
@@ -191,3 +197,163 @@ def test_the_repository_is_not_needed(tmp_path):
     with pytest.raises(RunError, match="are: none"):
         locate("fig3", tmp_path / "results", tmp_path / "experiments")
     assert os.listdir(tmp_path) == []
+
+
+def test_updates_that_are_all_refused_are_not_accepted(directory):
+    refused = {"sent_pairs": 0, "accepted_sent_pairs": 0, "rejected_blocks": 12, "acceptance_rate": 1.0}
+    path = play(directory, "validator", 0, 1, **refused)
+    (status,) = Progress([directory.path]).poll()
+    assert (status.acceptance_rate, status.refused) == (None, 12)
+    line = {"event": "evaluation", "epoch": 1, "accuracy": 0.1, "acceptance_rate_epoch": 1.0}
+    line |= {"acceptance_rate_sent_epoch": None, "rejected_blocks_cumulative": 40}
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    text = overview(Progress([directory.path]).poll())
+    assert "40 blocks" in text
+    assert "100.0 %" not in text
+
+
+def test_a_round_longer_than_an_epoch_does_not_go_beyond_the_last_one(directory):
+    play(directory, "validator", 0, 9)
+    assert Progress([directory.path]).poll()[0].epoch == 4.0
+
+
+def running(directory, rounds, **fields):
+    path = play(directory, "validator", 0, rounds, **fields)
+    return path, path.stat().st_mtime
+
+
+def test_the_time_left_follows_from_the_pace_of_this_attempt(directory):
+    path, now = running(directory, 3)  # an epoch is two rounds of a second each
+    progress = Progress([directory.path])
+    (status,) = progress.poll(now)
+    assert (status.pace, status.left) == (2.0, 5.0)
+    assert progress.poll(now + 2)[0].left == pytest.approx(3.0)
+    assert progress.poll(now + 60)[0].left == 0  # longer than usual, but not a stall
+    assert progress.poll(now + 2 * STALLED_AFTER)[0].left is None
+    with path.open("a") as file:
+        file.write('{"event": "start", "attempt": 2}\n')
+        for second in (10, 30):
+            file.write(json.dumps({"event": "round", "round": 3, "time": second, "epoch": second / 10}) + "\n")
+    (status,) = progress.poll(path.stat().st_mtime)
+    assert (status.attempt, status.pace, status.left) == (2, 10.0, 10.0)
+    directory.finish(40.0)
+    (status,) = progress.poll()
+    assert (status.pace, status.left) == (10.0, None)
+
+
+def test_a_sweep_takes_as_long_as_what_runs_and_what_has_not_begun(directory):
+    _, now = running(directory, 3)
+    (one,) = Progress([directory.path]).poll(now)  # 5 s left, 2 s an epoch
+    waiting = replace(one, state="not started", pace=None, left=None, epoch=0.0, epochs=10)
+    done = replace(one, state="done", pace=4.0, left=None, epoch=4.0)
+    failed = replace(waiting, state="failed")
+    assert time_left([one]) == 5.0
+    assert time_left([one, waiting, failed]) == 5.0 + 10 * 2.0
+    assert time_left([one, done, waiting]) == 5.0 + 10 * 3.0  # the mean pace
+    assert time_left([one, one, waiting]) == (5.0 + 5.0 + 20.0) / 2
+    assert time_left([one, replace(one, left=100.0)]) == 100.0
+    assert time_left([waiting, done]) is None
+    assert time_left([replace(one, pace=None, left=None), waiting]) is None
+    assert summary([one, done, waiting]) == (
+        "3 runs: 1 running, 1 done, 1 not started; 31 % of all epochs; about 35 s left"
+    )
+    assert summary([done]) == "1 run: 1 done"
+
+
+def test_earlier_attempts_are_counted_and_their_causes_kept(directory):
+    directory.fail("worker", 1, "n07", 2, "exchange", ValueError("no such block"))
+    for number in (1, 2):
+        directory.create(SPEC)
+        assert (directory.failures, len(directory.earlier_failures)) == ((), number)
+        directory.fail("server", number, "n01", 2, "wait", "worker-1 is gone")
+    (status,) = Progress([directory.path]).poll()
+    assert (status.attempt, [failure.role for failure in status.earlier]) == (3, ["worker", "server"])
+    text = overview([status])
+    assert "failed  0.0/4  3." in text
+    assert "an earlier attempt: worker-1 on n07 failed in round 2, phase exchange: ValueError: no such block" in text
+    directory.create(SPEC)
+    directory.finish(1.0)
+    assert "earlier" not in overview(Progress([directory.path]).poll())
+
+
+FILE = """
+name = "demo"
+topology.workers = 2
+model.name = "mlp"
+data.name = "digits"
+train.epochs = 4
+[[sweep]]
+seed = [1, 2]
+"""
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """A file of two points, one of which is done as it is, and both, one not finished, with fewer epochs."""
+    from hpcps.launch.prepare import run_folder, spec_of
+    from hpcps.spec.load import load_experiment
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "experiments").mkdir()
+    file = tmp_path / "experiments" / "demo.toml"
+    file.write_text(FILE)
+    for overrides, count in (((), 1), (("train.epochs=2",), 2)):
+        for point in load_experiment(file, overrides).points[:count]:
+            directory = RunDirectory(run_folder(point, tmp_path / "results"))
+            directory.create(spec_of(point))
+            if point.index == 0:
+                directory.finish(8.0)
+    return tmp_path / "results"
+
+
+def shown(capsys, *arguments):
+    code = main(["status", *arguments])
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+def test_a_sweep_is_shown_whole_and_runs_of_other_values_apart(results, capsys):
+    for arguments in (["demo"], ["experiments/demo.toml"], []):
+        code, text = shown(capsys, *arguments)
+        assert code == 0
+        head, _, *rows = text.strip().splitlines()
+        assert head == "demo: 4 runs: 2 done, 2 not started; 50 % of all epochs"
+        labels = [row[12:].split("  ")[0] for row in rows]
+        assert labels == ["seed 1", "seed 2", "seed 1 (train.epochs=2)", "seed 2 (train.epochs=2)"]
+
+
+def test_a_file_that_nobody_has_run_as_it_is_does_not_fill_the_screen(results, capsys):
+    import shutil
+
+    from hpcps.spec.load import load_experiment
+
+    for point in load_experiment("experiments/demo.toml").points:
+        shutil.rmtree(results / "demo" / "runs" / point.run_id, ignore_errors=True)
+    _, text = shown(capsys, "demo")
+    assert text.startswith("demo: 2 runs: ")
+    assert "  the 2 points of the file as it is have not started\n" in text
+
+
+def test_a_file_with_mistakes_does_not_hide_its_runs(results, capsys):
+    (results.parent / "experiments" / "demo.toml").write_text("name = ")
+    code, text = shown(capsys)
+    assert (code, text.splitlines()[0]) == (0, "demo: 3 runs: 2 done, 1 not started; 75 % of all epochs")
+
+
+def test_a_run_is_meant_by_four_digits_of_its_id_or_more(results, capsys):
+    (one, *_) = sorted(path.name for path in (results / "demo" / "runs").iterdir())
+    for text in (one, one[:4]):
+        code, out = shown(capsys, text)
+        assert (code, out.count("demo: 1 run: "), one in out) == (0, 1, True)
+    for text in (one[0], one[:3]):
+        code, out = shown(capsys, text)
+        assert (code, "no experiment" in out) == (2, True)
+
+
+@pytest.mark.parametrize("what", ["x" * 5000, "a/" * 3000, "[", "*", "\x00"])
+def test_nonsense_gets_an_answer_not_a_traceback(results, capsys, what):
+    code, text = shown(capsys, what)
+    assert code == 2
+    assert text.startswith("hpcps: ")
+    assert len(text) < 7000

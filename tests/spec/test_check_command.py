@@ -74,3 +74,8 @@ def test_it_answers_at_once_and_imports_nothing_heavy() -> None:
     )
     assert heavy == "[]"
     assert float(seconds) < 0.5  # of CPU: the machine may be busy
+
+
+def test_what_is_odd_is_printed(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(write()), "--set", "data.split=by_class") == 0
+    assert "\ncaution: --set data.split=by_class: data.split: by_class sorts" in capsys.readouterr().out

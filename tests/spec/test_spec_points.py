@@ -164,7 +164,9 @@ def test_fidelity_stands_for_visible_keys_under_what_the_file_sets(write: Write)
     artifact = load_experiment(write(), ["fidelity=artifact"]).points[0].run
     for path, value in PRESETS["artifact"].items():
         assert get(artifact.model_dump(), path) == value
-    own = load_experiment(write('[validation]\nbatchnorm = "reestimated"\n'), ["fidelity=artifact"]).points[0].run
+    network = ["model.name=cifar_resnet20_v1", "data.name=synthetic"]
+    text = '[validation]\nbatchnorm = "reestimated"\n'
+    own = load_experiment(write(text), ["fidelity=artifact", *network]).points[0].run
     assert (own.validation.batchnorm, own.validation.evaluate) == ("reestimated", "validator_model")
     swept = load_experiment(write('[[sweep]]\nfidelity = ["artifact", "corrected"]')).points
     assert [point.run.train.first_step for point in swept] == ["overwritten", "counted"]
@@ -293,3 +295,11 @@ def test_a_selector_that_fits_nothing_lists_the_points(figure_3: Experiment, sel
 def test_a_condition_on_an_unknown_key_names_the_nearest(figure_3: Experiment) -> None:
     with pytest.raises(SpecError, match=r"unknown key: did you mean validation\.rule\?"):
         select(figure_3.points, "rule=zeno")
+
+
+def test_what_is_unusual_in_an_attack_is_in_its_label(write: Write) -> None:
+    attacks = "[{kind='none'}, {kind='random', rate=0.3}, {kind='random', rate=0.3, scope='worker'}]"
+    points = load_experiment(write(f"[[sweep]]\nattack = {attacks}")).points
+    assert [p.label for p in points] == ["none", "random 1 rate 0.3 scope block", "random 1 rate 0.3 scope worker"]
+    (alike,) = load_experiment(write("[[sweep]]\nattack = [{kind='negative', scale=6, rate=0.5}]")).points
+    assert alike.label == "negative 6 rate 0.5"
