@@ -57,6 +57,8 @@ def _common(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
 
 def _topology(run: Run) -> str:
     counts = {"server": run.topology.servers, "validator": run.topology.validators, "worker": run.topology.workers}
+    if run.topology.alone:
+        return f"one process that trains alone, over {run.transport.kind}"
     parts = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items())
     return f"{parts}: {sum(counts.values())} processes over {run.transport.kind}"
 

@@ -24,7 +24,7 @@ class Course:
 
     Attributes:
         epochs: epochs to run.
-        steps_per_epoch: batches of the chief's shard.
+        steps_per_epoch: the chief's batches in an epoch.
         local_steps: steps between two synchronisations, H; the count runs on across epochs.
         inside_rounds: whether an epoch that ends inside a round is evaluated there, on the chief's own network.
     """

@@ -16,6 +16,7 @@ from hpcps.roles.course import Course, Segment
 from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Idle, Resumed, Send, SetDeadline, Start
 from hpcps.roles.examination import StatisticsInbox, evaluation_records, examine
 from hpcps.roles.inbox import ModelInbox
+from hpcps.roles.training import training_fields
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Evaluation, Learner, Progress
 
@@ -241,13 +242,5 @@ class Trainee(ABC):
 
     def training_fields(self) -> dict[str, object]:
         """What the local steps since the last round saw, for the round's record."""
-        samples = sum(progress.samples for progress in self._seen)
-        fields: dict[str, object] = {
-            "step": self._learner.steps_done,
-            "epoch": self._learner.steps_done / self._learner.steps_per_epoch,
-            "samples": samples,
-            "loss": sum(p.loss * p.samples for p in self._seen) / samples if samples else None,
-            "train_accuracy": sum(p.correct for p in self._seen) / samples if samples else None,
-        }
-        self._seen = []
-        return fields
+        seen, self._seen = self._seen, []
+        return training_fields(self._learner, seen)

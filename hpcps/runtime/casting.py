@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcps.messages import Peer
+from hpcps.roles.alone import Alone
 from hpcps.roles.asynchronous.server import Server as AsyncServer
 from hpcps.roles.asynchronous.validator import Validator as AsyncValidator
 from hpcps.roles.asynchronous.worker import Worker as AsyncWorker
@@ -30,6 +31,8 @@ def make_role(run: Run, run_id: str, peer: Peer) -> Role:
 
 def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner) -> Role:
     """Return a worker or validator that trains with this learner."""
+    if run.topology.alone:
+        return Alone(peer, run, run_id, learner)
     if run.train.mode == "async":
         return (AsyncWorker if peer.role == "worker" else AsyncValidator)(peer, run, run_id, learner)
     return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner)

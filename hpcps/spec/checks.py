@@ -13,7 +13,7 @@ from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
 from hpcps.training.catalogue import DATA_SETS
 
-WORKERS, VALIDATORS = ("topology", "workers"), ("topology", "validators")
+SERVERS, WORKERS, VALIDATORS = ("topology", "servers"), ("topology", "workers"), ("topology", "validators")
 DATA, MODE = ("data", "name"), ("train", "mode")
 RULES = {"sync": AnySyncRule, "async": AnyAsyncRule}
 
@@ -21,6 +21,18 @@ RULES = {"sync": AnySyncRule, "async": AnyAsyncRule}
 def contradictions(run: Run) -> list[Problem]:
     """Return what is wrong with a run whose keys are all valid by themselves."""
     return [problem for check in _CHECKS for problem in check(run)]
+
+
+def _topology_is_whole(run: Run) -> Iterator[Problem]:
+    """Training needs servers and workers, or neither and one validator."""
+    topology = run.topology
+    alone = "for one process that trains alone set servers = 0, validators = 1 and workers = 0"
+    if topology.alone and topology.validators != 1:
+        yield Problem(VALIDATORS, f"{alone}; this has {topology.validators} validators", (SERVERS, WORKERS))
+    elif topology.servers == 0 and topology.workers:
+        yield Problem(SERVERS, f"somebody has to keep the model for the workers: use 1 or more; {alone}", (WORKERS,))
+    elif topology.workers == 0 and topology.servers:
+        yield Problem(WORKERS, f"without workers there is no update to combine: use 1 or more; {alone}", (SERVERS,))
 
 
 def _rule_is_for_the_mode(run: Run) -> Iterator[Problem]:
@@ -50,6 +62,8 @@ def _statistics_can_be_averaged(run: Run) -> Iterator[Problem]:
 
 def _slow_workers_exist(run: Run) -> Iterator[Problem]:
     slow, workers = run.heterogeneity.slow, run.topology.workers
+    if workers == 0:
+        return
     if strangers := [index for index in slow.workers if index >= workers]:
         yield Problem(
             ("heterogeneity", "slow", "workers"),
@@ -89,7 +103,7 @@ def _rule_needs_validator(run: Run) -> Iterator[Problem]:
 
 def _validators_have_workers(run: Run) -> Iterator[Problem]:
     validators, workers = run.topology.validators, run.topology.workers
-    if validators > workers:
+    if validators > workers > 0:
         yield Problem(
             VALIDATORS,
             f"{validators} validators share {workers} workers: some would have none; use at most {workers}",
@@ -99,12 +113,12 @@ def _validators_have_workers(run: Run) -> Iterator[Problem]:
 
 def _validators_have_server_hosts(run: Run) -> Iterator[Problem]:
     topology = run.topology
-    if topology.colocate_validators and topology.validators > topology.servers:
+    if topology.colocate_validators and topology.validators > topology.servers > 0:
         yield Problem(
             ("topology", "colocate_validators"),
             f"validator i goes to server i's host, but there are {topology.validators} validators and only "
             f"{topology.servers} server{'s' * (topology.servers > 1)}: use as many servers, or false",
-            (VALIDATORS, ("topology", "servers")),
+            (VALIDATORS, SERVERS),
         )
 
 
@@ -122,8 +136,12 @@ def _decays_in_order(run: Run) -> Iterator[Problem]:
 def _shards_for_all(run: Run) -> Iterator[Problem]:
     workers, shards = run.topology.workers, run.data.shards
     held_out = 1 if run.topology.validators else 0
-    assert shards is not None  # filled in
-    if shards < workers + held_out:
+    if shards is None and not run.topology.alone:
+        return
+    if shards is None:
+        message = "how many shards? Without workers it does not follow from their number; the last one is trained on"
+        yield Problem(("data", "shards"), message, (WORKERS,))
+    elif shards < workers + held_out:
         whom = f"{workers} workers and the validators' own" if held_out else f"{workers} workers"
         yield Problem(
             ("data", "shards"),
@@ -134,7 +152,8 @@ def _shards_for_all(run: Run) -> Iterator[Problem]:
 
 def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
     available, shards, batch = DATA_SETS[run.data.name].train, run.data.shards, run.train.batch_size
-    assert shards is not None  # filled in
+    if shards is None:
+        return
     samples = min(available, run.data.limit or available)
     if samples // shards < batch:
         yield Problem(
@@ -164,7 +183,7 @@ def _data_can_be_augmented(run: Run) -> Iterator[Problem]:
 
 def _attackers_exist(run: Run) -> Iterator[Problem]:
     attack, workers = run.attack, run.topology.workers
-    if isinstance(attack, NoAttack) or attack.scope != "worker" or attack.rate == 0:
+    if isinstance(attack, NoAttack) or attack.scope != "worker" or attack.rate == 0 or workers == 0:
         return
     if not attackers(attack, workers, run.seed):
         yield Problem(
@@ -186,6 +205,12 @@ def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
         )
 
 
+def _statistics_have_workers(run: Run) -> Iterator[Problem]:
+    if run.validation.batchnorm == "averaged" and run.topology.workers == 0:
+        message = 'there are no workers whose statistics could be averaged: take "validator" or "reestimated"'
+        yield Problem(("validation", "batchnorm"), message, (WORKERS,))
+
+
 def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
     """What is set must matter: else two files that differ in nothing would be two runs."""
     optimizer, data = run.train.optimizer, run.data
@@ -201,6 +226,7 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
 
 
 _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
+    _topology_is_whole,
     _rule_is_for_the_mode,
     _asynchronous_keys_act,
     _statistics_can_be_averaged,
@@ -216,5 +242,6 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _data_can_be_augmented,
     _attackers_exist,
     _averaged_statistics_have_a_model,
+    _statistics_have_workers,
     _keys_have_an_effect,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcps.spec.keys import Key, Table, root
+from hpcps.spec.keys import Key, Table, dotted_keys, root
 
 Schema = dict[str, Any]
 
@@ -12,7 +12,8 @@ Schema = dict[str, Any]
 def file_schema() -> Schema:
     """Return the JSON Schema (draft 7) of an experiment file.
 
-    It is the schema of a run and `[[sweep]]`. With a sweep only the name is required: the sweep may give the rest.
+    It is the schema of a run and of what makes several of it. With a sweep only the name is required: the sweep may
+    give the rest.
     """
     definitions: dict[str, Schema] = {}
     top = _table(root(), "", definitions)
@@ -20,7 +21,19 @@ def file_schema() -> Schema:
         "type": "array",
         "minItems": 1,
         "description": "Points are the product of all [[sweep]] tables; inside one, keys move together.",
-        "items": _sweep(root(), "", definitions),
+        "items": _changes("sweep", root(), "", definitions),
+    }
+    top["properties"]["exclude"] = {
+        "type": "array",
+        "description": "Points of the product that are left out: those that have all of a table; a list: any of these.",
+        "items": _changes("exclude", root(), "", definitions),
+    }
+    included = _changes("include", root(), "", definitions)
+    included["properties"]["label"] = {"type": "string", "description": "What the point is called."}
+    top["properties"]["include"] = {
+        "type": "array",
+        "description": "Further points, one for each [[include]]: the base with these values.",
+        "items": included,
     }
     required = _required(root())
     return {
@@ -68,18 +81,29 @@ def _value(key: Key, path: str, definitions: dict[str, Schema]) -> Schema:
     return {"oneOf": references} if key.tagged else references[0]
 
 
-def _sweep(table: Table, path: str, definitions: dict[str, Schema]) -> Schema:
-    """Return the schema of a table that holds, instead of values, lists of them, under plain or dotted names."""
+def _changes(use: str, table: Table, path: str, definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of a table of a sweep, an exclusion or an inclusion, under plain or dotted names.
+
+    A sweep has lists in place of values, an exclusion values or lists of them.
+    """
     properties: dict[str, Schema] = {}
+    keys = dict(dotted_keys(table))
     for name, choices in _choices(table, path, definitions).items():
         if path + name == "name":
             continue
-        item = choices[0] if len(choices) == 1 else {"anyOf": choices}
-        properties[name] = {"type": "array", "minItems": 1, "items": item}
+        kinds = [inner.kind for inner in keys[name].tables if inner.kind] if use == "exclude" and name in keys else []
+        if kinds:
+            choices = [*choices, {"enum": kinds}]
+        definition = f"{'kind or value' if kinds else 'value'}:{path}{name}"
+        definitions[definition] = choices[0] if len(choices) == 1 else {"anyOf": choices}
+        item: Schema = {"$ref": f"#/definitions/{definition}"}
+        several: Schema = {"type": "array", "minItems": 1, "items": item}
+        uses: dict[str, Schema] = {"sweep": several, "exclude": {"anyOf": [item, several]}, "include": item}
+        properties[name] = uses[use]
     for name, key in table.keys.items():
         if len(key.tables) == 1 and not key.tagged:
-            definition = f"sweep:{path}{name}"
-            definitions[definition] = _sweep(key.tables[0], f"{path}{name}.", definitions)
+            definition = f"{use}:{path}{name}"
+            definitions[definition] = _changes(use, key.tables[0], f"{path}{name}.", definitions)
             properties[name] = {"anyOf": [properties[name], {"$ref": f"#/definitions/{definition}"}]}
     return {"type": "object", "minProperties": 1, "additionalProperties": False, "properties": properties}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hpcps.spec.problems import quote
 from hpcps.spec.sweep import KeyPath
-from hpcps.spec.tree import Tree, get
+from hpcps.spec.tree import Tree, get, kind_of
 
 SEPARATOR = " · "
 
@@ -41,11 +41,6 @@ def _column(key: KeyPath, values: list[Any], heads: Sequence[KeyPath]) -> list[s
     title = ".".join(key) if same_ending else key[-1]
     # A key inside a table that a point does not have, such as attack.scale without an attack, does not label it.
     return ["" if value is None else f"{title} {_short(value)}" for value in values]
-
-
-def kind_of(value: object) -> object:
-    """Return what a table is a case of: its `kind` or its `name`."""
-    return (value.get("kind") or value.get("name")) if isinstance(value, dict) else None
 
 
 def _table(key: KeyPath, value: Any, alike: list[Any]) -> str:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcps.errors import SpecError
-from hpcps.spec import presets, sweep
+from hpcps.spec.draft import Draft, drafts_of
 from hpcps.spec.identity import run_id
 from hpcps.spec.label import labels
 from hpcps.spec.locate import locate
@@ -19,8 +18,8 @@ from hpcps.spec.overrides import Override, last_of_each, parse_override
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.selection import select
-from hpcps.spec.sweep import Assignment, KeyPath
-from hpcps.spec.tree import Tree, get, put
+from hpcps.spec.sweep import KeyPath
+from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import validate
 
 if sys.version_info >= (3, 11):
@@ -57,7 +56,7 @@ class Experiment:
     Attributes:
         path: the file.
         name: the experiment's name.
-        points: its runs, in the order of its sweep.
+        points: its runs: those of the product in its order, then what the file includes.
     """
 
     path: Path
@@ -80,21 +79,28 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
     tables = _parse(path, text)
     mistakes = Mistakes(path, locate(text))
     over = _overrides(overrides, mistakes)
-    swept = tables.pop("sweep", [])
-    axes, problems = sweep.read_sweep(swept, tuple(override.key for override in over))
-    for problem in problems:
-        mistakes.add(problem)
-    points = [(made, _resolve(tables, made, over)) for made in sweep.expand(axes)]
-    runs = _validate(tables, points, over, mistakes)
+    drafts = drafts_of(tables, over, mistakes)
+    runs = _validate(tables, drafts, mistakes)
     mistakes.stop()
-    keys = list(dict.fromkeys(assignment.key for axis in axes for step in axis for assignment in step))
-    names = labels([run.model_dump(mode="json") for run in runs], keys, runs[0].name)
+    names = _labels(drafts, runs)
     result = tuple(
-        Point(index, run, run_id(run), label, {".".join(a.key): a.value for a in made})
-        for index, (run, label, (made, _)) in enumerate(zip(runs, names, points, strict=True))
+        Point(index, run, run_id(run), label, {".".join(a.key): a.value for a in draft.made})
+        for index, (run, label, draft) in enumerate(zip(runs, names, drafts, strict=True))
     )
-    _refuse_twins(result, mistakes)
+    _refuse_twins(result, over, mistakes)
     return Experiment(path, runs[0].name, result)
+
+
+def _labels(drafts: Sequence[Draft], runs: Sequence[Run]) -> list[str]:
+    """Name the points: those of the product by what is swept, included ones by what they have in addition."""
+    trees = [run.model_dump(mode="json") for run in runs]
+    swept = dict.fromkeys(a.key for draft in drafts if draft.included is None for a in draft.made)
+    names = labels(trees, [*swept], runs[0].name)
+    for place, draft in enumerate(drafts):
+        if draft.included is not None:
+            own = dict.fromkeys(assignment.key for assignment in draft.made)
+            names[place] = draft.included.label or labels(trees, [*(swept | own)], runs[0].name)[place]
+    return names
 
 
 def _read(path: Path) -> str:
@@ -129,25 +135,14 @@ def _overrides(texts: Iterable[str], mistakes: Mistakes) -> list[Override]:
     return last_of_each(overrides)
 
 
-def _resolve(base: Tree, made: Iterable[Assignment], over: Iterable[Override]) -> Tree:
-    tree = deepcopy(base)
-    changes: list[Assignment | Override] = [*made, *over]
-    for change in changes:
-        put(tree, change.key, deepcopy(change.value))
-    presets.expand(tree)
-    return tree
-
-
-def _validate(
-    base: Tree, points: Sequence[tuple[tuple[Assignment, ...], Tree]], over: Sequence[Override], mistakes: Mistakes
-) -> list[Run]:
+def _validate(base: Tree, drafts: Sequence[Draft], mistakes: Mistakes) -> list[Run]:
     runs = []
-    for made, tree in points:
-        run, problems = validate(tree)
+    for draft in drafts:
+        run, problems = validate(draft.tree)
         if run is not None:
             runs.append(run)
         for problem in problems:
-            mistakes.add(problem, made, over)
+            mistakes.add(problem, draft.changes)
     # A value that the sweep or an override replaces in every point is still to be right.
     for problem in validate(base)[1]:
         if not problem.involves and get(base, _names(problem)) is not None:
@@ -159,14 +154,20 @@ def _names(problem: Problem) -> KeyPath:
     return tuple(part for part in problem.path if isinstance(part, str))
 
 
-def _refuse_twins(points: Iterable[Point], mistakes: Mistakes) -> None:
-    """Refuse two points that are the same run."""
-    first: dict[str, Point] = {}
+def _refuse_twins(points: Sequence[Point], over: Sequence[Override], mistakes: Mistakes) -> None:
+    """Refuse points that are the same run, all of them at once."""
+    alike: dict[str, list[str]] = {}
     for point in points:
-        other = first.setdefault(point.run_id, point)
-        if other is not point:
-            names = f"points {other.index} ({other.label}) and {point.index} ({point.label})"
-            mistakes.add(
-                Problem(("sweep",), f"{names} are the same run: nothing that they differ in affects the results")
-            )
+        alike.setdefault(point.run_id, []).append(f"{point.index} ({point.label})")
+    twins = [f"points {', '.join(names[:-1])} and {names[-1]}" for names in alike.values() if len(names) > 1]
+    if not twins:
+        return
+    others = f"; likewise {len(twins) - 1} more" if len(twins) > 1 else ""
+    message = f"{twins[0]} are the same run: nothing that they differ in affects the results{others}"
+    if over:
+        # The file was right, or will be told so without them.
+        texts = " --set ".join(override.text for override in over)
+        mistakes.add_override(texts, f"{message}; set the swept key itself, or a table around it, to have one of them")
+    else:
+        mistakes.add(Problem(("sweep",), message))
     mistakes.stop()

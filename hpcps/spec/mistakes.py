@@ -12,6 +12,8 @@ from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.sweep import Assignment
 
+Change = Assignment | Override
+
 
 class Mistakes:
     """Collects the problems of a file's points; a mistake that many points share is one mistake."""
@@ -22,15 +24,15 @@ class Mistakes:
         self._found: dict[str, int] = {}  # message, with its place, by line; insertion order breaks ties
         self._void: set[Path] = set()
 
-    def add(self, problem: Problem, made: Sequence[Assignment] = (), over: Sequence[Override] = ()) -> None:
-        """Note a problem of a point that got these values from the sweep and these from the command line."""
+    def add(self, problem: Problem, changes: Sequence[Change] = ()) -> None:
+        """Note a problem of a point whose base was changed by these values, the last one on top."""
         self._void.update(problem.stands_for)
         if problem.missing and any(problem.path[: len(key)] == key for key in self._void):
             return
-        source = _source(problem.path, made, over)
+        source = _source(problem.path, changes)
         notes = []
         for path in problem.involves:
-            other = _source(path, made, over)
+            other = _source(path, changes)
             if other is not None and other is not source and (note := self._note(other)) not in notes:
                 notes.append(note)
         with_these = f" (with {', '.join(notes)})" if notes else ""
@@ -60,15 +62,15 @@ class Mistakes:
         after_the_file = 1 << 62
         self._found.setdefault(message, after_the_file if line is None else line)
 
-    def _note(self, source: Assignment | Override) -> str:
+    def _note(self, source: Change) -> str:
         if isinstance(source, Override):
             return f"--set {source.text}"
         return f"{dotted(source.key)} = {quote(source.value)} in line {line_of(self._lines, source.place)}"
 
 
-def _source(path: Path, made: Sequence[Assignment], over: Sequence[Override]) -> Assignment | Override | None:
+def _source(path: Path, changes: Sequence[Change]) -> Change | None:
     """Return what a point has a value from, if not from the base of the file."""
-    changes: list[Assignment | Override] = [*reversed(over), *reversed(made)]
+    changes = changes[::-1]
     for change in changes:
         if path[: len(change.key)] == change.key:
             return change

@@ -37,7 +37,7 @@ def parse_override(text: str) -> Override:
     name = name.strip()
     if not equals or not _KEY.fullmatch(name):
         raise ValueError("expects key=value, such as train.epochs=20")
-    if name.partition(".")[0] == "sweep":
+    if name.partition(".")[0] in ("sweep", "exclude", "include"):
         raise ValueError("a sweep cannot be set; set the swept key itself, which replaces its sweep")
     return Override(tuple(name.split(".")), parse_value(value.strip()), text)
 

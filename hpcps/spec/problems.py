@@ -57,7 +57,7 @@ def translate(error: Mapping[str, Any]) -> list[Problem]:
 
 def _unknown(path: Path, table: Table) -> Problem:
     """Say that a table has no such key, which keys it has, and which of them may have been meant."""
-    names = [*table.keys, "sweep"] if len(path) == 1 else [*table.keys]
+    names = [*table.keys, "sweep", "exclude", "include"] if len(path) == 1 else [*table.keys]
     close = nearest(str(path[-1]), names)
     guess = close or nearest(str(path[-1]), [name for name, _ in dotted_keys()])
     owner = f"[{dotted(path[:-1])}]" if len(path) > 1 else "the top level"

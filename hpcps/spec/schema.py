@@ -18,12 +18,17 @@ Epochs = Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)]
 
 
 class Topology(Config):
-    """How many processes of each role there are."""
+    """How many processes of each role there are; `{ servers = 0, validators = 1, workers = 0 }` is one alone."""
 
-    servers: PositiveInt = Field(1, description="Servers; each keeps an equal shard of the model.")
+    servers: int = Field(1, ge=0, description="Servers; each keeps an equal shard of the model.")
     validators: int = Field(1, ge=0, description="Validators; 0 lets the servers combine (rules without a score only).")
-    workers: PositiveInt = Field(..., description="Workers; worker k belongs to validator k mod validators.")
+    workers: int = Field(..., ge=0, description="Workers; worker k belongs to validator k mod validators.")
     colocate_validators: bool = Field(False, description="Place validator i on server i's host.")
+
+    @property
+    def alone(self) -> bool:
+        """Whether one process trains by itself on the held-out shard, with nobody to talk to."""
+        return self.servers == 0 and self.workers == 0
 
 
 class Transport(Config):
@@ -59,7 +64,9 @@ class Data(Config):
     dir: str | None = Field(None, description="Folder with the official files; default: $HPCPS_DATA, else ./data.")
     split: Literal["iid", "by_class", "dirichlet"] = Field("iid", description="How samples are dealt to shards.")
     alpha: float = Field(0.5, gt=0, description="Concentration of the dirichlet split; small is uneven.")
-    shards: PositiveInt | None = Field(None, description="Number of equal shards; default: workers + 1.")
+    shards: PositiveInt | None = Field(
+        None, description="Number of equal shards; default: workers + 1, to be given without workers."
+    )
     limit: PositiveInt | None = Field(None, description="Use only the first so many training samples.")
     test_limit: PositiveInt | None = Field(None, description="Use only the first so many test samples.")
     augment: bool | None = Field(
@@ -99,6 +106,7 @@ class Train(Config):
         "sync", description="`sync`: rounds that everyone waits for; `async`: nobody waits for others ([asynchronous])."
     )
     epochs: PositiveInt = Field(..., description="Epochs of validator 0 (of worker 0 without validators).")
+    passes_per_epoch: PositiveInt = Field(1, description="Passes over a shard that make an epoch.")
     batch_size: PositiveInt = Field(32, description="Samples per local step.")
     local_steps: PositiveInt = Field(1, description="Optimizer steps between two synchronisations.")
     optimizer: Optimizer = Optimizer()
@@ -175,4 +183,5 @@ class Run(Config):
 
     def derived(self) -> dict[str, object]:
         """Return the defaults of `data` that follow from other keys."""
-        return {"shards": self.topology.workers + 1, "augment": DATA_SETS[self.data.name].augment}
+        shards = {"shards": self.topology.workers + 1} if self.topology.workers else {}
+        return {**shards, "augment": DATA_SETS[self.data.name].augment}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcps.errors import SpecError
 from hpcps.spec.keys import dotted_keys, nearest
-from hpcps.spec.label import kind_of
 from hpcps.spec.overrides import parse_value
-from hpcps.spec.tree import get
+from hpcps.spec.tree import get, matches
 
 if TYPE_CHECKING:
     from hpcps.spec.load import Point
@@ -78,15 +77,7 @@ def _fits(points: Sequence[Point], key: str, text: str) -> set[int]:
         wanted = parse_value(text)
     except ValueError as error:
         raise SpecError(f"--only {key}={text}: {error}") from error
-    return {point.index for point in points if _equal(get(point.run.model_dump(mode="json"), key.split(".")), wanted)}
-
-
-def _equal(value: Any, wanted: Any) -> bool:
-    if isinstance(value, dict) and isinstance(wanted, str):
-        return bool(kind_of(value) == wanted)
-    if isinstance(value, dict) and isinstance(wanted, dict):
-        return all(_equal(value.get(name), inner) for name, inner in wanted.items())
-    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)
+    return {point.index for point in points if matches(get(point.run.model_dump(mode="json"), key.split(".")), wanted)}
 
 
 def _listing(points: Sequence[Point]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product, zip_longest
 from typing import Any
@@ -15,7 +15,7 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Assignment:
-    """One value that a sweep gives to one key.
+    """One value that a sweep or an `[[include]]` gives to one key.
 
     Attributes:
         key: the key it sets.
@@ -50,7 +50,7 @@ def read_sweep(sweep: object, replaced: tuple[KeyPath, ...] = ()) -> tuple[list[
     for number, table in enumerate(sweep):
         place: Path = ("sweep", number)
         columns = []
-        keys = list(_keys(table, place))
+        keys = list(assignments(table, place))
         if not keys:
             problems.append(Problem(place, "an empty [[sweep]]: give it keys, such as seed = [1, 2, 3], or remove it"))
         for key, values, where in keys:
@@ -79,13 +79,21 @@ def expand(axes: list[Axis]) -> Iterator[tuple[Assignment, ...]]:
         yield tuple(assignment for step in steps for assignment in step)
 
 
-def _keys(table: dict[str, Any], place: Path) -> Iterator[tuple[KeyPath, Any, Path]]:
-    """Yield key, values and place of what a table sweeps, written `"a.b" = [..]`, `a.b = [..]` or as a table."""
+def assignments(
+    table: dict[str, Any], place: Path, whole: Callable[[object], object] = lambda value: False
+) -> Iterator[tuple[KeyPath, Any, Path]]:
+    """Yield key, value and place of what a table says, written `"a.b" = …`, `a.b = …` or as a table.
+
+    Args:
+        table: what the file has.
+        place: where it has it.
+        whole: which tables inside it are values by themselves.
+    """
     for name, value in table.items():
         parts = tuple(name.split("."))
-        if isinstance(value, dict) and value:
-            for key, values, where in _keys(value, (*place, name)):
-                yield (*parts, *key), values, where
+        if isinstance(value, dict) and value and not whole(value):
+            for key, inner, where in assignments(value, (*place, name), whole):
+                yield (*parts, *key), inner, where
         else:
             yield parts, value, (*place, name)
 
@@ -93,8 +101,8 @@ def _keys(table: dict[str, Any], place: Path) -> Iterator[tuple[KeyPath, Any, Pa
 def _misuse(key: KeyPath, values: object, where: Path, seen: list[KeyPath]) -> Problem | None:
     if key == ("name",):
         return Problem(where, "the name cannot be swept: all points of a file belong to one experiment")
-    if key[0] == "sweep":
-        return Problem(where, "a sweep cannot sweep itself")
+    if key[0] in ("sweep", "exclude", "include"):
+        return Problem(where, f"a sweep has values for the keys of a run, and {key[0]} is none")
     if not isinstance(values, list):
         message = f"a sweep goes through a list of values: write [{quote(values)}, …] or move it out of [[sweep]]"
         return Problem(where, message)

@@ -31,3 +31,17 @@ def remove(tree: Tree, path: Sequence[str]) -> None:
     table = get(tree, path[:-1])
     if isinstance(table, dict):
         table.pop(path[-1], None)
+
+
+def kind_of(value: object) -> object:
+    """Return what a table is a case of: its `kind` or its `name`."""
+    return (value.get("kind") or value.get("name")) if isinstance(value, dict) else None
+
+
+def matches(value: Any, wanted: Any) -> bool:
+    """Say whether a value is the wanted one: a table matches its kind or name, and a table of some of its keys."""
+    if isinstance(value, dict) and isinstance(wanted, str):
+        return bool(kind_of(value) == wanted)
+    if isinstance(value, dict) and isinstance(wanted, dict):
+        return all(matches(value.get(name), inner) for name, inner in wanted.items())
+    return isinstance(value, bool) == isinstance(wanted, bool) and bool(value == wanted)

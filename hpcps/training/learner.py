@@ -62,7 +62,7 @@ class Learner(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in one pass over the shard."""
+        """Full batches in the passes over the shard that make an epoch (`train.passes_per_epoch`)."""
 
     @property
     def steps_done(self) -> int:

@@ -28,7 +28,7 @@ def learning_rate(train: Train, step: int, steps_per_epoch: int, epoch: int | No
     Args:
         train: the optimizer's rate, its decay and its warm-up.
         step: the number of steps that came before.
-        steps_per_epoch: the full batches of the role's shard.
+        steps_per_epoch: the steps that make an epoch of the role.
         epoch: the epochs that count as over for the decay; by default those of the role's own steps.
     """
     if epoch is None:

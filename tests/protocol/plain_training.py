@@ -34,7 +34,7 @@ class Trainer:
             augment=bool(run.data.augment),
         )
         self.train = run.train
-        self.steps_per_epoch = len(samples) // run.train.batch_size
+        self.steps_per_epoch = run.train.passes_per_epoch * (len(samples) // run.train.batch_size)
         self.steps = 0
         self.seen: list[tuple[float, float]] = []
         self.network = build_model(run.model.name, data.facts)

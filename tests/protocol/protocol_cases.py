@@ -110,6 +110,13 @@ TRAINING: dict[str, Tree] = {
         "train.warmup": {"epochs": 1, "start": 0.2},
         "validation.rule": ZENO,
     },
+    "passes": {
+        "train.passes_per_epoch": 2,
+        "train.lr_decay": {"factor": 0.3, "epochs": [1, 2]},
+        "train.warmup": {"epochs": 1, "start": 0.2},
+        "validation.rule": ZENO,
+    },
+    "passes-artifact": {"train.passes_per_epoch": 2, "train.epochs": 2, "validation.rule": ZENO, **ARTIFACT},
     "cnn": {"model.name": "cnn", "validation.rule": ZENO, "attack": {"kind": "negative"}},
     "more-shards-than-needed": {"data.shards": 9, "data.limit": 360, "data.split": "by_class"},
 }

@@ -84,6 +84,16 @@ train.epochs = 2
         (BASE + "[[sweep]]\nname = ['a']", False),
         (BASE + "[[sweep]]\n'train.epoch' = [1]", False),
         (BASE + "[[sweep]]\n'train.batch_size' = ['a']", False),
+        (BASE + "[[exclude]]\n'attack.kind' = ['none', 'random']\n'validation.rule' = 'zeno'\nseed = 1", True),
+        (BASE + "[[exclude]]\ntrain.batch_size = [1, 2]\nattack = { kind = 'none' }", True),
+        (BASE + "[[include]]\nlabel = 'one'\ntrain.batch_size = 1\nattack = { kind = 'random' }", True),
+        (BASE + "[[include]]\n'train.optimizer' = { lr = 1 }\n[include.topology]\nworkers = 8", True),
+        (BASE + "[[exclude]]\nattack = 'nobody'", False),
+        (BASE + "[[exclude]]", False),
+        (BASE + "[[exclude]]\n'train.batch_size' = [1, 'a']", False),
+        (BASE + "[[include]]\nlabel = 1", False),
+        (BASE + "[[include]]\nseed = [1]", False),
+        (BASE + "[[include]]\ntrain.epoch = 1", False),
     ],
 )
 def test_the_schema_accepts_what_is_right_and_nothing_else(text: str, expected: bool) -> None:

@@ -242,3 +242,50 @@ def test_mistakes_of_asynchronous_and_heterogeneous_training(write: Write, more:
 def test_a_key_without_an_effect_is_a_mistake(write: Write, key: str, setting: str) -> None:
     with pytest.raises(SpecError, match=f"{key}: .*leave it out"):
         load_experiment(write(), [setting])
+
+
+ALONE = ["topology={servers = 0, validators = 1, workers = 0}", "data.shards=5"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["topology.servers=0"], "topology.servers: somebody has to keep the model for the workers: use 1 or more"),
+        (["topology.workers=0"], "topology.workers: without workers there is no update to combine: use 1 or more"),
+        ([*ALONE, "topology.validators=0"], "topology.validators: for one process that trains alone set servers = 0"),
+        ([*ALONE, "topology.validators=2"], "topology.validators: for one process that trains alone set servers = 0"),
+        (ALONE[:1], "data.shards: how many shards?"),
+        ([*ALONE, "data.shards=50"], "train.batch_size: 1437 training samples in 50 shards"),
+        ([*ALONE, "validation.batchnorm=averaged"], "validation.batchnorm: there are no workers whose statistics"),
+    ],
+)
+def test_mistakes_of_topologies_without_servers_or_workers(write: Write, overrides: list[str], expected: str) -> None:
+    (only,) = mistakes(write(), *overrides)
+    assert expected in only
+
+
+def test_one_process_alone_inherits_what_does_not_act(write: Write) -> None:
+    inherited = """
+    [topology]
+    workers = 4
+    colocate_validators = true
+    [validation]
+    rule = { kind = "zeno" }
+    [attack]
+    kind = "random"
+    scope = "worker"
+    rate = 0.3
+    [heterogeneity.slow]
+    workers = [3]
+    factor = 2
+    [[include]]
+    label = "alone"
+    topology = { servers = 0, validators = 1, workers = 0 }
+    data.shards = 5
+    """
+    text = 'name = "x"\nmodel.name = "cnn"\ndata.name = "digits"\ntrain.epochs = 2\n' + inherited
+    together, alone = load_experiment(write(text=text)).points
+    assert (together.run.topology.alone, alone.run.topology.alone) == (False, True)
+    # A key that a later version adds must not change the ids that results have.
+    assert load_experiment(write(text=text), ["train.passes_per_epoch=1"]).points[1].run_id == alone.run_id
+    assert load_experiment(write(text=text), ["train.passes_per_epoch=2"]).points[1].run_id != alone.run_id

