@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -49,6 +49,8 @@ def draw(sheet: Sheet, against: Against = "epoch") -> Figure:
     A sheet with one panel has room for a second one: by epoch, the acceptance rate stands beside the accuracy where
     several lines have one.
     """
+    if against == "bytes":  # who trains alone sends none
+        sheet = replace(sheet, references=tuple(curve for curve in sheet.references if curve.bytes_sent.any()))
     axis = _axis(sheet, against)
     styles = looks(sheet.lines, [curve.line for curve in sheet.references])
     beside = against == "epoch" and len(sheet.panels) == 1 and len(sheet.scored) > 1

@@ -62,7 +62,7 @@ _MARKERS = "oDsv^P"
 def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Look]:
     """Give each line its look: a known rule its own, the others the next one free; references are grey.
 
-    Numbers of both signs go from dark blue over black (zero) to dark orange.
+    Numbers of both signs, such as those of `zeno rho -0.1`, go from dark blue over black (zero) to dark orange.
     """
     others = [line for line in lines if line not in _KNOWN]
     given = _by_sign(others) or {line: _OTHERS[place % len(_OTHERS)] for place, line in enumerate(others)}
@@ -71,10 +71,12 @@ def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Loo
 
 
 def _by_sign(lines: Sequence[str]) -> dict[str, Look]:
-    """Colour numbers by sign and size; nothing if they are not numbers of both signs."""
+    """Colour numbers, or the same words before numbers, by sign and size; nothing if they are not of both signs."""
     try:
-        numbers = {line: float(line) for line in lines}
+        numbers = {line: float(line.rpartition(" ")[2]) for line in lines}
     except ValueError:
+        return {}
+    if len({line.rpartition(" ")[0] for line in lines}) > 1:
         return {}
     if not min(numbers.values(), default=0.0) < 0 < max(numbers.values()):
         return {}

@@ -31,6 +31,9 @@ _TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged", *(f"{nam
 EVENTS = ("start", "round", "applied", "evaluation", "rejected", "diverged", "waiting", "end", UPDATES)
 """What the lines of a record may say, and what `collect` counts itself."""
 
+DRAWN = ("evaluation", UPDATES, "end")
+"""The events that the figures need: a table of them is small enough to publish however long the runs were."""
+
 _SCORING = {
     rule.model_fields["kind"].default
     for kinds in (AnySyncRule, AnyAsyncRule)

@@ -41,6 +41,13 @@ def test_collect_writes_and_reports(hpcps, tmp_path):
     assert "(20 rows" in small
 
 
+def test_collect_says_how_a_large_table_becomes_small(hpcps, monkeypatch):
+    assert "--events" not in hpcps("collect", "demo")
+    monkeypatch.setattr(collect, "LARGE", 10_000)
+    assert "--events evaluation,updates,end" in hpcps("collect", "demo")
+    assert "--events" not in hpcps("collect", "demo", "--events", "evaluation,updates,end")
+
+
 def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
     printed = hpcps("plot", "demo")
     assert "| average |" in printed
