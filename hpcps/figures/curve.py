@@ -34,8 +34,9 @@ class Range:
 
     @staticmethod
     def of(values: Values) -> Range:
-        """Make it of one row per seed, `[seeds, epochs]`."""
-        return Range(values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+        """Make it of one row per seed, `[seeds, epochs]`; a seed whose value is NaN has none there."""
+        known = np.ma.masked_invalid(values)
+        return Range(*(part.filled(np.nan) for part in (known.mean(axis=0), known.min(axis=0), known.max(axis=0))))
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ import io
 from collections.abc import Sequence
 
 from hpcps.figures.curve import AMONG, Curve
-from hpcps.figures.sheet import Sheet
+from hpcps.figures.sheet import TIED, Sheet
 
-_SEVERAL = "\n"
 _WIDEST = 6
 """With more panels than this, they are the rows."""
 
@@ -18,7 +17,7 @@ def markdown(sheets: Sequence[Sheet]) -> str:
     """Write the final test accuracies, in percent, as a Markdown table for each variant, with what ran above it."""
     parts = []
     for sheet in sheets:
-        panels = [panel.replace(_SEVERAL, ", ") for panel in sheet.panels]
+        panels = [_plain(panel) for panel in sheet.panels]
         head = [sheet.line_key, *(panel or "final accuracy" for panel in panels)]
         head += [f"{panel}: accepted" if panel else "accepted" for panel in panels] if sheet.scored else []
         rows = [head]
@@ -52,8 +51,13 @@ def comma_separated(sheets: Sequence[Sheet]) -> str:
         for panel in sheet.panels:
             for line in _lines(sheet):
                 cells = _numbers(_find(sheet, panel, line))
-                writer.writerow([line, panel.replace(_SEVERAL, ", "), *cells, sheet.variant])
+                writer.writerow([line, _plain(panel), *cells, sheet.variant])
     return text.getvalue()
+
+
+def _plain(panel: str) -> str:
+    """Return a panel's name on one line."""
+    return panel.replace("\n", ", ").replace(TIED, " ")
 
 
 def _lines(sheet: Sheet) -> list[str]:

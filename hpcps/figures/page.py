@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from hpcps.figures.sheet import Sheet
+from hpcps.figures.sheet import TIED, Sheet
 from hpcps.figures.style import Look
 
 RC: dict[Any, Any] = {
@@ -38,7 +38,7 @@ WIDEST = 4
 
 _ENTRY = 0.95
 _LETTERS = 12
-_TIED = "\N{NO-BREAK SPACE}"
+_TITLE = 32
 
 
 def page(
@@ -56,9 +56,9 @@ def page(
     """
     width = max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
     heading = [f"{sheet.experiment}: {title}"]
-    for text in (sheet.facts.replace(" ", _TIED).replace(f"{_TIED}·{_TIED}", f"{_TIED}· "), sheet.remark):
+    for text in (sheet.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· "), sheet.remark):
         lines = textwrap.wrap(text, int(_LETTERS * width), break_on_hyphens=False)
-        heading += [line.rstrip(f"{_TIED}·") for line in lines]
+        heading += [line.rstrip(f"{TIED}·") for line in lines]
     size = (width, height * rows + 0.8 + 0.16 * len(heading))
     figure = Figure(figsize=size, layout="constrained")
     figure.suptitle("\n".join(heading), fontsize=9)
@@ -80,8 +80,9 @@ def used(grid: NDArray[Any], panels: int) -> list[Axes]:
 
 
 def panel_title(sheet: Sheet, panel: str) -> str:
-    """Return what stands above a panel."""
-    return f"{' · '.join(sheet.panel_keys)}: {panel}" if panel and sheet.panel_keys else panel
+    """Return what stands above a panel, in lines that it is wide enough for."""
+    words = f"{' · '.join(sheet.panel_keys)}: {panel}" if panel and sheet.panel_keys else panel
+    return "\n".join(part for line in words.split("\n") for part in textwrap.wrap(line, _TITLE, break_long_words=False))
 
 
 def line_handles(lines: Sequence[str], styles: Mapping[str, Look]) -> list[Artist]:

@@ -23,6 +23,8 @@ REDUCED_BY = (
 )
 """Keys, or tables of keys, that, set otherwise than in the experiment file, make a run a reduced one."""
 
+TIED = "\N{NO-BREAK SPACE}"
+
 BASELINE = "SGD"
 """The line of the baseline, plain SGD."""
 
@@ -179,7 +181,7 @@ def _one_at_a_time(
 def _change(key: str, base: pd.DataFrame, rows: pd.DataFrame) -> str:
     """Say what a key was, and is: `"absent: accumulate → reset"`."""
     was, now = (text(part[key].astype(object).iloc[0]) for part in (base, rows))
-    return f"{key.partition('.')[2] or key}: {was} → {now}"
+    return f"{key.partition('.')[2] or key}: {was}{TIED}→{TIED}{now}"
 
 
 def _near(others: pd.DataFrame, rows: pd.DataFrame, variant: str) -> dict[str, pd.DataFrame]:

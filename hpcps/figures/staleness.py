@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -50,16 +51,19 @@ def _draw(sheet: Sheet, title: str, x: str, y: str, panel: Panel) -> Figure:
                 axes[place].tick_params(labelbottom=True)
         axes[0].set_ylim(bottom=0)
         axes[0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        axes[0].yaxis.set_major_locator(MaxNLocator("auto", integer=True))
         lines_shown = sheet.lines if sheet.line_key else ()
+        several = max(one.seeds for lines in sheet.applied.values() for one in lines) > 1
+        grey: dict[str, Any] = {"color": "#999999", "alpha": 0.4, "linewidth": 0}
         handles: list[Artist]
         if panel is _distribution:
             handles = line_handles(lines_shown, styles)
             handles.append(Line2D([], [], color="#555555", linewidth=0.8, label="mean"))
+            handles += [Patch(label="range of the seeds", **grey)] if several else []
         else:
             handles = [Patch(color=styles[line].color, linewidth=0, label=line) for line in lines_shown]
-            axes[0].yaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        if max(one.seeds for lines in sheet.applied.values() for one in lines) > 1:
-            handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label="range of the seeds"))
+            bar: dict[str, Any] = {"color": "#555555", "linestyle": "none", "marker": "|", "markersize": 9}
+            handles += [Line2D([], [], label="range of the seeds", **bar)] if several else []
         legend(figure, handles, sheet.line_title)
     return figure
 
