@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from hpcps.figures.sheet import sheets
-from hpcps.records.collect import collect
 from hpcps.records.table import read_table
 from hpcps.spec.load import load_experiment
 from hpcps.spec.presets import ASYNC_PRESETS, PRESETS
-from hpcps.spec.tree import get
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "experiments" / "async_keys.toml"
@@ -61,15 +59,3 @@ def test_every_key_changes_the_curve(table):
     absent = next(one for title, one in sheet.applied.items() if title.startswith("absent"))
     assert absent[1].updates.high.max() < absent[0].updates.low.min()  # who waits for an answer sends less often
     assert absent[1].mean < absent[0].mean
-
-
-def test_a_point_run_again_is_as_committed(table, tmp_path):
-    from hpcps.cli.main import main
-
-    only = "updates_per_refresh share"
-    assert main(["run", str(FILE), "--results", str(tmp_path), "--only", only, "--set", "train.threads=1"]) == 0
-    again = collect(tmp_path / "async_keys").table
-    rows = table[(table["run_id"] == again["run_id"].iloc[0]) & (table["event"] == "updates")]
-    new = again[again["event"] == "updates"]
-    columns = ["reader", "staleness", "count"]
-    assert rows[columns].astype(str).values.tolist() == new[columns].astype(str).values.tolist()
