@@ -187,7 +187,7 @@ def _change(key: str, base: pd.DataFrame, rows: pd.DataFrame) -> str:
 def _near(others: pd.DataFrame, rows: pd.DataFrame, variant: str) -> dict[str, pd.DataFrame]:
     """Return the points outside the product that can be drawn with some rows of it, by name."""
     found = {}
-    for name, part in _groups(others, ("outside",)):
+    for name, part in _groups(others, ("outside",)) if len(others) else ():
         variants = dict(_groups(part, ("variant",)))
         alike = [inside for inside in variants.values() if _like(inside, rows, _SAME).all()]
         chosen = variants.get(variant, alike[0] if alike else None)

@@ -288,6 +288,18 @@ def test_before_the_first_evaluation_there_are_tables_but_no_figures(swept, tmp_
         sheets(table)
 
 
+def test_a_table_of_an_earlier_version_is_drawn_without_what_it_has_not(swept, tmp_path):
+    new = [name for name in swept if name in ("outside", "scores", "model") or name.endswith("pairs_total")]
+    assert len(new) == 7
+    old = swept.drop(columns=new)
+    old.attrs = {"experiment": "sweep", "swept": ["rule", "attack"]}
+    (sheet,) = sheets(old)
+    assert sheet.scored == ()
+    assert sheet.panels["none"][0].accuracy.mean[-1] == sheets(swept)[0].panels["none"][0].accuracy.mean[-1]
+    assert "accepted" not in markdown([sheet])
+    assert len(write_figures([sheet], tmp_path)) == 6
+
+
 def test_an_unwritable_folder_is_said(swept, tmp_path):
     (tmp_path / "figures").write_text("")
     with pytest.raises(RunError, match="cannot write figures"):
