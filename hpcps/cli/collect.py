@@ -12,6 +12,9 @@ from hpcps.records.results import add_results_argument
 if TYPE_CHECKING:
     from hpcps.records.collect import CollectedRun
 
+LARGE = 10**6
+"""Bytes of a table from which on it is said how to make it smaller."""
+
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
@@ -34,7 +37,7 @@ def handle(args: argparse.Namespace) -> int:
     """Collect, write the tables, and say what was found."""
     from hpcps.errors import RunError
     from hpcps.figures.publish import write_tables
-    from hpcps.records.collect import EVENTS, collect
+    from hpcps.records.collect import DRAWN, EVENTS, collect
     from hpcps.records.locate import locate
     from hpcps.records.provenance import write_provenance
 
@@ -47,7 +50,10 @@ def handle(args: argparse.Namespace) -> int:
     write_provenance(place.results, [run.run_id for run in collected.runs])
     print(report(collected.runs))
     table = place.results / "table.parquet"
-    print(f"wrote {table} ({len(collected.table)} rows, {table.stat().st_size / 1e6:.2f} MB)")
+    size = table.stat().st_size
+    print(f"wrote {table} ({len(collected.table)} rows, {size / 1e6:.2f} MB)")
+    if events is None and size > LARGE:
+        print(f"note: --events {','.join(DRAWN)} is all that figures and notebooks need, and makes a table to publish")
     print(f"wrote {place.results}/final_accuracy.md and .csv" if accuracies else "no evaluation yet")
     return 0
 

@@ -1,4 +1,4 @@
-"""`hpcps plot`: the accuracy figures of an experiment."""
+"""`hpcps plot`: the figures of an experiment."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command to the parser."""
     parser = commands.add_parser(
         "plot",
-        help="draw test accuracy by epoch, wall time and bytes",
-        description="Draw test accuracy by epoch, by wall time and by bytes communicated: a panel per attack, a line "
+        help="draw accuracy, acceptance rates, staleness",
+        description="Draw test accuracy by epoch, by wall time and by bytes communicated; the acceptance rate of rules "
+        "that score; the staleness and number of applied updates of asynchronous training: a panel per attack, a line "
         "per rule (or whatever else is swept). From results/NAME/table.parquet, which is collected first if it is "
         "not there.",
     )
@@ -28,7 +29,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def handle(args: argparse.Namespace) -> int:
     """Draw, print the table of final accuracies, and say which files there are now."""
     from hpcps.figures.final import markdown
-    from hpcps.figures.publish import write_figures, write_tables
+    from hpcps.figures.publish import baseline, write_figures, write_tables
     from hpcps.figures.sheet import sheets
     from hpcps.records.collect import collect
     from hpcps.records.locate import locate
@@ -43,8 +44,9 @@ def handle(args: argparse.Namespace) -> int:
         elif any(path.stat().st_mtime > table.stat().st_mtime for path in place.results.glob("runs/*/records/*.jsonl")):
             print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` renews it\n")
     frame = read_table(table)
-    files = write_figures(frame, args.output or table.parent / "figures")
-    print(markdown(sheets(frame)))
+    shown = sheets(frame, baseline(frame, table.parent))
+    files = write_figures(shown, args.output or table.parent / "figures")
+    print(markdown(shown))
     for file in files:
         print(f"wrote {file}")
     return 0

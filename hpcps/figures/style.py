@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib as mpl
+from matplotlib.colors import to_hex
+
 # Colours of Okabe and Ito (https://jfly.uni-koeln.de/color/), ordered so that neighbours differ in lightness too.
 _BLACK, _ORANGE, _BLUE, _VERMILION = "#000000", "#E69F00", "#0072B2", "#D55E00"
 _GREEN, _SKY, _PURPLE, _GREY = "#009E73", "#56B4E9", "#CC79A7", "#777777"
@@ -36,6 +39,8 @@ _KNOWN = {
     "naive_async": Look(_BLACK, _DOTTED, "s"),
     "fed_async": Look(_SKY, _DASHED, "v"),
     "zeno++": Look(_VERMILION, "solid", "o", 2.0),
+    "base": Look(_BLACK, _DOTTED, "s"),
+    "changed": Look(_VERMILION, "solid", "o", 2.0),
 }
 
 _OTHERS = (
@@ -49,9 +54,36 @@ _OTHERS = (
     Look(_VERMILION, _DOTTED, "o"),
 )
 
+_REFERENCES = (Look(_GREY, _DASHED, "", 1.8), Look(_GREY, _DOTTED, "", 1.8), Look(_GREY, _DASH_DOT, "", 1.8))
+_SIGNS: tuple[tuple[str, str | tuple[float, tuple[float, ...]]], ...] = (("Blues", "solid"), ("Oranges", _DASHED))
+_MARKERS = "oDsv^P"
 
-def looks(lines: Sequence[str]) -> dict[str, Look]:
-    """Give each line its look: a known rule its own, the others the next one free."""
+
+def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Look]:
+    """Give each line its look: a known rule its own, the others the next one free; references are grey.
+
+    Numbers of both signs, such as those of `zeno rho -0.1`, go from dark blue over black (zero) to dark orange.
+    """
     others = [line for line in lines if line not in _KNOWN]
-    given = {line: _OTHERS[position % len(_OTHERS)] for position, line in enumerate(others)}
-    return {line: _KNOWN.get(line) or given[line] for line in lines}
+    given = _by_sign(others) or {line: _OTHERS[place % len(_OTHERS)] for place, line in enumerate(others)}
+    grey = {line: _REFERENCES[place % len(_REFERENCES)] for place, line in enumerate(references)}
+    return {line: _KNOWN.get(line) or given[line] for line in lines} | grey
+
+
+def _by_sign(lines: Sequence[str]) -> dict[str, Look]:
+    """Colour numbers, or the same words before numbers, by sign and size; nothing if they are not of both signs."""
+    try:
+        numbers = {line: float(line.rpartition(" ")[2]) for line in lines}
+    except ValueError:
+        return {}
+    if len({line.rpartition(" ")[0] for line in lines}) > 1:
+        return {}
+    if not min(numbers.values(), default=0.0) < 0 < max(numbers.values()):
+        return {}
+    given = {line: Look(_BLACK, _DOTTED, "X", 1.8) for line in lines}
+    for sign, (colors, dashes) in zip((-1, 1), _SIGNS, strict=True):
+        ranked = sorted((line for line in lines if sign * numbers[line] > 0), key=lambda line: -abs(numbers[line]))
+        for place, line in enumerate(ranked):
+            shade = 0.95 - 0.5 * place / max(1, len(ranked) - 1)
+            given[line] = Look(to_hex(mpl.colormaps[colors](shade)), dashes, _MARKERS[place % len(_MARKERS)])
+    return given

@@ -5,26 +5,41 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from hpcps.errors import RunError
+from hpcps.records.applied import EVENT as UPDATES
+from hpcps.records.applied import count_applied
 from hpcps.records.lines import Lines, read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import Progress
 from hpcps.records.table import constant, stack, tabulate, to_frame
-from hpcps.records.variants import in_words, variants
+from hpcps.records.variants import in_words, outside, product_keys, variants
+from hpcps.rules import AnyAsyncRule, AnySyncRule
 from hpcps.spec.tree import get
 
-_TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged")
+_PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs")
+"""Counts of (update, block) pairs, in the rounds of whoever combines or judges updates."""
+
+_TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged", *(f"{name}_total" for name in _PAIRS))
 """What an evaluation's row has in addition."""
 
+EVENTS = ("start", "round", "applied", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end", UPDATES)
+"""What the lines of a record may say, and what `collect` counts itself."""
 
-EVENTS = ("start", "round", "applied", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end")
-"""What the lines of a record may say."""
+DRAWN = ("evaluation", UPDATES, "end")
+"""The events that the figures need: a table of them is small enough to publish however long the runs were."""
+
+_SCORING = {
+    rule.model_fields["kind"].default
+    for kinds in (AnySyncRule, AnyAsyncRule)
+    for rule in get_args(kinds)
+    if rule.scores
+}
 
 
 @dataclass(frozen=True)
@@ -51,9 +66,9 @@ class CollectedRun:
 class Collected:
     """The long table of an experiment, and what it was made from.
 
-    `table.attrs` has `experiment` and `swept`: the columns that the sweep varies, in the file's order. Rows are in the
-    order of the sweep's points, then role and index, then as written; so `unique()` of a swept column gives the file's
-    order.
+    `table.attrs` has `experiment`, `swept` (the columns whose product the sweep is, in the file's order) and `outside`
+    (by the label of a point that is outside of it, the columns that it sets). Rows are in the order of the sweep's
+    points, then role and index, then as written; so `unique()` of a swept column gives the file's order.
     """
 
     table: pd.DataFrame
@@ -66,9 +81,11 @@ def collect(
     """Collect `results/<experiment>/runs/*`, finished or not.
 
     Besides the records' own fields a row has what ran (`run_id`, `label`, `status`, `experiment`, `seed`, `rule`,
-    `attack`, `attack_scale`, …, the swept keys, `variant`), and, if it is an evaluation: `wall` (seconds since the
-    run's start), `bytes_sent_total` and `cpu_seconds_total` (over all roles, in the rounds before the evaluated
-    model) and `diverged` (0 or 1: whether the model had diverged by then).
+    `attack`, `attack_scale`, …, the swept keys, `variant`, `outside`: its name if it is outside the sweep's product),
+    and, if it is an evaluation: `wall` (seconds since the run's start), `bytes_sent_total`, `cpu_seconds_total` and
+    counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the rounds before the
+    evaluated model), and `diverged` (0 or 1: whether the model had diverged by then). `updates` rows count the applied
+    updates of an asynchronous run by worker and staleness.
 
     Args:
         results: the experiment's folder.
@@ -84,7 +101,7 @@ def collect(
     specs = sorted(((d, s) for d, s in specs if s), key=lambda item: (item[1].get("index", 0), item[0].path.name))
     if not specs:
         raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
-    columns, swept = _run_columns([spec for _, spec in specs], points)
+    columns, attributes = _run_columns([spec for _, spec in specs], points)
     states = Progress([directory.path for directory, _ in specs]).poll()
     tables, runs = [], []
     for (directory, _), facts, state in zip(specs, columns, states, strict=True):
@@ -92,15 +109,15 @@ def collect(
         runs.append(run)
         if table.num_rows:
             tables.append(table)
-    attributes = {"experiment": str(columns[0]["experiment"]), "swept": swept}
     return Collected(to_frame(stack(tables), attributes), tuple(runs))
 
 
 def _run_columns(
     specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
-) -> tuple[list[dict[str, object]], list[str]]:
-    """Return the columns that say what ran, for each run, and the names of the swept ones in order."""
+) -> tuple[list[dict[str, object]], dict[str, object]]:
+    """Return the columns that say what ran, for each run, and the table's attributes, which say what is swept."""
     keys = list(dict.fromkeys(key for spec in specs for key in (spec.get("swept") or {})))
+    product = product_keys(specs, points)
     shared = {
         "experiment": "name",
         "seed": "seed",
@@ -114,6 +131,7 @@ def _run_columns(
         "servers": "topology.servers",
         "validators": "topology.validators",
         "workers": "topology.workers",
+        "model": "model.name",
         "data": "data.name",
         "data_limit": "data.limit",
         "epochs": "train.epochs",
@@ -129,9 +147,20 @@ def _run_columns(
     for name, key in {**shared, **{key: key for key in keys if key not in names}}.items():
         for column, value in zip(columns, in_words(runs, key), strict=True):
             column[name] = value
-    for column, variant in zip(columns, variants(specs, points), strict=True):
+    for column, spec, variant in zip(columns, specs, variants(specs, points), strict=True):
+        column["scores"] = get(spec.get("run") or {}, ("validation", "rule", "kind")) in _SCORING
+        column["outside"] = outside(spec, product)
         column["variant"] = variant
-    return columns, [names.get(key, key) for key in keys]
+    attributes: dict[str, object] = {
+        "experiment": str(columns[0]["experiment"]),
+        "swept": [names.get(key, key) for key in keys if key in product or key == "seed"],
+        "outside": {
+            column["outside"]: [names.get(key, key) for key in spec["swept"] if key not in product]
+            for column, spec in zip(columns, specs, strict=True)
+            if column["outside"]
+        },
+    }
+    return columns, attributes
 
 
 def _run_table(
@@ -195,7 +224,7 @@ def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:
 
 
 def _with_totals(table: Any, *, asynchronous: bool) -> Any:
-    """Add to each evaluation what all roles together had spent until then.
+    """Add to each evaluation what all roles together had spent and judged until then, and count applied updates.
 
     Rounds say when that was, except in an asynchronous run, where each process counts its own: there the clocks do,
     which the processes of a run start together.
@@ -206,7 +235,8 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
     order = np.argsort(moments[worked], kind="stable")
     before = np.searchsorted(moments[worked][order], moments[evaluations], side="left")
     columns: dict[str, tuple[Any, Any]] = {"wall": (_values(table, "time")[evaluations], pa.float64())}
-    sums = (("bytes_sent_total", "bytes_sent", pa.int64()), ("cpu_seconds_total", "cpu", pa.float64()))
+    sums = [("bytes_sent_total", "bytes_sent", pa.int64()), ("cpu_seconds_total", "cpu", pa.float64())]
+    sums += [(f"{name}_total", name, pa.int64()) for name in _PAIRS if name in table.column_names]
     for name, field, kind in sums:
         spent = np.nan_to_num(_values(table, field)[worked][order])
         columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
@@ -219,7 +249,8 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
         column = np.zeros(table.num_rows)
         column[evaluations] = values
         table = table.append_column(name, pa.array(column, mask=~evaluations).cast(kind))
-    return table
+    counts = count_applied(table)
+    return stack([table, counts]) if counts.num_rows else table
 
 
 def _values(table: Any, name: str) -> Any:

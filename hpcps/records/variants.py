@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,26 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     return flat
 
 
+def product_keys(specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]] = ()) -> tuple[str, ...]:
+    """Return the keys, in order, whose product the sweep is: those that most points of the file (or runs) sweep.
+
+    A point that sets other keys instead, such as Figure 7's "validation only", is outside of it. Runs of an earlier
+    file that sweep fewer keys, or further ones, are not.
+    """
+    swept = [_swept(spec) for spec in (*points, *specs)]
+    if not swept:
+        return ()
+    main = max(Counter([_swept(spec) for spec in (points or specs)]).items(), key=lambda item: item[1])[0]
+    further = [keys for keys in swept if main and set(main) <= set(keys)]
+    return tuple(dict.fromkeys(key for keys in (main, *further) for key in keys))
+
+
+def outside(spec: Mapping[str, Any], product: Sequence[str]) -> str:
+    """Return the label of a run that is outside the product of the sweep; empty for one that is inside."""
+    inside = set(_swept(spec)) <= set(product)
+    return "" if inside else str(spec.get("label") or " ".join(_swept(spec)))
+
+
 def variants(specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]] = ()) -> list[str]:
     """Say of each run what it has that is not in its experiment file, such as `"data.limit=5000 train.epochs=4"`.
 
@@ -44,7 +65,29 @@ def variants(specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, A
         points: the same of the points of the experiment file, where there is one. A run with no such point is compared
             with the other runs instead: it shows the values that not all of them have.
     """
-    keys = tuple(dict.fromkeys(key for spec in [*points, *specs] for key in (spec.get("swept") or {})))
+    product = product_keys(specs, points)
+    texts = [""] * len(specs)
+    # What a point outside the product sets would otherwise count as swept in all of them.
+    for keys in dict.fromkeys(_keys(spec, product) for spec in specs):
+        mine = [place for place, spec in enumerate(specs) if _keys(spec, product) == keys]
+        theirs = [point for point in points if _keys(point, product) == keys]
+        for place, text in zip(mine, _variants([specs[place] for place in mine], theirs, keys), strict=True):
+            texts[place] = text
+    return texts
+
+
+def _swept(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(key for key in (spec.get("swept") or {}) if key != "seed")
+
+
+def _keys(spec: Mapping[str, Any], product: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the keys that tell a run from others like it: those of the product, or its own if it is outside."""
+    return _swept(spec) if outside(spec, product) else product
+
+
+def _variants(
+    specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]], keys: Sequence[str]
+) -> list[str]:
     known = {_place(point, keys): _settings(point, keys) for point in points}
     settings = [_settings(spec, keys) for spec in specs]
     references = [known.get(_place(spec, keys)) for spec in specs]
@@ -64,7 +107,7 @@ def _same(settings: Mapping[str, object], key: str, value: object) -> bool:
 
 def _place(spec: Mapping[str, Any], keys: Sequence[str]) -> str:
     """Return what identifies a run's point in the sweep, whatever its seed."""
-    return repr([get(spec.get("run") or {}, key.split(".")) for key in keys if key != "seed"])
+    return repr([get(spec.get("run") or {}, key.split(".")) for key in keys])
 
 
 def _settings(spec: Mapping[str, Any], swept: Sequence[str]) -> dict[str, object]:

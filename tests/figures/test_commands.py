@@ -41,19 +41,28 @@ def test_collect_writes_and_reports(hpcps, tmp_path):
     assert "(20 rows" in small
 
 
+def test_collect_says_how_a_large_table_becomes_small(hpcps, monkeypatch):
+    assert "--events" not in hpcps("collect", "demo")
+    monkeypatch.setattr(collect, "LARGE", 10_000)
+    assert "--events evaluation,updates,end" in hpcps("collect", "demo")
+    assert "--events" not in hpcps("collect", "demo", "--events", "evaluation,updates,end")
+
+
 def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
     printed = hpcps("plot", "demo")
     assert "| average |" in printed
     figures = sorted(path.name for path in (tmp_path / "results/demo_sweep/figures").iterdir())
     assert figures == [
-        f"accuracy_by_{x}.{ending}" for x in ("bytes", "epoch", "wall_time") for ending in ("pdf", "png")
+        f"{x}.{ending}"
+        for x in ("acceptance_by_epoch", "accuracy_by_bytes", "accuracy_by_epoch", "accuracy_by_wall_time")
+        for ending in ("pdf", "png")
     ]
     assert "older" not in printed
     invent(tmp_path / "results" / "demo_sweep", epochs=4, rules=("phocas",), attacks=ATTACKS[:1], first=4)
     assert "`hpcps collect demo_sweep` renews it" in hpcps("plot", "demo")
     again = hpcps("plot", "results/demo_sweep/table.parquet", "-o", "elsewhere")
     assert "wrote elsewhere/accuracy_by_epoch.png" in again
-    assert len(list((tmp_path / "elsewhere").iterdir())) == 6
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 8
 
 
 def test_status_of_all_of_one_and_of_a_run(hpcps):

@@ -1,0 +1,122 @@
+"""The page of a figure: a grid of panels under a heading that says what ran, the legend below, and its files."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from hpcps.figures.sheet import TIED, Sheet
+from hpcps.figures.style import Look
+
+RC: dict[Any, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "pdf.fonttype": 42,  # text stays text in the PDF
+}
+"""matplotlib's settings for every figure; what is drawn must be drawn under them."""
+
+WIDEST = 4
+"""Panels side by side."""
+
+_ENTRY = 0.95
+_LETTERS = 12
+_TITLE = 32
+
+
+def page(
+    sheet: Sheet, title: str, rows: int, columns: int, *, shared: Mapping[str, Any], height: float = 2.2
+) -> tuple[Figure, NDArray[Any]]:
+    """Make a figure with a grid of panels; return it and its axes, `[rows, columns]`.
+
+    Args:
+        sheet: what ran, for the heading.
+        title: what the figure shows of it.
+        rows: rows of panels.
+        columns: panels in a row.
+        shared: `sharex` and `sharey` of the panels.
+        height: inches of a row.
+    """
+    width = max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
+    heading = [f"{sheet.experiment}: {title}"]
+    for text in (sheet.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· "), sheet.remark):
+        lines = textwrap.wrap(text, int(_LETTERS * width), break_on_hyphens=False)
+        heading += [line.rstrip(f"{TIED}·") for line in lines]
+    size = (width, height * rows + 0.8 + 0.16 * len(heading))
+    figure = Figure(figsize=size, layout="constrained")
+    figure.suptitle("\n".join(heading), fontsize=9)
+    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
+
+
+def panel_grid(panels: int) -> tuple[int, int]:
+    """Return the rows and columns that so many panels fill."""
+    rows = -(-panels // WIDEST)
+    return rows, -(-panels // rows)
+
+
+def used(grid: NDArray[Any], panels: int) -> list[Axes]:
+    """Return the axes of the panels; the others are removed from the page."""
+    axes = list(grid.flat)
+    for spare in axes[panels:]:
+        spare.remove()
+    return axes[:panels]
+
+
+def panel_title(sheet: Sheet, panel: str) -> str:
+    """Return what stands above a panel, in lines that it is wide enough for."""
+    words = f"{' · '.join(sheet.panel_keys)}: {panel}" if panel and sheet.panel_keys else panel
+    return "\n".join(part for line in words.split("\n") for part in textwrap.wrap(line, _TITLE, break_long_words=False))
+
+
+def line_handles(lines: Sequence[str], styles: Mapping[str, Look]) -> list[Artist]:
+    """Return the legend's handles of some lines."""
+    return [Line2D([], [], label=line, **styles[line].options) for line in lines]
+
+
+def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
+    """Name every line once, below all panels."""
+    if handles:
+        longest = max(len(str(handle.get_label())) for handle in handles)
+        entry = max(_ENTRY, 0.65 + 0.065 * longest)
+        rows = -(-len(handles) // max(1, int(figure.get_figwidth() / entry)))
+        figure.legend(
+            handles=list(handles),
+            loc="outside lower center",
+            ncols=-(-len(handles) // rows),
+            handlelength=3.2,
+            title=title or None,
+        )
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write a figure as PNG and PDF; return the files."""
+    files = [stem.with_name(f"{stem.name}.{ending}") for ending in ("png", "pdf")]
+    for file in files:
+        # No creation date: the same table gives the same file.
+        metadata = {"CreationDate": None} if file.suffix == ".pdf" else {}
+        with mpl.rc_context(RC):
+            figure.savefig(file, dpi=180, metadata=metadata)
+    return files
+
+
+def band(axes: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
+    """Draw the range of several seeds."""
+    if np.any(low != high):
+        axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)

@@ -1,0 +1,121 @@
+"""Acceptance rates: what is counted, over whom and since when; and how they are drawn."""
+
+import json
+
+import numpy as np
+import pytest
+from invented import ATTACKS, invent, pairs
+
+from hpcps.figures import acceptance, accuracy
+from hpcps.figures.final import markdown
+from hpcps.figures.sheet import sheets
+from hpcps.records.collect import collect
+
+EPOCHS = 6
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Two validators; one rule that scores and one that does not."""
+    results = tmp_path_factory.mktemp("results") / "two"
+    invent(results, epochs=EPOCHS, workers=2, validators=2, rules=("average", "zeno"), attacks=ATTACKS[:2])
+    return collect(results).table
+
+
+def expected(accepted, among):
+    """Percent of all pairs of both validators, since the start and per epoch of two rounds."""
+    counts = np.array([[pairs(v, r)[name] for r in range(2 * EPOCHS)] for name in (accepted, among) for v in (0, 1)])
+    totals = counts.reshape(2, 2, EPOCHS, 2).sum(axis=(1, 3))
+    return 100 * totals[0].cumsum() / totals[1].cumsum(), 100 * totals[0] / totals[1]
+
+
+@pytest.mark.parametrize(("among", "accepted"), [("received", "accepted_pairs"), ("sent", "accepted_sent_pairs")])
+def test_rates_are_those_of_all_validators_since_the_start_and_per_epoch(table, among, accepted):
+    (sheet,) = sheets(table)
+    average, zeno = sheet.panels["negative 6"]
+    assert average.acceptance == {}
+    assert sheet.scored == ("zeno",)
+    start, epoch = expected(accepted, f"{among}_pairs")
+    assert len(set(epoch.round(6))) > 3
+    np.testing.assert_allclose(zeno.acceptance[among, "start"].mean, start)
+    np.testing.assert_allclose(zeno.acceptance[among, "evaluation"].mean, epoch)
+    assert f"{start[-1]:.1f}" in next(line for line in markdown([sheet]).splitlines() if line.startswith("| zeno"))
+
+
+def test_the_figure_has_a_column_per_panel_and_a_row_per_denominator(table):
+    figure = acceptance.draw(sheets(table)[0])
+    received, sent = expected("accepted_pairs", "received_pairs"), expected("accepted_sent_pairs", "sent_pairs")
+    assert len(figure.axes) == 4
+    assert [axes.get_title() for axes in figure.axes] == ["attack: none", "attack: negative 6", "", ""]
+    assert "received" in figure.axes[0].get_ylabel()
+    assert "sent" in figure.axes[2].get_ylabel()
+    for axes, (start, epoch) in zip(figure.axes, (received, received, sent, sent), strict=True):
+        thick, thin = axes.lines
+        np.testing.assert_allclose(thick.get_ydata(), start)
+        np.testing.assert_allclose(thin.get_ydata(), epoch)
+        assert thick.get_linewidth() > 2 * thin.get_linewidth()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["zeno", "since the start", "per epoch"]
+
+
+def test_seeds_have_a_mean_and_an_epoch_without_pairs_has_no_rate(tmp_path):
+    results = tmp_path / "x"
+    invent(results, epochs=EPOCHS, workers=1, rules=("zeno",), attacks=ATTACKS[:1], seeds=(1, 2))
+    for run, factor, empty in zip(sorted(results.glob("runs/*")), (0, 1), ((4, 5), (4, 5, 8, 9)), strict=True):
+        record = run / "records" / "validator-0.jsonl"
+        lines = [json.loads(line) for line in record.read_text().splitlines()]
+        for line in lines:
+            if line["event"] == "round":
+                line["accepted_pairs"] *= factor
+            if line["event"] == "round" and line["round"] in empty:
+                line |= dict.fromkeys(pairs(0, 0), 0)
+        record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    ((curve,),) = sheets(collect(results).table)[0].panels.values()
+    total, epoch = curve.acceptance["received", "start"], curve.acceptance["received", "evaluation"]
+    assert (total.low == 0).all()
+    np.testing.assert_allclose(2 * total.mean, total.high)
+    assert list(np.isnan(epoch.mean)) == [False, False, True, False, False, False]
+    assert epoch.mean[4] == epoch.high[4] == 0  # only one seed has pairs in the fifth epoch
+    assert epoch.high[3] == 2 * epoch.mean[3] > 0
+    acceptance.draw(sheets(collect(results).table)[0])
+
+
+def test_a_single_panel_of_several_scored_lines_has_the_acceptance_rate_beside_the_accuracy(tmp_path):
+    results = tmp_path / "tuned"
+    for place, rho in enumerate((-0.1, -0.01, 0.0, 0.1)):
+        invent(results, epochs=2, workers=1, rules=("zeno",), attacks=ATTACKS[1:2], first=place)
+        path = results / "runs" / f"{place:010x}" / "spec.json"
+        spec = json.loads(path.read_text())
+        spec["run"]["validation"]["rule"]["rho"] = rho
+        spec["swept"] = {"validation.rule.rho": rho}
+        path.write_text(json.dumps(spec))
+    (sheet,) = sheets(collect(results).table)
+    figure = accuracy.draw(sheet)
+    left, right = figure.axes
+    assert left.get_ylabel() == "test accuracy (%)"
+    assert "received" in right.get_ylabel()
+    assert [line.get_label() for line in right.lines] == ["-0.1", "-0.01", "0", "0.1"]
+    assert figure.legends[0].get_title().get_text() == "rho"
+    assert len(accuracy.draw(sheet, "bytes").axes) == 1
+    # Blue is negative, orange positive, the strongest darkest: the order can be seen.
+    colors = [line.get_color() for line in left.lines]
+    rgb = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in colors]
+    assert rgb[0][2] > rgb[0][0]
+    assert rgb[3][0] > rgb[3][2]
+    assert sum(rgb[0]) < sum(rgb[1])
+    assert colors[2] == "#000000"
+
+
+def test_real_records_of_one_validator_say_the_same_as_the_table(asynchronous_run):
+    evaluations = asynchronous_run[asynchronous_run["event"] == "evaluation"]
+    received = evaluations["accepted_pairs_total"] / evaluations["received_pairs_total"]
+    sent = evaluations["accepted_sent_pairs_total"] / evaluations["sent_pairs_total"]
+    np.testing.assert_allclose(received, evaluations["acceptance_rate_cumulative"])
+    np.testing.assert_allclose(sent, evaluations["acceptance_rate_sent_cumulative"])
+    (curve,) = sheets(asynchronous_run)[0].panels[""]
+    np.testing.assert_allclose(
+        curve.acceptance["received", "evaluation"].mean, 100 * evaluations["acceptance_rate_epoch"]
+    )
+    # What zeno++ turned round was sent and applied, but is not accepted.
+    turned = evaluations["turned_pairs_total"].iloc[-1]
+    assert turned > 0
+    assert evaluations["accepted_pairs_total"].iloc[-1] + turned <= evaluations["sent_pairs_total"].iloc[-1]
