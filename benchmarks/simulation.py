@@ -80,15 +80,28 @@ def measure(file: Path, points: list[Point], results: Path) -> float:
     return max(0.0, (busy() - all_before - (ours() - ours_before)) / wall)
 
 
-def least_disturbed(file: Path, points: list[Point], results: Path, attempts: int) -> tuple[float, list[Path]]:
-    """Measure until nobody disturbs, but not for ever; return what others used in the best attempt, and its runs."""
-    best = (math.inf, results)
+@dataclass(frozen=True)
+class Measurement:
+    """The runs of one topology, and how many cores other processes used meanwhile."""
+
+    others: float
+    folders: list[Path]
+
+
+def measure_all(file: Path, groups: list[list[Point]], results: Path, attempts: int) -> list[Measurement]:
+    """Measure every topology, and those that others disturbed once more after all of them, but not for ever."""
+    best: list[Measurement | None] = [None] * len(groups)
     for attempt in range(attempts):
         place = results / f"attempt-{attempt}"
-        best = min(best, (measure(file, points, place), place))
-        if best[0] <= DISTURBED:
-            break
-    return best[0], [run_folder(point, best[1]) for point in points]
+        for number, group in enumerate(groups):
+            before = best[number]
+            if before is not None and before.others <= DISTURBED:
+                continue
+            others = measure(file, group, place)
+            print(f"measured {group[0].label}; others used {others:.2f} cores", flush=True)
+            if before is None or others < before.others:
+                best[number] = Measurement(others, [run_folder(point, place) for point in group])
+    return [measurement for measurement in best if measurement is not None]
 
 
 def by_topology(points: tuple[Point, ...]) -> list[list[Point]]:
@@ -102,30 +115,26 @@ def by_topology(points: tuple[Point, ...]) -> list[list[Point]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--results", type=Path, help="keep the runs here")
-    parser.add_argument("--attempts", type=int, default=1, help="launches of a topology while others disturb it")
+    parser.add_argument("--attempts", type=int, default=3, help="launches of a topology that others disturb")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="default: benchmarks/results")
     args = parser.parse_args()
     results = args.results or Path(tempfile.mkdtemp(prefix="hpcps-simulation-"))
     file = HERE / "simulation.toml"
     groups = by_topology(load_experiment(file).points)
-    rows: list[Row] = []
-    simulation: Measured | None = None
-    for group in groups:
-        others, folders = least_disturbed(file, group, results, args.attempts)
-        times = [Records(folder).seconds_per_round for folder in folders]
-        if simulation is None:
-            if others > DISTURBED:
-                print(
-                    f"other processes use {others:.2f} cores: nothing can be fitted on a machine that busy, try later"
-                )
-                return 2
-            best = folders[times.index(statistics.median_low(times))]
-            simulation = Measured(records=str(best), speed=speed_of(best))
-        predicted = seconds_per_round(group[0].run, simulation)
-        rows.append(Row(group[0], times, predicted, others))
-        print(f"{rows[-1].name}: measured {rows[-1].middle * 1e3:.1f} ms, predicted {predicted * 1e3:.1f} ms, ", end="")
-        print(f"ratio {rows[-1].ratio:.2f}; others used {others:.2f} cores", flush=True)
-    assert simulation is not None
+    measurements = measure_all(file, groups, results, args.attempts)
+    if measurements[0].others > DISTURBED:
+        print(
+            "other processes disturbed what the model is to be fitted to: try again on a machine that does nothing else"
+        )
+        return 2
+    times = [[Records(folder).seconds_per_round for folder in found.folders] for found in measurements]
+    middle = measurements[0].folders[times[0].index(statistics.median_low(times[0]))]
+    simulation = Measured(records=str(middle), speed=speed_of(middle))
+    rows = []
+    for group, found, measured in zip(groups, measurements, times, strict=True):
+        row = Row(group[0], measured, seconds_per_round(group[0].run, simulation), found.others)
+        rows.append(row)
+        print(f"{row.name}: predicted {row.predicted * 1e3:.1f} ms, measured {row.middle * 1e3:.1f} ms", flush=True)
     args.output.mkdir(parents=True, exist_ok=True)
     (args.output / "simulation.md").write_text(report(rows, simulation), encoding="utf-8")
     draw(rows, args.output / "simulation.png")
