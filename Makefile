@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := hpcps launcher tests notebooks
+SOURCES := hpcps launcher tests notebooks benchmarks
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check unit mpi notebooks schema clean
+.PHONY: help demo test check unit mpi notebooks schema bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
+	@echo "make bench-simulation  measure the time per round of topologies here, and predict it"
 	@echo "make clean      remove the environments and caches"
 
 demo: $(VENV)/.ready
@@ -66,6 +67,9 @@ notebooks: $(VENV)/.dev
 
 schema: $(VENV)/.ready
 	$(BIN)/python -m hpcps.spec.reference docs
+
+bench-simulation: $(VENV)/.ready
+	$(BIN)/python benchmarks/simulation.py
 
 clean:
 	rm -rf .venv .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

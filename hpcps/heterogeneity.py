@@ -24,7 +24,7 @@ class ConstantDelay(Config):
     """The same delay every time."""
 
     kind: Literal["constant"] = "constant"
-    seconds: float = Field(1.0, ge=0, description="The delay, in seconds.")
+    seconds: float = Field(1.0, ge=0, description="How long, in seconds.")
 
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""
@@ -35,8 +35,8 @@ class UniformDelay(Config):
     """Uniform between two bounds."""
 
     kind: Literal["uniform"] = "uniform"
-    low: float = Field(0.0, ge=0, description="The least delay, in seconds.")
-    high: float = Field(1.0, gt=0, description="The largest delay, in seconds; at least `low`.")
+    low: float = Field(0.0, ge=0, description="At least, in seconds.")
+    high: float = Field(1.0, gt=0, description="At most, in seconds; at least `low`.")
 
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""
@@ -47,8 +47,8 @@ class LogNormalDelay(Config):
     """Lognormal: mostly short, now and then very long."""
 
     kind: Literal["lognormal"] = "lognormal"
-    median: float = Field(1.0, gt=0, description="The delay that half of all stay below, in seconds.")
-    sigma: float = Field(1.0, ge=0, description="Standard deviation of the delay's natural logarithm.")
+    median: float = Field(1.0, gt=0, description="What half of all stay below, in seconds.")
+    sigma: float = Field(1.0, ge=0, description="Standard deviation of the natural logarithm.")
 
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""

@@ -122,6 +122,8 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
                 directory.create(spec_of(point))
                 code = source_state(Path(__file__).parent)
                 facts = provenance(batch.arguments, code) | {"seed": point.run.seed, "host": socket.gethostname()}
+                if point.run.simulation.kind != "none":
+                    facts["clock"] = "virtual"
                 directory.write_provenance(facts, code.uncommitted)
                 if not run_in_process(point.run, point.run_id, directory, stopping):
                     return _suspended(stops)

@@ -163,6 +163,8 @@ def summary(facts: Mapping[str, object]) -> dict[str, object]:
     installed = facts.get("packages")
     versions = installed if isinstance(installed, Mapping) else {}
     kept = {key: facts.get(key) for key in ("started", "hpcps", "git", "python", "mpi", "machine", "gpus", "seed")}
+    if "clock" in facts:
+        kept["clock"] = facts["clock"]
     kept["mpi"] = str(kept["mpi"] or "none (one process)").splitlines()[0].strip()
     return {**kept, "packages": {name: versions[name] for name in _BROUGHT_ALONG if name in versions}}
 

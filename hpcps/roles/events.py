@@ -71,11 +71,13 @@ class Compute:
         task: `train`, `evaluate`, `combine`, `pack` or `adopt`; time is accounted to it.
         work: what to run.
         steps: how many local steps it holds, for a clock that models time.
+        elements: how many elements of models or updates it goes through, likewise.
     """
 
     task: str
     work: Callable[[], Any]
     steps: int = 0
+    elements: int = 0
 
 
 @dataclass(frozen=True)

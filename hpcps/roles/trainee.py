@@ -111,7 +111,7 @@ class Trainee(ABC):
         self._inbox.put(message, self.round)
         yield SetDeadline(self._inbox.waiting_for)
         if self._inbox.complete:
-            yield Compute("adopt", self.adopt)
+            yield Compute("adopt", self.adopt, elements=self._base.size)
 
     def state(self) -> State:
         """Return what it takes to go on from the model that comes next; subclasses add what is theirs."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 
 from hpcps.errors import HpcpsError, RunError
 from hpcps.messages import Peer
@@ -16,6 +17,8 @@ from hpcps.records.writer import RecordWriter
 from hpcps.runtime.casting import make_role
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume
+from hpcps.simulation.config import NoSimulation
+from hpcps.simulation.driver import Simulation
 from hpcps.spec.schema import Run
 from hpcps.transport.inproc import Exchange
 
@@ -41,13 +44,16 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
     peers = [Peer("worker", k) for k in range(topology.workers)]
     peers += [Peer("validator", v) for v in range(topology.validators)]
     peers += [Peer("server", s) for s in range(topology.servers)]
-    exchange, clock = Exchange(), VirtualClock()
+    simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
+    turns = VirtualClock()
+    exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), turns)
     parts = _parts(run, run_id, directory, peers)
     with ExitStack() as stack:
         nodes = []
         for peer in peers:
             part = parts.get(peer)
-            record = RecordWriter(directory.path, run_id, peer.role, peer.index, socket.gethostname(), part=part)
+            host, ticks = (simulation.host(peer), clock) if simulation else (socket.gethostname(), time.monotonic)
+            record = RecordWriter(directory.path, run_id, peer.role, peer.index, host, ticks, part=part)
             stack.enter_context(record)
             try:
                 role = make_role(run, run_id, peer)
@@ -56,11 +62,27 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
             except HpcpsError as error:
                 directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
                 raise
-            record.write("start", transport="inproc", threads=run.train.threads, device=role.device)
-            keep = run.checkpoint.keep
-            nodes.append(Node(role, exchange.endpoint(peer), record, directory, clock=clock, stop=stop, keep=keep))
+            modelled = {"clock": "virtual"} if simulation else {}
+            record.write("start", transport="inproc", threads=run.train.threads, device=role.device, **modelled)
+            nodes.append(
+                Node(
+                    role,
+                    exchange.endpoint(peer),
+                    record,
+                    directory,
+                    slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
+                    clock=clock,
+                    stopwatch=simulation.stopwatch(peer) if simulation else None,
+                    stop=stop,
+                    keep=run.checkpoint.keep,
+                )
+            )
         try:
-            take_turns(nodes, directory, clock)
+            if simulation:
+                simulation.play(nodes, partial(reporting, directory=directory))
+                check_finished(nodes)
+            else:
+                take_turns(nodes, directory, turns)
         except KeyboardInterrupt:
             for node in nodes:
                 if not node.finished:
@@ -110,17 +132,38 @@ def take_turns(nodes: Sequence[Node], directory: RunDirectory, clock: VirtualClo
     while left := [node for node in nodes if not node.finished]:
         moved = False
         for node in left:
-            try:
+            with reporting(node, directory):
                 moved |= node.step()
-            except Exception as error:
-                node.give_up("failed", error)
-                host = socket.gethostname()
-                with suppress(OSError):
-                    directory.fail(node.peer.role, node.peer.index, host, node.round, node.phase, error)
-                raise RunError(f"{node.peer} on {host} failed in round {node.round} ({node.phase}): {error}") from error
         pauses = [until for node in left if (until := node.resumes) is not None]
         if not moved and pauses:
             clock.advance(min(pauses))
         elif not moved:
-            waits = [f"{node.peer} for {', '.join(map(str, node.waiting_for))}" for node in left]
-            raise RunError(f"nobody can go on; waiting: {'; '.join(waits)}")
+            check_finished(nodes)
+
+
+@contextmanager
+def reporting(node: Node, directory: RunDirectory) -> Iterator[None]:
+    """Run a node's code; if it fails, say so in its record and in the run's folder.
+
+    Raises:
+        RunError: it failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        node.give_up("failed", error)
+        host = socket.gethostname()
+        with suppress(OSError):
+            directory.fail(node.peer.role, node.peer.index, host, node.round, node.phase, error)
+        raise RunError(f"{node.peer} on {host} failed in round {node.round} ({node.phase}): {error}") from error
+
+
+def check_finished(nodes: Sequence[Node]) -> None:
+    """Make sure that all are done, where none can go on.
+
+    Raises:
+        RunError: some wait, for one another in a circle.
+    """
+    waits = [f"{node.peer} for {', '.join(map(str, node.waiting_for))}" for node in nodes if not node.finished]
+    if waits:
+        raise RunError(f"nobody can go on; waiting: {'; '.join(waits)}")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
 
 from hpcps.errors import RunError
-from hpcps.messages import Peer
+from hpcps.messages import Malformed, Peer, Received
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import (
@@ -60,6 +60,7 @@ class Node:
         *,
         slowdown: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
+        stopwatch: Stopwatch | None = None,
         stop: Callable[[], bool] = lambda: False,
         keep: int = 2,
     ) -> None:
@@ -71,7 +72,8 @@ class Node:
             record: where its record lines go.
             directory: the run's folder.
             slowdown: how many times as long its local steps shall take as they do.
-            clock: seconds; what pauses are measured by.
+            clock: seconds; what pauses and slowed steps are measured by.
+            stopwatch: what the times in its record are measured by; by default those of this process.
             stop: says whether the run shall stop at its next checkpoint; asked of whom keeps the checkpoints.
             keep: how many checkpoints to keep.
         """
@@ -80,8 +82,9 @@ class Node:
         self._record = record
         self._directory = directory
         self._queue: deque[Event] = deque([Start()])
-        self._stopwatch = Stopwatch()
+        self._stopwatch = stopwatch or Stopwatch()
         self._reported = (transport.traffic.sent, transport.traffic.received)
+        self._counts: Counter[str] = Counter()
         self._checksums: dict[str, str] = {}
         self._slowdown = slowdown
         self._clock = clock
@@ -90,6 +93,7 @@ class Node:
         self._stop = stop if role.keeps_checkpoints else None
         self._asked = 0.0
         self._keep = keep
+        self._between = "wait"
         self.finished = self.suspended = False
         self.waiting_for: tuple[Peer, ...] = ()
         self.phase = "start"
@@ -106,21 +110,44 @@ class Node:
 
     def step(self) -> bool:
         """Handle one event, if there is one; say whether there was."""
-        self._stopwatch.enter()
+        event = self.take()
+        if event is None:
+            return False
+        for _ in self.handle(event):
+            pass
+        return True
+
+    def take(self) -> Event | None:
+        """Return what happens next to the role, if anything does now."""
+        self._stopwatch.enter(self._between)
+        self._between = "wait"
         self._ask_whether_to_stop()
         if not self._queue:
             self.phase = "exchange"
             event = self._next()
             if event is None:
                 slowed = self._later is not None and isinstance(self._later[1], Computed)
-                self.phase = "train" if slowed else "wait"
+                self.phase = self._between = "train" if slowed else "wait"
                 self._stopwatch.leave(self.phase)
-                return False
+                self._counts["polls"] += 1
+                return None
             self._queue.append(event)
-        for effect in self._role.handle(self._queue.popleft()):
-            self._execute(effect)
+        return self._queue.popleft()
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """Tell the role what happened; yield each effect, which is carried out after that, when the next is asked for.
+
+        So time that an effect is to take can pass in between; no other event is taken meanwhile.
+        """
+        self._counts["messages_received"] += isinstance(event, (Received, Malformed))
+        for effect in self._role.handle(event):
+            began = self._clock()
+            if isinstance(effect, Compute):
+                self._stopwatch.charge("exchange")
+                self.phase = effect.task
+            yield effect
+            self._execute(effect, began)
         self._stopwatch.leave("exchange")
-        return True
 
     def _ask_whether_to_stop(self) -> None:
         if self._stop is None or time.monotonic() - self._asked <= _ASK_EVERY:
@@ -172,21 +199,19 @@ class Node:
     def _waiting(self) -> dict[str, object]:
         return {"waiting_for": [str(peer) for peer in self.waiting_for]}
 
-    def _execute(self, effect: Effect) -> None:
+    def _execute(self, effect: Effect, began: float) -> None:
         match effect:
             case Send(to, message):
                 self._transport.send(to, message)
+                self._counts["messages_sent"] += 1
             case Compute(task, work):
-                self._stopwatch.charge("exchange")
-                self.phase = task
                 # numpy warns where float32 overflows; a diverging run is a legitimate result, recorded as such.
-                began = time.monotonic()
                 with np.errstate(over="ignore", invalid="ignore"):
                     result = work()
                 self._stopwatch.charge(task)
                 done = Computed(task, result)
                 if task == "train" and self._slowdown > 1.0:
-                    took = time.monotonic() - began
+                    took = self._clock() - began
                     self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
                 else:
                     self._queue.append(done)
@@ -221,6 +246,8 @@ class Node:
             sent, received = self._reported
             fields = fields | {"bytes_sent": traffic.sent - sent, "bytes_received": traffic.received - received}
             self._reported = (traffic.sent, traffic.received)
+            fields |= {name: self._counts[name] for name in ("messages_sent", "messages_received", "polls")}
+            self._counts.clear()
             self._stopwatch.charge("exchange")
             fields |= self._stopwatch.take()
         self._record.write(event, **{"round": self._role.round, **fields})

@@ -30,6 +30,7 @@ from hpcps.roles.events import Role
 from hpcps.runtime.casting import make_role
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search
+from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.spec.schema import Run
 from hpcps.transport.mpi import MpiTransport
 from hpcps.transport.patience import Patience
@@ -171,7 +172,16 @@ def _perform(role: Role, part: _Part, before: Part | None, stop: StopFile, trans
             )
             slowdown = part.run.heterogeneity.slowdown(me.role, me.index)
             keep = part.run.checkpoint.keep
-            node = Node(role, transport, record, part.directory, slowdown=slowdown, stop=stop.requested, keep=keep)
+            node = Node(
+                role,
+                transport,
+                record,
+                part.directory,
+                slowdown=slowdown,
+                stopwatch=Stopwatch(alone=True),
+                stop=stop.requested,
+                keep=keep,
+            )
             try:
                 drive(node, part.run.transport.timeout)
             except Stopped:

@@ -3,46 +3,74 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
+from collections.abc import Callable
 
 # Tasks of roles, and the column of the record that their time is added to.
 _COLUMN = {"train": "compute", "evaluate": "evaluate", "combine": "combine", "pack": "exchange", "adopt": "exchange"}
 
 
 class Stopwatch:
-    """Splits wall time into compute, evaluate, combine, exchange and wait; counts the CPU seconds of a role's turns."""
+    """Splits wall time into compute, evaluate, combine, exchange and wait, and CPU seconds by task."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu: Callable[[], float] = time.process_time,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Begin.
+
+        Args:
+            clock: seconds.
+            cpu: CPU seconds.
+            alone: whether `cpu` counts this role only, so that what it uses between two turns is its waiting.
+        """
+        self._clock = clock
+        self._cpu_clock = cpu
+        self._alone = alone
         self._spent = dict.fromkeys(("compute", "evaluate", "combine", "exchange", "wait"), 0.0)
-        self._mark = time.perf_counter()
+        self._mark = clock()
         self._cpu = 0.0
-        self._cpu_mark = time.process_time()
+        self._cpu_by_task: defaultdict[str, float] = defaultdict(float)
+        self._cpu_mark = cpu()
 
-    def enter(self) -> None:
-        """Begin a turn of the role: what passed since its last one was waiting, and other roles' CPU time."""
-        self.charge("wait")
-        self._cpu_mark = time.process_time()
+    def enter(self, task: str = "wait") -> None:
+        """Begin a turn of the role: time since its last one goes to a task; CPU time was waiting, or other roles'."""
+        now = self._cpu_clock()
+        if self._alone:
+            self._cpu_by_task["wait"] += now - self._cpu_mark
+        self._cpu_mark = now
+        self._charge_clock(task)
 
     def leave(self, task: str) -> None:
         """End the turn."""
         self.charge(task)
-        self._count_cpu()
-
-    def _count_cpu(self) -> None:
-        now = time.process_time()
-        self._cpu += now - self._cpu_mark
-        self._cpu_mark = now
 
     def charge(self, task: str) -> None:
         """Add the time since the last charge to a task (`wait` and `exchange` are their own columns)."""
-        now = time.perf_counter()
+        self._charge_clock(task)
+        now = self._cpu_clock()
+        self._cpu += now - self._cpu_mark
+        self._cpu_by_task[task] += now - self._cpu_mark
+        self._cpu_mark = now
+
+    def _charge_clock(self, task: str) -> None:
+        now = self._clock()
         self._spent[_COLUMN.get(task, task)] += now - self._mark
         self._mark = now
 
     def take(self) -> dict[str, float]:
-        """Return the seconds per column since the last take, and begin anew."""
-        self._count_cpu()
+        """Return the seconds per column since the last take, and begin anew.
+
+        `cpu` holds the CPU seconds of the role's turns; `cpu_<task>` those of a task: `train`, `evaluate`, `combine`,
+        `pack`, `adopt`, `exchange` (messages and records) and `wait` (polls, whether or not they count as turns).
+        """
         taken = {column: round(seconds, 6) for column, seconds in self._spent.items()}
         taken["cpu"] = round(self._cpu, 6)
+        taken |= {f"cpu_{task}": round(seconds, 6) for task, seconds in self._cpu_by_task.items() if seconds}
         self._cpu = 0.0
+        self._cpu_by_task.clear()
         self._spent = dict.fromkeys(self._spent, 0.0)
         return taken

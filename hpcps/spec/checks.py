@@ -9,6 +9,7 @@ from typing import get_args
 from hpcps.attacks import NoAttack, attackers
 from hpcps.heterogeneity import UniformDelay
 from hpcps.rules import AnyAsyncRule, AnySyncRule
+from hpcps.simulation.config import Modelled, NoSimulation
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
@@ -77,18 +78,55 @@ def _slow_workers_exist(run: Run) -> Iterator[Problem]:
             "acts only with both workers and a factor above 1: set the other one too, or leave both out",
             (("heterogeneity", "slow", "factor" if slow.workers else "workers"),),
         )
-    if slow.workers and run.transport.kind == "inproc":
+    if slow.workers and run.transport.kind == "inproc" and isinstance(run.simulation, NoSimulation):
         yield Problem(
             ("heterogeneity", "slow"),
-            'in one process computing takes no time that could be stretched: use transport.kind = "mpi", or a delay',
+            "in one process computing takes no time that could be stretched: add a [simulation], use transport.kind = "
+            '"mpi", or a delay',
+            (("transport", "kind"), ("simulation",)),
+        )
+
+
+def _delays_have_a_range(run: Run) -> Iterator[Problem]:
+    delays = {("heterogeneity", "delay"): run.heterogeneity.delay}
+    if isinstance(run.simulation, Modelled):
+        delays["simulation", "step"] = run.simulation.step
+    for path, delay in delays.items():
+        if isinstance(delay, UniformDelay) and delay.high < delay.low:
+            yield Problem((*path, "high"), f"{delay.high} s is below low = {delay.low} s")
+
+
+def _simulation_is_in_process(run: Run) -> Iterator[Problem]:
+    if not isinstance(run.simulation, NoSimulation) and run.transport.kind != "inproc":
+        yield Problem(
+            ("simulation",),
+            'acts only with transport.kind = "inproc", as over MPI time is real: set that, or leave it out',
             (("transport", "kind"),),
         )
 
 
-def _delay_has_a_range(run: Run) -> Iterator[Problem]:
-    delay = run.heterogeneity.delay
-    if isinstance(delay, UniformDelay) and delay.high < delay.low:
-        yield Problem(("heterogeneity", "delay", "high"), f"{delay.high} s is below low = {delay.low} s")
+def _simulated_roles_have_one_host_each(run: Run) -> Iterator[Problem]:
+    machine, path = run.simulation, ("simulation", "placement")
+    if isinstance(machine, NoSimulation) or not machine.placement:
+        return
+    if len(machine.placement) != machine.hosts:
+        yield Problem(
+            path,
+            f"lists roles for {len(machine.placement)} hosts, and simulation.hosts = {machine.hosts}: make them equal",
+            (("simulation", "hosts"),),
+        )
+    topology = run.topology
+    counts = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
+    roles = [f"{role}-{index}" for role, count in counts.items() for index in range(count)]
+    placed = [name for names in machine.placement for name in names]
+    wrong = {
+        "no host": [role for role in roles if role not in placed],
+        "several places": [role for role in dict.fromkeys(placed) if placed.count(role) > 1],
+        "a host, but no part in this run": [role for role in dict.fromkeys(placed) if role not in roles],
+    }
+    for what, names in wrong.items():
+        if names:
+            yield Problem(path, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {what}", (("topology",),))
 
 
 def _rule_needs_validator(run: Run) -> Iterator[Problem]:
@@ -259,7 +297,9 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _asynchronous_keys_act,
     _statistics_can_be_averaged,
     _slow_workers_exist,
-    _delay_has_a_range,
+    _delays_have_a_range,
+    _simulation_is_in_process,
+    _simulated_roles_have_one_host_each,
     _rule_needs_validator,
     _validators_have_workers,
     _validators_have_server_hosts,

@@ -11,6 +11,7 @@ from hpcps.config import Config
 from hpcps.heterogeneity import Heterogeneity
 from hpcps.roles.asynchronous.config import Asynchronous
 from hpcps.rules import AnyRule, Average
+from hpcps.simulation.config import AnySimulation, NoSimulation
 from hpcps.training.catalogue import DATA_SETS
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -191,6 +192,9 @@ class Run(Config):
     validation: Validation = Validation()
     attack: AnyAttack = Field(NoAttack(), description="The Byzantine attack.")
     checkpoint: Checkpoint = Checkpoint()
+    simulation: AnySimulation = Field(
+        NoSimulation(), description="The time that a run in one process takes on an imagined machine."
+    )
 
     @model_validator(mode="after")
     def _fill_in(self) -> Run:

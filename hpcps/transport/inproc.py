@@ -3,39 +3,57 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
 from hpcps.messages import Malformed, MalformedMessageError, Message, Peer, Received
 from hpcps.transport.base import Traffic
 
+Letter = tuple[Peer, bytes, bytes | None]
+Carry = Callable[[Peer, Peer, int, Callable[[], None]], None]
+
+
+def at_once(source: Peer, to: Peer, size: int, arrive: Callable[[], None]) -> None:
+    """Carry a message of so many bytes in no time."""
+    arrive()
+
 
 class Exchange:
     """The mailboxes of all roles of a run."""
 
-    def __init__(self) -> None:
-        self._boxes: dict[Peer, deque[tuple[Peer, bytes, bytes | None]]] = {}
+    def __init__(self, carry: Carry = at_once) -> None:
+        """Set up the post.
+
+        Args:
+            carry: takes sender, receiver, number of bytes, and what to call when the message is there.
+        """
+        self._boxes: dict[Peer, deque[Letter]] = {}
+        self._carry = carry
 
     def endpoint(self, owner: Peer) -> InprocTransport:
         """Return the transport of one role."""
         self._boxes[owner] = deque()
-        return InprocTransport(owner, self._boxes)
+        return InprocTransport(owner, self._boxes, self._carry)
 
 
 class InprocTransport:
     """One role's end of an `Exchange`: every message goes through its bytes, as on a wire."""
 
-    def __init__(self, owner: Peer, boxes: dict[Peer, deque[tuple[Peer, bytes, bytes | None]]]) -> None:
+    def __init__(self, owner: Peer, boxes: dict[Peer, deque[Letter]], carry: Carry) -> None:
         self._owner = owner
         self._boxes = boxes
+        self._carry = carry
         self.traffic = Traffic()
 
     def send(self, to: Peer, message: Message) -> None:
         """See `Transport.send`."""
         header = message.header()
         payload = None if message.payload is None or not message.payload.size else message.payload.tobytes()
-        self._boxes[to].append((self._owner, header, payload))
-        self.traffic.sent += len(header) + message.payload_bytes
+        size = len(header) + message.payload_bytes
+        self._carry(self._owner, to, size, partial(self._boxes[to].append, (self._owner, header, payload)))
+        self.traffic.sent += size
 
     def receive(self) -> Received | Malformed | None:
         """See `Transport.receive`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 
@@ -28,3 +29,17 @@ class Patience:
             return
         time.sleep(self._interval)
         self._interval = min(self._interval * self._growth, self._longest)
+
+    @property
+    def longest(self) -> float:
+        """The longest interval, in seconds."""
+        return self._longest
+
+    @property
+    def quick_polls(self) -> int:
+        """How many polls there are before the intervals are at their longest."""
+        return self._polls + math.ceil(math.log(self._longest / self._first, self._growth))
+
+    def interval_after(self, slept: float) -> float:
+        """Return the seconds between two polls once the polls at full speed are over since so many seconds."""
+        return min(self._longest, self._first + slept * (self._growth - 1.0))

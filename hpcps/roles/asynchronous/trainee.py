@@ -93,7 +93,7 @@ class AsyncTrainee(Trainee):
         yield SetDeadline(self._inbox.waiting_for)
         if self._inbox.complete:
             self._awaiting = False
-            yield Compute("adopt", self.adopt)
+            yield Compute("adopt", self.adopt, elements=self._base.size)
 
     def submit(self, entry: Entry, parts: list[tuple[Mask, Vector]] | None = None) -> Iterator[Effect]:
         """Send an entry to all servers; `parts` are its mask and payload for each of them."""

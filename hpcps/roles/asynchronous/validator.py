@@ -173,7 +173,8 @@ class Validator(AsyncTrainee):
         else:
             self._busy = True
             alpha = self._run.asynchronous.alpha_in(self._decay_epoch)
-            yield Compute("combine", partial(self._judge, announcement, alpha, self._reference))
+            judge = partial(self._judge, announcement, alpha, self._reference)
+            yield Compute("combine", judge, elements=self._base.size)
 
     def _handled(self) -> Iterator[Effect]:
         self._left -= 1

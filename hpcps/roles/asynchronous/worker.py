@@ -45,7 +45,7 @@ class Worker(AsyncTrainee):
 
     def finish_steps(self) -> Iterator[Effect]:
         """Make the update."""
-        yield Compute("pack", partial(self._packer.pack, self._learner, self._base))
+        yield Compute("pack", partial(self._packer.pack, self._learner, self._base), elements=self._base.size)
 
     def computed(self, event: Computed) -> Iterator[Effect]:
         """Send the update that was packed, after the delay that the experiment adds."""

@@ -37,6 +37,11 @@ class Collector:
         return not self._missing
 
     @property
+    def elements(self) -> int:
+        """The elements of the updates gathered so far."""
+        return int(self._present.sum()) * self._layout.size
+
+    @property
     def waiting_for(self) -> tuple[Peer, ...]:
         """The workers that have not."""
         return tuple(peer for peer in self._share if peer in self._missing)

@@ -230,7 +230,9 @@ class Server:
         yield SetDeadline(self._missing)
         if not self._missing:
             self._applying = True
-            yield Compute("combine", self._apply)
+            shares = len(self._combined) * self._model.size
+            elements = shares if self._collector is None else self._collector.elements
+            yield Compute("combine", self._apply, elements=elements)
 
     def _apply(self) -> Combined | None:
         """Add the round's update to the model: the mean over validators, added up in validator order."""

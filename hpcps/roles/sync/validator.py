@@ -120,7 +120,7 @@ class Validator(Trainee):
         yield SetDeadline(self._collector.waiting_for)
         if self._collector.complete:
             self._stepped = False
-            yield Compute("combine", self._combine)
+            yield Compute("combine", self._combine, elements=self._collector.elements)
 
     def _combine(self) -> Combined:
         if self._reference is not None:

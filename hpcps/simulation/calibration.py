@@ -1,0 +1,229 @@
+"""What a run's processes cost, fitted to the records of one that was played over MPI."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.errors import RunError
+from hpcps.heterogeneity import ConstantDelay
+from hpcps.messages import Peer
+from hpcps.records.lines import read_lines
+from hpcps.records.run_directory import RunDirectory
+from hpcps.simulation.config import Adopt, Apply, Combine, Costs, Messages, Pack, Waiting
+from hpcps.spec.schema import Run
+from hpcps.transport.patience import Patience
+
+Matrix = NDArray[np.float64]
+
+_WARM_UP = 3
+"""Lines of each process that are left out: first calls load and compile."""
+
+_FEWEST = 10
+"""Lines of each worker that it takes."""
+
+_OUTLIERS = 0.05
+"""The part of values left out at either end of a mean: what else the machine did."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the records say.
+
+    Attributes:
+        costs: of tasks, messages and waiting.
+        cores: of the machine.
+    """
+
+    costs: Costs
+    cores: int | None
+
+
+class Records:
+    """The lines of a finished run.
+
+    Attributes:
+        run: what ran.
+        cores: of the machine that wrote them, if known.
+        size: elements of the model.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read them.
+
+        Raises:
+            RunError: the folder holds no finished run, or its records lack what is needed.
+        """
+        directory = RunDirectory(path)
+        if not directory.done:
+            example = "results/quickstart/runs/1a2b3c4d5e"
+            raise RunError(f"{path} is no folder of a finished run: name one, such as {example}")
+        try:
+            self.run = Run.model_validate(directory.spec.get("run"))
+            self._lines = {_peer(file): read_lines(file).lines for file in directory.records}
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from error
+        machine = directory.provenance.get("machine") or {}
+        self.cores: int | None = machine.get("usable_cores")
+        self.size = sum(np.load(file).size for file in path.glob("final/*.npy"))
+        few = [str(peer) for peer in self.peers("worker") if len(self.rounds(peer)) < _FEWEST]
+        if few or not any("polls" in line for lines in self._lines.values() for line in lines):
+            what = f"too few rounds ({', '.join(few)})" if few else "no CPU seconds by task, being of an older version"
+            raise RunError(f"the records in {path} have {what}: play a run of {_FEWEST + _WARM_UP} rounds or more anew")
+
+    def peers(self, *roles: str) -> list[Peer]:
+        """Return the processes of these roles; of all without any."""
+        return [peer for peer in self._lines if not roles or peer.role in roles]
+
+    def rounds(self, peer: Peer) -> list[dict[str, Any]]:
+        """Return the lines of a process's rounds, or of a server's entries, of its last attempt, warmed up."""
+        lines = self._lines[peer]
+        starts = [number for number, line in enumerate(lines) if line["event"] == "start"]
+        return [line for line in lines[starts[-1] :] if line["event"] in ("round", "applied")][_WARM_UP:]
+
+    def evaluations(self, peer: Peer) -> list[dict[str, Any]]:
+        """Return the lines of a process's evaluations."""
+        return [line for line in self._lines[peer] if line["event"] == "evaluation"]
+
+    @property
+    def seconds_per_round(self) -> float:
+        """The mean time between two rounds of the chief."""
+        chief = Peer("validator" if self.run.topology.validators else "worker", 0)
+        times = [line["time"] for line in self.rounds(chief)]
+        return float((times[-1] - times[0]) / (len(times) - 1))
+
+    def seconds(self, task: str, *roles: str) -> list[float]:
+        """Return the CPU seconds of a task in every round of every process of these roles."""
+        return [line.get(f"cpu_{task}", 0.0) for peer in self.peers(*roles) for line in self.rounds(peer)]
+
+
+def fit(path: str | Path, run: Run | None = None) -> Measured:
+    """Fit the costs to the records of a run.
+
+    Args:
+        path: the run's folder.
+        run: the run that is to be predicted; its local steps must be of the same sort.
+
+    Raises:
+        RunError: the records cannot be used; the message says why.
+    """
+    records = Records(Path(path))
+    if records.run.transport.kind != "mpi":
+        raise RunError(f"{path} was played in one process, which shows no costs: name a run over MPI")
+    if run is not None:
+        _check_alike(records.run, run, path)
+    combiners = "validator" if records.run.topology.validators else "server"
+    costs = Costs(
+        step=ConstantDelay(seconds=_mean(list(_step_seconds(records)))),
+        evaluate=_evaluation(records),
+        pack=Pack(call=_mean(records.seconds("pack", "worker"))),
+        adopt=Adopt(call=_mean(records.seconds("adopt", "worker"))),
+        combine=_combining(records, combiners),
+        apply=Apply(call=_mean(records.seconds("combine", "server")) if records.run.topology.validators else 0.0),
+        messages=_messages(records),
+        waiting=_waiting(records),
+    )
+    return Measured(costs, records.cores)
+
+
+def _check_alike(measured: Run, run: Run, path: str | Path) -> None:
+    keys = {"model.name": ("model", "name"), "data.name": ("data", "name"), "train.batch_size": ("train", "batch_size")}
+    for key, (table, name) in keys.items():
+        there, here = getattr(getattr(measured, table), name), getattr(getattr(run, table), name)
+        if there != here:
+            raise RunError(
+                f"the records in {path} are of {key} = {there}, this run has {here}: "
+                "measure a run that differs in its topology only"
+            )
+
+
+def _step_seconds(records: Records) -> Iterator[float]:
+    """Yield the CPU seconds per local step of every worker's rounds."""
+    for peer in records.peers("worker"):
+        for before, line in pairwise(records.rounds(peer)):
+            if steps := line["step"] - before["step"]:
+                yield line.get("cpu_train", 0.0) / steps
+
+
+def _evaluation(records: Records) -> float:
+    for peer in records.peers():
+        lines = records.rounds(peer)
+        rounds = {line["round"] for line in lines}
+        # A round longer than an epoch ends several, which share one evaluation.
+        found = {(line["round"], line["step"]) for line in records.evaluations(peer)}
+        if count := sum(number in rounds for number, _ in found):
+            return float(sum(line.get("cpu_evaluate", 0.0) for line in lines) / count)
+    return 0.0
+
+
+def _combining(records: Records, role: str) -> Combine:
+    """Fit what the rule costs; rounds in which few took part tell what a further update adds."""
+    elements, seconds = [], []
+    topology = records.run.topology
+    for peer in records.peers(role):
+        size = records.size // (1 if role == "validator" else topology.servers)
+        for line in records.rounds(peer):
+            elements.append(len(line["participants"]) * size)
+            seconds.append(line.get("cpu_combine", 0.0))
+    if records.run.train.mode == "async":
+        return Combine(element=sum(seconds) / max(1, sum(elements)))
+    call, element = _least_squares(np.column_stack([np.ones(len(elements)), elements]), np.array(seconds))
+    return Combine(call=call, element=element)
+
+
+def _messages(records: Records) -> Messages:
+    """Fit what messages and record lines cost to what processes use beside their tasks."""
+    rows, seconds = [], []
+    for peer in records.peers():
+        lines = records.rounds(peer)
+        for line in lines:
+            traffic = line["bytes_sent"] + line["bytes_received"]
+            rows.append((line["messages_sent"], line["messages_received"], traffic, 1.0))
+            seconds.append(line.get("cpu_exchange", 0.0))
+    send, receive, byte, record = _least_squares(np.array(rows), np.array(seconds))
+    return Messages(send=send, receive=receive, byte=byte, record=record)
+
+
+def _waiting(records: Records) -> Waiting:
+    lines = [line for peer in records.peers() for line in records.rounds(peer)]
+    polls = sum(line["polls"] for line in lines)
+    poll = sum(line.get("cpu_wait", 0.0) for line in lines) / max(1, polls)
+    patience = Patience()
+    return Waiting(spin=poll * patience.quick_polls, poll=poll, interval=patience.longest)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Return the mean without the largest and smallest values."""
+    ordered = sorted(values)
+    cut = int(len(ordered) * _OUTLIERS)
+    kept = ordered[cut : len(ordered) - cut]
+    return sum(kept) / len(kept) if kept else 0.0
+
+
+def _least_squares(columns: Matrix, values: Matrix) -> tuple[float, ...]:
+    """Return the coefficients, none of them negative, that explain values best by columns: `[n, k]` and `[n]`.
+
+    There are few columns, so every subset of them is tried; those left out count nothing.
+    """
+    scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
+    best, least = np.zeros(columns.shape[1]), float(values @ values)
+    for count in range(1, columns.shape[1] + 1):
+        for chosen in combinations(range(columns.shape[1]), count):
+            part = columns[:, chosen] / scale[list(chosen)]
+            found = np.linalg.lstsq(part, values, rcond=None)[0]
+            error = values - part @ found
+            if (found >= 0).all() and (square := float(error @ error)) < least * (1 - 1e-9):
+                best = np.zeros(columns.shape[1])
+                best[list(chosen)], least = found / scale[list(chosen)], square
+    return tuple(float(value) for value in best)
+
+
+def _peer(file: Path) -> Peer:
+    role, _, index = file.stem.rpartition("-")
+    return Peer(role, int(index))

@@ -1,0 +1,69 @@
+"""Runs of learners without a framework, in virtual time."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.runtime.casting import make_role, make_trainee
+from hpcps.runtime.inprocess import check_finished
+from hpcps.runtime.node import Node
+from hpcps.simulation.driver import Simulation
+from hpcps.spec.schema import Run
+
+sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
+from toy_learners import Played, Quadratic, everyone
+
+from hpcps.layout import Layout
+
+ONE = Layout.of([("x", (1,))])
+
+
+def spec(simulation, *, mode="sync", rule="average", servers=1, validators=0, workers=2, epochs=2, **tables):
+    return Run.model_validate(
+        {
+            "name": "toy",
+            "topology": {"servers": servers, "validators": validators, "workers": workers},
+            "transport": {"kind": "inproc"},
+            "model": {"name": "mlp"},
+            "data": {"name": "digits"},
+            "train": {"mode": mode, "epochs": epochs},
+            "validation": {"rule": rule if isinstance(rule, dict) else {"kind": rule}},
+            "simulation": {"kind": "modelled", **simulation},
+            **tables,
+        }
+    )
+
+
+def constant(seconds):
+    return {"kind": "constant", "seconds": seconds}
+
+
+def simulate(path, run, order=lambda nodes: nodes):
+    """Play a run in virtual time; `order` may have the roles begin in another order."""
+    directory, simulation = RunDirectory(Path(path)), Simulation(run)
+    directory.create({"run_id": "toy"})
+    nodes = []
+    for peer in everyone(run):
+        learner = Quadratic(ONE, 8 - 3 * peer.index)
+        role = make_role(run, "toy", peer) if peer.role == "server" else make_trainee(run, "toy", peer, learner)
+        record = RecordWriter(directory.path, "toy", peer.role, peer.index, simulation.host(peer), simulation.clock)
+        nodes.append(
+            Node(
+                role,
+                simulation.exchange.endpoint(peer),
+                record,
+                directory,
+                slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
+                clock=simulation.clock,
+                stopwatch=simulation.stopwatch(peer),
+            )
+        )
+    simulation.play(order(nodes), lambda node: nullcontext())
+    check_finished(nodes)
+    return Played(path, run)
+
+
+def times(played, process, event="round"):
+    return [line["time"] for line in played.lines(process, event)]

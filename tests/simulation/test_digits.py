@@ -1,0 +1,138 @@
+"""Real training in virtual time: the model is what it is without, and costs are measured from a real run over MPI."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hpcps.records.run_directory import RunDirectory
+from hpcps.runtime.inprocess import run_in_process
+from hpcps.simulation.calibration import fit
+from hpcps.simulation.replay import speed_of
+from hpcps.spec.schema import Run
+
+STEPS = {"kind": "lognormal", "median": 0.01, "sigma": 1.0}
+MACHINE = {
+    "kind": "modelled",
+    "step": STEPS,
+    "evaluate": 0.05,
+    "cores": 2,
+    "hosts": 2,
+    "waiting": {"spin": 1e-3, "poll": 1e-5, "interval": 1e-3},
+    "remote": {"latency": 1e-3, "bandwidth": 1e7},
+}
+
+
+def played(folder, simulation=None, **changes):
+    tables = {
+        "name": "simulated",
+        "topology": {"servers": 2, "validators": 2, "workers": 4},
+        "transport": {"kind": "inproc"},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "limit": 200, "test_limit": 50},
+        "train": {"epochs": 2, "batch_size": 8, "local_steps": 2, "optimizer": {"lr": 0.05}},
+        "communication": {"participation": 0.7, "skip_rate": 0.3},
+        "validation": {"rule": {"kind": "zeno"}},
+        "attack": {"kind": "random", "rate": 0.3},
+    }
+    run = Run.model_validate({**tables, **changes, **({"simulation": simulation} if simulation else {})})
+    directory = RunDirectory(folder)
+    directory.create({"run_id": "run"})
+    run_in_process(run, "run", directory)
+    return directory
+
+
+def model(directory):
+    return np.concatenate([np.load(directory.path / f"final/server-{s}.npy") for s in range(2)])
+
+
+def lines(directory, process="validator-0"):
+    return [json.loads(line) for line in (directory.path / f"records/{process}.jsonl").read_text().splitlines()]
+
+
+def told(directory):
+    """What a record says of the training, without times."""
+    keys = ("event", "round", "loss", "accuracy", "participants", "accepted_pairs", "bytes_sent")
+    return [{key: line.get(key) for key in keys} for line in lines(directory) if line["event"] != "start"]
+
+
+def test_time_changes_nothing_else_of_a_synchronous_run(tmp_path):
+    plain, simulated = played(tmp_path / "plain"), played(tmp_path / "simulated", MACHINE)
+    np.testing.assert_array_equal(model(plain), model(simulated))
+    assert told(plain) == told(simulated)
+    assert (plain.done, simulated.done) == (True, True)
+    starts = [lines(directory)[0] for directory in (plain, simulated)]
+    assert [start.get("clock") for start in starts] == [None, "virtual"]
+    rounds = [line["time"] for line in lines(simulated) if line["event"] == "round"]
+    # four lognormal workers and two validators on two cores each: every round has two steps of 10 ms at the median
+    assert all(later - earlier > 5e-3 for earlier, later in pairwise(rounds))
+
+
+def test_a_failure_in_virtual_time_is_reported_like_any_other(tmp_path, monkeypatch):
+    from hpcps.errors import RunError
+    from hpcps.roles.packer import Packer
+
+    def broken(*_):
+        raise ValueError("no packing today")
+
+    monkeypatch.setattr(Packer, "pack", broken)
+    with pytest.raises(RunError, match=r"worker-\d on \S+ failed in round 0 \(pack\): no packing today"):
+        played(tmp_path, MACHINE)
+    assert {str(failure).split()[0] for failure in RunDirectory(tmp_path).failures} <= {f"worker-{k}" for k in range(4)}
+
+
+SMALL = """
+name = "small"
+[topology]
+workers = 2
+[model]
+name = "mlp"
+[data]
+name = "digits"
+test_limit = 50
+[train]
+epochs = 1
+batch_size = 16
+local_steps = 1
+"""
+
+
+def test_a_real_run_can_be_measured_and_simulated(tmp_path):
+    """From the records of a run over MPI to a simulated run of another size, as a user does it."""
+    file = tmp_path / "small.toml"
+    file.write_text(SMALL)
+    command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (folder,) = (tmp_path / "small/runs").iterdir()
+    costs = fit(folder).costs
+    assert 1e-5 < costs.step.seconds < 1.0
+    assert 1e-7 < costs.waiting.poll < 1e-2
+    assert costs.messages.send + costs.messages.receive + costs.messages.record > 0
+    printed = subprocess.run([sys.executable, "-m", "hpcps.simulation", str(folder)], capture_output=True, text=True)
+    assert printed.returncode == 0, printed.stderr
+    speed = float(next(line for line in printed.stdout.splitlines() if line.startswith("speed"))[7:])
+    stretched = tmp_path / "stretched"
+    shutil.copytree(folder, stretched)
+    for record in (stretched / "records").iterdir():
+        record.write_text(re.sub(r'"time": ([0-9.]+)', lambda m: f'"time": {3 * float(m[1])}', record.read_text()))
+    assert speed_of(stretched) == pytest.approx(speed / 3, rel=1e-2), "the same CPU seconds took three times as long"
+    table = tmp_path / "table.toml"
+    table.write_text(SMALL.replace("workers = 2", "workers = 5").replace("small", "larger") + printed.stdout)
+    for options in (
+        [str(table), "--set", "transport.kind=inproc"],
+        [str(file), "--set", "transport.kind=inproc", "--set", f'simulation={{kind="measured", records="{folder}"}}'],
+    ):
+        command = [sys.executable, "-m", "hpcps", "run", *options, "--results", str(tmp_path / "simulated")]
+        subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (larger,) = (tmp_path / "simulated/larger/runs").iterdir()
+    provenance = json.loads((larger / "provenance.json").read_text())
+    assert provenance["clock"] == "virtual"
+    times = [line["time"] for line in lines(RunDirectory(larger)) if line["event"] == "round"]
+    assert times == sorted(times)
+    # the validator's own step, beside five workers', on as many cores as there are here
+    assert times[-1] > len(times) * costs.step.seconds

@@ -1,0 +1,103 @@
+"""Whole runs in virtual time, against schedules worked out by hand."""
+
+import pytest
+from simulated import constant, simulate, spec, times
+
+SECOND = {"step": constant(1.0)}
+
+
+def test_without_costs_no_time_passes(tmp_path):
+    played = simulate(tmp_path, spec({}))
+    assert {line["time"] for lines in played.records.values() for line in lines} == {0.0}
+
+
+@pytest.mark.parametrize(("cores", "expected"), [(None, [1.0, 2.0]), (2, [1.0, 2.0]), (1, [2.0, 4.0])])
+def test_workers_share_the_cores_of_their_host(tmp_path, cores, expected):
+    played = simulate(tmp_path, spec({**SECOND, "cores": cores}))
+    assert times(played, "worker-0") == times(played, "worker-1") == times(played, "server-0") == expected
+
+
+def test_hosts_have_cores_of_their_own(tmp_path):
+    placement = [["worker-0"], ["worker-1", "server-0"]]
+    played = simulate(tmp_path, spec({**SECOND, "cores": 1, "hosts": 2, "placement": placement}))
+    assert times(played, "worker-1") == [1.0, 2.0]
+    assert {process: lines[0]["host"] for process, lines in played.records.items()} == {
+        "worker-0": "host0",
+        "worker-1": "host1",
+        "server-0": "host1",
+    }
+
+
+def test_latency_is_passed_through_on_the_way_there_and_back(tmp_path):
+    # the initial model, the model, a step, the update, the model, a step
+    played = simulate(tmp_path, spec({**SECOND, "local": {"latency": 0.125}}))
+    assert times(played, "worker-0") == [1.25, 2.5]
+    assert times(played, "server-0") == [1.375, 2.625]
+    line = played.lines("worker-0", "round")[1]
+    assert (line["compute"], line["wait"], line["cpu"], line["cpu_train"]) == (1.0, 0.25, 1.0, 1.0)
+
+
+def test_a_round_is_as_long_as_its_slowest_worker(tmp_path):
+    run = spec(SECOND, workers=3, heterogeneity={"slow": {"workers": [1], "factor": 3.0}})
+    played = simulate(tmp_path, run)
+    assert times(played, "worker-1") == times(played, "server-0") == [3.0, 6.0]
+    assert times(played, "worker-0") == [1.0, 4.0], "it waits for the model"
+    assert [line["wait"] for line in played.lines("worker-0", "round")] == [0.0, 2.0]
+    assert [line["compute"] for line in played.lines("worker-1", "round")] == [3.0, 3.0]
+
+
+def test_a_slowed_worker_is_slow_without_using_the_core(tmp_path):
+    run = spec({**SECOND, "cores": 1}, heterogeneity={"slow": {"workers": [1], "factor": 3.0}})
+    # both are through with their work after 2 s, the slow one goes on sleeping for two times as long
+    assert times(simulate(tmp_path, run), "server-0") == [6.0, 9.0 + 3.0]
+
+
+def test_every_task_takes_its_time(tmp_path):
+    costs = {
+        "step": constant(1.0),
+        "adopt": {"call": 0.25},
+        "pack": {"element": 0.5},
+        "evaluate": 0.125,
+        "combine": {"call": 2.0, "element": 0.25},
+        "apply": {"element": 4.0},
+    }
+    played = simulate(tmp_path, spec(costs, validators=1, workers=3, epochs=1))
+    assert times(played, "worker-0") == [0.25 + 1 + 0.5]
+    assert times(played, "validator-0") == [0.25 + 1 + 0.5 + 2.0 + 3 * 0.25]
+    assert times(played, "server-0") == [4.5 + 4.0]
+    assert times(played, "validator-0", "evaluation") == [8.5 + 0.25 + 0.125]
+    without = simulate(tmp_path / "without", spec(costs, workers=3, epochs=1))
+    assert times(without, "server-0") == [0.25 + 1 + 0.5 + 2.0 + 3 * 0.25], "the server combines"
+
+
+def test_messages_cost_their_sender_and_receiver(tmp_path):
+    messages = {"send": 1.0, "receive": 0.25, "record": 0.5}
+    played = simulate(tmp_path, spec({"messages": messages}, epochs=1))
+    # sent at 1, taken at 1.25, sent to worker 0 at 2.25 and to worker 1 at 3.25, each takes it, sends, writes its line
+    assert times(played, "worker-0") == [2.25 + 0.25 + 1.0 + 0.5]
+    assert times(played, "worker-1") == [3.25 + 0.25 + 1.0 + 0.5]
+    assert times(played, "server-0") == [4.5 + 0.25 + 0.5]
+
+
+def test_waiting_costs_polls_and_delays_what_comes(tmp_path):
+    waiting = {"spin": 0.5, "poll": 0.0, "interval": 0.0}
+    alone = simulate(tmp_path / "alone", spec({**SECOND, "cores": 1, "waiting": waiting}, workers=1, epochs=1))
+    # the server spins beside the worker until it has had half a second
+    assert times(alone, "worker-0") == [1.5]
+    waiting = {"spin": 0.0, "poll": 0.0, "interval": 1e-3}
+    late = simulate(tmp_path / "late", spec({**SECOND, "waiting": waiting}, workers=1, epochs=1))
+    assert 1.0 < times(late, "server-0")[0] < 1.0 + 2e-3
+
+
+def test_a_delay_passes_without_a_core(tmp_path):
+    run = spec({**SECOND, "cores": 1}, heterogeneity={"delay": constant(5.0)})
+    assert times(simulate(tmp_path, run), "server-0") == [7.0, 14.0]
+
+
+def test_the_order_in_which_roles_are_begun_changes_no_synchronous_time(tmp_path):
+    run = spec({**SECOND, "cores": 2, "local": {"latency": 0.125, "bandwidth": 1e3}}, workers=3, validators=1)
+    one = simulate(tmp_path / "one", run)
+    other = simulate(tmp_path / "other", run, order=lambda nodes: nodes[::-1])
+    assert one.records.keys() == other.records.keys()
+    for process in one.records:
+        assert times(one, process) == pytest.approx(times(other, process)), process
