@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -77,7 +78,9 @@ class ProgressDisplay:
             each = ", ".join(f"{run.label} {run.epoch:.1f}/{run.epochs}" for run in current)
             text = f"      {len(current)} at a time: {each}{rest}"
         if self._live:
-            print(f"\r\033[K{text}", end="", file=self._stream, flush=True)
+            # A line that wraps could not be drawn over.
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r\033[K{text[:width]}", end="", file=self._stream, flush=True)
             self._open_line = True
         else:
             print(text, file=self._stream, flush=True)

@@ -56,14 +56,22 @@ def handle(args: argparse.Namespace) -> int:
 
     shown = False
     for experiment in _experiments(args.what, args.results):
-        runs = _named(Progress(experiment.paths).poll(), experiment)
+        runs = Progress(experiment.paths).poll()
+        texts = _variants(runs, experiment)
+        runs = [_named(run, experiment.points.get(run.run_id)) for run in runs]
         idle = [run for run in runs if run.run_id in experiment.points and run.state == "not started"]
         note = ""
         if idle and len(idle) == len(experiment.points) < len(runs):
             # Only what --set made of the file has been run.
             runs = [run for run in runs if run not in idle]
             note = f"  the {len(idle)} points of the file as it is have not started\n"
-        print(f"{experiment.name}: {summary(runs)}\n{overview(runs)}\n{note}")
+        name = experiment.name
+        alike = {texts[run.run_id] for run in runs}
+        if len(alike) == 1:
+            name += "".join(alike)  # once is enough
+        else:
+            runs = [replace(run, label=run.label + texts[run.run_id]) for run in runs]
+        print(f"{name}: {summary(runs)}\n{overview(runs)}\n{note}")
         shown = True
     if not shown:
         print(f"no runs in {args.results}/")
@@ -108,23 +116,22 @@ def overview(runs: Sequence[RunStatus]) -> str:
     return "\n".join(table + notes)
 
 
-def _named(runs: Sequence[RunStatus], experiment: _Shown) -> list[RunStatus]:
-    """Complete runs that have not started from the file, and say of the others what --set made different in them."""
+def _named(run: RunStatus, point: Mapping[str, Any] | None) -> RunStatus:
+    """Complete a run that has not started from its point of the file."""
+    if point is None or run.label:
+        return run
+    return replace(run, label=point["label"], epochs=point["run"]["train"]["epochs"])
+
+
+def _variants(runs: Sequence[RunStatus], experiment: _Shown) -> dict[str, str]:
+    """Return, by run id, what `--set` made different from the file: ` (train.epochs=2)`, or nothing."""
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.variants import variants
 
-    specs = [RunDirectory(run.path).spec for run in runs]
-    begun = [place for place, spec in enumerate(specs) if spec]
-    texts = dict(zip(begun, variants([specs[p] for p in begun], list(experiment.points.values())), strict=True))
-    named = []
-    for place, run in enumerate(runs):
-        point = experiment.points.get(run.run_id)
-        if point and not run.label:
-            run = replace(run, label=point["label"], epochs=point["run"]["train"]["epochs"])
-        elif variant := texts.get(place):
-            run = replace(run, label=f"{run.label} ({variant})")
-        named.append(run)
-    return named
+    specs = {run.run_id: spec for run in runs if (spec := RunDirectory(run.path).spec)}
+    texts = variants(list(specs.values()), list(experiment.points.values()))
+    found = {run_id: f" ({text})" for run_id, text in zip(specs, texts, strict=True) if text}
+    return {run.run_id: found.get(run.run_id, "") for run in runs}
 
 
 def _experiments(what: str | None, results: Path) -> Iterator[_Shown]:

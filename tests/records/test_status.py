@@ -331,7 +331,10 @@ def test_a_file_that_nobody_has_run_as_it_is_does_not_fill_the_screen(results, c
     for point in load_experiment("experiments/demo.toml").points:
         shutil.rmtree(results / "demo" / "runs" / point.run_id, ignore_errors=True)
     _, text = shown(capsys, "demo")
-    assert text.startswith("demo: 2 runs: ")
+    head, _, *rows = text.splitlines()
+    assert head.startswith("demo (train.epochs=2): 2 runs: ")
+    assert [row[12:18] for row in rows[:2]] == ["seed 1", "seed 2"]
+    assert "train.epochs" not in "".join(rows)
     assert "  the 2 points of the file as it is have not started\n" in text
 
 

@@ -1,0 +1,64 @@
+"""What `hpcps run` shows while it plays."""
+
+import io
+import json
+
+import pytest
+
+from hpcps.cli.progress import ProgressDisplay
+from hpcps.records.run_directory import RunDirectory
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Two runs, a quarter of the way after ten seconds, and one that has not started."""
+    for seed in (1, 2):
+        directory = RunDirectory(tmp_path / str(seed))
+        run = {"topology": {"validators": 1}, "train": {"epochs": 4}}
+        directory.create({"run_id": str(seed), "label": f"seed {seed}", "run": run})
+        lines = [{"event": "round", "round": r, "epoch": r, "time": 10.0 * r} for r in (0, 1)]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (directory.path / "records" / "validator-0.jsonl").write_text(text)
+    return [tmp_path / name for name in "123"]
+
+
+def drawn(paths, monkeypatch, columns=200):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    stream = Terminal()
+    with ProgressDisplay(paths, stream, [4] * len(paths)) as display:
+        display.update()
+    return stream.getvalue()
+
+
+def test_several_runs_at_a_time_share_a_line_with_the_time_that_is_left(paths, monkeypatch):
+    # (30 + 30 + 4 epochs of 10 s) at two a time
+    assert "\r\033[K      2 at a time: seed 1 1.0/4, seed 2 1.0/4  about 50 s left" in drawn(paths, monkeypatch)
+
+
+def test_a_run_by_itself_is_shown_in_full(paths, monkeypatch):
+    text = drawn([paths[0]], monkeypatch)
+    assert "seed 1                    epoch   1.0/4" in text
+    assert "about 30 s left" in text
+
+
+def test_a_line_does_not_wrap(paths, monkeypatch):
+    lines = drawn(paths, monkeypatch, columns=30).split("\r\033[K")
+    assert len(lines[1]) == 29
+
+
+def test_elsewhere_than_in_a_terminal_it_is_plain(paths):
+    stream = io.StringIO()
+    with ProgressDisplay(paths, stream) as display:
+        display.update()
+        for name in "12":
+            RunDirectory(paths[0].parent / name).finish(40.0)
+        display.update()
+    assert "\033" not in stream.getvalue()
+    assert stream.getvalue().splitlines()[1:] == [
+        line for line in stream.getvalue().splitlines() if line.startswith(("[1/3] seed 1", "[2/3] seed 2"))
+    ]
