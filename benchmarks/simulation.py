@@ -7,7 +7,6 @@ the one that the model is fitted to. Writes `results/simulation.md` and `results
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import resource
 import statistics
