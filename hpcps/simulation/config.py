@@ -130,9 +130,7 @@ class Measured(Machine):
 
     kind: Literal["measured"] = "measured"
     records: str = Field(
-        ...,
-        min_length=1,
-        description="The folder of a finished run of the same model, data and batch size.",
+        "", description="The folder of a finished run of the same model, data and batch size; required."
     )
 
 

@@ -9,7 +9,7 @@ from typing import get_args
 from hpcps.attacks import NoAttack, attackers
 from hpcps.heterogeneity import UniformDelay
 from hpcps.rules import AnyAsyncRule, AnySyncRule
-from hpcps.simulation.config import Modelled, NoSimulation
+from hpcps.simulation.config import Measured, Modelled, NoSimulation
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
@@ -103,6 +103,12 @@ def _simulation_is_in_process(run: Run) -> Iterator[Problem]:
             'acts only with transport.kind = "inproc", as over MPI time is real: set that, or leave it out',
             (("transport", "kind"),),
         )
+
+
+def _measured_costs_have_records(run: Run) -> Iterator[Problem]:
+    if isinstance(run.simulation, Measured) and not run.simulation.records:
+        what = "missing: the folder of a finished run over MPI, such as results/quickstart/runs/1a2b3c4d5e"
+        yield Problem(("simulation", "records"), what, missing=True)
 
 
 def _simulated_roles_have_one_host_each(run: Run) -> Iterator[Problem]:
@@ -299,6 +305,7 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _slow_workers_exist,
     _delays_have_a_range,
     _simulation_is_in_process,
+    _measured_costs_have_records,
     _simulated_roles_have_one_host_each,
     _rule_needs_validator,
     _validators_have_workers,

@@ -94,7 +94,9 @@ def test_values_out_of_range_are_all_named():
         "simulation.placement.0.0",
         "simulation.step.kind",
     ]
-    assert any("records" in message for message in mistakes({"kind": "measured"}))
+    assert mistakes({"kind": "measured"}) == [
+        "simulation.records: missing: the folder of a finished run over MPI, such as results/quickstart/runs/1a2b3c4d5e"
+    ]
 
 
 def test_without_it_a_run_is_the_run_that_it_was():
