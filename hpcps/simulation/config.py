@@ -129,9 +129,7 @@ class Measured(Machine):
     """The costs are those of a run over MPI, fitted to its records."""
 
     kind: Literal["measured"] = "measured"
-    records: str = Field(
-        "", description="The folder of a finished run of the same model, data and batch size; required."
-    )
+    records: str = Field("", description="The folder of a finished run of the same model and batch size; required.")
 
 
 AnySimulation = Annotated[NoSimulation | Modelled | Measured, Field(discriminator="kind")]
