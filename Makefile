@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check unit mpi notebooks schema bench-simulation clean
+.PHONY: help demo test check unit soak mpi notebooks schema bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       set up $(VENV), run experiments/quickstart.toml over mpirun, print a table, draw a figure"
 	@echo "make test       every check and test, set-up included"
+	@echo "make soak       long checks: 10,000 asynchronous updates of 30 workers, ..."
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
@@ -55,8 +56,12 @@ check: $(VENV)/.dev
 	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
 
 unit: $(VENV)/.dev $(ENVIRONMENTS)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi --ignore tests/soak
 	$(BIN)/python -m pytest tests/faults
+
+# What takes too long for every change: minutes each.
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest --override-ini timeout=1800 --durations 0 tests/soak
 
 # pytest-mpi under a deadline: with mpi4py's -m, one failing rank ends all of them.
 mpi: $(VENV)/.dev

@@ -1,4 +1,4 @@
-"""One rank of a stressed run, `mpirun -n N python stress.py FOLDER S V W EPOCHS PER_REFRESH`: see test_stress.py."""
+"""One rank of a stressed run, `mpirun -n N python stress.py FOLDER S V W EPOCHS PER_REFRESH BLOCKS`."""
 
 import sys
 from contextlib import suppress
@@ -44,6 +44,7 @@ def main():
         map(int, sys.argv[2:6]),
         sys.argv[6],
     )
+    blocks = int(sys.argv[7])
     run = stressed(servers, validators, workers, epochs, per_refresh, {"kind": "lognormal", "median": 0.002})
     world, peers = MPI.COMM_WORLD, everyone(run)
     peer, directory = peers[world.Get_rank()], RunDirectory(folder)
@@ -52,7 +53,7 @@ def main():
     world.Barrier()
     transport = MpiTransport(world, {other: rank for rank, other in enumerate(peers)})
     is_server = peer.role == "server"
-    role = make_role(run, "toy", peer) if is_server else make_trainee(run, "toy", peer, learner(run, peer, MANY))
+    role = make_role(run, "toy", peer) if is_server else make_trainee(run, "toy", peer, learner(run, peer, blocks))
     with RecordWriter(folder, "toy", peer.role, peer.index, "here") as record:
         try:
             drive(Node(role, transport, record, directory), 60)
