@@ -39,7 +39,6 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
         RunError: a role failed, or all wait for one another in a circle.
         HpcpsError: nothing could be started: a data file is missing, say.
     """
-    began = time.monotonic()
     topology = run.topology
     peers = [Peer("worker", k) for k in range(topology.workers)]
     peers += [Peer("validator", v) for v in range(topology.validators)]
@@ -48,11 +47,13 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
     turns = VirtualClock()
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), turns)
     parts = _parts(run, run_id, directory, peers)
+    ticks = simulation.clock if simulation else time.monotonic
+    began = ticks()
     with ExitStack() as stack:
         nodes = []
         for peer in peers:
             part = parts.get(peer)
-            host, ticks = (simulation.host(peer), clock) if simulation else (socket.gethostname(), time.monotonic)
+            host = simulation.host(peer) if simulation else socket.gethostname()
             record = RecordWriter(directory.path, run_id, peer.role, peer.index, host, ticks, part=part)
             stack.enter_context(record)
             try:
@@ -90,7 +91,7 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
             raise
     if any(node.suspended for node in nodes):
         return False
-    directory.finish(time.monotonic() - began + max((part.elapsed for part in parts.values()), default=0.0))
+    directory.finish(ticks() - began + max((part.elapsed for part in parts.values()), default=0.0))
     return True
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcps.layout import Vector
 from hpcps.messages import Kind, Message, Peer
+from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.asynchronous.entry import Entry
 from hpcps.roles.asynchronous.judgement import Announcement, Judge, Verdict
 from hpcps.roles.asynchronous.trainee import AsyncTrainee
@@ -43,7 +44,7 @@ class Validator(AsyncTrainee):
         self._participants: list[int] = []
         self._absent: list[int] = []
         self._malformed = 0
-        self._tally, self._since_evaluation, self._since_start = Tally(), Tally(), Tally()
+        self._tally, self._acceptance = Tally(), Acceptance()
 
     @property
     def steps_before_model(self) -> int:
@@ -128,26 +129,16 @@ class Validator(AsyncTrainee):
 
     def state(self) -> State:
         """Add the counts; updates that wait here are under way, and lost."""
-        counts = {"since_evaluation": self._since_evaluation, "since_start": self._since_start}
-        return super().state().having(**{name: tally.state() for name, tally in counts.items()})
+        return super().state().having(acceptance=self._acceptance.state())
 
     def restore(self, state: State) -> None:
         """Take them back."""
         super().restore(state)
-        self._since_evaluation = Tally.restored(state.part("since_evaluation"))
-        self._since_start = Tally.restored(state.part("since_start"))
+        self._acceptance.restore(state.part("acceptance"))
 
     def evaluation_fields(self) -> dict[str, object]:
         """Acceptance since the last evaluation and since the start."""
-        fields: dict[str, object] = {
-            "acceptance_rate_epoch": self._since_evaluation.acceptance_rate,
-            "acceptance_rate_cumulative": self._since_start.acceptance_rate,
-            "acceptance_rate_sent_epoch": self._since_evaluation.acceptance_rate_sent,
-            "acceptance_rate_sent_cumulative": self._since_start.acceptance_rate_sent,
-            "rejected_blocks_cumulative": self._since_start.rejected,
-        }
-        self._since_evaluation = Tally()
-        return fields
+        return self._acceptance.fields()
 
     @property
     def _decay_epoch(self) -> int:
@@ -182,8 +173,7 @@ class Validator(AsyncTrainee):
 
     def _refresh(self) -> Iterator[Effect]:
         """Record what was handled, and ask for the model; the chief's last request ends the run."""
-        self._since_evaluation.add(self._tally)
-        self._since_start.add(self._tally)
+        self._acceptance.add(self._tally)
         yield Record("round", self.training_fields() | self._handled_fields())
         self._participants, self._absent, self._malformed, self._tally = [], [], 0, Tally()
         self.round += 1

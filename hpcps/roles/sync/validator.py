@@ -9,9 +9,9 @@ import numpy as np
 from hpcps.errors import RunError
 from hpcps.layout import Vector
 from hpcps.messages import Kind, Message, Peer
+from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.events import Compute, Computed, Effect, Record, Send, SetDeadline
 from hpcps.roles.sync.collector import Collector
-from hpcps.roles.tally import Tally
 from hpcps.roles.trainee import Trainee
 from hpcps.rules import Combined, Rule
 from hpcps.spec.schema import Run
@@ -33,7 +33,7 @@ class Validator(Trainee):
         self._reference: Vector | None = np.empty_like(self._base) if run.validation.rule.scores else None
         self._combined: Vector = self._base
         self._stepped = False
-        self._since_evaluation, self._since_start = Tally(), Tally()
+        self._acceptance = Acceptance()
 
     @property
     def steps_before_model(self) -> int:
@@ -80,8 +80,7 @@ class Validator(Trainee):
                 server,
                 Message(Kind.COMBINED, self.peer, self._run_id, self.round, server.index, self.echo, payload=payload),
             )
-        self._since_evaluation.add(self._collector.tally)
-        self._since_start.add(self._collector.tally)
+        self._acceptance.add(self._collector.tally)
         fields, rejections = self._collector.report()
         yield from rejections
         yield Record("round", self.training_fields() | fields)
@@ -90,29 +89,16 @@ class Validator(Trainee):
 
     def state(self) -> State:
         """Add the counts."""
-        return (
-            super()
-            .state()
-            .having(since_evaluation=self._since_evaluation.state(), since_start=self._since_start.state())
-        )
+        return super().state().having(acceptance=self._acceptance.state())
 
     def restore(self, state: State) -> None:
         """Take them back."""
         super().restore(state)
-        self._since_evaluation = Tally.restored(state.part("since_evaluation"))
-        self._since_start = Tally.restored(state.part("since_start"))
+        self._acceptance.restore(state.part("acceptance"))
 
     def evaluation_fields(self) -> dict[str, object]:
         """Acceptance since the last evaluation and since the start."""
-        fields: dict[str, object] = {
-            "acceptance_rate_epoch": self._since_evaluation.acceptance_rate,
-            "acceptance_rate_cumulative": self._since_start.acceptance_rate,
-            "acceptance_rate_sent_epoch": self._since_evaluation.acceptance_rate_sent,
-            "acceptance_rate_sent_cumulative": self._since_start.acceptance_rate_sent,
-            "rejected_blocks_cumulative": self._since_start.rejected,
-        }
-        self._since_evaluation = Tally()
-        return fields
+        return self._acceptance.fields()
 
     def _combine_when_ready(self) -> Iterator[Effect]:
         if not self._stepped:
