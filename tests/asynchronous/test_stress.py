@@ -79,7 +79,9 @@ def test_over_mpi_with_random_delays(tmp_path, shape):
     if launcher is None:
         pytest.skip("there is no mpirun")
     command = [launcher, "-n", str(sum(shape)), sys.executable, "-m", "mpi4py", str(HERE / "stress.py"), str(tmp_path)]
-    done = subprocess.run([*command, *map(str, shape), "150", "queued", str(MANY)], capture_output=True, text=True, timeout=250)
+    done = subprocess.run(
+        [*command, *map(str, shape), "150", "queued", str(MANY)], capture_output=True, text=True, timeout=250
+    )
     assert done.returncode == 0, done.stderr
     run = stressed(*shape, 150, "queued", DELAY)
     updates = check(Played(tmp_path, run), run, MANY)

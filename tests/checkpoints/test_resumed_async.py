@@ -71,11 +71,21 @@ def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     assert held[0].tolist() == [applied[f"worker-{k}"] for k in range(shape[2])]
 
 
-def test_stops_at_a_checkpoint_when_asked_to(counters, tmp_path):
+@pytest.mark.parametrize("moment", [3, 400, "the end"])
+def test_stops_at_a_checkpoint_when_asked_to(moment, counters, tmp_path):
     run = counting((3, 2, 5))
-    asked = iter([False] * 400 + [True] * 10_000)
-    assert not play(run, tmp_path, stop=lambda: next(asked))
-    assert {records(tmp_path, name)[-1]["reason"] for name in ("worker-3", "validator-1", "server-2")} == {"suspended"}
+    polls = 0
+
+    def stop():
+        nonlocal polls
+        polls += 1
+        # At the end, what the chief says last meets the checkpoint on its way.
+        if moment == "the end":
+            return any(line["event"] == "round" and line["round"] == 79 for line in records(tmp_path, "validator-0"))
+        return polls > moment
+
+    assert not play(run, tmp_path, stop=stop)
+    assert {records(tmp_path, name)[-1]["reason"] for name in ("worker-3", "validator-1", "server-0")} == {"suspended"}
     assert play(run, tmp_path)
 
 

@@ -86,6 +86,9 @@ class Server:
         elif message.kind is Kind.PART and self.keeps_checkpoints:
             yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
             yield from self._checkpoint_when_due(due=self._ledger.wanted and not self._ledger.suspending)
+        elif self._suspending:
+            # It comes after the checkpoint, at which everybody ends: even a STOP will come again.
+            return
         elif source in self._log.submitters:
             yield from self._take_entry(source, message, self._shard)
         else:
