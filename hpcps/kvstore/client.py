@@ -44,8 +44,12 @@ class Client:
         self._servers = settings.servers
         self.node = Node(settings, self._take)
         self.node.start()
-        if sync and self.rank == 0 and not self.node.recovered:
-            self._command(StoreCommand.SYNC)
+        try:
+            if sync and self.rank == 0 and not self.node.recovered:
+                self._command(StoreCommand.SYNC)
+        except BaseException:
+            self.node.abandon()
+            raise
 
     @property
     def rank(self) -> int:

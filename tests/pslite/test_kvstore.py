@@ -1,18 +1,25 @@
 """The key-value store of our nodes: where values live, and what becomes of them."""
 
+import os
+import re
+import subprocess
+import sys
 import threading
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
-from threads import Cluster
+from threads import Cluster, free_port
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
 from hpcps.kvstore.entry import Entry
 from hpcps.kvstore.keys import dtype_of, head_of, parts, range_start
 from hpcps.transport.pslite.meta import Meta, NodeRole
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_ranges_are_equal_parts_of_all_keys():
@@ -79,7 +86,7 @@ def test_the_sum_does_not_depend_on_who_comes_first():
             kv.barrier()
             place = order.index(kv.rank)
             if place:
-                turn[place].wait(10)
+                turn[place].wait(60)
             request = kv.start_push(0, np.array([values[kv.rank]], np.float32))
             kv.node.send(8, Meta(head=3, request=True, simple_app=True, timestamp=kv.node.timestamp()))
             if place < 2:
@@ -131,7 +138,7 @@ def test_an_update_of_ones_own_changes_the_value():
         return pulled
 
     jobs = [cluster.worker(job), cluster.worker(job)]
-    assert [each.result(30) for each in jobs] == [[8.0, 6.0, 4.0]] * 2
+    assert [each.result(100) for each in jobs] == [[8.0, 6.0, 4.0]] * 2
     assert seen == [4, 4, 4]
 
 
@@ -192,3 +199,29 @@ def test_a_client_is_a_worker_and_a_server_a_server():
         Client(cluster.settings(NodeRole.SERVER))
     with pytest.raises(LaunchError, match="this is a server; DMLC_ROLE says worker"):
         Server(cluster.settings(NodeRole.WORKER))
+
+
+def test_the_example_of_the_documentation():
+    text = (ROOT / "docs/kvstore.md").read_text()
+    script = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    variables = re.search(r"export (DMLC.*)", text)[1].replace("9090", str(free_port()))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PS_TIMEOUT": "30"}
+    environment |= dict(each.split("=") for each in variables.split())
+    processes = []
+    for role in ("scheduler", "server", "worker", "worker"):
+        command = ["-m", "hpcps.kvstore"] if role != "worker" else ["-c", script]
+        node = {**environment, "DMLC_ROLE": role}
+        processes.append(subprocess.Popen([sys.executable, *command], env=node, stdout=subprocess.PIPE, text=True))
+    printed = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert sorted(printed) == ["", "", "0 3.0\n", "1 3.0\n"]
+
+
+def test_a_wrong_environment_is_an_error_for_people():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DMLC_ROLE": "boss"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcps.kvstore"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("hpcps: the environment of a ps-lite node is wrong:")
+    assert "Traceback" not in done.stderr

@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,50 +27,61 @@ def mxnet():
     pytest.skip(missing)
 
 
-def play(mxnet, scheduler, servers, workers, **variables):
-    """Run a cluster and return what its workers printed, by rank.
+class Processes:
+    """A cluster of processes.
 
     Args:
         mxnet: the Python that has MXNet.
-        scheduler: who is the scheduler: `c` for C++, `o` for ours.
-        servers: who are the servers, a letter for each.
-        workers: who are the workers.
+        servers: how many servers there are.
+        workers: how many workers there are.
         variables: for the environment of all.
     """
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "DMLC_NUM_SERVER": str(len(servers)),
-        "DMLC_NUM_WORKER": str(len(workers)),
-        "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(free_port()),
-        "DMLC_NODE_HOST": "127.0.0.1",
-        "PS_TIMEOUT": "60",
-        **variables,
-    }
-    pythons = {"c": mxnet, "o": sys.executable}
-    node = {"c": ["-c", "import mxnet"], "o": ["-m", "hpcps.kvstore"]}
-    work = {"c": [str(FOLDER / "mxnet_worker.py"), str(SIZE)], "o": [str(FOLDER / "our_worker.py"), str(SIZE)]}
-    cast = [(scheduler, "scheduler", node), *((kind, "server", node) for kind in servers)]
-    cast += [(kind, "worker", work) for kind in workers]
-    processes = []
-    try:
-        for kind, role, script in cast:
-            variables = {**environment, "DMLC_ROLE": role}
-            command = [pythons[kind], *script[kind]]
-            processes.append(
-                subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-            )
-        outputs = [process.communicate(timeout=120) for process in processes]
-    finally:
-        for process in processes:
+
+    def __init__(self, mxnet, servers, workers, **variables):
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "DMLC_NUM_SERVER": str(servers),
+            "DMLC_NUM_WORKER": str(workers),
+            "DMLC_PS_ROOT_URI": "127.0.0.1",
+            "DMLC_PS_ROOT_PORT": str(free_port()),
+            "DMLC_NODE_HOST": "127.0.0.1",
+            "PS_TIMEOUT": "60",
+            **variables,
+        }
+        self._pythons = {"c": mxnet, "o": sys.executable}
+        self._processes = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for _, process in self._processes:
             process.kill()
-            process.wait()
-    failed = [(cast[at][:2], outputs[at]) for at, process in enumerate(processes) if process.returncode]
-    assert not failed, failed
-    reports = [json.loads(line) for out, _ in outputs for line in out.splitlines() if line.startswith("{")]
-    return sorted(reports, key=lambda report: report["rank"])
+            process.communicate()
+
+    def start(self, kind, role, script):
+        """Start a node: `c` for a C++ one, `o` for one of ours."""
+        variables = {**self._environment, "DMLC_ROLE": role}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        process = subprocess.Popen([self._pythons[kind], *script], env=variables, **pipes)
+        self._processes.append(((kind, role), process))
+        return process
+
+    def serve(self, kind, role):
+        """Start a scheduler or server."""
+        return self.start(kind, role, {"c": ["-c", "import mxnet"], "o": ["-m", "hpcps.kvstore"]}[kind])
+
+    def reports(self):
+        """Wait for all, and return what the workers printed, by rank."""
+        outputs = [process.communicate(timeout=120) for _, process in self._processes]
+        failed = [
+            (who, out) for (who, process), out in zip(self._processes, outputs, strict=True) if process.returncode
+        ]
+        assert not failed, failed
+        found = [json.loads(line) for out, _ in outputs for line in out.splitlines() if line.startswith("{")]
+        return sorted(found, key=lambda report: report["rank"])
 
 
 @pytest.mark.parametrize(
@@ -86,10 +99,38 @@ def play(mxnet, scheduler, servers, workers, **variables):
     ],
 )
 def test_ours_and_cpp_nodes_work_together(mxnet, scheduler, servers, workers, variables):
-    reports = play(mxnet, scheduler, servers, workers, **variables)
     count = len(workers)
+    with Processes(mxnet, len(servers), count, **variables) as cluster:
+        for kind, role in [(scheduler, "scheduler"), *((kind, "server") for kind in servers)]:
+            cluster.serve(kind, role)
+        for kind in workers:
+            name = {"c": "mxnet_worker.py", "o": "our_worker.py"}[kind]
+            cluster.start(kind, "worker", [str(FOLDER / name), str(SIZE)])
+        reports = cluster.reports()
     total = count * (count + 1) / 2
     assert reports == [
         {"rank": rank, "workers": count, "first": [[2.0] * 4] * 3, "sum": [[total] * 4] * 3, "wrong": 0}
         for rank in range(count)
+    ]
+
+
+@pytest.mark.parametrize("scheduler", ["c", "o"])
+def test_a_worker_that_was_killed_is_replaced_among_cpp_nodes(mxnet, scheduler):
+    beating = {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "2"}
+    with Processes(mxnet, 1, 2, **beating) as cluster:
+        cluster.serve(scheduler, "scheduler")
+        cluster.serve("c", "server")
+        mortal = [str(FOLDER / "mortal_worker.py")]
+        with Processes(mxnet, 1, 2) as doomed:
+            doomed._environment = cluster._environment
+            dying = doomed.start("o", "worker", [*mortal, "dies"])
+            cluster.start("o", "worker", [*mortal, "stays"])
+            assert dying.wait(60) == -signal.SIGKILL
+            rank = json.loads(dying.communicate()[0])["rank"]
+        if scheduler == "c":
+            time.sleep(3.5)  # it turns away who comes before the other counts as dead
+        cluster.start("o", "worker", [*mortal, "returns"])
+        reports = cluster.reports()
+    assert reports == [
+        {"rank": each, "recovered": each == rank, "before": [7.0] * 4, "after": [4.0] * 4} for each in range(2)
     ]

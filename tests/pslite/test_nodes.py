@@ -19,14 +19,15 @@ from hpcps.transport.pslite.meta import EVERYONE, WORKERS, Command, Control, Met
 from hpcps.transport.pslite.node import Node
 
 LOSSY = {"resend": True, "resend_timeout": 0.03, "resend_limit": 100}
-BEATING = {"heartbeat_interval": 0.1, "heartbeat_timeout": 0.6}
+# A machine that does other things too must not make a node look dead.
+BEATING = {"heartbeat_interval": 0.2, "heartbeat_timeout": 2.0}
 
 
 def vector(value, size=1000):
     return np.full(size, value, np.float32)
 
 
-def wait_until(condition, seconds=15.0):
+def wait_until(condition, seconds=40.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
@@ -130,8 +131,8 @@ def test_a_worker_that_died_and_came_back_takes_its_id_and_goes_on():
 
     def stays(kv):
         kv.init(0, vector(7))
-        met.wait(20)
-        back.wait(20)
+        met.wait(60)
+        back.wait(60)
         kv.push(0, vector(1))
         return float(kv.pull(0, vector(0))[0])
 
@@ -152,12 +153,12 @@ def test_a_worker_that_died_and_came_back_takes_its_id_and_goes_on():
         return kv.node.recovered, kv.rank, before, float(kv.pull(0, vector(0))[0])
 
     stayed = cluster.worker(stays)
-    cluster.pool.submit(dies).result(20)
+    cluster.pool.submit(dies).result(100)
     met.set()
     returned = cluster.worker(returns)
-    assert returned.result(30) == (True, clients[0], 7.0, 3.0)
-    assert stayed.result(30) == 3.0
-    assert (ended.result(20), served.result(20)) == (None, None)
+    assert returned.result(100) == (True, clients[0], 7.0, 3.0)
+    assert stayed.result(100) == 3.0
+    assert (ended.result(100), served.result(100)) == (None, None)
     assert scheduler.strays.counts == {}
 
 
@@ -175,16 +176,16 @@ def test_a_server_that_died_and_came_back_takes_its_id(caplog):
         wait_until(lambda: [node.id for node in scheduler.dead()] == [lost])
         third, served_again = cluster.server()
         wait_until(lambda: kv.node.nodes[lost].is_recovery)
-        assert third.node.id == lost
+        wait_until(lambda: third.node.id == lost)
         with pytest.raises(RunError, match="no such key"):
             kv.pull(key, vector(0))
         kv.push(key, vector(9))  # the first push of a key, as in init
         return served_again, float(kv.pull(key, vector(0))[0])
 
-    served_again, value = cluster.worker(job).result(40)
+    served_again, value = cluster.worker(job).result(100)
     assert value == 9.0
-    assert [each.result(20) for each in (ended, served, served_again)] == [None] * 3
-    assert "has not been heard of for 0.6 s: it is dead" in caplog.text
+    assert [each.result(100) for each in (ended, served, served_again)] == [None] * 3
+    assert "has not been heard of for 2 s: it is dead" in caplog.text
 
 
 def test_a_dead_scheduler_is_told_of(caplog):
@@ -198,7 +199,7 @@ def test_a_dead_scheduler_is_told_of(caplog):
         client.barrier()
     client.node.abandon()
     with pytest.raises(RunError, match=r"the scheduler at .* is dead"):
-        served.result(20)
+        served.result(100)
     ended.cancel()
 
 
@@ -207,9 +208,9 @@ def test_who_does_not_come_is_named():
     _, ended = cluster.scheduler()
     worker = cluster.worker(lambda kv: None)
     with pytest.raises(LaunchError, match="not registered are 1 of 1 servers and 1 of 2 workers"):
-        ended.result(20)
+        ended.result(100)
     with pytest.raises(LaunchError, match="has sent no list of nodes; it does when 1 servers and 2 workers"):
-        worker.result(20)
+        worker.result(100)
 
 
 def test_a_port_that_is_taken_is_named():
@@ -217,7 +218,7 @@ def test_a_port_that_is_taken_is_named():
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.bind(f"tcp://127.0.0.1:{cluster.common['root_port']}")
         with pytest.raises(LaunchError, match=r"cannot listen at 127.0.0.1:.*in use"):
-            cluster.scheduler()[1].result(10)
+            cluster.scheduler()[1].result(100)
 
 
 def test_strangers_change_nothing(caplog):
@@ -254,9 +255,9 @@ def test_strangers_change_nothing(caplog):
         kv.push(0, vector(kv.rank + 1))
         return float(kv.pull(0, vector(0))[0]), kv.node.strays.counts
 
-    results = [each.result(30) for each in [cluster.worker(job), cluster.worker(job)]]
+    results = [each.result(100) for each in [cluster.worker(job), cluster.worker(job)]]
     assert [value for value, _ in results] == [3.0, 3.0]
-    assert (ended.result(20), served.result(20)) == (None, None)
+    assert (ended.result(100), served.result(100)) == (None, None)
     for counts in (scheduler.strays.counts, server.node.strays.counts, *(counts for _, counts in results)):
         assert counts["malformed"] > 100, counts
         assert counts["foreign"] > 50, counts
@@ -273,7 +274,7 @@ def test_an_error_in_the_application_ends_the_node_with_its_cause(caplog):
     meta = Meta(head=0, body=b"cos\nsystem\n", request=True, simple_app=True, app=0, customer=0, timestamp=99)
     client.node.send(8, meta)
     with pytest.raises(RunError, match="optimizer: it is pickled, and nothing is unpickled here"):
-        served.result(20)
+        served.result(100)
     client.node.abandon()
 
 
@@ -294,7 +295,7 @@ def test_a_mesh_node_also_reaches_its_own_kind():
         other = 20 - node.id  # 9 and 11
         node.send(other, Meta(head=1, body=b"%d" % node.id, timestamp=node.timestamp()))
         node.barrier(WORKERS)
-        assert arrived.wait(10)
+        assert arrived.wait(60)
         with pytest.raises(RunError, match="no connection to node 99"):
             node.send(99, Meta(head=1, timestamp=0))
         node.stop()
@@ -302,7 +303,7 @@ def test_a_mesh_node_also_reaches_its_own_kind():
     server = Server(cluster.settings(NodeRole.SERVER))
     serving = cluster.pool.submit(lambda: (server.node.start(), server.node.stop(), server.node.id)[2])
     for worker in [cluster.pool.submit(work), cluster.pool.submit(work)]:
-        worker.result(20)
+        worker.result(100)
     assert came == {9: b"9", 11: b"11"}
-    assert serving.result(20) == 8
+    assert serving.result(100) == 8
     assert EVERYONE == 7

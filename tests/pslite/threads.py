@@ -19,7 +19,7 @@ class Cluster:
     """Settings for all nodes, and threads to run them in."""
 
     def __init__(self, servers=1, workers=1, **options):
-        options = {"timeout": 20.0, **options}
+        options = {"timeout": 60.0, **options}
         self.common = {"servers": servers, "workers": workers, "root_host": "127.0.0.1", "root_port": free_port()}
         self.common |= options
         self.pool = ThreadPoolExecutor(64)
@@ -57,8 +57,8 @@ class Cluster:
         scheduler, ended = self.scheduler()
         servers = [self.server() for _ in range(self.common["servers"])]
         jobs = [self.worker(lambda kv: (kv.rank, job(kv)), **dict(changes)) for _ in range(self.common["workers"])]
-        results = [each.result(60) for each in jobs]
+        results = [each.result(100) for each in jobs]
         for each in [ended, *(done for _, done in servers)]:
-            each.result(60)
+            each.result(100)
         self.nodes = [scheduler, *(server.node for server, _ in servers)]
         return [result for _, result in sorted(results)]

@@ -18,7 +18,8 @@ import zmq
 from hpcps.errors import LaunchError, RunError
 from hpcps.transport.pslite.address import ALL, own_address, resolve
 from hpcps.transport.pslite.courier import Courier, Receipt
-from hpcps.transport.pslite.encoding import MalformedFrameError, decode
+from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode
+from hpcps.transport.pslite.membership import objection
 from hpcps.transport.pslite.meta import (
     EMPTY,
     EVERYONE,
@@ -38,11 +39,12 @@ from hpcps.transport.pslite.strays import Strays
 _log = logging.getLogger(__name__)
 
 _LINGER = 2.0
+_INTRODUCTION = 0.3
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message of an application that came; its data are the frames after the first, read-only."""
+    """A message of an application that came; its data are the frames after the first, for the receiver to keep."""
 
     sender: int
     meta: Meta
@@ -123,7 +125,11 @@ class Node:
                 self._thread.start()
                 self._send_control(SCHEDULER_ID, Control(Command.ADD_NODE, (self.me,)))
             self._wait(self._ready, self._registration)
-            if not self.recovered:
+            if self.recovered:
+                # A C++ scheduler may tell the others later than this node, nothing says when they know, and what they
+                # answer until then goes to the dead node. C++ nodes, which poll, wait up to 0.1 s here too.
+                self._leaving.wait(_INTRODUCTION)
+            else:
                 self.barrier(EVERYONE)
         except BaseException:
             self.abandon()
@@ -255,8 +261,8 @@ class Node:
 
     def _take(self, sender: int | None, frames: list[zmq.Frame]) -> None:
         try:
-            if not frames:
-                raise MalformedFrameError("it has no frames")
+            if not frames or len(frames[0]) > MOST_BYTES:
+                raise MalformedFrameError("it has no frame of a size that says what it is")
             meta = decode(frames[0].bytes)
         except MalformedFrameError as error:
             self.strays.drop("malformed", str(error))
@@ -305,29 +311,13 @@ class Node:
                 if refusal := self._scheduling.register(node):
                     self.strays.drop("unexpected", refusal)
             return
+        assert self.me is not None
         reason = None if sender == SCHEDULER_ID else "a list of nodes that is not from the scheduler"
-        if reason := reason or self._objection(control.nodes):
+        if reason := reason or objection(control.nodes, self.me, self.settings, first=not self._ready.is_set()):
             self.strays.drop("unexpected", reason)
             return
         self._heard = time.monotonic()
         self.enter(control.nodes)
-
-    def _objection(self, nodes: Sequence[NodeInfo]) -> str | None:
-        """Say what is wrong with a list of nodes that is said to be from the scheduler."""
-        settings = self.settings
-        everyone = set(members(EVERYONE, settings.servers, settings.workers))
-        ids = [node.id for node in nodes]
-        if len(set(ids)) != len(ids) or not everyone.issuperset(ids):
-            return f"a list of nodes with the ids {ids[:20]}"
-        if any(node.role != _role_of(node.id) for node in nodes):
-            return "a list of nodes whose ids are not of their roles"
-        if self._ready.is_set():
-            return None if all(node.is_recovery for node in nodes) else "a second list of nodes"
-        assert self.me is not None
-        if set(ids) != everyone:
-            return f"a list of {len(ids)} nodes where there are {len(everyone)}"
-        own = sum(node.address == self.me.address and node.role == self.me.role for node in nodes)
-        return None if own == 1 else f"a list of nodes with this one {own} times"
 
     def _tend(self) -> None:
         """Do what is due: send a heartbeat, send messages again."""
@@ -388,9 +378,3 @@ class Node:
         while time.monotonic() < deadline and self.courier.outstanding():
             self._leaving.wait(patience / 8)
         self._leaving.wait(2 * patience)
-
-
-def _role_of(id_: int) -> NodeRole:
-    if id_ == SCHEDULER_ID:
-        return NodeRole.SCHEDULER
-    return NodeRole.WORKER if id_ % 2 else NodeRole.SERVER

@@ -25,6 +25,8 @@ class Sockets:
         self._incoming = self._context.socket(zmq.ROUTER)
         # A node that died and came back takes over the name of its old connection, even if that still looks alive.
         self._incoming.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        # A length is a signed number of 32 bits: nobody means a larger frame.
+        self._incoming.setsockopt(zmq.MAXMSGSIZE, 1 << 31)
         self._outgoing: dict[int, tuple[zmq.Socket[bytes], Lock]] = {}
         self._bell = self._context.socket(zmq.PAIR)
         self._bell.bind(_WAKE)
@@ -60,12 +62,6 @@ class Sockets:
         if old is not None:
             with old[1]:
                 old[0].close(linger=0)
-
-    def disconnect(self, to: int) -> None:
-        """Close the socket towards a node."""
-        socket, lock = self._outgoing.pop(to)
-        with lock:
-            socket.close(linger=0)
 
     def reaches(self, to: int) -> bool:
         """Whether there is a socket towards a node."""
