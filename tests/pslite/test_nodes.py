@@ -14,8 +14,8 @@ from threads import Cluster
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
-from hpcps.transport.pslite.encoding import encode
-from hpcps.transport.pslite.meta import EVERYONE, WORKERS, Command, Control, Meta, NodeRole
+from hpcps.transport.pslite.encoding import decode, encode
+from hpcps.transport.pslite.meta import EVERYONE, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.node import Node
 
 LOSSY = {"resend": True, "resend_timeout": 0.03, "resend_limit": 100}
@@ -307,3 +307,37 @@ def test_a_mesh_node_also_reaches_its_own_kind():
     assert came == {9: b"9", 11: b"11"}
     assert serving.result(100) == 8
     assert EVERYONE == 7
+
+
+def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
+    cluster = Cluster(1, 1)
+    delivered = []
+    node = Node(cluster.settings(NodeRole.WORKER), delivered.append)
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as scheduler:
+        scheduler.setsockopt(zmq.LINGER, 0)
+        scheduler.bind(f"tcp://127.0.0.1:{cluster.common['root_port']}")
+        started = cluster.pool.submit(node.start)
+        [worker] = decode(scheduler.recv_multipart()[1]).control.nodes
+        speakers = {name: context.socket(zmq.DEALER) for name in (b"ps1", b"ps8", b"ps77")}
+        for name, socket in speakers.items():
+            socket.setsockopt(zmq.IDENTITY, name)
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.connect(f"tcp://127.0.0.1:{worker.port}")
+        for name in (b"ps8", b"ps77"):
+            speakers[name].send(encode(Meta(head=0, body=name, timestamp=0)))
+        wait_until(lambda: len(node._early) == 2)
+        host, port = "127.0.0.1", cluster.common["root_port"]
+        everyone = (
+            NodeInfo(NodeRole.WORKER, host, worker.port, 9),
+            NodeInfo(NodeRole.SERVER, host, port, 8),
+            NodeInfo(NodeRole.SCHEDULER, host, port, 1),
+        )
+        speakers[b"ps1"].send(encode(Meta(control=Control(Command.ADD_NODE, everyone), timestamp=0)))
+        speakers[b"ps1"].send(encode(Meta(control=Control(Command.BARRIER), app=0, customer=0, timestamp=1)))
+        wait_until(lambda: delivered)
+        node.abandon()
+        for socket in speakers.values():
+            socket.close()
+    started.exception(100)
+    assert [each.meta.body for each in delivered] == [b"ps8"]
+    assert node.strays.counts == {"foreign": 1}

@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 _LINGER = 2.0
 _INTRODUCTION = 0.3
+_EARLY = 1024
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Node:
         self._timestamp = 0
         self._ready, self._passed, self._leaving = Event(), Event(), Event()
         self._posted: deque[Callable[[], None]] = deque()
+        self._early: deque[tuple[int, list[zmq.Frame]]] = deque(maxlen=_EARLY)
         self._failure: BaseException | None = None
         self._heard = time.monotonic()
         self._next_beat = self._heard
@@ -270,6 +272,9 @@ class Node:
         control = meta.control
         if control is not None and control.command == Command.ADD_NODE:
             self._take_nodes(sender, control)
+        elif sender is not None and not self._ready.is_set() and self._scheduling is None:
+            # Who knows this node already, from the scheduler, may speak before the scheduler's word is here.
+            self._early.append((sender, frames))
         elif sender is None or sender not in self.nodes:
             self.strays.drop("foreign", f"its sender is {'nobody' if sender is None else f'node {sender}'}")
         elif random.randrange(100) >= self.settings.drop_rate:
@@ -318,6 +323,8 @@ class Node:
             return
         self._heard = time.monotonic()
         self.enter(control.nodes)
+        while self._early:
+            self._take(*self._early.popleft())
 
     def _tend(self) -> None:
         """Do what is due: send a heartbeat, send messages again."""
@@ -348,6 +355,8 @@ class Node:
     def _wait(self, event: Event, missing: Callable[[], str], patient: bool = False) -> None:
         deadline = math.inf if patient else time.monotonic() + self.settings.timeout
         while not event.wait(min(1.0, max(deadline - time.monotonic(), 0.0))):
+            if self._leaving.is_set():
+                raise RunError(f"{self.me} has left while it waited: {missing()}")
             if dead := self.dead() if self._scheduling is None and self.nodes else []:
                 raise RunError(f"{self.me} waits, and has not heard of the {dead[0]}: {missing()}")
             if time.monotonic() >= deadline:

@@ -70,12 +70,14 @@ class Scheduling:
 
     def tend(self) -> None:
         """Report deaths; let those that wait take the places of the dead."""
+        if self.registry.complete:
+            self._recover()
+
+    def _report(self) -> None:
         for id_ in sorted(self.dead() - self._reported):
             self._reported.add(id_)
             silent = self._settings.heartbeat_timeout
             _log.error("the %s has not been heard of for %g s: it is dead", self._desk.nodes[id_], silent)
-        if self.registry.complete:
-            self._recover()
 
     def arrive(self, sender: int, group: int, customer: int) -> None:
         """A node waits at a barrier; when all do, tell them so."""
@@ -96,6 +98,7 @@ class Scheduling:
         return [id_ for id_ in members(group, self._settings.servers, self._settings.workers) if id_ not in arrived]
 
     def _recover(self) -> None:
+        self._report()
         dead = self.dead()
         recovered = self.registry.recover(dead)
         if not recovered:
