@@ -2,6 +2,7 @@
 
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 from hpcps.kvstore import Client, Server
 from hpcps.transport.pslite.meta import NodeRole
@@ -18,11 +19,20 @@ def free_port():
 class Cluster:
     """Settings for all nodes, and threads to run them in."""
 
+    all: ClassVar[list] = []
+
     def __init__(self, servers=1, workers=1, **options):
         options = {"timeout": 60.0, **options}
         self.common = {"servers": servers, "workers": workers, "root_host": "127.0.0.1", "root_port": free_port()}
         self.common |= options
         self.pool = ThreadPoolExecutor(64)
+        self.started = []
+        Cluster.all.append(self)
+
+    def end(self):
+        """Have the scheduler and servers that still wait for somebody leave."""
+        for node in self.started:
+            node.abandon()
 
     def settings(self, role, **changes):
         return Settings(role=role, **{**self.common, **changes})
@@ -30,6 +40,7 @@ class Cluster:
     def scheduler(self, **changes):
         strays = []
         node = Node(self.settings(NodeRole.SCHEDULER, **changes), strays.append)
+        self.started.append(node)
 
         def run():
             node.start()
@@ -39,6 +50,7 @@ class Cluster:
 
     def server(self, update=None, **changes):
         server = Server(self.settings(NodeRole.SERVER, **changes), update)
+        self.started.append(server.node)
         return server, self.pool.submit(server.run)
 
     def worker(self, job, **changes):
