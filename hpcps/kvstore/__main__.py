@@ -1,0 +1,34 @@
+"""`DMLC_ROLE=scheduler python -m hpcps.kvstore` (or `server`): a scheduler or server of the key-value store."""
+
+import logging
+import os
+import sys
+
+from hpcps.errors import HpcpsError
+from hpcps.kvstore.memory import keep_freed_memory
+from hpcps.kvstore.server import Server
+from hpcps.transport.pslite.meta import NodeRole
+from hpcps.transport.pslite.node import Node
+from hpcps.transport.pslite.settings import Settings
+
+
+def main() -> int:
+    """Be the node that the environment says, until the workers leave; return the exit status."""
+    logging.basicConfig(format="hpcps: %(message)s", level=logging.WARNING)
+    try:
+        settings = Settings.from_environment(os.environ)
+        keep_freed_memory()
+        if settings.role == NodeRole.SCHEDULER:
+            node = Node(settings, lambda delivery: node.strays.drop("unexpected", "data at a scheduler"))
+            node.start()
+            node.stop(patient=True)
+        else:
+            Server(settings).run()
+    except HpcpsError as error:
+        print(f"hpcps: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

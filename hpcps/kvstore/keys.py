@@ -1,0 +1,70 @@
+"""Where the value of a key lives, and how a request says what it holds; both as in MXNet's KVStore."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+SPLIT_FROM = 1_000_000
+"""Arrays of so many elements or more are split over all servers (MXNet's `MXNET_KVSTORE_BIGARRAY_BOUND`)."""
+
+# MXNet's numbers of types; the request says them in its head.
+_CODES = {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4, "int8": 5, "int64": 6}
+_SPREAD = 9973
+_ALL_KEYS = 2**64 - 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of an array on one server."""
+
+    server: int
+    key: int
+    start: int
+    stop: int
+
+
+def range_start(server: int, servers: int) -> int:
+    """Return the first key of a server's range."""
+    return _ALL_KEYS // servers * server
+
+
+def parts(key: int, size: int, servers: int, split_from: int = SPLIT_FROM) -> list[Part]:
+    """Return where the elements of an array live.
+
+    Args:
+        key: of the array, as its user counts.
+        size: its number of elements.
+        servers: how many servers there are.
+        split_from: a smaller array lives on one server.
+    """
+    if size < split_from:
+        server = key * _SPREAD % servers
+        return [Part(server, range_start(server, servers) + key, 0, size)]
+    # Rounds halves away from zero, as C does, and in doubles, as MXNet does.
+    cuts = [int(np.floor(float(size) / servers * server + 0.5)) for server in range(servers + 1)]
+    return [
+        Part(server, range_start(server, servers) + key, cuts[server], cuts[server + 1]) for server in range(servers)
+    ]
+
+
+def head_of(dtype: np.dtype[Any]) -> int:
+    """Return the head of a plain push or pull of arrays of a type: Cantor's pairing of the kind, 0, and the type.
+
+    Raises:
+        ValueError: MXNet has no such type.
+    """
+    code = _CODES.get(dtype.name)
+    if code is None:
+        raise ValueError(f"arrays of {dtype.name} cannot be sent; these can: {', '.join(_CODES)}")
+    return code * (code + 1) // 2 + code
+
+
+def dtype_of(head: int) -> np.dtype[Any] | None:
+    """Return the type that a head stands for; None for a head that is not of a plain push or pull."""
+    return _DTYPES.get(head)
+
+
+_DTYPES = {code * (code + 1) // 2 + code: np.dtype(name) for name, code in _CODES.items()}

@@ -1,0 +1,168 @@
+"""A server of the key-value store."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from hpcps.errors import LaunchError, RunError
+from hpcps.kvstore.commands import StoreCommand
+from hpcps.kvstore.entry import Array, Entry, Update
+from hpcps.kvstore.keys import dtype_of, range_start
+from hpcps.transport.pslite.encoding import MalformedFrameError
+from hpcps.transport.pslite.meta import Meta, NodeRole, rank_of
+from hpcps.transport.pslite.node import Delivery, Node
+from hpcps.transport.pslite.payload import TYPES, Pairs
+from hpcps.transport.pslite.settings import Settings
+
+
+class Server:
+    """Keeps the values of its range of keys.
+
+    Args:
+        settings: of the node; by default those of the `DMLC_*` variables.
+        update: changes a stored value by what was pushed, `update(key, pushed, stored)`. Without one, in sync mode the
+            sum of the pushes becomes the value, as on MXNet's servers, and in async mode each push is added to it.
+
+    Raises:
+        LaunchError: the settings are wrong.
+    """
+
+    def __init__(self, settings: Settings | None = None, update: Update | None = None) -> None:
+        settings = settings or Settings.from_environment(os.environ)
+        if settings.role != NodeRole.SERVER:
+            raise LaunchError(f"this is a server; DMLC_ROLE says {settings.role.name.lower()}")
+        self._update = update
+        self._workers = settings.workers
+        self._servers = settings.servers
+        self._entries: dict[int, Entry] = {}
+        self._sync = False
+        self._stopped = Event()
+        self.node = Node(settings, self._take)
+
+    def run(self) -> None:
+        """Serve until the worker of rank 0 says stop.
+
+        Raises:
+            LaunchError: the other nodes did not come.
+            RunError: the scheduler died, or a worker asked for what is not offered.
+        """
+        self.node.start()
+        try:
+            while not self._stopped.wait(1.0):
+                self.node.check()
+                if dead := self.node.dead():
+                    raise RunError(f"{self.node.me}: the {dead[0]} has not been heard of: it is dead")
+            self.node.stop()
+        finally:
+            self.node.abandon()
+
+    def _take(self, delivery: Delivery) -> None:
+        """Do what a worker asks for, in the thread that receives."""
+        meta = delivery.meta
+        if not meta.request or delivery.sender % 2 == 0 or delivery.sender == 1:
+            self.node.strays.drop("unexpected", f"node {delivery.sender} sends what is no worker's request")
+            return
+        if meta.simple_app:
+            self._obey(delivery.sender, meta)
+            return
+        try:
+            self._serve(delivery.sender, meta, Pairs.read(delivery.data))
+        except MalformedFrameError as error:
+            self.node.strays.drop("malformed", f"from node {delivery.sender}: {error}")
+
+    def _obey(self, sender: int, meta: Meta) -> None:
+        if meta.head not in set(StoreCommand):
+            self.node.strays.drop("malformed", f"node {sender} gives the command {meta.head}, which does not exist")
+            return
+        command = StoreCommand(meta.head)
+        if command == StoreCommand.SYNC:
+            self._sync = True
+        elif command != StoreCommand.STOP:
+            # Without it the result would be another than the worker believes.
+            raise RunError(f"worker {rank_of(sender)} gives the command {command.name.lower()}: {_REASONS[command]}")
+        self._answer(sender, meta)
+        if meta.head == StoreCommand.STOP:
+            self._stopped.set()
+
+    def _serve(self, sender: int, meta: Meta, pairs: Pairs) -> None:
+        dtype = dtype_of(meta.head)
+        if dtype is None:
+            raise MalformedFrameError(f"a request of the kind {meta.head}, which this server does not know")
+        if pairs.keys.size != 1 or meta.push == meta.pull:
+            raise MalformedFrameError("a request that does not push or pull one key")
+        key = int(pairs.keys[0])
+        start = range_start(self.node.rank, self._servers)
+        if not start <= key < start + range_start(1, self._servers):
+            raise MalformedFrameError(f"key {key} is not of this server's range")
+        if meta.pull:
+            self._give(sender, meta, key, dtype)
+        else:
+            self._keep(sender, meta, key, _typed(pairs, dtype))
+
+    def _give(self, sender: int, meta: Meta, key: int, dtype: np.dtype[Any]) -> None:
+        entry = self._entries.get(key)
+        # A value that is not there has no bytes.
+        value = entry.value if entry is not None and entry.value.dtype == dtype else np.empty(0, dtype)
+        receipt = self._answer(sender, meta, Pairs.one(key, value.view(np.uint8)))
+        if entry is not None:
+            entry.lent(receipt)
+
+    def _keep(self, sender: int, meta: Meta, key: int, pushed: Array) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            self._entries[key] = Entry(pushed)
+            self._answer(sender, meta)
+            return
+        if entry.value.size != pushed.size or entry.value.dtype != pushed.dtype:
+            had, got = (f"{array.size} of {array.dtype.name}" for array in (entry.value, pushed))
+            raise MalformedFrameError(f"a push of {got} for key {key}, which has {had}")
+        own_key = key - range_start(self.node.rank, self._servers)
+        if not self._sync:
+            entry.change(own_key, pushed, self._update or _add)
+            self._answer(sender, meta)
+            return
+        waiting = deque([(rank_of(sender), pushed, meta)])
+        while waiting:
+            if (done := entry.gather(*waiting.popleft(), self._workers)) is not None:
+                self._finish_round(entry, own_key, *done)
+                waiting.extendleft(reversed(entry.later()))
+
+    def _finish_round(self, entry: Entry, key: int, merged: Array, requests: dict[int, Meta]) -> None:
+        if self._update is None:
+            entry.put(merged)
+        else:
+            entry.change(key, merged, self._update)
+        for rank, request in requests.items():
+            self._answer(9 + 2 * rank, request)
+
+    def _answer(self, to: int, meta: Meta, pairs: Pairs | None = None) -> Any:
+        answer = Meta(
+            head=meta.head, push=meta.push, pull=meta.pull, simple_app=meta.simple_app, app=meta.app,
+            customer=meta.customer, timestamp=meta.timestamp, data_types=TYPES if pairs is not None else (),
+        )  # fmt: skip
+        return self.node.send(to, answer, pairs.frames() if pairs is not None else ())
+
+
+_REASONS = {
+    StoreCommand.OPTIMIZER: "it is pickled, and nothing is unpickled here; let the workers update the model, or give "
+    "the server an update of its own",
+    StoreCommand.MULTI_PRECISION: "this server keeps values in the type they come in",
+    StoreCommand.COMPRESSION: "this server does not know compressed gradients",
+    StoreCommand.PROFILER: "this server has no profiler",
+}
+
+
+def _typed(pairs: Pairs, dtype: np.dtype[Any]) -> Array:
+    if pairs.values.size % dtype.itemsize:
+        raise MalformedFrameError(f"{pairs.values.size} bytes are no array of {dtype.name}")
+    return pairs.values.view(dtype)
+
+
+def _add(key: int, pushed: Array, stored: Array) -> None:
+    """Add what was pushed."""
+    stored += pushed

@@ -1,0 +1,227 @@
+"""The key-value store of our nodes: where values live, and what becomes of them."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threads import Cluster, free_port
+
+from hpcps.errors import LaunchError, RunError
+from hpcps.kvstore import Client, Server
+from hpcps.kvstore.entry import Entry
+from hpcps.kvstore.keys import dtype_of, head_of, parts, range_start
+from hpcps.transport.pslite.meta import Meta, NodeRole
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_ranges_are_equal_parts_of_all_keys():
+    assert [range_start(server, 3) for server in range(3)] == [0, (2**64 - 1) // 3, (2**64 - 1) // 3 * 2]
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3, 7])
+def test_a_small_array_lives_on_one_server_and_a_large_one_on_all(servers):
+    for key in (0, 1, 5, 123):
+        [part] = parts(key, 999_999, servers)
+        assert part.server == key * 9973 % servers
+        assert (part.key, part.start, part.stop) == (range_start(part.server, servers) + key, 0, 999_999)
+        size = 1_000_000 + key
+        large = parts(key, size, servers)
+        cuts = [int(Fraction(size * each, servers) + Fraction(1, 2)) for each in range(servers + 1)]
+        assert [(part.start, part.stop) for part in large] == list(pairwise(cuts))
+        assert [part.key for part in large] == [range_start(each, servers) + key for each in range(servers)]
+
+
+def test_heads_are_as_mxnet_pairs_them():
+    assert [head_of(np.dtype(name)) for name in ("float32", "float64", "float16", "int64")] == [0, 2, 5, 27]
+    assert dtype_of(2) == np.float64
+    assert dtype_of(1) is None, "a row-sparse push"
+    with pytest.raises(ValueError, match="complex64 cannot be sent; these can: float32"):
+        head_of(np.dtype("complex64"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "int8", "int64"])
+def test_the_sum_of_all_pushes_becomes_the_value(dtype):
+    def job(kv):
+        shape = (3, 5)
+        kv.init(3, np.arange(15, dtype=dtype).reshape(shape))
+        first = kv.pull(3, np.empty(shape, dtype))
+        kv.push(3, np.full(shape, kv.rank + 1, dtype))
+        return first, kv.pull(3, np.empty(shape, dtype))
+
+    for first, second in Cluster(1, 2).run(job):
+        np.testing.assert_array_equal(first, np.arange(15).reshape(3, 5))
+        np.testing.assert_array_equal(second, np.full((3, 5), 3))
+
+
+def test_large_arrays_are_split_and_come_back_whole():
+    value = np.arange(1_000_003, dtype=np.float32)
+
+    def job(kv):
+        kv.init(1, value)
+        first = kv.pull(1, np.empty_like(value))
+        kv.push(1, value * (kv.rank + 1))
+        return np.array_equal(first, value), np.array_equal(kv.pull(1, np.empty_like(value)), 3 * value)
+
+    cluster = Cluster(3, 2)
+    assert cluster.run(job) == [(True, True)] * 2
+
+
+def test_the_sum_does_not_depend_on_who_comes_first():
+    """(1e8 + -1e8) + 1 is 1, and 1e8 + (-1e8 + 1) is 0 in float32: the order of ranks it is, always."""
+    values = [1e8, -1e8, 1.0]
+    turn = [threading.Event() for _ in range(3)]
+
+    def job(kv):
+        sums = []
+        kv.init(0, np.zeros(1, np.float32))
+        for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+            kv.barrier()
+            place = order.index(kv.rank)
+            if place:
+                turn[place].wait(60)
+            request = kv.start_push(0, np.array([values[kv.rank]], np.float32))
+            kv.node.send(8, Meta(head=3, request=True, simple_app=True, timestamp=kv.node.timestamp()))
+            if place < 2:
+                turn[place + 1].set()
+            request.wait()
+            sums.append(float(kv.pull(0, np.zeros(1, np.float32))[0]))
+            kv.barrier()
+            turn[place].clear()
+        return sums
+
+    assert Cluster(1, 3).run(job) == [[1.0, 1.0, 1.0]] * 3
+
+
+def test_a_worker_that_is_ahead_waits_for_its_turn():
+    def entry_job(kv):
+        kv.init(0, np.zeros(2, np.float32))
+        kv.barrier()
+        if kv.rank == 0:
+            requests = [kv.start_push(0, np.full(2, 10.0 * (turn + 1), np.float32)) for turn in range(3)]
+            kv.barrier()
+        else:
+            kv.barrier()
+            requests = [kv.start_push(0, np.full(2, turn + 1.0, np.float32)) for turn in range(3)]
+        for request in requests:
+            request.wait()
+        return float(kv.pull(0, np.zeros(2, np.float32))[0])
+
+    assert Cluster(1, 2).run(entry_job) == [33.0, 33.0]
+
+
+def test_an_update_of_ones_own_changes_the_value():
+    cluster = Cluster(1, 2)
+    seen = []
+
+    def update(key, pushed, stored):
+        seen.append(key)
+        stored -= 0.5 * pushed
+
+    cluster.scheduler()
+    cluster.server(update)
+
+    def job(kv):
+        kv.init(4, np.full(3, 10, np.float32))
+        pulled = []
+        for _ in range(3):
+            kv.push(4, np.full(3, 2.0, np.float32))
+            pulled.append(float(kv.pull(4, np.zeros(3, np.float32))[0]))
+            kv.barrier()
+        return pulled
+
+    jobs = [cluster.worker(job), cluster.worker(job)]
+    assert [each.result(100) for each in jobs] == [[8.0, 6.0, 4.0]] * 2
+    assert seen == [4, 4, 4]
+
+
+def test_a_value_that_is_being_sent_is_not_changed():
+    class Lent:
+        done = False
+
+    value = np.zeros(4, np.float32)
+    entry = Entry(value)
+    entry.lent(lent := Lent())
+    entry.change(0, np.ones(4, np.float32), lambda key, pushed, stored: np.add(stored, pushed, out=stored))
+    assert (value.tolist(), entry.value.tolist()) == ([0.0] * 4, [1.0] * 4)
+    lent.done = True
+    kept = entry.value
+    entry.change(0, np.ones(4, np.float32), lambda key, pushed, stored: np.add(stored, pushed, out=stored))
+    assert kept is entry.value
+
+
+def test_what_is_wrong_is_said():
+    def job(kv):
+        kv.init(0, np.zeros(4, np.float32))
+        said = []
+        for action in (
+            lambda: kv.pull(1, np.zeros(4, np.float32)),
+            lambda: kv.pull(0, np.zeros(5, np.float32)),
+            lambda: kv.pull(0, np.zeros((4, 4), np.float32)[:, 0]),
+            lambda: kv.push(0, np.zeros(4, np.complex64)),
+        ):
+            with pytest.raises((RunError, ValueError)) as caught:
+                action()
+            said.append(str(caught.value))
+        return said
+
+    [said] = Cluster(1, 1).run(job)
+    assert "pull of key 1: the server 0 at 127.0.0.1" in said[0]
+    assert said[0].endswith("has no such key")
+    assert said[1].endswith("has 16 bytes, not 20")
+    assert "contiguous and writable" in said[2]
+    assert "complex64" in said[3]
+
+
+def test_a_push_of_another_size_is_refused_and_the_value_stays(caplog):
+    cluster = Cluster(1, 1, timeout=2.0)
+
+    def job(kv):
+        kv.init(0, np.full(4, 7, np.float32))
+        with pytest.raises(RunError, match=r"push of key 0: no answer within 2 s from the server 0"):
+            kv.push(0, np.zeros(5, np.float32))
+        return kv.pull(0, np.zeros(4, np.float32)).tolist()
+
+    assert cluster.run(job) == [[7.0] * 4]
+    assert "a push of 5 of float32 for key 0, which has 4 of float32" in caplog.text
+
+
+def test_a_client_is_a_worker_and_a_server_a_server():
+    cluster = Cluster()
+    with pytest.raises(LaunchError, match="a client is a worker; DMLC_ROLE says server"):
+        Client(cluster.settings(NodeRole.SERVER))
+    with pytest.raises(LaunchError, match="this is a server; DMLC_ROLE says worker"):
+        Server(cluster.settings(NodeRole.WORKER))
+
+
+def test_the_example_of_the_documentation():
+    text = (ROOT / "docs/kvstore.md").read_text()
+    script = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    variables = re.search(r"export (DMLC.*)", text)[1].replace("9090", str(free_port()))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PS_TIMEOUT": "30"}
+    environment |= dict(each.split("=") for each in variables.split())
+    processes = []
+    for role in ("scheduler", "server", "worker", "worker"):
+        command = ["-m", "hpcps.kvstore"] if role != "worker" else ["-c", script]
+        node = {**environment, "DMLC_ROLE": role}
+        processes.append(subprocess.Popen([sys.executable, *command], env=node, stdout=subprocess.PIPE, text=True))
+    printed = [process.communicate(timeout=60)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4
+    assert sorted(printed) == ["", "", "0 3.0\n", "1 3.0\n"]
+
+
+def test_a_wrong_environment_is_an_error_for_people():
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DMLC_ROLE": "boss"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcps.kvstore"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("hpcps: the environment of a ps-lite node is wrong:")
+    assert "Traceback" not in done.stderr
