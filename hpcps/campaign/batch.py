@@ -112,7 +112,10 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
     def stopping() -> bool:
         return bool(stops) or (batch.until is not None and time.monotonic() > batch.until)
 
-    before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # What is ignored (by nohup, say) stays ignored.
+    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, hear) for number in heeded}
     try:
         for point in batch.points:
             if stopping():

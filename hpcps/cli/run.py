@@ -15,7 +15,7 @@ from hpcps.campaign.cores import Cores, crowding, divide, own_cores
 from hpcps.errors import LaunchError, RunError
 from hpcps.launch.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
-from hpcps.launch.walltime import SUSPENDED, may_go_on, seconds
+from hpcps.launch.walltime import SUSPENDED, may_go_on, predecessors, seconds
 from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point, load_experiment, select
@@ -66,6 +66,8 @@ def handle(args: argparse.Namespace) -> int:
     points = select(experiment.points, args.only)
     for caution in experiment.cautions:
         print(f"hpcps: caution: {caution}", file=sys.stderr)
+    # A successor goes on where its predecessor stopped, even where that one was to begin anew.
+    args.resume = args.resume or predecessors() > 0
     left = [point for point in points if not (args.resume and _done(point, args.results))]
     if len(left) < len(points):
         done = len(points) - len(left)
@@ -126,9 +128,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         _forget(_directory(point, args.results), resume=args.resume)
     from hpcps.cli.progress import ProgressDisplay
 
-    until = None
-    if args.walltime is not None:
-        until = time.monotonic() + args.walltime - max(point.run.checkpoint.margin for point in left)
+    until = None if args.walltime is None else _last_moment(args.walltime, left)
     campaign = Campaign(results=args.results, folder=folder, site=site, retry=args.retry, shares=shares, until=until)
     paths = [_directory(point, args.results).path for point in left]
     with ProgressDisplay(paths, sys.stdout, [point.run.train.epochs for point in left]) as display:
@@ -139,6 +139,17 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         if reason:
             display.say(f"hpcps: {reason}")
     return 1 if reason else status
+
+
+def _last_moment(walltime: float, points: Sequence[Point]) -> float:
+    """Return when to stop at a checkpoint, on the monotonic clock."""
+    margin = max(point.run.checkpoint.margin for point in points)
+    if walltime <= margin:
+        raise LaunchError(
+            f"--walltime of {walltime:g} s leaves no time to train: a run stops checkpoint.margin = {margin:g} s "
+            "before its end; take a longer one, or --set checkpoint.margin to less"
+        )
+    return time.monotonic() + walltime - margin
 
 
 def _shares(args: argparse.Namespace, points: Sequence[Point]) -> tuple[Cores, ...]:

@@ -117,7 +117,8 @@ def _handles(sheet: Sheet, styles: Mapping[str, Look]) -> list[Artist]:
 def _axis(sheet: Sheet, against: Against) -> _Axis:
     if against == "epoch":
         return _Axis(against, "epoch", 1.0)
-    name, units = ("wall time", _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
+    clock = "simulated time" if sheet.simulated else "wall time"
+    name, units = (clock, _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
     plain = _Axis(against, name, 1.0)
     largest = max(np.max(plain.of(curve), initial=0.0) for curve in sheet.curves)
     unit, symbol = [pair for pair in units if pair[0] * 2 <= largest or pair[0] == 1.0][-1]

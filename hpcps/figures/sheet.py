@@ -35,6 +35,9 @@ _SAME = ("model", "data", "data_limit", "epochs")
 """What runs must share for one to be a line in the other's figure."""
 
 
+_SIMULATED = "simulated time"
+
+
 @dataclass(frozen=True)
 class Sheet:
     """The curves of one variant of an experiment.
@@ -59,6 +62,11 @@ class Sheet:
     facts: str
     references: tuple[Curve, ...] = ()
     applied: dict[str, tuple[Applied, ...]] = field(default_factory=dict)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether times are those of an imagined machine."""
+        return _SIMULATED in self.facts
 
     @property
     def remark(self) -> str:
@@ -237,6 +245,8 @@ def _facts(rows: pd.DataFrame) -> str:
         f"fidelity {'/'.join(text(name) for name in values('fidelity'))}",
         f"seed {text(seeds[0])}" if len(seeds) == 1 else f"{len(seeds)} seeds",
     ]
+    if "simulation" in rows and any(text(kind) != "none" for kind in values("simulation")):
+        facts.append(_SIMULATED)
     if unfinished:
         facts.append(f"{unfinished} of {rows['run_id'].nunique()} runs unfinished")
     return " · ".join(facts)

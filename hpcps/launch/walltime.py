@@ -29,18 +29,23 @@ def seconds(text: str) -> float:
     return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
 
 
+def predecessors(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many jobs of its chain came before this one: `HPCPS_SUCCESSOR`."""
+    text = environment.get(_PREDECESSORS, "0")
+    return int(text) if text.isascii() and text.isdigit() else 0
+
+
 def may_go_on(successors: int, environment: Mapping[str, str] = os.environ) -> str | None:
     """Say why no further job may go on where this one stops; None if one may.
 
     Args:
         successors: how many the experiment allows, one after another.
-        environment: of the job; `HPCPS_SUCCESSOR` is how many came before it.
+        environment: of the job.
     """
-    text = environment.get(_PREDECESSORS, "0")
-    before = int(text) if text.isascii() and text.isdigit() else 0
+    before = predecessors(environment)
     if before < successors:
         return None
     return (
-        f"checkpoint.successors = {successors} allows no job after this one (the {before + 1}. of its chain): run it "
-        "again to go on"
+        f"checkpoint.successors = {successors} allows no job after this one (number {before + 1} of its chain): run "
+        "it again to go on"
     )

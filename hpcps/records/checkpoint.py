@@ -92,7 +92,7 @@ class Checkpoints:
 
     def moments(self) -> list[int]:
         """Return the moments of all sealed checkpoints, the newest first."""
-        return sorted((int(path.parent.name) for path in self.path.glob(f"[0-9]*/{_MANIFEST}")), reverse=True)
+        return sorted((m for m in self._folders() if (self._folder(m) / _MANIFEST).is_file()), reverse=True)
 
     def check(self, moment: int, run_id: str, everyone: frozenset[str]) -> None:
         """Make sure that a checkpoint is one of this run and has a part of every process.
@@ -140,7 +140,8 @@ class Checkpoints:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _folders(self) -> list[int]:
-        return [int(folder.name) for folder in self.path.glob("[0-9]*")]
+        # Somebody may have put a copy beside them, under a name of his own.
+        return [int(folder.name) for folder in self.path.glob("[0-9]*") if folder.name.isdigit()]
 
     def _folder(self, moment: int) -> Path:
         return self.path / f"{moment:09}"
@@ -148,7 +149,7 @@ class Checkpoints:
     def _manifest(self, moment: int) -> dict[str, Any]:
         with suppress(OSError, ValueError):
             manifest = json.loads((self._folder(moment) / _MANIFEST).read_bytes())
-            if isinstance(manifest, dict):
+            if isinstance(manifest, dict) and isinstance(manifest.get("parts"), dict):
                 return manifest
         return {}
 

@@ -109,6 +109,8 @@ def collect(
         runs.append(run)
         if table.num_rows:
             tables.append(table)
+    if not tables:
+        raise RunError(f"no run in {results / 'runs'} has recorded anything yet: wait until one has begun")
     return Collected(to_frame(stack(tables), attributes), tuple(runs))
 
 
@@ -137,6 +139,7 @@ def _run_columns(
         "epochs": "train.epochs",
         "participation": "communication.participation",
         "skip_rate": "communication.skip_rate",
+        "simulation": "simulation.kind",
     }
     names = {key: name for name, key in shared.items()}
     runs = [spec.get("run") or {} for spec in specs]

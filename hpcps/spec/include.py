@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcps.spec.locate import Path
-from hpcps.spec.problems import Problem, quote
+from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.sweep import Assignment, assignments
 from hpcps.spec.tree import kind_of
 
@@ -22,6 +22,11 @@ class Inclusion:
     made: tuple[Assignment, ...]
     label: str = ""
 
+    @property
+    def curve(self) -> dict[str, str]:
+        """What tells its curve from another's: all but the seed."""
+        return {dotted(a.key): repr(a.value) for a in self.made if a.key != ("seed",)}
+
 
 def read_include(tables: object) -> tuple[list[Inclusion], list[Problem]]:
     """Read the `include` of an experiment file: what can be understood of it, and the problems.
@@ -30,7 +35,8 @@ def read_include(tables: object) -> tuple[list[Inclusion], list[Problem]]:
     """
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         return [], [Problem(("include",), 'expects tables: write [[include]], and below it "some.key" = value')]
-    found, problems = [], []
+    found: list[Inclusion] = []
+    problems = []
     for number, table in enumerate(tables):
         place: Path = ("include", number)
         label = table.get("label", "")
@@ -47,5 +53,9 @@ def read_include(tables: object) -> tuple[list[Inclusion], list[Problem]]:
                 made.append(Assignment(key, value, where))
         if not values:
             problems.append(Problem(place, "an empty [[include]]: give it the keys that set the point apart"))
-        found.append(Inclusion(tuple(made), label))
+        inclusion = Inclusion(tuple(made), label)
+        if any(label and other.label == label and other.curve != inclusion.curve for other in found):
+            message = f"{quote(label)} is another point's label already, which differs in more than the seed"
+            problems.append(Problem((*place, "label"), message))
+        found.append(inclusion)
     return found, problems

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 
 import numpy as np
 import pytest
@@ -148,4 +149,21 @@ def test_without_any_that_is_sound_it_begins_anew(tmp_path, capfd):
     assert play(run, tmp_path / "cut")
     assert capfd.readouterr().err.count("is refused") == 2
     assert "continues" not in [line for line in records(tmp_path / "cut", "worker-0") if line["event"] == "start"][-1]
+    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+
+
+def test_what_lies_beside_the_checkpoints_does_no_harm(tmp_path, capfd):
+    run = CASES["average"]
+    assert play(run, tmp_path / "whole")
+    assert not play(run, tmp_path / "cut", crash_at=300)
+    newest, _ = RunDirectory(tmp_path / "cut").checkpoints.moments()
+    folder = tmp_path / f"cut/checkpoints/{newest:09}"
+    shutil.copytree(folder, folder.with_name(f"{folder.name}.bak"))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for parts in (None, ["worker-0"], 3):
+        (folder / "manifest.json").write_text(json.dumps(manifest | {"parts": parts}))
+        assert not play(run, tmp_path / "cut", crash_at=3)
+        assert "is refused: its manifest is damaged" in capfd.readouterr().err
+        folder.mkdir(exist_ok=True)
+    assert play(run, tmp_path / "cut")
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))

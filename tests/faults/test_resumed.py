@@ -88,10 +88,17 @@ def test_a_job_stops_in_time_and_says_that_it_wants_a_successor(
     assert play.lines("server-0")[-1]["reason"] == "suspended"
 
     monkeypatch.setenv("HPCPS_SUCCESSOR", "1")
-    successor = start(*chained)
+    # What was typed for the first job of the chain is repeated.
+    successor = start(*chained, "--no-resume")
     assert successor.end(60) == 1
     assert "checkpoint.successors = 1 allows no job after this one" in successor.text
     assert any("continues" in line for line in successor.lines("server-0"))
+
+
+def test_a_walltime_without_time_to_train(experiment: Path) -> None:
+    said = hpcps("run", experiment, "--results", experiment.parent / "results", "--walltime", "60")
+    assert said.returncode == 2
+    assert "leaves no time to train: a run stops checkpoint.margin = 120 s before its end" in said.stderr
 
 
 def test_a_walltime_that_is_none(experiment: Path) -> None:

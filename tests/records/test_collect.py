@@ -7,6 +7,7 @@ import pytest
 
 from hpcps.errors import RunError
 from hpcps.records.collect import collect
+from hpcps.records.run_directory import RunDirectory
 from hpcps.records.table import read_table, write_table
 
 ZENO, AVERAGE = {"kind": "zeno", "rho": -0.001}, {"kind": "average"}
@@ -249,3 +250,9 @@ def test_without_a_file_runs_are_compared_with_one_another(tmp_path):
     write_run(tmp_path / "x", 1, AVERAGE, NEGATIVE, THREE_ROUNDS, epochs=1)
     runs = collect(tmp_path / "x").table.drop_duplicates("run_id")
     assert list(runs["variant"]) == ["train.epochs=2", "train.epochs=1"]
+
+
+def test_runs_that_have_recorded_nothing_are_no_table(tmp_path):
+    RunDirectory(tmp_path / "runs/a").create({"run_id": "a", "run": {"name": "e"}})
+    with pytest.raises(RunError, match="has recorded anything yet"):
+        collect(tmp_path)

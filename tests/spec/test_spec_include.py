@@ -182,3 +182,14 @@ def test_whatever_it_says_the_answer_is_plain_words(write: Write, tables: Any) -
         except SpecError as error:
             said = str(error)
         assert "mistake" in said or not said
+
+
+def test_a_label_is_one_points_unless_only_the_seed_differs(tmp_path: Path) -> None:
+    points = '[[include]]\nseed = 7\nlabel = "x"\n[[include]]\nseed = 8\nlabel = "x"\n'
+    file = tmp_path / "labels.toml"
+    base = (Path(__file__).parents[2] / "experiments" / "quickstart.toml").read_text()
+    file.write_text(base + points)
+    assert [point.label for point in load_experiment(file).points[-2:]] == ["x", "x"]
+    file.write_text(base + points + '[[include]]\n"train.epochs" = 3\nlabel = "x"\n')
+    with pytest.raises(SpecError, match=r'"x" is another point\'s label already'):
+        load_experiment(file)
