@@ -148,7 +148,8 @@ def test_counts_that_make_no_sense_are_refused(file: Path, capsys: pytest.Captur
     assert "use at most --jobs" in capsys.readouterr().err
     hosts = file.with_name("hosts")
     hosts.write_text("n01\n")
-    assert run(file, "--jobs", "2", "--hostfile", str(hosts)) == 2
+    over_mpi = ("--set", "transport.kind=mpi")
+    assert run(file, "--jobs", "2", "--hostfile", str(hosts), *over_mpi) == 2
     assert "on the hosts of a host file one launch runs at a time" in capsys.readouterr().err
     assert not list(file.parent.glob("results/many/runs/*/DONE"))
 
