@@ -103,7 +103,9 @@ class _Rank:
         for line in self.tail.read():
             event = line.get("event")
             if event == "start":
-                self.first, self.round, self.evaluation, self.diverged = {}, {}, {}, False
+                self.first = {}
+                if "continues" not in line:  # else what was reached before the checkpoint still holds
+                    self.round, self.evaluation, self.diverged = {}, {}, False
                 self.attempt = max(1, int(_number(line, "attempt")))
                 self.paces.clear()
             elif event == "round":

@@ -8,11 +8,13 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
+from hpcps.records.checkpoint import Part
 from hpcps.records.forecast import summary, time_left
 from hpcps.records.locate import locate
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import STALLED_AFTER, Progress
 from hpcps.records.writer import RecordWriter
+from hpcps.state import State
 
 SPEC = {
     "run_id": "0123456789", "label": "zeno · negative 6", "index": 0, "swept": {},
@@ -360,3 +362,14 @@ def test_nonsense_gets_an_answer_not_a_traceback(results, capsys, what):
     assert code == 2
     assert text.startswith("hpcps: ")
     assert len(text) < 7000
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_what_was_reached_before_a_checkpoint_still_holds(directory, goes_on):
+    play(directory, "validator", 0, 4)
+    part = Part(State(), lines=7, elapsed=4.0) if goes_on else None
+    with RecordWriter(directory.path, "0123456789", "validator", 0, "n0", part=part) as record:
+        record.write("start")
+    (status,) = Progress([directory.path]).poll()
+    assert status.attempt == 2
+    assert (status.epoch, status.accuracy) == ((2.0, pytest.approx(0.3)) if goes_on else (0.0, None))

@@ -38,7 +38,6 @@ class DataType(IntEnum):
 
     INT32 = 3
     UINT64 = 8
-    FLOAT32 = 9
     CHAR = 11
 
 

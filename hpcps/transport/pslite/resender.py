@@ -101,10 +101,6 @@ class Resender:
             again.append(kept)
         return again, lost
 
-    def next_due(self) -> float | None:
-        """Return when something is to be sent again; None if nothing waits."""
-        return min((kept.due for kept in list(self._pending.values())), default=None)
-
     def forget(self, node: int) -> None:
         """A node died and another took its id, which counts its timestamps from zero again."""
         self._come.pop(node, None)
