@@ -97,8 +97,9 @@ class Message:
         flags: see `Flag`.
         mask: which blocks the payload holds `[B]`; None where that goes without saying.
         note: small structured extra, JSON.
-        payload: float32 `[m]`. A received payload is only valid until the event's handler returns; a sent one must not
-            change before its receiver has answered.
+        payload: float32 `[m]`. A sent one must not change before its receiver has answered, and so a received one is
+            valid, and unchanged, until then: an update until the next model is sent to its worker, a combined update
+            likewise. It is not the receiver's to write to.
         version: asynchronous: the version of the model that a MODEL holds or an update was made from.
         index: asynchronous: the place in the servers' log of what is ordered or answered.
     """

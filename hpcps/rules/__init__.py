@@ -5,11 +5,12 @@ from typing import Annotated
 from pydantic import Field
 
 from hpcps.rules.average import Average
-from hpcps.rules.base import AsyncRule, Combined, Judged, Rule
+from hpcps.rules.base import AsyncRule, Judged, Rule
+from hpcps.rules.combined import Combined
 from hpcps.rules.fed_async import FedAsync
 from hpcps.rules.naive_async import NaiveAsync
 from hpcps.rules.phocas import Phocas
-from hpcps.rules.screening import screen
+from hpcps.rules.screening import NotFiniteError, combine, screen
 from hpcps.rules.trimmed_mean import TrimmedMean
 from hpcps.rules.zeno import Zeno
 from hpcps.rules.zeno_plus_plus import ZenoPlusPlus
@@ -28,10 +29,12 @@ __all__ = [
     "FedAsync",
     "Judged",
     "NaiveAsync",
+    "NotFiniteError",
     "Phocas",
     "Rule",
     "TrimmedMean",
     "Zeno",
     "ZenoPlusPlus",
+    "combine",
     "screen",
 ]

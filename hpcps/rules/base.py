@@ -8,19 +8,8 @@ from typing import ClassVar, Literal
 
 from hpcps.config import Config
 from hpcps.layout import Layout, Mask, Vector
-
-
-@dataclass(frozen=True)
-class Combined:
-    """What a rule made of n updates.
-
-    Attributes:
-        update: the combined update `[d]`, finite.
-        accepted: which (update, block) pairs entered it, `[n, B]`; none if the rule gives up for want of updates.
-    """
-
-    update: Vector
-    accepted: Mask
+from hpcps.rules.combined import Combined
+from hpcps.updates import Updates
 
 
 class Rule(Config, ABC):
@@ -32,17 +21,32 @@ class Rule(Config, ABC):
     scores: ClassVar[bool] = False
     """Whether the rule compares updates with the validator's own (then validators train; see `combine`)."""
 
+    checks: ClassVar[bool] = False
+    """Whether `combine` finds out by itself that updates are not finite; the others only see updates known to be."""
+
     @abstractmethod
-    def combine(self, updates: Vector, layout: Layout, reference: Vector | None = None) -> Combined:
+    def combine(
+        self,
+        updates: Updates,
+        reference: Vector | None = None,
+        *,
+        base: Vector | None = None,
+        out: Vector | None = None,
+    ) -> Combined:
         """Combine the updates of one round, block by block.
 
         Args:
-            updates: `[n, d]` float32, all finite; a skipped block is zero. n may be 0. Not changed.
-            layout: the blocks of the d elements.
+            updates: n updates of d elements; a skipped block is zero. n may be 0. Not changed. All finite, unless the
+                rule `checks` and they are not yet `checked`.
             reference: the validator's own update `[d]`, if the rule `scores`.
+            base: what the combined update is added to, once it is rounded: `[d]`; by default nothing.
+            out: where the result goes: `[d]`; by default a new array. May be the base, if the updates are `checked`.
 
         Returns:
             The combined update; zero if n is 0.
+
+        Raises:
+            NotFiniteError: the updates are not finite, which nobody knew; `out` holds nothing of meaning.
         """
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from hpcps.blocks import Float64, mean, tiles
-from hpcps.layout import Layout, Vector
-from hpcps.rules.base import Combined, Rule
+from hpcps.layout import Vector
+from hpcps.rules.base import Rule
+from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.screening import finite
 from hpcps.rules.sorting import ascending
+from hpcps.updates import Updates
 
 
 class Phocas(Rule):
@@ -21,6 +24,8 @@ class Phocas(Rule):
     trimmed mean the smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional Byzantine-resilient
     stochastic gradient descent", arXiv 1805.09682.
     """
+
+    checks: ClassVar[bool] = True
 
     kind: Literal["phocas"] = "phocas"
     trim: float = Field(
@@ -35,15 +40,24 @@ class Phocas(Rule):
         share = Decimal(repr(self.trim)) * n  # decimal: 0.29 of 100 is 29, as it was written
         return max(1, int(share))
 
-    def combine(self, updates: Vector, layout: Layout, reference: Vector | None = None) -> Combined:
+    def combine(
+        self,
+        updates: Updates,
+        reference: Vector | None = None,
+        *,
+        base: Vector | None = None,
+        out: Vector | None = None,
+    ) -> Combined:
         """See `Rule.combine`."""
-        n = len(updates)
-        combined = np.zeros(layout.size, dtype=np.float32)
-        if n > 2:
-            b = self.trimmed(n)
-            for tile in tiles(layout, n):
-                combined[tile.columns] = _nearest_mean(ascending(updates[:, tile.columns]), b)
-        return Combined(combined, np.full((n, len(layout.blocks)), n > 2))
+        n, layout = len(updates), updates.layout
+        destination = Destination(layout.size, base, out)
+        for tile in tiles(layout, n):
+            values = finite(updates.tile(tile.columns), updates)
+            if n > 2:
+                destination.put(tile.columns, _nearest_mean(ascending(values), self.trimmed(n)))
+        if n <= 2:
+            destination.zero()
+        return destination.combined(np.full((n, len(layout.blocks)), n > 2))
 
 
 def _nearest_mean(rows: list[Vector], b: int) -> Float64:

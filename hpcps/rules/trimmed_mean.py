@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from hpcps.blocks import mean, tiles
-from hpcps.layout import Layout, Vector
-from hpcps.rules.base import Combined, Rule
+from hpcps.layout import Vector
+from hpcps.rules.base import Rule
+from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.screening import finite
 from hpcps.rules.sorting import ascending
+from hpcps.updates import Updates
 
 
 class TrimmedMean(Rule):
@@ -20,6 +23,8 @@ class TrimmedMean(Rule):
     b = int(min((n - 2) // 2, trim * n)); zero, with nothing accepted, if n <= 2. After Yin, Chen, Ramchandran
     and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
     """
+
+    checks: ClassVar[bool] = True
 
     kind: Literal["trimmed_mean"] = "trimmed_mean"
     trim: float = Field(
@@ -31,13 +36,22 @@ class TrimmedMean(Rule):
         share = Decimal(repr(self.trim)) * n  # decimal: 0.29 of 100 is 29, as it was written
         return min((n - 2) // 2, int(share))
 
-    def combine(self, updates: Vector, layout: Layout, reference: Vector | None = None) -> Combined:
+    def combine(
+        self,
+        updates: Updates,
+        reference: Vector | None = None,
+        *,
+        base: Vector | None = None,
+        out: Vector | None = None,
+    ) -> Combined:
         """See `Rule.combine`."""
-        n = len(updates)
-        combined = np.zeros(layout.size, dtype=np.float32)
-        if n > 2:
-            b = self.trimmed(n)
-            for tile in tiles(layout, n):
-                values = updates[:, tile.columns]
-                combined[tile.columns] = mean(ascending(values)[b : n - b] if b else values, n - 2 * b)
-        return Combined(combined, np.full((n, len(layout.blocks)), n > 2))
+        n, layout = len(updates), updates.layout
+        destination = Destination(layout.size, base, out)
+        b = self.trimmed(n) if n > 2 else 0
+        for tile in tiles(layout, n):
+            values = finite(updates.tile(tile.columns), updates)
+            if n > 2:
+                destination.put(tile.columns, mean(ascending(values)[b : n - b] if b else values, n - 2 * b))
+        if n <= 2:
+            destination.zero()
+        return destination.combined(np.full((n, len(layout.blocks)), n > 2))

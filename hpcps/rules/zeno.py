@@ -8,8 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.blocks import tiles
-from hpcps.layout import Layout, Mask, Vector
-from hpcps.rules.base import Combined, Rule
+from hpcps.layout import Mask, Vector
+from hpcps.rules.base import Rule
+from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.screening import finite
+from hpcps.updates import Updates
 
 
 class Zeno(Rule):
@@ -22,6 +25,7 @@ class Zeno(Rule):
     """
 
     scores: ClassVar[bool] = True
+    checks: ClassVar[bool] = True
 
     kind: Literal["zeno"] = "zeno"
     rho: float = Field(
@@ -31,37 +35,47 @@ class Zeno(Rule):
         0.6, gt=-1, description="How far the squared norm may exceed |v|^2, in units of |v|^2; 0.6 in ZenoPS."
     )
 
-    def combine(self, updates: Vector, layout: Layout, reference: Vector | None = None) -> Combined:
+    def combine(
+        self,
+        updates: Updates,
+        reference: Vector | None = None,
+        *,
+        base: Vector | None = None,
+        out: Vector | None = None,
+    ) -> Combined:
         """See `Rule.combine`; sums are float64, in the order of the updates."""
         assert reference is not None, "zeno compares with the validator's own update"
-        n = len(updates)
-        accepted = self._accepts(updates, layout, reference)
+        layout = updates.layout
+        destination = Destination(layout.size, base, out)
+        accepted = self._accepts(updates, reference)
         weights = accepted.astype(np.float64)
         counts = np.maximum(weights.sum(axis=0), 1.0)
-        combined = np.zeros(layout.size, dtype=np.float32)
-        for tile in tiles(layout, n):
+        for tile in tiles(layout, len(updates)):
             total = np.zeros(tile.columns.stop - tile.columns.start)
-            for weight, update in zip(tile.spread(weights), updates[:, tile.columns], strict=True):
+            for weight, update in zip(tile.spread(weights), updates.tile(tile.columns), strict=True):
                 total += weight * update
-            combined[tile.columns] = total / tile.spread(counts)
-        return Combined(combined, accepted)
+            destination.put(tile.columns, total / tile.spread(counts))
+        return destination.combined(accepted)
 
-    def _accepts(self, updates: Vector, layout: Layout, v: Vector) -> Mask:
+    def _accepts(self, updates: Updates, v: Vector) -> Mask:
         """Tell which (update, block) pairs are accepted: `[n, B]`.
 
         Products of two float32 are exact in float64 and neither overflow nor vanish there; all sums of a
-        block have the same order, so that u = v meets either threshold exactly.
+        block have the same order, so that u = v meets either threshold exactly. A sum of squares is finite if and
+        only if all of its float32 values are.
         """
+        layout = updates.layout
         shape = (len(updates), len(layout.blocks))
         inner, squares, limit = np.zeros(shape), np.zeros(shape), np.zeros(shape[1])
         with np.errstate(invalid="ignore", over="ignore"):  # v may be anything once the model has diverged
             for tile in tiles(layout, len(updates)):
                 own = v[tile.columns].astype(np.float64)
                 limit[tile.blocks] += tile.sums(own * own)
-                theirs = updates[:, tile.columns].astype(np.float64)
+                theirs = updates.tile(tile.columns).astype(np.float64)
                 inner[:, tile.blocks] += tile.sums(theirs * own)
                 theirs *= theirs
                 squares[:, tile.blocks] += tile.sums(theirs)
+            finite(squares, updates)
             resembles = inner > self.rho * limit
             short = squares < (1.0 + self.epsilon) * limit
         accepted: Mask = resembles & short & np.isfinite(limit)

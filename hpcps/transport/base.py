@@ -30,5 +30,5 @@ class Transport(Protocol):
     def receive(self) -> Received | Malformed | None:
         """Push pending transfers on and return what has come, if anything.
 
-        The payload of what is returned is valid until the next call.
+        The payload of what is returned is valid until its receiver answers the sender; see `Message`.
         """

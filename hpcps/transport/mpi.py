@@ -25,7 +25,6 @@ class MpiTransport:
         self._peers = {rank: peer for peer, rank in ranks.items()}
         self._pending: list[tuple[MPI.Request, object]] = []
         self._status = MPI.Status()
-        self._scratch: Vector = np.empty(0, np.float32)
         self._sent_to = np.zeros(communicator.Get_size(), np.int64)
         self._received_from = np.zeros(communicator.Get_size(), np.int64)
         self.traffic = Traffic()
@@ -98,8 +97,6 @@ class MpiTransport:
         if size % 4:
             waiting.Recv([bytearray(size), MPI.BYTE])
             return None, size
-        if self._scratch.nbytes < size:
-            self._scratch = np.empty(size // 4, np.float32)
-        payload = self._scratch[: size // 4]
+        payload: Vector = np.empty(size // 4, np.float32)
         waiting.Recv([payload, MPI.FLOAT])
         return payload, 0

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from hpcps import blocks
 from hpcps.layout import Layout
 from hpcps.rules import AnyRule, AnySyncRule, Combined, Rule
+from hpcps.updates import Updates
 
 EXTREMES = np.array(
     [
@@ -188,7 +189,7 @@ def test_follows_its_definition(kind: str, data: st.DataObject) -> None:
     width = data.draw(st.sampled_from([1, 3, 1000]))
     before = case.updates.copy()
     with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
-        combined = rule.combine(case.updates, case.layout, case.reference if rule.scores else None)
+        combined = rule.combine(Updates.of(case.updates, case.layout), case.reference if rule.scores else None)
     assert combined.update.shape == (case.layout.size,)
     assert combined.update.dtype == np.float32
     assert np.isfinite(combined.update).all()

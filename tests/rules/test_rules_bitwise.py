@@ -11,6 +11,7 @@ from hpcps import blocks
 from hpcps.layout import Layout
 from hpcps.rules import Average, Phocas, Rule, TrimmedMean, Zeno
 from hpcps.rules.sorting import ascending, comparators
+from hpcps.updates import Updates
 
 LAYOUT = Layout.of([("a", (17, 31)), ("b", (17,)), ("none", (0,)), ("c", (3001,)), ("d", (1,)), ("e", (5000,))])
 RULES = [Average(), TrimmedMean(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
@@ -44,9 +45,10 @@ def displaced(array: np.ndarray, offset: int, gap: int) -> np.ndarray:
 @every_rule
 def test_alignment_leaves_no_trace(rule: Rule) -> None:
     values, reference = updates(9)
-    want = rule.combine(values, LAYOUT, reference)
+    want = rule.combine(Updates.of(values, LAYOUT), reference)
     for offset, gap in [(0, 0), (4, 0), (8, 1), (12, 3), (36, 5), (60, 7), (1, 0), (2, 1), (63, 1)]:
-        got = rule.combine(displaced(values, offset, gap), LAYOUT, displaced(reference, (offset * 5 + 4) % 64, 0))
+        moved = Updates.of(displaced(values, offset, gap), LAYOUT)
+        got = rule.combine(moved, displaced(reference, (offset * 5 + 4) % 64, 0))
         assert bits(got.update) == bits(want.update)
         assert bits(got.accepted) == bits(want.accepted)
 
@@ -69,21 +71,21 @@ def test_the_sums_behind_zeno_do_not_depend_on_alignment() -> None:
 @pytest.mark.parametrize("n", [1, 3, 5, 16])
 def test_shards_combine_to_the_whole(rule: Rule, n: int) -> None:
     values, _ = updates(n)
-    whole = rule.combine(values, LAYOUT).update
+    whole = rule.combine(Updates.of(values, LAYOUT)).update
     cuts = [*LAYOUT.bounds(3), (5, 6), (100, 103), (LAYOUT.size - 1, LAYOUT.size), (8, 8)]
     for start, stop in cuts:
-        part = rule.combine(values[:, start:stop], LAYOUT.restrict(start, stop)).update
+        part = rule.combine(Updates.of(values[:, start:stop], LAYOUT.restrict(start, stop))).update
         assert bits(part) == bits(whole[start:stop])
 
 
 @every_rule
 def test_tiles_leave_no_trace(rule: Rule) -> None:
     values, reference = updates(7)
-    want = rule.combine(values, LAYOUT, reference)
+    want = rule.combine(Updates.of(values, LAYOUT), reference)
     assert want.accepted.any()
     for width in (16, 333, 100_000):
         with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
-            got = rule.combine(values, LAYOUT, reference)
+            got = rule.combine(Updates.of(values, LAYOUT), reference)
         assert bits(got.update) == bits(want.update)
         assert bits(got.accepted) == bits(want.accepted)
 

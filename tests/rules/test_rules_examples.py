@@ -8,12 +8,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpcps.layout import Layout
 from hpcps.rules import AnyRule, Average, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.updates import Updates
 
 ONE = Layout.of([("w", (1,))])
 
 
-def column(*values: float) -> np.ndarray:
-    return np.array(values, dtype=np.float32)[:, None]
+def column(*values: float) -> Updates:
+    return Updates.of(np.array(values, dtype=np.float32)[:, None], ONE)
 
 
 def test_keys_and_defaults() -> None:
@@ -51,21 +52,21 @@ def test_counts_dropped() -> None:
 
 
 def test_phocas_keeps_the_smaller_of_two_equally_far() -> None:
-    assert Phocas().combine(column(3, 1, 2), ONE).update == [1.5]
-    assert Phocas().combine(column(-3, -1, -2), ONE).update == [-2.5]
+    assert Phocas().combine(column(3, 1, 2)).update == [1.5]
+    assert Phocas().combine(column(-3, -1, -2)).update == [-2.5]
 
 
 def test_the_mean_of_huge_numbers_is_finite() -> None:
     top = float(np.finfo(np.float32).max)
     for rule in (Average(), TrimmedMean(), Phocas()):
-        assert rule.combine(column(*[top] * 17), ONE).update == [np.float32(top)]
-    assert Zeno().combine(column(*[top] * 17), ONE, column(top)[0]).update == [np.float32(top)]
-    assert Average().combine(column(top, -top, 3.0), ONE).update == [1.0]
+        assert rule.combine(column(*[top] * 17)).update == [np.float32(top)]
+    assert Zeno().combine(column(*[top] * 17), column(top).payloads[0]).update == [np.float32(top)]
+    assert Average().combine(column(top, -top, 3.0)).update == [1.0]
 
 
 @pytest.mark.parametrize("rule", [Average(), TrimmedMean(), TrimmedMean(trim=0), Phocas(), Zeno()])
 def test_the_sign_of_zero_leaves_no_trace(rule: Rule) -> None:
-    assert not np.signbit(rule.combine(column(*[-0.0] * 6), ONE, column(1.0)[0]).update[0])
+    assert not np.signbit(rule.combine(column(*[-0.0] * 6), column(1.0).payloads[0]).update[0])
 
 
 @pytest.mark.parametrize(("rho", "accepts"), [(-1e-9, True), (0.0, False), (1e-9, False)])
@@ -73,7 +74,7 @@ def test_zeno_accepts_zero_updates_iff_rho_is_negative(rho: float, accepts: bool
     layout = Layout.of([("w", (3,)), ("b", (2,))])
     v = np.array([1, 2, 3, 4, 5], dtype=np.float32)
     updates = np.stack([np.zeros(5, np.float32), v])
-    combined = Zeno(rho=rho).combine(updates, layout, v)
+    combined = Zeno(rho=rho).combine(Updates.of(updates, layout), v)
     assert combined.accepted.tolist() == [[accepts, accepts], [True, True]]
     assert np.array_equal(combined.update, v / 2 if accepts else v)
 
@@ -83,15 +84,15 @@ def test_zeno_thresholds_are_strict() -> None:
     layout = Layout.of([("a", (70_000,)), ("b", (10,)), ("c", (1,))])  # a spans tiles
     v = rng.standard_normal(layout.size, dtype=np.float32)
     updates = np.stack([v, -v, np.float32(2) * v])
-    assert Zeno(rho=1.0).combine(updates[:1], layout, v).accepted.tolist() == [[False] * 3]
-    assert Zeno(rho=-1.0).combine(updates[1:2], layout, v).accepted.tolist() == [[False] * 3]
-    assert Zeno(epsilon=0.0).combine(updates[:1], layout, v).accepted.tolist() == [[False] * 3]
-    assert Zeno(epsilon=3.0).combine(updates, layout, v).accepted.tolist() == [
+    assert Zeno(rho=1.0).combine(Updates.of(updates[:1], layout), v).accepted.tolist() == [[False] * 3]
+    assert Zeno(rho=-1.0).combine(Updates.of(updates[1:2], layout), v).accepted.tolist() == [[False] * 3]
+    assert Zeno(epsilon=0.0).combine(Updates.of(updates[:1], layout), v).accepted.tolist() == [[False] * 3]
+    assert Zeno(epsilon=3.0).combine(Updates.of(updates, layout), v).accepted.tolist() == [
         [True] * 3,
         [False] * 3,
         [False] * 3,
     ]
-    assert Zeno(rho=-1.001, epsilon=3.001).combine(updates, layout, v).accepted.all()
+    assert Zeno(rho=-1.001, epsilon=3.001).combine(Updates.of(updates, layout), v).accepted.all()
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
@@ -102,7 +103,7 @@ def test_zeno_accepts_nothing_against_a_zero_or_non_finite_reference(bad: float,
     if not np.isfinite(bad):
         v[3] = 0.0
     updates = np.array([[1, 1, 0, 0, 0], [1, 0.5, 1, -1, 1]], dtype=np.float32)
-    combined = Zeno(rho=rho).combine(updates, layout, v)
+    combined = Zeno(rho=rho).combine(Updates.of(updates, layout), v)
     assert combined.accepted.tolist() == [[True, False, False]] * 2
     assert combined.update.tolist() == [1.0, 0.75, 0.0, 0.0, 0.0]
 
@@ -111,6 +112,6 @@ def test_zeno_decides_per_block() -> None:
     layout = Layout.of([("a", (2,)), ("b", (1,))])
     v = np.array([1, 0, 1], dtype=np.float32)
     updates = np.array([[1, 0.5, -1], [-1, 0.5, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
-    combined = Zeno().combine(updates, layout, v)
+    combined = Zeno().combine(Updates.of(updates, layout), v)
     assert combined.accepted.tolist() == [[True, False], [False, True], [True, True]]
     assert combined.update.tolist() == [0.75, 0.375, 0.75]

@@ -8,10 +8,9 @@ import numpy as np
 
 from hpcps.layout import Layout, Mask, Vector
 from hpcps.messages import Kind, Message, Peer
-from hpcps.packing import unpack
 from hpcps.roles.tally import Tally
-from hpcps.rules import AsyncRule
-from hpcps.rules.screening import screen
+from hpcps.rules import AsyncRule, screen
+from hpcps.updates import Updates
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,14 @@ class Announcement:
 
     @staticmethod
     def of(message: Message) -> Announcement:
-        """Read a worker's message that has been checked; the payload is copied, as it waits for its turn."""
+        """Read a worker's message that has been checked; the worker keeps the payload as it is until it is answered."""
         return Announcement(
             message.sender,
             message.round,
             absent=message.kind is Kind.ABSENT,
             base=message.version,
             mask=message.mask,
-            payload=None if message.payload is None else message.payload.copy(),
+            payload=message.payload,
         )
 
 
@@ -85,8 +84,10 @@ class Judge:
         layout = self._layout
         sent = announcement.mask if announcement.mask is not None else np.zeros(len(layout.blocks), np.bool_)
         payload = announcement.payload if announcement.payload is not None else np.zeros(0, np.float32)
-        unpack(layout, payload, sent, self.update)
-        rejected = screen(self.update[None, :], sent[None, :], layout)[0]
+        updates = Updates(layout, [payload], sent[None, :])
+        refused = screen(updates)
+        updates.without(refused).tile(slice(0, layout.size), self.update[None, :])
+        rejected = refused[0]
         sent = sent & ~rejected
         judged = self._rule.judge(self.update, sent, layout, reference)
         if alpha != 1.0:

@@ -8,22 +8,26 @@ import numpy as np
 
 from hpcps.layout import Layout, Mask, Vector
 from hpcps.messages import Kind, Message, Peer
-from hpcps.packing import unpack
 from hpcps.roles.checks import not_finite, rejection, wrong_blocks
 from hpcps.roles.events import Effect
 from hpcps.roles.tally import Tally
-from hpcps.rules import Combined, Rule
-from hpcps.rules.screening import screen
+from hpcps.rules import Combined, Rule, combine
+from hpcps.updates import Updates
+
+_NOTHING: Vector = np.zeros(0, np.float32)
 
 
 class Collector:
-    """Gathers one message per worker of a share and combines them in worker order, whatever the order of arrival."""
+    """Gathers one message per worker of a share and combines them in worker order, whatever the order of arrival.
+
+    The payloads stay where they came: no worker touches its update before it has the next model.
+    """
 
     def __init__(self, share: tuple[Peer, ...], layout: Layout) -> None:
         self._share = share
         self._row = {peer: row for row, peer in enumerate(share)}
         self._layout = layout
-        self._updates: Vector = np.zeros((len(share), layout.size), np.float32)
+        self._payloads: list[Vector] = [_NOTHING] * len(share)
         self._sent: Mask = np.zeros((len(share), len(layout.blocks)), np.bool_)
         self._present = np.zeros(len(share), np.bool_)
         self._missing = set(share)
@@ -51,6 +55,7 @@ class Collector:
         self._missing = set(self._share)
         self._present[:] = False
         self._sent[:] = False
+        self._payloads = [_NOTHING] * len(self._share)
         self._malformed = 0
 
     def put(self, source: Peer, message: Message, round: int) -> Iterator[Effect]:
@@ -70,8 +75,7 @@ class Collector:
             return
         mask = message.mask if message.mask is not None else np.zeros(0, np.bool_)  # of a shard without blocks
         row = self._row[source]
-        payload = message.payload if message.payload is not None else np.zeros(0, np.float32)
-        unpack(self._layout, payload, mask, self._updates[row])
+        self._payloads[row] = message.values
         self._sent[row] = mask
         self._present[row] = True
         self._missing.discard(source)
@@ -82,20 +86,20 @@ class Collector:
         self._malformed += 1
         if source in self._missing:
             row = self._row[source]
-            self._updates[row] = 0
             self._present[row] = True
             self._missing.discard(source)
 
-    def combine(self, rule: Rule, reference: Vector | None) -> Combined:
-        """Screen the gathered updates for values that are not finite, and combine them."""
+    def combine(
+        self, rule: Rule, reference: Vector | None = None, base: Vector | None = None, out: Vector | None = None
+    ) -> Combined:
+        """Combine what is finite of the gathered updates; for the arguments, see `Rule.combine`."""
         rows = np.flatnonzero(self._present)
-        updates, sent = self._updates[rows], self._sent[rows]
-        rejected = screen(updates, sent, self._layout)
+        updates = Updates(self._layout, [self._payloads[row] for row in rows], self._sent[rows])
+        combined, rejected = combine(rule, updates, reference, base, out)
         self._rejections = [
             not_finite(self._share[row], blocks) for row, blocks in zip(rows, rejected, strict=True) if blocks.any()
         ]
-        sent = sent & ~rejected
-        combined = rule.combine(updates, self._layout, reference)
+        sent = updates.sent & ~rejected
         self.tally = Tally(
             received=sent.size,
             sent=int(sent.sum()),

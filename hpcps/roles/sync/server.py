@@ -30,10 +30,10 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.sync.collector import Collector
-from hpcps.rules import Combined, Rule
-from hpcps.rules.screening import screen
+from hpcps.rules import Average, Combined, Rule, screen
 from hpcps.spec.schema import Run
 from hpcps.state import State
+from hpcps.updates import Updates
 
 
 class Server:
@@ -50,10 +50,12 @@ class Server:
         self._cast = Cast(run.topology.servers, run.topology.validators, run.topology.workers)
         self._validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
         self._model: Vector = np.zeros(0, np.float32)
+        # The next model is made beside this one: a round that is found out to be spoilt is begun anew from this one.
+        self._next: Vector = self._model
         self._layout = Layout(())
         self._course: Course | None = None
         self._statistics = False
-        self._combined: dict[Peer, Vector] = {}
+        self._combined: dict[Peer, Updates] = {}
         self._collector: Collector | None = None
         self._diverged = False
         self._applying = False
@@ -112,6 +114,7 @@ class Server:
         if reason:
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
         self._model = message.values.copy()
+        self._next = np.empty_like(self._model)
         yield from self._publish(course)
 
     def _plan(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> tuple[Course, int]:
@@ -151,6 +154,7 @@ class Server:
         facts = state.facts
         self._plan(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
         self._model = state.arrays["model"]
+        self._next = np.empty_like(self._model)
         self.round, self._diverged = facts["round"], facts["diverged"]
 
     def _checkpoint_flags(self, course: Course) -> Flag:
@@ -206,11 +210,11 @@ class Server:
         if reason:
             yield from self._refuse(source, reason)
             return
-        combined = message.values.copy()
-        bad = screen(combined[None, :], np.ones((1, len(self._layout.blocks)), np.bool_), self._layout)[0]
-        if bad.any():
-            yield not_finite(source, bad)
-        self._combined[source] = combined
+        combined = Updates.of(message.values[None, :], self._layout)
+        refused = screen(combined)
+        if refused.any():
+            yield not_finite(source, refused[0])
+        self._combined[source] = combined.without(refused)
         self._flags |= message.flags & ECHOED
         yield from self._apply_when_ready()
 
@@ -221,7 +225,7 @@ class Server:
         else:
             yield rejection(source, reason)
             if self._course is not None and source in self._validators:
-                self._combined.setdefault(source, np.zeros_like(self._model))
+                self._combined.setdefault(source, Updates.nothing(self._layout))
         yield from self._apply_when_ready()
 
     def _apply_when_ready(self) -> Iterator[Effect]:
@@ -234,24 +238,19 @@ class Server:
             elements = shares if self._collector is None else self._collector.elements
             yield Compute("combine", self._apply, elements=elements)
 
-    def _apply(self) -> Combined | None:
+    def _apply(self) -> Combined:
         """Add the round's update to the model: the mean over validators, added up in validator order."""
         if self._collector is not None:
             rule = self._run.validation.rule
             assert isinstance(rule, Rule), "the specification has been checked"
-            combined = self._collector.combine(rule, None)
-            self._model += combined.update
-            return combined
-        first, *others = (self._combined[peer] for peer in self._validators)
-        for other in others:
-            first += other
-        first /= np.float32(len(self._validators))
-        self._model += first
-        return None
+            return self._collector.combine(rule, base=self._model, out=self._next)
+        updates = Updates.join([self._combined[peer] for peer in self._validators])
+        return Average().combine(updates, base=self._model, out=self._next)
 
-    def _applied(self, combined: Combined | None) -> Iterator[Effect]:
+    def _applied(self, combined: Combined) -> Iterator[Effect]:
         assert self._course is not None
         self._applying = False
+        self._model, self._next = combined.update, self._model
         self._combined.clear()
         fields: dict[str, object] = {}
         if self._collector is not None:
@@ -259,7 +258,7 @@ class Server:
             yield from rejections
             self._collector.clear()
         yield Record("round", fields)
-        if not self._diverged and not np.isfinite(self._model).all():
+        if not self._diverged and not combined.finite:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})
         self.round += 1
