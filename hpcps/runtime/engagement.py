@@ -1,0 +1,55 @@
+"""What one process is in one run of a launch."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from hpcps.errors import HpcpsError
+from hpcps.launch.plan import PlannedRun, Rank
+from hpcps.messages import Peer
+from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.cast import Cast
+from hpcps.spec.schema import Run
+
+
+class Engagement:
+    """The part that one process has in one run.
+
+    Attributes:
+        planned: the run as the plan has it.
+        run: the run.
+        directory: its folder.
+        me: the process.
+        host: where it is.
+    """
+
+    def __init__(self, planned: PlannedRun, me: Rank, host: str) -> None:
+        self.planned = planned
+        self.run = Run.model_validate(planned.spec["run"])
+        self.directory = RunDirectory(Path(planned.directory))
+        self.me = me
+        self.host = host
+
+    @property
+    def cast(self) -> bool:
+        """Whether it plays: a plan may hold runs of several sizes; who has no part in this one waits for the next."""
+        return self.peer is not None
+
+    @property
+    def peer(self) -> Peer | None:
+        """Its role in this run, if it plays."""
+        cast = Cast(self.run.topology.servers, self.run.topology.validators, self.run.topology.workers)
+        peer = Peer(self.me.role, self.me.index)
+        return peer if peer in (*cast.readers(), *cast.all_servers()) else None
+
+    def failed(self, round: int | None, phase: str, error: Exception) -> str:
+        """Say who failed, where, when and why."""
+        when = f" in round {round}" if round is not None else ""
+        kind = "" if isinstance(error, HpcpsError) else f"{type(error).__name__}: "
+        return f"{self.me} on {self.host} failed{when} ({phase}) of run {self.planned.run_id}: {kind}{error}"
+
+    def report(self, round: int | None, phase: str, error: Exception) -> None:
+        """Leave a report of a failure in the run's folder, if there is room for one."""
+        with suppress(OSError):
+            self.directory.fail(self.me.role, self.me.index, self.host, round, phase, error)

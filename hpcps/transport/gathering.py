@@ -1,0 +1,48 @@
+"""All processes of a launch, where they do something together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from hpcps.transport.base import Transport
+
+
+class Gathering(Protocol):
+    """One process's place among all of them; what it offers here, all of them do together, in the same order.
+
+    Processes come at very different times (some import a framework): waiting for the last one does not spin.
+
+    Attributes:
+        rank: the number of this process.
+        size: how many there are.
+        kind: what carries the messages, as `transport.kind` calls it.
+        transport: its end of that.
+    """
+
+    rank: int
+    size: int
+    kind: str
+
+    @property
+    def transport(self) -> Transport:
+        """Its end of what carries the messages between roles."""
+
+    def facts(self) -> Mapping[str, object]:
+        """Return what is to be known later of the library beneath."""
+
+    def collect(self, text: str) -> list[str]:
+        """Tell all processes a text, of a few thousand bytes at most; return everyone's, by rank."""
+
+    def share(self, number: int) -> int:
+        """Return rank 0's number to all processes."""
+
+    def barrier(self) -> None:
+        """Wait until every process is here."""
+
+    def settle(self) -> None:
+        """Wait until every process is here and every message has arrived; those that nobody took are dropped.
+
+        A run may end with messages still under way (a repeated one, or an asynchronous worker's last update). They must
+        not meet the next run.
+        """

@@ -1,0 +1,53 @@
+"""The ranks of an `mpirun`, where they do something together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcps.messages import Peer
+from hpcps.transport.mpi import MpiTransport
+
+_TEXT_BYTES = 4096
+
+
+class MpiGathering:
+    """A rank among those of a communicator; see `Gathering`."""
+
+    kind = "mpi"
+
+    def __init__(self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int]) -> None:
+        self._communicator = communicator
+        self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
+        self.transport = MpiTransport(communicator, ranks)
+
+    def facts(self) -> dict[str, object]:
+        """Return which MPI this is."""
+        return {"mpi": MPI.Get_library_version().strip("\0\n "), "mpi_standard": MPI.Get_version()}
+
+    def collect(self, text: str) -> list[str]:
+        """See `Gathering.collect`."""
+        self.barrier()
+        mine = np.zeros(_TEXT_BYTES, np.uint8)
+        encoded = text.encode()[:_TEXT_BYTES]
+        mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        everyone = np.empty((self.size, _TEXT_BYTES), np.uint8)
+        self._communicator.Allgather(mine, everyone)
+        return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everyone]
+
+    def share(self, number: int) -> int:
+        """See `Gathering.share`."""
+        self.barrier()
+        shared = np.array([number], np.int64)
+        self._communicator.Bcast(shared)
+        return int(shared[0])
+
+    def barrier(self) -> None:
+        """See `Gathering.barrier`."""
+        self.transport.barrier()
+
+    def settle(self) -> None:
+        """See `Gathering.settle`."""
+        self.transport.settle()
