@@ -129,6 +129,7 @@ def _perform(role: Role, part: Engagement, before: Part | None, stop: StopFile, 
                 pid=os.getpid(),
                 rank=me.rank,
                 transport=gathering.kind,
+                shared_memory=[str(peer) for peer in gathering.in_memory()],
                 threads=part.run.train.threads,
                 device=role.device,
                 gpu=me.gpu,
@@ -147,7 +148,7 @@ def _perform(role: Role, part: Engagement, before: Part | None, stop: StopFile, 
                 keep=keep,
             )
             try:
-                drive(node, part.run.transport.timeout)
+                drive(node, part.run.transport.timeout, gathering.patience())
             except Stopped:
                 node.give_up("stopped")
                 raise
@@ -175,9 +176,8 @@ def _prepare(part: Engagement, gathering: Gathering) -> None:
     directory.write_provenance(facts, code.uncommitted)
 
 
-def drive(node: Node, timeout: float) -> None:
+def drive(node: Node, timeout: float, patience: Patience) -> None:
     """Step the node until it is done; wait patiently in between, but not for ever."""
-    patience = Patience()
     heard, told = time.monotonic(), False
     while not node.finished:
         if node.step():

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from hpcps.layout import Vector
+from hpcps.messages import Peer
 from hpcps.transport.base import Transport
+from hpcps.transport.patience import Patience
 
 
 class Gathering(Protocol):
@@ -36,6 +39,18 @@ class Gathering(Protocol):
 
     def share(self, number: int) -> int:
         """Return rank 0's number to all processes."""
+
+    def patience(self) -> Patience:
+        """Return how to wait for a message."""
+
+    def allocate(self, size: int) -> Vector:
+        """Return an array of so many float32 to send from, contents unspecified; it is valid until all settle.
+
+        Where processes share memory, what lies there is read in place.
+        """
+
+    def in_memory(self) -> list[Peer]:
+        """Return who reads in place what is sent from there."""
 
     def barrier(self) -> None:
         """Wait until every process is here."""

@@ -1,8 +1,14 @@
-"""Messages over MPI: a header, then the payload straight from and into contiguous buffers."""
+"""Messages over MPI: a header, then the payload straight from and into contiguous buffers.
+
+Between processes of one host a payload that lies in memory which both can read does not travel at all: the header
+says where it is.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from mpi4py import MPI
@@ -10,21 +16,69 @@ from mpi4py import MPI
 from hpcps.layout import Vector
 from hpcps.messages import Malformed, MalformedMessageError, Message, Peer, Received
 from hpcps.transport.base import Traffic
+from hpcps.transport.memory import Neighbours, Place
+from hpcps.transport.memory.arena import PLACE_BYTES
 from hpcps.transport.patience import Patience
+from hpcps.transport.pool import Pool
 
-# The tag says whether a payload follows, so that even after a header that cannot be read the stream stays in step.
-_ALONE, _WITH_PAYLOAD, _PAYLOAD = 1, 2, 3
+# The tag says what follows, so that even after a header that cannot be read the stream stays in step.
+_ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED = 1, 2, 3, 4
+
+_LONGEST = 5e-3
+"""Seconds between two polls at most where every sender rings: MPI may hold a message back after the ring."""
+_PROGRESS = 1e-3
+"""And at most as long as transfers are under way: they go on only while somebody polls."""
+
+
+@dataclass
+class _Arrival:
+    """A message of which the header has come.
+
+    Attributes:
+        header: its bytes.
+        tag: what follows it.
+        payload: what the payload is received into, whole floats or not; None before that comes, or if none does.
+        request: the receipt of the payload; None before it begins.
+    """
+
+    header: bytes
+    tag: int
+    payload: Vector | bytearray | None = None
+    request: MPI.Request | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether everything is here."""
+        return self.tag != _WITH_PAYLOAD or (self.request is not None and self.request.Test())
 
 
 class MpiTransport:
-    """Carries messages between the ranks of a communicator."""
+    """Carries messages between the ranks of a communicator.
 
-    def __init__(self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int]) -> None:
+    Attributes:
+        traffic: the bytes of all messages, of payloads that are read in place as well.
+        neighbours: the processes that share memory with this one.
+    """
+
+    def __init__(
+        self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int], neighbours: Neighbours | None = None
+    ) -> None:
+        """Begin to carry.
+
+        Args:
+            communicator: the processes.
+            ranks: who is which of them.
+            neighbours: those that share memory with this one; by default none does.
+        """
         self._communicator = communicator
         self._ranks = dict(ranks)
         self._peers = {rank: peer for peer, rank in ranks.items()}
+        self.neighbours = neighbours or Neighbours()
         self._pending: list[tuple[MPI.Request, object]] = []
         self._status = MPI.Status()
+        self._pool = Pool()
+        # What has come of each sender and was not taken yet, in the order of sending.
+        self._arrivals: dict[int, deque[_Arrival]] = {}
         self._sent_to = np.zeros(communicator.Get_size(), np.int64)
         self._received_from = np.zeros(communicator.Get_size(), np.int64)
         self.traffic = Traffic()
@@ -34,20 +88,45 @@ class MpiTransport:
         header = message.header()
         rank = self._ranks[to]
         payload = message.payload if message.payload is not None and message.payload.size else None
-        tag = _ALONE if payload is None else _WITH_PAYLOAD
-        self._pending.append((self._communicator.Isend([header, MPI.BYTE], rank, tag), header))
-        if payload is not None:
-            self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
+        place = None
+        if payload is not None and rank in self.neighbours:
+            place = self.neighbours.arena.locate(payload)
+        if place is not None:
+            self._post(place.pack() + header, rank, _PLACED)
+        else:
+            self._post(header, rank, _ALONE if payload is None else _WITH_PAYLOAD)
+            if payload is not None:
+                self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
+        self.neighbours.ring(rank)
         self._sent_to[rank] += 1
         self.traffic.sent += len(header) + message.payload_bytes
 
     def receive(self) -> Received | Malformed | None:
         """See `Transport.receive`."""
         self._progress()
-        # One probe for both tags: what one sender sent alone must not overtake what it sent with a payload. A payload
-        # is taken right after its header, so what comes first of a sender is a header.
-        waiting = self._communicator.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)
-        return None if waiting is None else self._take(waiting, self._status.Get_tag())
+        # One probe for all tags: what one sender sent alone must not overtake what it sent with a payload.
+        while (waiting := self._communicator.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)) is not None:
+            self._begin(waiting, self._status.Get_source(), self._status.Get_tag())
+        for rank, arrivals in self._arrivals.items():
+            if arrivals[0].whole:
+                arrival = arrivals.popleft()
+                # Who was served goes to the end of the queue.
+                del self._arrivals[rank]
+                if arrivals:
+                    self._arrivals[rank] = arrivals
+                return self._finish(rank, arrival)
+        return None
+
+    @property
+    def neighbouring(self) -> list[Peer]:
+        """The peers that share memory with this process."""
+        return [peer for peer, rank in self._ranks.items() if rank in self.neighbours]
+
+    def patience(self) -> Patience:
+        """Return how to wait for a message."""
+        if len(self.neighbours) < self._communicator.Get_size() - 1:
+            return Patience(sleep=self._rest)
+        return Patience(longest=_LONGEST, sleep=self._rest)
 
     def settle(self) -> None:
         """Wait until every rank is here and every message has arrived; those that nobody took are dropped.
@@ -57,10 +136,13 @@ class MpiTransport:
         """
         expected = np.zeros_like(self._sent_to)
         request = self._communicator.Ialltoall(self._sent_to, expected)
-        patience = Patience()
+        patience = self.patience()
         while not request.Test() or self._pending or (self._received_from < expected).any():
             if self.receive() is None:
                 patience.wait()
+        self.barrier()
+        # Everyone has everything, and is done with it.
+        self.neighbours.arena.recycle()
 
     def barrier(self) -> None:
         """Wait until every rank is here, without spinning."""
@@ -69,34 +151,49 @@ class MpiTransport:
         while not request.Test():
             patience.wait()
 
-    def _progress(self) -> None:
-        self._pending = [(request, kept) for request, kept in self._pending if not request.Test()]
+    def _rest(self, seconds: float) -> None:
+        """Sleep until something may have come, or there may be something to push on."""
+        self.neighbours.wait(min(seconds, _PROGRESS) if self._pending or self._arrivals else seconds)
 
-    def _take(self, waiting: MPI.Message, tag: int) -> Received | Malformed:
-        rank = self._status.Get_source()
-        header = bytearray(self._status.Get_count(MPI.BYTE))
-        waiting.Recv([header, MPI.BYTE])
-        source = self._peers[rank]
+    def _post(self, header: bytes, rank: int, tag: int) -> None:
+        self._pending.append((self._communicator.Isend([header, MPI.BYTE], rank, tag), header))
+
+    def _progress(self) -> None:
+        if self._pending:
+            self._pending = [(request, kept) for request, kept in self._pending if not request.Test()]
+
+    def _begin(self, waiting: MPI.Message, rank: int, tag: int) -> None:
+        """Take a header, or begin to receive the payload that the last one announced."""
+        size = self._status.Get_count(MPI.BYTE)
+        if tag != _PAYLOAD:
+            header = bytearray(size)
+            waiting.Recv([header, MPI.BYTE])
+            self._arrivals.setdefault(rank, deque()).append(_Arrival(bytes(header), tag))
+            return
+        # MPI keeps the order of one sender's messages: the first that lacks a payload is the one that this belongs to.
+        arrival = next(a for a in self._arrivals[rank] if a.tag == _WITH_PAYLOAD and a.request is None)
+        if size % 4:
+            arrival.payload = bytearray(size)
+            arrival.request = waiting.Irecv([arrival.payload, MPI.BYTE])
+        else:
+            arrival.payload = self._pool.take(size // 4)
+            arrival.request = waiting.Irecv([arrival.payload, MPI.FLOAT])
+
+    def _finish(self, rank: int, arrival: _Arrival) -> Received | Malformed:
+        """Return the message that has come."""
         self._received_from[rank] += 1
-        payload, stray = self._take_payload(rank) if tag == _WITH_PAYLOAD else (None, 0)
-        self.traffic.received += len(header) + (payload.nbytes if payload is not None else stray)
-        if stray:
-            return Malformed(source, f"its payload of {stray} bytes is not a number of float32")
+        source = self._peers[rank]
+        header = arrival.header
         try:
-            return Received(source, Message.decode(bytes(header), payload))
+            if arrival.tag == _PLACED:
+                place, header = Place.unpack(header[:PLACE_BYTES]), header[PLACE_BYTES:]
+                self.traffic.received += len(header) + place.size
+                return Received(source, Message.decode(header, self.neighbours.view(rank, place)))
+            stray = arrival.payload if isinstance(arrival.payload, bytearray) else b""
+            payload = None if isinstance(arrival.payload, bytearray) else arrival.payload
+            self.traffic.received += len(header) + (payload.nbytes if payload is not None else len(stray))
+            if stray:
+                raise MalformedMessageError(f"its payload of {len(stray)} bytes is not a number of float32")
+            return Received(source, Message.decode(header, payload))
         except MalformedMessageError as error:
             return Malformed(source, str(error))
-
-    def _take_payload(self, rank: int) -> tuple[Vector | None, int]:
-        """Receive the payload that follows a header; one that is not whole floats is dropped, its size returned."""
-        patience = Patience()
-        while (waiting := self._communicator.Improbe(rank, _PAYLOAD, self._status)) is None:
-            self._progress()
-            patience.wait()
-        size = self._status.Get_count(MPI.BYTE)
-        if size % 4:
-            waiting.Recv([bytearray(size), MPI.BYTE])
-            return None, size
-        payload: Vector = np.empty(size // 4, np.float32)
-        waiting.Recv([payload, MPI.FLOAT])
-        return payload, 0

@@ -7,8 +7,12 @@ from collections.abc import Mapping
 import numpy as np
 from mpi4py import MPI
 
+from hpcps.layout import Vector
 from hpcps.messages import Peer
+from hpcps.transport.memory import Neighbours
+from hpcps.transport.memory.neighbours import CARD_BYTES
 from hpcps.transport.mpi import MpiTransport
+from hpcps.transport.patience import Patience
 
 _TEXT_BYTES = 4096
 
@@ -21,7 +25,18 @@ class MpiGathering:
     def __init__(self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int]) -> None:
         self._communicator = communicator
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
-        self.transport = MpiTransport(communicator, ranks)
+        self.transport = MpiTransport(communicator, ranks, self._meet_neighbours())
+
+    def _meet_neighbours(self) -> Neighbours:
+        """Find out which ranks share memory with this one."""
+        neighbours = Neighbours()
+        cards = np.empty((self.size, CARD_BYTES), np.uint8)
+        self._communicator.Allgather(np.frombuffer(neighbours.card(), np.uint8), cards)
+        reached = np.array(neighbours.reach([row.tobytes() for row in cards], self.rank))
+        reaching = np.empty_like(reached)
+        self._communicator.Alltoall(reached, reaching)
+        neighbours.keep((reached & reaching).tolist())
+        return neighbours
 
     def facts(self) -> dict[str, object]:
         """Return which MPI this is."""
@@ -43,6 +58,18 @@ class MpiGathering:
         shared = np.array([number], np.int64)
         self._communicator.Bcast(shared)
         return int(shared[0])
+
+    def patience(self) -> Patience:
+        """See `Gathering.patience`."""
+        return self.transport.patience()
+
+    def allocate(self, size: int) -> Vector:
+        """See `Gathering.allocate`."""
+        return self.transport.neighbours.arena.allocate(size)
+
+    def in_memory(self) -> list[Peer]:
+        """See `Gathering.in_memory`."""
+        return self.transport.neighbouring
 
     def barrier(self) -> None:
         """See `Gathering.barrier`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 
 
 class Patience:
@@ -13,8 +14,25 @@ class Patience:
     is a loop of polls with this between them; it costs an idle wait up to one interval of delay.
     """
 
-    def __init__(self, polls: int = 50, first: float = 20e-6, growth: float = 1.5, longest: float = 1e-3) -> None:
+    def __init__(
+        self,
+        polls: int = 50,
+        first: float = 20e-6,
+        growth: float = 1.5,
+        longest: float = 1e-3,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Set the pace.
+
+        Args:
+            polls: how many there are before the first pause.
+            first: seconds of the first pause.
+            growth: how much longer each pause is than the one before.
+            longest: seconds of the longest.
+            sleep: pauses for so many seconds; it may return early if there is a reason to poll.
+        """
         self._polls, self._first, self._growth, self._longest = polls, first, growth, longest
+        self._sleep = sleep
         self.reset()
 
     def reset(self) -> None:
@@ -27,7 +45,7 @@ class Patience:
         if self._left > 0:
             self._left -= 1
             return
-        time.sleep(self._interval)
+        self._sleep(self._interval)
         self._interval = min(self._interval * self._growth, self._longest)
 
     @property

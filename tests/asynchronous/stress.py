@@ -56,7 +56,7 @@ def main():
     role = make_role(run, "toy", peer) if is_server else make_trainee(run, "toy", peer, learner(run, peer, blocks))
     with RecordWriter(folder, "toy", peer.role, peer.index, "here") as record:
         try:
-            drive(Node(role, transport, record, directory), 60)
+            drive(Node(role, transport, record, directory), 60, transport.patience())
         except BaseException as error:
             with suppress(OSError):
                 directory.fail(peer.role, peer.index, "here", role.round, "stress", error)

@@ -1,0 +1,138 @@
+"""The processes whose memory this one can read, and that can read its own."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import secrets
+import select
+import struct
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.layout import Vector
+from hpcps.messages import MalformedMessageError
+from hpcps.transport.memory.arena import Arena, Place
+
+_CARD = struct.Struct("<QQQ16s")
+CARD_BYTES = _CARD.size
+
+_DRAIN = 1 << 16
+
+
+class Neighbours:
+    """This process among those of its host.
+
+    Whether two processes can reach each other's memory is tried out, not guessed from names of hosts: each shows a
+    random token there, and the other reads it through `/proc`. That fails, as it should, between hosts, containers
+    and users.
+
+    Attributes:
+        arena: memory of this process that its neighbours can read.
+    """
+
+    def __init__(self) -> None:
+        self.arena = Arena()
+        self._token = secrets.token_bytes(16)
+        entrance = Arena()
+        self._shown = entrance.allocate(4)
+        self._shown.view(np.uint8)[:] = np.frombuffer(self._token, np.uint8)
+        self._entrance = entrance.locate(self._shown) or Place(0, 0, 0)
+        self._bell, self._button = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pids: dict[int, int] = {}
+        self._buttons: dict[int, int] = {}
+        self._mapped: dict[tuple[int, int], NDArray[np.uint8]] = {}
+
+    def card(self) -> bytes:
+        """Return what the others need to find this process, `CARD_BYTES` long."""
+        return _CARD.pack(os.getpid(), self._entrance.segment, self._button, self._token)
+
+    def reach(self, cards: Sequence[bytes], me: int) -> list[bool]:
+        """Try to reach every process by its card; say which ones could be reached, by rank."""
+        return [rank != me and self._try(rank, card) for rank, card in enumerate(cards)]
+
+    def keep(self, mutual: Sequence[bool]) -> None:
+        """Forget those that cannot be reached both ways."""
+        for rank, both in enumerate(mutual):
+            if not both:
+                self._pids.pop(rank, None)
+                button = self._buttons.pop(rank, None)
+                if button is not None:
+                    os.close(button)
+
+    def __contains__(self, rank: int) -> bool:
+        return rank in self._pids
+
+    def __len__(self) -> int:
+        return len(self._pids)
+
+    def view(self, rank: int, place: Place) -> Vector:
+        """Return a payload of a neighbour, where it lies; it cannot be written to.
+
+        Raises:
+            MalformedMessageError: there is nothing of the kind in that place.
+        """
+        if rank not in self._pids:
+            raise MalformedMessageError("it refers to the memory of a process that cannot be reached")
+        key = rank, place.segment
+        if key not in self._mapped:
+            try:
+                self._mapped[key] = _map(self._pids[rank], place.segment)
+            except (OSError, ValueError) as error:
+                raise MalformedMessageError(f"the memory that it refers to cannot be read: {error}") from None
+        segment = self._mapped[key]
+        if place.start % 4 or place.size % 4 or place.start + place.size > segment.nbytes:
+            raise MalformedMessageError(
+                f"it refers to bytes {place.start} to {place.start + place.size} of {segment.nbytes}"
+            )
+        view: Vector = segment[place.start : place.start + place.size].view(np.float32)
+        return view
+
+    def ring(self, rank: int) -> None:
+        """Wake a neighbour that waits for messages; do nothing for others."""
+        button = self._buttons.get(rank)
+        if button is not None:
+            with suppress(BlockingIOError, BrokenPipeError):  # it was rung often enough, or is gone
+                os.write(button, b"\0")
+
+    def wait(self, seconds: float) -> None:
+        """Sleep for so long, or until a neighbour rings."""
+        if not self._pids:
+            time.sleep(seconds)
+        elif select.select([self._bell], [], [], seconds)[0]:
+            with suppress(BlockingIOError):
+                os.read(self._bell, _DRAIN)
+
+    def _try(self, rank: int, card: bytes) -> bool:
+        pid, segment, button, token = _CARD.unpack(card)
+        try:
+            if _map(pid, segment)[:16].tobytes() != token:
+                return False
+            self._buttons[rank] = os.open(f"/proc/{pid}/fd/{button}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (OSError, ValueError):
+            return False
+        self._pids[rank] = pid
+        return True
+
+
+def _map(pid: int, fd: int) -> NDArray[np.uint8]:
+    """Map a segment of another process, read-only, with all its pages.
+
+    Raises:
+        OSError: there is none, or it is out of reach.
+        ValueError: it is not memory of an arena's kind: it could shrink under its readers.
+    """
+    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not fcntl.fcntl(own, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+            raise ValueError("it is not sealed")
+        size = os.fstat(own).st_size
+        mapped = mmap.mmap(own, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+    finally:
+        os.close(own)
+    return np.frombuffer(mapped, np.uint8)

@@ -1,0 +1,125 @@
+"""Payloads that are read where they lie, by the ranks of one host."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from hpcps.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.transport.memory import Place
+from hpcps.transport.mpi_gathering import MpiGathering
+
+pytestmark = pytest.mark.mpi(min_size=4)
+
+RUN = "0123456789"
+
+
+@pytest.fixture(scope="module")
+def gathering():
+    from mpi4py import MPI
+
+    return MpiGathering(MPI.COMM_WORLD, {Peer("worker", rank): rank for rank in range(MPI.COMM_WORLD.Get_size())})
+
+
+def wait_for(transport):
+    patience, until = transport.patience(), time.monotonic() + 20
+    while time.monotonic() < until:
+        if (event := transport.receive()) is not None:
+            return event
+        patience.wait()
+    raise TimeoutError
+
+
+def say(rank: int, payload=None, round: int = 0) -> Message:
+    return Message(Kind.UPDATE, Peer("worker", rank), RUN, round, payload=payload)
+
+
+def test_all_ranks_of_this_host_reach_each_other(gathering):
+    others = {Peer("worker", rank) for rank in range(gathering.size)} - {Peer("worker", gathering.rank)}
+    assert set(gathering.in_memory()) == others
+
+
+def test_a_payload_in_shared_memory_is_read_in_place(gathering):
+    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+    mine = gathering.allocate(1000)
+    mine[:] = rank
+    # The second half: a payload may be any part of what was allocated.
+    transport.send(Peer("worker", (rank + 1) % size), say(rank, mine[500:]))
+    event = wait_for(transport)
+    left = (rank - 1) % size
+    assert isinstance(event, Received)
+    assert (event.message.values == left).all()
+    assert not event.message.values.flags.writeable
+    gathering.barrier()
+    mine[500:] = rank + 100
+    gathering.barrier()
+    assert (event.message.values == left + 100).all(), "it is a copy"
+    gathering.settle()
+
+
+def test_what_is_settled_is_used_again(gathering):
+    first = gathering.allocate(5000)
+    gathering.settle()
+    assert np.shares_memory(first, gathering.allocate(4000))
+    gathering.settle()
+
+
+def test_shared_and_sent_payloads_keep_their_order(gathering):
+    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+    to = Peer("worker", (rank + 1) % size)
+    shared = gathering.allocate(300_000)
+    shared[:] = 7
+    for round in range(20):
+        payload = shared[: 1000 * round] if round % 3 == 0 else np.full(20_000 * (round % 4), 7, np.float32)
+        transport.send(to, say(rank, payload, round))
+    held = [wait_for(transport) for _ in range(20)]
+    assert [event.message.round for event in held] == list(range(20))
+    # All payloads are valid together, however they came.
+    assert all((event.message.values == 7).all() for event in held)
+    gathering.settle()
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (Place(0, 0, 4000), "cannot be read"),
+        (Place(999_999, 0, 4), "cannot be read"),
+        (None, "it refers to bytes"),
+        (Place(-1, 2, 4), "it refers to bytes"),
+    ],
+    ids=["a file that is no memory", "no file", "after the end", "not aligned"],
+)
+def test_a_wrong_place_is_malformed(gathering, place, said):
+    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+    communicator = transport._communicator
+    real = transport.neighbours.arena.locate(gathering.allocate(1000))
+    if place is None:
+        place = Place(real.segment, 4, 1 << 40)
+    elif place.segment == -1:
+        place = place._replace(segment=real.segment)
+    right = (rank + 1) % size
+    communicator.Isend(place.pack() + say(rank).header(), right, 4).Wait()
+    transport._sent_to[right] += 1
+    event = wait_for(transport)
+    assert isinstance(event, Malformed)
+    assert said in event.reason
+    gathering.settle()
+
+
+def test_nothing_has_a_name_that_could_stay_behind(gathering):
+    gathering.allocate(1 << 20)
+    gathering.barrier()
+    ours = [link for fd in os.listdir("/proc/self/fd") if "hpcps" in (link := _link(fd))]
+    assert ours
+    assert all(link.startswith("/memfd:") for link in ours), "the system frees only what has no name"
+    gathering.settle()
+
+
+def _link(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
