@@ -2,8 +2,8 @@
 
 The header travels apart from the payload, so that a payload can go from the sender's buffer to the receiver's
 without a copy, and from device to device. Frame (little-endian): magic, version of the
-frame, kind, sender's role, flags, sender's index, run id, round, model version, log index, shard, number of mask bits,
-note bytes, payload bytes; then the packed block mask; then the note (JSON).
+frame, kind, sender's role, flags, sender's index, run id, round, model version, log index, shard, partition, number of
+mask bits, note bytes, payload bytes; then the packed block mask; then the note (JSON).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hpcps.layout import Mask, Vector
 ROLES = ("server", "validator", "worker")
 
 _MAGIC = b"HPS\x01"
-_FRAME_VERSION = 2
-_FRAME = struct.Struct("<4sBBBBI10sQQQIIIQ")
+_FRAME_VERSION = 3
+_FRAME = struct.Struct("<4sBBBBI10sQQQIIIIQ")
 
 
 @dataclass(frozen=True, order=True)
@@ -63,6 +63,8 @@ class Kind(IntEnum):
     """Asynchronous: write your part of the checkpoint at this place of the log; from server 0."""
     PART = 12
     """A part of a checkpoint is written: its checksum in the note; to server 0."""
+    GRANT = 13
+    """So many partitions of a round's update or combined update are taken by now; from who combines."""
 
 
 class Flag(IntFlag):
@@ -102,6 +104,8 @@ class Message:
             likewise. It is not the receiver's to write to.
         version: asynchronous: the version of the model that a MODEL holds or an update was made from.
         index: asynchronous: the place in the servers' log of what is ordered or answered.
+        partition: synchronous: which of the partitions that its sender and receiver have agreed on it is, in the order
+            in which they are sent; of a GRANT, how many.
     """
 
     kind: Kind
@@ -115,6 +119,7 @@ class Message:
     payload: Vector | None = None
     version: int = 0
     index: int = 0
+    partition: int = 0
 
     @property
     def payload_bytes(self) -> int:
@@ -133,7 +138,8 @@ class Message:
         packed = b"" if self.mask is None else np.packbits(self.mask, bitorder="little").tobytes()
         fixed = _FRAME.pack(
             _MAGIC, _FRAME_VERSION, self.kind, ROLES.index(self.sender.role), self.flags, self.sender.index,
-            self.run.encode(), self.round, self.version, self.index, self.shard, bits, len(note), self.payload_bytes,
+            self.run.encode(), self.round, self.version, self.index, self.shard, self.partition, bits, len(note),
+            self.payload_bytes,
         )  # fmt: skip
         return fixed + packed + note
 
@@ -147,8 +153,8 @@ class Message:
         if len(header) < _FRAME.size:
             raise MalformedMessageError(f"a header of {len(header)} bytes is shorter than {_FRAME.size}")
         fields = _FRAME.unpack_from(header)
-        magic, frame, kind, role, flags, sender, run, round_, version, index, shard, *sizes = fields
-        bits, note_bytes, payload_bytes = sizes
+        magic, frame, kind, role, flags, sender, run, round_, version, index, *counts = fields
+        shard, partition, bits, note_bytes, payload_bytes = counts
         if magic != _MAGIC or frame != _FRAME_VERSION:
             raise MalformedMessageError("the header does not begin as a message of hpcps does")
         mask_bytes = -(-bits // 8)
@@ -169,7 +175,7 @@ class Message:
                 raise MalformedMessageError("the note is not a table")
             return Message(
                 Kind(kind), Peer(ROLES[role], sender), run.rstrip(b"\0").decode("ascii"), round_, shard, Flag(flags),
-                mask, note, payload, version, index,
+                mask, note, payload, version, index, partition,
             )  # fmt: skip
         except (ValueError, IndexError) as error:
             raise MalformedMessageError(f"the header holds an invalid field: {error}") from error

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcps.cuts import Cuts
 from hpcps.layout import Layout
 from hpcps.messages import Peer
+from hpcps.spec.schema import Run
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,11 @@ class Cast:
     servers: int
     validators: int
     workers: int
+
+    @classmethod
+    def of(cls, run: Run) -> Cast:
+        """Return the cast of a run."""
+        return cls(run.topology.servers, run.topology.validators, run.topology.workers)
 
     @property
     def combiners(self) -> int:
@@ -35,15 +42,19 @@ class Cast:
         """Who gives the initial weights, counts the epochs and evaluates."""
         return Peer("validator" if self.validators else "worker", 0)
 
+    def combiners_of(self, worker: int) -> tuple[Peer, ...]:
+        """Who combines a worker's update."""
+        return (Peer("validator", worker % self.validators),) if self.validators else self.all_servers()
+
     def share(self, combiner: Peer) -> tuple[Peer, ...]:
         """The workers whose updates a combiner gets, in worker order."""
         if combiner.role == "server":
             return tuple(Peer("worker", k) for k in range(self.workers))
         return tuple(Peer("worker", k) for k in range(combiner.index, self.workers, self.validators))
 
-    def routes(self, worker: int, layout: Layout) -> tuple[tuple[Peer, int, int], ...]:
-        """Where a worker's update goes: (combiner, start, stop) of the slice of the flat vector that each gets."""
-        if self.validators:
-            return ((Peer("validator", worker % self.validators), 0, layout.size),)
-        bounds = layout.bounds(self.servers)
-        return tuple((peer, *bounds[peer.index]) for peer in self.all_servers())
+
+def cuts_of(run: Run, layout: Layout) -> Cuts:
+    """Return who gets which partitions of a run's model; asynchronous updates are not cut."""
+    topology, size = run.topology, run.transport.partition
+    elements = None if size == "auto" or run.train.mode == "async" else size // 64 * 16  # whole cache lines
+    return Cuts(layout, topology.servers, topology.validators, elements, whole=run.validation.rule.scores)

@@ -1,19 +1,21 @@
-"""Where a worker or validator gathers the shards of the next model."""
+"""Where a worker or validator gathers the next model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from hpcps.cuts import Bounds
 from hpcps.errors import RunError
-from hpcps.layout import Layout, Vector
+from hpcps.layout import Vector
 from hpcps.messages import Flag, Message, Peer
 from hpcps.roles.checks import wrong_size
 
 
 class ModelInbox:
-    """Puts the shards of one round's model together.
+    """Puts one round's model together from what every server sends of its shard, slice after slice.
 
     Attributes:
         model: the flat vector `[d]`, whole once `complete`.
@@ -23,28 +25,36 @@ class ModelInbox:
         note: the last server's note with it.
     """
 
-    def __init__(self, owner: Peer, layout: Layout, servers: int) -> None:
+    def __init__(self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]]) -> None:
+        """Wait for the first model.
+
+        Args:
+            owner: whose it is.
+            size: d.
+            shards: of every server the slices that it sends, in order.
+        """
         self._owner = owner
-        self._bounds = layout.bounds(servers)
-        self._missing = set(range(servers))
-        self.model: Vector = np.zeros(layout.size, np.float32)
+        self._shards = shards
+        self._came = [0] * len(shards)
+        self.model: Vector = np.zeros(size, np.float32)
         self.flags = Flag.NONE
         self.version = self.index = 0
         self.note: dict[str, Any] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether all shards have come."""
-        return not self._missing
+        """Whether all has come."""
+        return not self.waiting_for
 
     @property
     def waiting_for(self) -> tuple[Peer, ...]:
-        """The servers whose shards have not come."""
-        return tuple(Peer("server", s) for s in sorted(self._missing))
+        """The servers from which something is still to come."""
+        owed = zip(self._came, self._shards, strict=True)
+        return tuple(Peer("server", s) for s, (came, slices) in enumerate(owed) if came < len(slices))
 
     def clear(self) -> None:
         """Begin to gather the next model."""
-        self._missing = set(range(len(self._bounds)))
+        self._came = [0] * len(self._shards)
 
     def put(self, message: Message, round: int) -> None:
         """Take a MODEL message.
@@ -54,24 +64,35 @@ class ModelInbox:
             round: the round that begins with the model, or the number of the request that it answers.
 
         Raises:
-            RunError: if it is not the shard that its server owes, or of another version than the shards before it:
-                nobody can go on from a wrong model.
+            RunError: if it is not what its server owes, or of another version than what came before: nobody can go on
+                from a wrong model.
         """
         shard = message.sender.index
+        fresh = not any(self._came)
         reason = None
-        if message.round != round or shard not in self._missing or message.shard != shard:
-            reason = f"it is shard {message.shard} of round {message.round}, and round {round} begins"
-        elif len(self._missing) < len(self._bounds) and (message.index, message.version) != (self.index, self.version):
+        if message.round != round or message.shard != shard or message.partition != self._owed(shard):
+            reason = f"it is {_name(message.shard, message.partition, message.round)}, and round {round} begins"
+        elif not fresh and (message.index, message.version) != (self.index, self.version):
             reason = f"it is version {message.version}, and other shards are version {self.version}"
         else:
-            start, stop = self._bounds[shard]
+            start, stop = self._shards[shard][message.partition]
             reason = wrong_size(message, stop - start)
         if reason:
             raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
         if message.payload is not None:
             self.model[start:stop] = message.payload
-        fresh = len(self._missing) == len(self._bounds)
         self.flags = message.flags if fresh else self.flags | message.flags
         self.note = message.note
         self.index, self.version = message.index, message.version
-        self._missing.discard(shard)
+        self._came[shard] += 1
+
+    def _owed(self, shard: int) -> int | None:
+        """The number of the slice that comes next of a shard; None if all have come, or if there is no such shard."""
+        there = shard < len(self._shards) and self._came[shard] < len(self._shards[shard])
+        return self._came[shard] if there else None
+
+
+def _name(shard: int, partition: int, round: int) -> str:
+    return (
+        f"partition {partition} of shard {shard} of round {round}" if partition else f"shard {shard} of round {round}"
+    )

@@ -8,10 +8,11 @@ import numpy as np
 
 from hpcps.attacks import NoAttack
 from hpcps.attacks.selection import attacked_blocks, attackers
+from hpcps.cuts import Partition
 from hpcps.layout import Layout, Mask, Vector
 from hpcps.messages import Peer
 from hpcps.packing import pack, runs
-from hpcps.roles.cast import Cast
+from hpcps.roles.cast import cuts_of
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.state import State, generators_state, restore_generators
@@ -19,10 +20,20 @@ from hpcps.training.learner import Learner
 
 
 @dataclass(frozen=True)
-class Packed:
-    """One round's update, ready to go: a (combiner, mask, payload) for each combiner; no parts if absent."""
+class Part:
+    """One partition of an update: for whom, its number among that one's, which of its blocks are sent, and these."""
 
-    parts: tuple[tuple[Peer, Mask, Vector], ...]
+    combiner: Peer
+    number: int
+    mask: Mask
+    payload: Vector
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One round's update, ready to go: its parts in the order in which they are sent; none if absent."""
+
+    parts: tuple[Part, ...]
     sent: int
     skipped: int
     attacked: int
@@ -41,18 +52,18 @@ class Packer:
     """Error reset: what is not sent stays with the worker and is folded into the point it trains from next.
 
     Attributes:
-        routes: who gets which slice of the flat vector: (combiner, start, stop, the slice's layout).
         delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e.
     """
 
-    def __init__(self, peer: Peer, run: Run, cast: Cast, layout: Layout) -> None:
+    def __init__(self, peer: Peer, run: Run, combiners: tuple[Peer, ...], layout: Layout) -> None:
         self._run = run
         self._layout = layout
         self._worker = peer.index
-        self.routes = tuple(
-            (combiner, start, stop, layout.restrict(start, stop))
-            for combiner, start, stop in cast.routes(peer.index, layout)
-        )
+        updates = cuts_of(run, layout).updates
+        # By turns, so that all combiners are at work at once.
+        numbered = sorted((n, combiner) for combiner in combiners for n in range(len(updates[combiner.index])))
+        slices = ((n, combiner, updates[combiner.index][n]) for n, combiner in numbered)
+        self._partitions = tuple((combiner, n, Partition.of(layout, bounds)) for n, combiner, bounds in slices)
         self.delta: Vector = np.zeros(layout.size, np.float32)
         self._outgoing: Vector = np.empty(layout.size, np.float32)
         purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
@@ -80,11 +91,10 @@ class Packer:
         if not participates:
             return Packed((), 0, 0, 0)
         parts = []
-        for combiner, start, stop, pieces in self.routes:
-            # A shard's pieces are a run of neighbouring blocks, the first and last of them perhaps cut.
-            first = layout.first_in(start)
-            mask = sent[first : first + len(pieces.blocks)]
-            parts.append((combiner, mask, pack(pieces, delta[start:stop], mask, self._outgoing[start:stop])))
+        for combiner, number, partition in self._partitions:
+            mask, columns = sent[partition.blocks], partition.columns
+            payload = pack(partition.layout, delta[columns], mask, self._outgoing[columns])
+            parts.append(Part(combiner, number, mask, payload))
         for start, stop in runs(layout, sent):
             delta[start:stop] = 0
         return Packed(tuple(parts), int(sent.sum()), int((~sent).sum()), int(attacked.sum()))

@@ -10,8 +10,8 @@ import numpy as np
 
 from hpcps.layout import Vector
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.roles.cast import Cast
-from hpcps.roles.checkpointing import ECHOED, report
+from hpcps.roles.cast import Cast, cuts_of
+from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection, wrong_envelope
 from hpcps.roles.course import Course, Segment
 from hpcps.roles.events import (
@@ -58,7 +58,8 @@ class Trainee(ABC):
             run.train.local_steps,
             inside_rounds=run.validation.evaluate == "validator_model",
         )
-        self._inbox = ModelInbox(peer, learner.layout, topology.servers)
+        self._cuts = cuts_of(run, learner.layout)
+        self._inbox = ModelInbox(peer, learner.layout.size, self._cuts.shards)
         self._base: Vector = np.empty(learner.layout.size, np.float32)
         learner.copy_to(self._base)
         self._segments: list[Segment] = []
@@ -106,12 +107,9 @@ class Trainee(ABC):
         """Handle the end of a computation that only this role asks for."""
         raise AssertionError(f"{self.peer} did not ask for {event.task}")
 
+    @abstractmethod
     def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Take a shard of the next model; adopt it once it is whole."""
-        self._inbox.put(message, self.round)
-        yield SetDeadline(self._inbox.waiting_for)
-        if self._inbox.complete:
-            yield Compute("adopt", self.adopt, elements=self._base.size)
+        """Take what a server sends of the model."""
 
     def state(self) -> State:
         """Return what it takes to go on from the model that comes next; subclasses add what is theirs."""
@@ -127,18 +125,6 @@ class Trainee(ABC):
     def snapshot(self, moment: int) -> Iterator[Effect]:
         """Write this process's part of a checkpoint."""
         yield Snapshot(moment, self.state())
-
-    @property
-    def echo(self) -> Flag:
-        """What the keeper said of checkpoints with the model of this round, for the other servers."""
-        return self._flags & ECHOED
-
-    def end_round(self) -> Iterator[Effect]:
-        """Go on to the next round; write a checkpoint in between if the keeper said so."""
-        self.round += 1
-        if self._flags & Flag.SNAPSHOT:
-            yield from self.snapshot(self.round)
-        yield SetDeadline(self._inbox.waiting_for)
 
     def epochs_due(self) -> tuple[int, ...]:
         """The epochs that are to be evaluated on the model just adopted."""

@@ -14,6 +14,16 @@ from hpcps.roles.sync.worker import Worker
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner
 
+PARTITION = 1 << 20
+"""Bytes of a partition where a run is spread over hosts and its file leaves that open."""
+
+
+def spread(run: Run, hosts: int) -> Run:
+    """Return a run with what its file leaves open and its processes' hosts decide; all its processes say the same."""
+    if run.transport.partition != "auto" or hosts == 1:
+        return run
+    return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": PARTITION})})
+
 
 def make_role(run: Run, run_id: str, peer: Peer) -> Role:
     """Return a role ready to start; a worker's or validator's model and data are loaded, a server needs neither.

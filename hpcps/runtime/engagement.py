@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hpcps.launch.plan import PlannedRun, Rank
 from hpcps.messages import Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.cast import Cast
+from hpcps.runtime.casting import spread
 from hpcps.spec.schema import Run
 
 
@@ -24,9 +26,18 @@ class Engagement:
         host: where it is.
     """
 
-    def __init__(self, planned: PlannedRun, me: Rank, host: str) -> None:
+    def __init__(self, planned: PlannedRun, world: Sequence[Rank], rank: int, host: str) -> None:
+        """Take the part of one process of the launch.
+
+        Args:
+            planned: the run.
+            world: all processes, by rank.
+            rank: which of them it is.
+            host: where it is.
+        """
+        me = world[rank]
         self.planned = planned
-        self.run = Run.model_validate(planned.spec["run"])
+        self.run = spread(Run.model_validate(planned.spec["run"]), len({member.host for member in world}))
         self.directory = RunDirectory(Path(planned.directory))
         self.me = me
         self.host = host
@@ -39,7 +50,7 @@ class Engagement:
     @property
     def peer(self) -> Peer | None:
         """Its role in this run, if it plays."""
-        cast = Cast(self.run.topology.servers, self.run.topology.validators, self.run.topology.workers)
+        cast = Cast.of(self.run)
         peer = Peer(self.me.role, self.me.index)
         return peer if peer in (*cast.readers(), *cast.all_servers()) else None
 

@@ -14,7 +14,7 @@ from hpcps.messages import Peer
 from hpcps.records.checkpoint import Part
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.runtime.casting import make_role
+from hpcps.runtime.casting import make_role, spread
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume
 from hpcps.simulation.config import NoSimulation
@@ -44,6 +44,7 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
     peers += [Peer("validator", v) for v in range(topology.validators)]
     peers += [Peer("server", s) for s in range(topology.servers)]
     simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
+    run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
     turns = VirtualClock()
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), turns)
     parts = _parts(run, run_id, directory, peers)

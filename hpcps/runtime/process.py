@@ -77,7 +77,7 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
                 print("hpcps: stopped; start it again to go on", flush=True)
                 stop.clear()
             break
-        if not _play_one(Engagement(planned, plan.world[gathering.rank], host), stop, gathering):
+        if not _play_one(Engagement(planned, plan.world, gathering.rank, host), stop, gathering):
             return 1
     return 0
 

@@ -53,6 +53,16 @@ def _asynchronous_keys_act(run: Run) -> Iterator[Problem]:
         yield Problem(("asynchronous",), 'acts only with train.mode = "async": set that, or leave it out', (MODE,))
 
 
+def _partitions_are_of_rounds(run: Run) -> Iterator[Problem]:
+    if run.transport.partition == "auto":
+        return
+    path = ("transport", "partition")
+    if run.train.mode == "async":
+        yield Problem(path, "only the rounds of synchronous training are cut into partitions: leave it out", (MODE,))
+    elif run.topology.alone:
+        yield Problem(path, "one process that trains alone sends nothing: leave it out", (SERVERS, WORKERS))
+
+
 def _statistics_can_be_averaged(run: Run) -> Iterator[Problem]:
     if run.train.mode == "async" and run.validation.batchnorm == "averaged":
         yield Problem(
@@ -301,6 +311,7 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _topology_is_whole,
     _rule_is_for_the_mode,
     _asynchronous_keys_act,
+    _partitions_are_of_rounds,
     _statistics_can_be_averaged,
     _slow_workers_exist,
     _delays_have_a_range,

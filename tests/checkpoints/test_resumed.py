@@ -17,6 +17,10 @@ CASES = {
     "average": small(),
     "two-validators": small(topology={"servers": 2, "validators": 2, "workers": 4}, validation=ZENO, attack=NOISE),
     "no-validator": small(topology={"servers": 3, "validators": 0}, seed=5),
+    "partitions": small(topology={"servers": 2, "validators": 0, "workers": 3}, transport={"partition": 2048}),
+    "partitions-two-validators": small(
+        topology={"servers": 2, "validators": 2, "workers": 4}, transport={"partition": 2048}, attack=NOISE,
+    ),
     "artifact": small(fidelity="artifact", validation={**ZENO, "evaluate": "validator_model"}, train={
         "first_step": "overwritten", "epochs": 6, "batch_size": 16, "local_steps": 3,
     }),
@@ -39,7 +43,11 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
     run = CASES[case]
     assert play(run, tmp_path / "whole")
     chance = random.Random(case)
-    play_through(run, tmp_path / "cut", [chance.randrange(1, 120) for _ in range(12)])
+    play_through(
+        run,
+        tmp_path / "cut",
+        [chance.randrange(1, 120 if run.transport.partition == "auto" else 1500) for _ in range(12)],
+    )
     chief = "server-0" if run.topology.servers else "validator-0"
     assert sum(line["event"] == "start" for line in records(tmp_path / "cut", chief)) > 3
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))

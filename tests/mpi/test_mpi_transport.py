@@ -102,7 +102,8 @@ def test_what_nobody_took_does_not_meet_the_next_run(world):
         for size in (0, 10, 500_000):
             transport.send(PEERS[3], Message(Kind.UPDATE, me, "first", 0, payload=np.zeros(size, np.float32)))
     transport.settle()
-    assert transport.receive() is None
+    if me != PEERS[3]:
+        assert transport.receive() is None
     if me == PEERS[0]:
         transport.send(PEERS[3], Message(Kind.ABSENT, me, "second", 0))
     if me == PEERS[3]:

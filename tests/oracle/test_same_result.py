@@ -21,6 +21,7 @@ from hpcps.runtime.inprocess import run_in_process
 from hpcps.spec.schema import Run, Topology
 
 ROOT = Path(__file__).parents[2]
+CUT = ("average-0-1", "trimmed_mean-0-3", "average-2-3", "phocas-1-2", "zeno-1-1", "zeno-2-2")
 WORLD = Topology(servers=3, validators=2, workers=3)
 
 
@@ -36,7 +37,7 @@ def spec(rule, servers, validators, **changes):
         "attack": {"kind": "random", "rate": 0.3},
     }
     for table, values in changes.items():
-        tables[table] = {**tables[table], **values}
+        tables[table] = {**tables.get(table, {}), **values}
     return Run.model_validate(tables)
 
 
@@ -46,6 +47,10 @@ def points():
     ):
         if validators or rule != "zeno":
             yield f"{rule}-{validators}-{servers}", spec(rule, servers, validators)
+    # In partitions: more of them than a worker may be ahead, blocks that are cut, and blocks that are not.
+    for name in CUT:
+        rule, validators, servers = name.split("-")
+        yield f"{name}-cut", spec(rule, int(servers), int(validators), transport={"partition": 4096})
     # Asynchronous, with one worker that always sends, nothing is left to chance.
     alone = {"topology": {"workers": 1}, "train": {"mode": "async"}, "communication": {"participation": 1.0}}
     for rule, servers in (("naive_async", 1), ("zeno++", 1), ("zeno++", 3)):
@@ -118,6 +123,13 @@ def test_the_points_differ_from_one_another(in_process):
     for rule, validators in itertools.product(("average", "zeno"), (1, 2)):
         for servers in (2, 3):
             np.testing.assert_array_equal(models[f"{rule}-{validators}-{servers}"], models[f"{rule}-{validators}-1"])
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_partitions_do_not_show(in_process, name):
+    servers = POINTS[name].topology.servers
+    cut, whole = final_model(in_process / f"{name}-cut", servers), final_model(in_process / name, servers)
+    np.testing.assert_array_equal(cut, whole)
 
 
 def test_torch_runs_with_the_threads_of_the_spec(in_process):

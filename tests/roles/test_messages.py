@@ -16,6 +16,7 @@ messages = st.builds(
     version=st.integers(0, 2**64 - 1),
     index=st.integers(0, 2**64 - 1),
     shard=st.integers(0, 2**32 - 1),
+    partition=st.integers(0, 2**32 - 1),
     flags=st.sampled_from([Flag.NONE, Flag.LAST, Flag.STATISTICS, Flag.LAST | Flag.STATISTICS]),
     mask=st.none() | st.lists(st.booleans(), min_size=1, max_size=70).map(lambda bits: np.array(bits, np.bool_)),
     note=st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=5), max_size=3),
@@ -26,7 +27,7 @@ messages = st.builds(
 @given(messages)
 def test_a_message_survives_its_bytes(message):
     back = Message.decode(message.header(), message.payload)
-    for name in ("kind", "sender", "run", "round", "version", "index", "shard", "flags", "note"):
+    for name in ("kind", "sender", "run", "round", "version", "index", "shard", "partition", "flags", "note"):
         assert getattr(back, name) == getattr(message, name)
     for name in ("mask", "payload"):
         np.testing.assert_array_equal(getattr(back, name), getattr(message, name))

@@ -18,14 +18,14 @@ SENDER = Peer("worker", 1)
 
 
 class Tampering:
-    """A worker's transport that changes its updates on their way, from round 1 on."""
+    """A worker's transport that changes its updates, or their first partitions, on their way, from round 1 on."""
 
     def __init__(self, inner, change):
         self._inner, self._change = inner, change
         self.traffic = inner.traffic
 
     def send(self, to, message):
-        if message.kind in (Kind.UPDATE, Kind.ABSENT) and message.round >= 1:
+        if message.kind in (Kind.UPDATE, Kind.ABSENT) and message.round >= 1 and message.partition == 0:
             self._change(self._inner, to, message)
         else:
             self._inner.send(to, message)
@@ -60,6 +60,7 @@ TAMPERINGS = {
     "wrong mask": lambda t, to, m: t.send(to, replace(m, mask=np.ones(7, np.bool_))),
     "no mask": lambda t, to, m: t.send(to, replace(m, mask=None)),
     "another's name": lambda t, to, m: t.send(to, replace(m, sender=Peer("worker", 0))),
+    "a partition to come": lambda t, to, m: t.send(to, replace(m, partition=m.partition + 1)),
     "another run": lambda t, to, m: t.send(to, replace(m, run="other")),
     "a round to come": lambda t, to, m: t.send(to, replace(m, round=m.round + 5)),
     "another kind": lambda t, to, m: t.send(to, Message(Kind.COMBINED, m.sender, m.run, m.round, payload=m.payload)),
@@ -93,7 +94,7 @@ def play(tmp_path, run, change):
     return model, lines
 
 
-def spec(rule, validators):
+def spec(rule, validators, partition="auto"):
     return Run.model_validate(
         {
             "name": "refusals",
@@ -102,17 +103,23 @@ def spec(rule, validators):
             "data": {"name": "digits", "limit": 200, "test_limit": 50},
             "train": {"epochs": 2, "batch_size": 16, "local_steps": 2},
             "validation": {"rule": {"kind": rule}},
+            "transport": {"partition": partition},
         }
     )
 
 
-CASES = [(rule, 1, name) for rule in ("average", "trimmed_mean", "phocas") for name in ("nan", "inf", "short payload")]
-CASES += [(rule, validators, name) for rule, validators in (("zeno", 1), ("average", 0)) for name in TAMPERINGS]
+CASES = [
+    (rule, 1, "auto", name)
+    for rule in ("average", "trimmed_mean", "phocas")
+    for name in ("nan", "inf", "short payload")
+]
+SPECS = (("zeno", 1, "auto"), ("average", 0, "auto"), ("zeno", 1, 4000), ("average", 0, 4000))
+CASES += [(*which, name) for which in SPECS for name in TAMPERINGS]
 
 
-@pytest.mark.parametrize(("rule", "validators", "name"), CASES)
-def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, rule, validators, name):
-    model, lines = play(tmp_path, spec(rule, validators), TAMPERINGS[name])
+@pytest.mark.parametrize(("rule", "validators", "partition", "name"), CASES)
+def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, rule, validators, partition, name):
+    model, lines = play(tmp_path, spec(rule, validators, partition), TAMPERINGS[name])
     assert np.isfinite(model).all()
     refused = [line for line in lines if line["event"] == "rejected"]
     assert {line["sender"] for line in refused} == {str(SENDER)}
@@ -126,8 +133,9 @@ def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, rule, validators,
         assert all(line["malformed"] == 1 for line in rounds[1:])
 
 
+@pytest.mark.parametrize("partition", ["auto", 4000])
 @pytest.mark.parametrize("name", ["twice", "late"])
-def test_a_repeated_update_changes_nothing(tmp_path, name):
+def test_a_repeated_update_changes_nothing(tmp_path, name, partition):
     clean, _ = play(tmp_path / "clean", spec("average", 1), None)
-    model, _ = play(tmp_path / name, spec("average", 1), TAMPERINGS[name])
+    model, _ = play(tmp_path / name, spec("average", 1, partition), TAMPERINGS[name])
     np.testing.assert_array_equal(model, clean)

@@ -217,6 +217,8 @@ def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
          "naive_async, fed_async, zeno++"),
         ("[validation.rule]\nkind = 'zeno++'", "validation.rule: zeno++ is for train.mode = \"async\""),
         ("[asynchronous]\nalpha = 0.4", "asynchronous: acts only with train.mode"),
+        ("mode = 'async'\n[transport]\npartition = 4096\n[validation]\nrule = { kind = 'zeno++' }",
+         "transport.partition: only the rounds of synchronous training"),
         ("mode = 'async'\n[validation]\nbatchnorm = 'averaged'\nrule = { kind = 'zeno++' }",
          "validation.batchnorm: asynchronous workers have no common moment"),
         ("[heterogeneity.slow]\nworkers = [4]\nfactor = 2", "heterogeneity.slow.workers: [4] are not among the 4"),

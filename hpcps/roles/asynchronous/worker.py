@@ -26,10 +26,11 @@ class Worker(AsyncTrainee):
 
     def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
         super().__init__(peer, run, run_id, learner)
-        self._packer = Packer(peer, run, self._cast, learner.layout)
+        combiners = self._cast.combiners_of(peer.index)
+        self._packer = Packer(peer, run, combiners, learner.layout)
         self._packed: Packed | None = None
         self._delay = 0.0
-        self._validator = self._packer.routes[0][0] if self._cast.validators else None
+        self._validator = combiners[0] if self._cast.validators else None
 
     def adopt(self) -> None:
         """Set x = c = the model + e: the residual survives locally."""
@@ -103,13 +104,12 @@ class Worker(AsyncTrainee):
         assert self._validator is not None
         if not packed.parts:
             yield Send(self._validator, Message(Kind.ABSENT, self.peer, self._run_id, request))
-        for validator, mask, payload in packed.parts:
-            yield Send(
-                validator,
-                Message(
-                    Kind.UPDATE, self.peer, self._run_id, request, mask=mask, payload=payload, version=self._version
-                ),
+        for part in packed.parts:
+            mask, payload, version = part.mask, part.payload, self._version
+            message = Message(
+                Kind.UPDATE, self.peer, self._run_id, request, mask=mask, payload=payload, version=version
             )
+            yield Send(part.combiner, message)
 
     def _send_to_servers(self, packed: Packed, request: int) -> Iterator[Effect]:
         """Have the servers judge the update; who sends nothing but wants the model reads it."""
@@ -117,5 +117,5 @@ class Worker(AsyncTrainee):
             return
         kind = Kind.UPDATE if packed.sent else Kind.READ
         entry = Entry(kind, self.peer, self.next_number(), self.peer, request, self._version, self.epoch)
-        parts = [(mask, payload) for _, mask, payload in packed.parts]
+        parts = [(part.mask, part.payload) for part in packed.parts]
         yield from self.submit(entry, parts if packed.sent else None)

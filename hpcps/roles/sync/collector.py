@@ -1,14 +1,16 @@
-"""Where a combiner gathers one round's updates of its share of the workers."""
+"""Where a combiner gathers one round's updates of its share of the senders, partition by partition."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpcps.layout import Layout, Mask, Vector
+from hpcps.cuts import Partition
+from hpcps.layout import Mask, Vector
 from hpcps.messages import Kind, Message, Peer
-from hpcps.roles.checks import not_finite, rejection, wrong_blocks
+from hpcps.roles.checks import not_finite, rejection, wrong_blocks, wrong_size
 from hpcps.roles.events import Effect
 from hpcps.roles.tally import Tally
 from hpcps.rules import Combined, Rule, combine
@@ -18,100 +20,145 @@ _NOTHING: Vector = np.zeros(0, np.float32)
 
 
 class Collector:
-    """Gathers one message per worker of a share and combines them in worker order, whatever the order of arrival.
+    """Gathers every sender's partitions, each of which owes them in order, or says once that it is absent.
 
-    The payloads stay where they came: no worker touches its update before it has the next model.
+    A partition is combined in the order of the senders, whatever the order of arrival, as soon as all have sent it. The
+    payloads stay where they came: no sender touches its update before it has the next model.
+
+    Attributes:
+        current: the number of the partition that is combined next.
+        tally: the counts of the round that was reported last.
     """
 
-    def __init__(self, share: tuple[Peer, ...], layout: Layout) -> None:
-        self._share = share
-        self._row = {peer: row for row, peer in enumerate(share)}
-        self._layout = layout
-        self._payloads: list[Vector] = [_NOTHING] * len(share)
-        self._sent: Mask = np.zeros((len(share), len(layout.blocks)), np.bool_)
-        self._present = np.zeros(len(share), np.bool_)
-        self._missing = set(share)
-        self._malformed = 0
-        self._rejections: list[Effect] = []
+    def __init__(self, share: Sequence[Peer], partitions: Sequence[Partition]) -> None:
+        self._share = tuple(share)
+        self._row = {peer: row for row, peer in enumerate(self._share)}
+        self._partitions = partitions
+        self._blocks = max(partition.blocks.stop for partition in partitions)
         self.tally = Tally()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every worker of the share has said something."""
-        return not self._missing
-
-    @property
-    def elements(self) -> int:
-        """The elements of the updates gathered so far."""
-        return int(self._present.sum()) * self._layout.size
-
-    @property
-    def waiting_for(self) -> tuple[Peer, ...]:
-        """The workers that have not."""
-        return tuple(peer for peer in self._share if peer in self._missing)
+        self.clear()
 
     def clear(self) -> None:
         """Begin to gather the next round."""
-        self._missing = set(self._share)
-        self._present[:] = False
-        self._sent[:] = False
-        self._payloads = [_NOTHING] * len(self._share)
+        count, total = len(self._share), self.total
+        self.current = 0
+        self._left = dict.fromkeys(self._share, total)
+        self._gathered: tuple[deque[tuple[Mask, Vector]], ...] = tuple(deque() for _ in self._share)
+        self._present = np.zeros(count, np.bool_)
+        # Of a block that is cut, everything is accepted or it is not accepted; what is sent or rejected is some of it.
+        self._sent: Mask = np.zeros((count, self._blocks), np.bool_)
+        self._accepted: Mask = np.ones((count, self._blocks), np.bool_)
+        self._rejected: Mask = np.zeros((count, self._blocks), np.bool_)
         self._malformed = 0
 
+    @property
+    def total(self) -> int:
+        """How many partitions there are."""
+        return len(self._partitions)
+
+    @property
+    def partition(self) -> Partition:
+        """The partition that is combined next."""
+        return self._partitions[self.current]
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a next partition, and all of it is here."""
+        return not self.done and not self.waiting_for
+
+    @property
+    def done(self) -> bool:
+        """Whether all partitions are combined."""
+        return self.current == self.total
+
+    @property
+    def waiting_for(self) -> tuple[Peer, ...]:
+        """The senders whose next partition, the one that is combined next, has not come."""
+        owed = self.total - self.current
+        return tuple(peer for peer, left in self._left.items() if left == owed) if owed else ()
+
+    @property
+    def present(self) -> tuple[Peer, ...]:
+        """The senders that take part in the round."""
+        return tuple(peer for peer, present in zip(self._share, self._present, strict=True) if present)
+
+    @property
+    def elements(self) -> int:
+        """The elements of the updates that are combined next."""
+        return int(self._present.sum()) * self.partition.layout.size
+
     def put(self, source: Peer, message: Message, round: int) -> Iterator[Effect]:
-        """Take a worker's UPDATE or ABSENT; what is wrong with it is recorded and counts as skipped."""
-        if source not in self._missing or message.round < round:
+        """Take a sender's partition or ABSENT; what is wrong with it is recorded and counts as skipped."""
+        left = self._left.get(source, 0)
+        number = self.total - left
+        if not left or (message.round, message.partition) < (round, number):
             yield rejection(source, f"a second or late message (of round {message.round})")
             return
+        partition = self._partitions[number]
+        whole = message.kind is Kind.COMBINED
+        reason: str | None
         if message.round > round:
-            yield from self.refuse(source, f"it is of round {message.round}")
+            reason = f"it is of round {message.round}"
+        elif message.kind is Kind.ABSENT:
+            self._left[source] = 0
             return
-        if message.kind is Kind.ABSENT:
-            self._missing.discard(source)
-            return
-        reason = wrong_blocks(message, self._layout)
+        elif message.partition != number:
+            reason = f"it is partition {message.partition}, and {number} comes next"
+        else:
+            layout = partition.layout
+            reason = wrong_size(message, layout.size) if whole else wrong_blocks(message, layout)
         if reason:
             yield from self.refuse(source, reason)
-            return
-        mask = message.mask if message.mask is not None else np.zeros(0, np.bool_)  # of a shard without blocks
-        row = self._row[source]
-        self._payloads[row] = message.values
-        self._sent[row] = mask
-        self._present[row] = True
-        self._missing.discard(source)
+        elif whole:
+            self._take(source, np.ones(len(partition.layout.blocks), np.bool_), message.values)
+        else:
+            # Of a shard without blocks there is no mask.
+            self._take(source, np.zeros(0, np.bool_) if message.mask is None else message.mask, message.values)
 
     def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Count a malformed message as an update with every block skipped, if its worker still owes one."""
+        """Count a malformed message as a partition with every block skipped, if its sender still owes one."""
         yield rejection(source, reason)
         self._malformed += 1
-        if source in self._missing:
-            row = self._row[source]
-            self._present[row] = True
-            self._missing.discard(source)
+        if self._left.get(source):
+            number = self.total - self._left[source]
+            self._take(source, np.zeros(len(self._partitions[number].layout.blocks), np.bool_), _NOTHING)
+
+    def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
+        row = self._row[source]
+        self._gathered[row].append((mask, payload))
+        self._present[row] = True
+        self._left[source] -= 1
 
     def combine(
         self, rule: Rule, reference: Vector | None = None, base: Vector | None = None, out: Vector | None = None
     ) -> Combined:
-        """Combine what is finite of the gathered updates; for the arguments, see `Rule.combine`."""
-        rows = np.flatnonzero(self._present)
-        updates = Updates(self._layout, [self._payloads[row] for row in rows], self._sent[rows])
-        combined, rejected = combine(rule, updates, reference, base, out)
-        self._rejections = [
-            not_finite(self._share[row], blocks) for row, blocks in zip(rows, rejected, strict=True) if blocks.any()
-        ]
-        sent = updates.sent & ~rejected
-        self.tally = Tally(
-            received=sent.size,
-            sent=int(sent.sum()),
-            accepted=int(combined.accepted.sum()),
-            accepted_sent=int((combined.accepted & sent).sum()),
-            rejected=int(rejected.sum()),
-        )
+        """Combine what is finite of the next partition, and be done with it; for the arguments, see `Rule.combine`."""
+        rows, partition = np.flatnonzero(self._present), self.partition
+        masks, payloads = [], []
+        for row in rows:
+            mask, payload = self._gathered[row].popleft()
+            masks.append(mask)
+            payloads.append(payload)
+        sent = np.array(masks, np.bool_).reshape(len(rows), len(partition.layout.blocks))
+        combined, rejected = combine(rule, Updates(partition.layout, payloads, sent), reference, base, out)
+        self._sent[rows, partition.blocks] |= sent
+        self._accepted[rows, partition.blocks] &= combined.accepted
+        self._rejected[rows, partition.blocks] |= rejected
+        self.current += 1
         return combined
 
     def report(self) -> tuple[dict[str, object], list[Effect]]:
         """Return the fields of the round's record, and a record for every sender whose blocks were rejected."""
-        participants = [peer.index for peer, present in zip(self._share, self._present, strict=True) if present]
+        rejected = self._rejected & self._sent
+        sent, accepted = (matrix[self._present] for matrix in (self._sent & ~rejected, self._accepted))
+        self.tally = Tally(
+            received=sent.size,
+            sent=int(sent.sum()),
+            accepted=int(accepted.sum()),
+            accepted_sent=int((accepted & sent).sum()),
+            rejected=int(rejected.sum()),
+        )
+        participants = [peer.index for peer in self.present]
         fields: dict[str, object] = {
             "participants": participants,
             "absent": [peer.index for peer in self._share if peer.index not in participants],
@@ -124,4 +171,5 @@ class Collector:
             "malformed": self._malformed,
             "acceptance_rate": self.tally.acceptance_rate,
         }
-        return fields, self._rejections
+        refused = zip(self._share, rejected, strict=True)
+        return fields, [not_finite(peer, blocks) for peer, blocks in refused if blocks.any()]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hpcps.errors import RunError
-from hpcps.layout import Layout, Vector
+from hpcps.layout import Vector
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
-from hpcps.roles.checks import not_finite, rejection, wrong_envelope, wrong_size
+from hpcps.roles.checks import rejection, wrong_envelope, wrong_size
 from hpcps.roles.course import Course
 from hpcps.roles.events import (
     Compute,
@@ -30,16 +29,29 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.sync.collector import Collector
-from hpcps.rules import Average, Combined, Rule, screen
+from hpcps.roles.sync.outbox import grants
+from hpcps.roles.sync.shard import Shard
+from hpcps.rules import Average, Rule
 from hpcps.spec.schema import Run
 from hpcps.state import State
-from hpcps.updates import Updates
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a server has to do with the model, once it knows it."""
+
+    shard: Shard
+    course: Course
+    collector: Collector
+    steps_per_epoch: int
+    statistics: bool
 
 
 class Server:
     """Keeps a shard of the global model: adds the mean of the validators' combined updates, round by round.
 
-    Without validators it combines its shard of the workers' updates itself.
+    Without validators it combines its shard of the workers' updates itself. As soon as a partition of the next model is
+    made, it goes to all who read it; only a checkpoint comes first.
     """
 
     def __init__(self, peer: Peer, run: Run, run_id: str) -> None:
@@ -47,40 +59,43 @@ class Server:
         self.round = 0
         self._run = run
         self._run_id = run_id
-        self._cast = Cast(run.topology.servers, run.topology.validators, run.topology.workers)
-        self._validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
-        self._model: Vector = np.zeros(0, np.float32)
-        # The next model is made beside this one: a round that is found out to be spoilt is begun anew from this one.
-        self._next: Vector = self._model
-        self._layout = Layout(())
-        self._course: Course | None = None
-        self._statistics = False
-        self._combined: dict[Peer, Updates] = {}
-        self._collector: Collector | None = None
-        self._diverged = False
-        self._applying = False
-        self._table: list[list[Any]] = []
+        self._cast = Cast.of(run)
+        validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
+        rule = Average() if validators else run.validation.rule
+        assert isinstance(rule, Rule), "the specification has been checked"
+        self._rule = rule
+        self._senders = validators or self._cast.share(peer)
+        self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
+        self._part: _Part | None = None
+        self._combining = self._diverged = False
         self._ledger = Ledger(self._cast)
-        self._flags = Flag.NONE
+        # What the model of this round said of checkpoints, here or at the keeper's; and what the next one says.
+        self._flags = self._announced = Flag.NONE
 
     @property
     def device(self) -> str:
         """A server adds up on the CPU."""
         return "cpu"
 
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Server 0 does."""
+        return self.peer == KEEPER
+
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         match event:
-            case Start() if self._course is not None:
-                yield from self._publish(self._course)
+            case Start() if self._part is not None:
+                yield from self._publish(self._part)
             case Start():
                 yield SetDeadline((self._cast.chief,))
             case Received(source, message):
                 yield from self._receive(source, message)
             case Malformed(source, reason):
                 yield from self._refuse(source, reason)
-            case Computed(_, result):
-                yield from self._applied(result)
+            case Computed():
+                assert self._part is not None, "it combines what it knows"
+                yield from self._combined(self._part)
             case StopRequested():
                 self._ledger.wanted = True
             case Snapped():
@@ -90,83 +105,68 @@ class Server:
         reason = wrong_envelope(message, source, self._run_id)
         if reason:
             yield from self._refuse(source, reason)
-        elif self._course is None:
+        elif self._part is None:
             yield from self._initialise(source, message)
         elif message.kind is Kind.PART and self.keeps_checkpoints:
             yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
-        elif message.kind is Kind.COMBINED and source in self._validators:
-            yield from self._take_combined(source, message)
-        elif self._collector is not None and message.kind in (Kind.UPDATE, Kind.ABSENT) and source.role == "worker":
-            yield from self._collector.put(source, message, self.round)
+        elif message.kind in self._kinds and source in self._senders:
+            yield from self._part.collector.put(source, message, self.round)
             if message.round == self.round:
                 self._flags |= message.flags & ECHOED
-            yield from self._apply_when_ready()
+            yield from self._combine_when_ready(self._part)
         else:
             yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
+
+    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Count what is no message as a contribution of nothing, so that the run goes on."""
+        if self._part is None:
+            yield rejection(source, reason)
+        else:
+            yield from self._part.collector.refuse(source, reason)
+            yield from self._combine_when_ready(self._part)
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take the initial weights from the chief and begin."""
         if source != self._cast.chief or message.kind is not Kind.INIT:
             expected = f"waits for the initial model from {self._cast.chief}"
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
-        course, size = self._plan(message.note["layout"], message.note["steps_per_epoch"], message.note["statistics"])
-        reason = wrong_size(message, size)
+        part = self._know(message.note["layout"], message.note["steps_per_epoch"], message.note["statistics"])
+        reason = wrong_size(message, part.shard.size)
         if reason:
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        self._model = message.values.copy()
-        self._next = np.empty_like(self._model)
-        yield from self._publish(course)
+        part.shard.model = message.values.copy()
+        yield from self._publish(part)
 
-    def _plan(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> tuple[Course, int]:
-        """Get to know the model's layout and the course of the run; return the course, and the size of the shard."""
-        whole = Layout.from_json(table)
-        start, stop = whole.bounds(self._cast.servers)[self.peer.index]
-        self._table, self._layout, self._statistics = table, whole.restrict(start, stop), statistics
-        self._course = Course(
-            self._run.train.epochs,
-            steps_per_epoch,
-            self._run.train.local_steps,
-            inside_rounds=self._run.validation.evaluate == "validator_model",
-        )
-        if not self._validators:
-            self._collector = Collector(self._cast.share(self.peer), self._layout)
-        return self._course, stop - start
-
-    @property
-    def keeps_checkpoints(self) -> bool:
-        """Server 0 does."""
-        return self.peer == KEEPER
+    def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Part:
+        """Get to know the model's layout and the course of the run."""
+        shard, train = Shard(self.peer, self._run, table), self._run.train
+        inside = self._run.validation.evaluate == "validator_model"
+        course = Course(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
+        self._part = _Part(shard, course, Collector(self._senders, shard.partitions), steps_per_epoch, statistics)
+        return self._part
 
     def state(self) -> State:
         """Return the model of the round that begins, and what the chief said of the run."""
-        assert self._course is not None, "there is no checkpoint before the first round"
+        assert self._part is not None, "there is no checkpoint before the first round"
         facts = {
             "round": self.round,
-            "layout": self._table,
-            "steps_per_epoch": self._course.steps_per_epoch,
-            "statistics": self._statistics,
+            "layout": self._part.shard.table,
+            "steps_per_epoch": self._part.steps_per_epoch,
+            "statistics": self._part.statistics,
             "diverged": self._diverged,
         }
-        return State({"model": self._model}, facts)
+        return State({"model": self._part.shard.model}, facts)
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
         facts = state.facts
-        self._plan(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
-        self._model = state.arrays["model"]
-        self._next = np.empty_like(self._model)
+        part = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
+        part.shard.model = state.arrays["model"]
         self.round, self._diverged = facts["round"], facts["diverged"]
-
-    def _checkpoint_flags(self, course: Course) -> Flag:
-        """Decide whether everyone writes a checkpoint after this round; only the keeper does."""
-        if not self.keeps_checkpoints or self._ledger.open is not None or self.round + 1 >= course.rounds:
-            return Flag.NONE
-        due = periodic(self._run.checkpoint.every, course.ended(self.round), course.ended(self.round + 1))
-        return self._ledger.begin(self.round + 1) if due or self._ledger.wanted else Flag.NONE
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Tell that this server's part is written; go on, or end."""
-        assert self._course is not None, "it was running"
+        assert self._part is not None, "it was running"
         suspended = bool(self._flags & Flag.SUSPEND)
         if self.keeps_checkpoints:
             yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
@@ -176,93 +176,84 @@ class Server:
             if suspended:
                 yield Finish(suspended=True)
         if not suspended:
-            yield from self._publish(self._course)
+            yield from self._publish(self._part)
 
-    def _publish(self, course: Course) -> Iterator[Effect]:
-        """Send the model of this round to all who read it."""
-        flags = Flag.LAST if self.round == course.rounds else Flag.NONE
-        self._flags = self._checkpoint_flags(course)
-        flags |= self._flags
-        if self._statistics and course.epochs_before(self.round):
+    def _announce(self, part: _Part, round: int) -> Flag:
+        """Decide what the model of a round says; only the keeper decides whether there is a checkpoint after it."""
+        course, flags = part.course, Flag.NONE
+        if self.keeps_checkpoints and self._ledger.open is None and round + 1 < course.rounds:
+            due = periodic(self._run.checkpoint.every, course.ended(round), course.ended(round + 1))
+            flags = self._ledger.begin(round + 1) if due or self._ledger.wanted else Flag.NONE
+        if round == course.rounds:
+            flags |= Flag.LAST
+        if part.statistics and course.epochs_before(round):
             flags |= Flag.STATISTICS
+        return flags
+
+    def _publish(self, part: _Part) -> Iterator[Effect]:
+        """Send the whole model of this round."""
+        self._announced = self._announce(part, self.round)
+        for number in range(len(part.shard.partitions)):
+            yield from self._give(part, number, part.shard.model, self.round)
+        yield from self._begin_round(part)
+
+    def _give(self, part: _Part, number: int, model: Vector, round: int) -> Iterator[Effect]:
+        """Send a partition of a round's model to all who read it."""
+        payload = model[part.shard.partitions[number].columns]
+        message = Message(
+            Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
+            payload=payload, partition=number,
+        )  # fmt: skip
         for reader in self._cast.readers():
-            yield Send(
-                reader,
-                Message(Kind.MODEL, self.peer, self._run_id, self.round, self.peer.index, flags, payload=self._model),
-            )
-        if Flag.LAST in flags:
-            yield Save(f"final/{self.peer}", self._model)
+            yield Send(reader, message)
+
+    def _begin_round(self, part: _Part) -> Iterator[Effect]:
+        """Wait for the answers to the model that is sent; end if it is the last."""
+        self._flags = self._announced & ECHOED
+        if Flag.LAST in self._announced:
+            yield Save(f"final/{self.peer}", part.shard.model)
             yield Finish()
         else:
-            yield SetDeadline(self._missing)
+            yield SetDeadline(part.collector.waiting_for)
 
-    @property
-    def _missing(self) -> tuple[Peer, ...]:
-        if self._collector is not None:
-            return self._collector.waiting_for
-        return tuple(peer for peer in self._validators if peer not in self._combined)
-
-    def _take_combined(self, source: Peer, message: Message) -> Iterator[Effect]:
-        reason = wrong_size(message, self._model.size)
-        if message.round != self.round or source in self._combined:
-            yield rejection(source, f"a second or untimely message (of round {message.round})")
+    def _combine_when_ready(self, part: _Part) -> Iterator[Effect]:
+        if self._combining:
             return
-        if reason:
-            yield from self._refuse(source, reason)
+        yield SetDeadline(part.collector.waiting_for)
+        if part.collector.ready:
+            self._combining = True
+            yield Compute(
+                "combine", lambda: part.shard.combine(part.collector, self._rule), elements=part.collector.elements
+            )
+
+    def _combined(self, part: _Part) -> Iterator[Effect]:
+        """Send what was made of the next model, unless it belongs into a checkpoint first; go on."""
+        self._combining = False
+        collector, round, done = part.collector, self.round, part.collector.current
+        snapshot = Flag.SNAPSHOT in self._flags
+        yield from grants(self.peer, self._run_id, round, done, collector.total, collector.present)
+        if done == 1 and not snapshot:
+            self._announced = self._announce(part, round + 1)
+        if not collector.done:
+            if not snapshot:
+                yield from self._give(part, done - 1, part.shard.coming, round + 1)
+            yield from self._combine_when_ready(part)
             return
-        combined = Updates.of(message.values[None, :], self._layout)
-        refused = screen(combined)
-        if refused.any():
-            yield not_finite(source, refused[0])
-        self._combined[source] = combined.without(refused)
-        self._flags |= message.flags & ECHOED
-        yield from self._apply_when_ready()
-
-    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Count what is no message as a contribution of nothing, so that the run goes on."""
-        if self._collector is not None:
-            yield from self._collector.refuse(source, reason)
-        else:
-            yield rejection(source, reason)
-            if self._course is not None and source in self._validators:
-                self._combined.setdefault(source, Updates.nothing(self._layout))
-        yield from self._apply_when_ready()
-
-    def _apply_when_ready(self) -> Iterator[Effect]:
-        if self._course is None or self._applying:
-            return
-        yield SetDeadline(self._missing)
-        if not self._missing:
-            self._applying = True
-            shares = len(self._combined) * self._model.size
-            elements = shares if self._collector is None else self._collector.elements
-            yield Compute("combine", self._apply, elements=elements)
-
-    def _apply(self) -> Combined:
-        """Add the round's update to the model: the mean over validators, added up in validator order."""
-        if self._collector is not None:
-            rule = self._run.validation.rule
-            assert isinstance(rule, Rule), "the specification has been checked"
-            return self._collector.combine(rule, base=self._model, out=self._next)
-        updates = Updates.join([self._combined[peer] for peer in self._validators])
-        return Average().combine(updates, base=self._model, out=self._next)
-
-    def _applied(self, combined: Combined) -> Iterator[Effect]:
-        assert self._course is not None
-        self._applying = False
-        self._model, self._next = combined.update, self._model
-        self._combined.clear()
-        fields: dict[str, object] = {}
-        if self._collector is not None:
-            fields, rejections = self._collector.report()
-            yield from rejections
-            self._collector.clear()
-        yield Record("round", fields)
-        if not self._diverged and not combined.finite:
-            self._diverged = True
-            yield Record("diverged", {"what": "the model is not finite"})
-        self.round += 1
-        if self._flags & Flag.SNAPSHOT:
+        yield from self._end_round(part)
+        if snapshot:
             yield Snapshot(self.round, self.state())
         else:
-            yield from self._publish(self._course)
+            yield from self._give(part, done - 1, part.shard.model, self.round)
+            yield from self._begin_round(part)
+
+    def _end_round(self, part: _Part) -> Iterator[Effect]:
+        """Record the round, all of whose partitions are combined."""
+        fields, rejections = part.collector.report()
+        yield from rejections
+        yield Record("round", {} if self._cast.validators else fields)
+        if not self._diverged and not part.shard.finite:
+            self._diverged = True
+            yield Record("diverged", {"what": "the model is not finite"})
+        part.collector.clear()
+        part.shard.turn()
+        self.round += 1

@@ -9,24 +9,26 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.messages import Kind, Message, Peer
+from hpcps.roles.cast import Cast
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Compute, Computed, Effect, Pause, Record, Send
 from hpcps.roles.packer import Packed, Packer
-from hpcps.roles.trainee import Trainee
+from hpcps.roles.sync.trainee import SyncTrainee
 from hpcps.spec.schema import Run
 from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
 
 
-class Worker(Trainee):
+class Worker(SyncTrainee):
     """Trains on its shard, sends its update (error reset keeps what it did not send), and takes the new model.
 
     ZenoPS's c is `_base`, x is the learner's, Δ and e are the packer's.
     """
 
     def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
-        super().__init__(peer, run, run_id, learner)
-        self._packer = Packer(peer, run, self._cast, learner.layout)
+        combiners = Cast.of(run).combiners_of(peer.index)
+        super().__init__(peer, run, run_id, learner, combiners)
+        self._packer = Packer(peer, run, combiners, learner.layout)
         self._packed: Packed | None = None
         self._delay = 0.0
 
@@ -53,20 +55,30 @@ class Worker(Trainee):
             yield from self.resumed()
 
     def resumed(self) -> Iterator[Effect]:
-        """Send the update, and wait for the next model."""
+        """Send the update, as fast as it is taken, and wait for the next model."""
         packed = self._packed
         assert packed is not None
-        for combiner, mask, payload in packed.parts:
-            shard = combiner.index if combiner.role == "server" else 0
-            yield Send(
-                combiner,
-                Message(Kind.UPDATE, self.peer, self._run_id, self.round, shard, self.echo, mask, payload=payload),
-            )
+        self._answering = True
+        for part in packed.parts:
+            shard = part.combiner.index if part.combiner.role == "server" else 0
+            message = Message(
+                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self.echo, part.mask, payload=part.payload,
+                partition=part.number,
+            )  # fmt: skip
+            yield from self._outbox.put(part.combiner, message)
         if not packed.parts:
-            for combiner, *_ in self._packer.routes:
+            for combiner in self._receivers:
                 yield Send(combiner, Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self.echo))
-        yield Record("round", {**self.training_fields(), **packed.fields(), "delay": self._delay})
-        yield from self.end_round()
+        yield from self.end_when_sent()
+
+    def granted(self) -> Iterator[Effect]:
+        """Go on once everything is sent."""
+        yield from self.end_when_sent()
+
+    def close(self) -> Iterator[Effect]:
+        """Record what was trained and sent."""
+        assert self._packed is not None
+        yield Record("round", {**self.training_fields(), **self._packed.fields(), "delay": self._delay})
 
     def state(self) -> State:
         """Add the residual and the random streams."""
@@ -76,10 +88,6 @@ class Worker(Trainee):
         """Take them back."""
         super().restore(state)
         self._packer.restore(state.part("packer"))
-
-    def take(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Refuse what no worker gets."""
-        yield rejection(source, f"a worker gets no {message.kind.name}")
 
     def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
         """Record what is no message; a server's cannot be done without."""

@@ -1,0 +1,165 @@
+"""A round in partitions: each is combined and sent on as soon as it is there, and nobody gets far ahead of it."""
+
+import json
+
+import numpy as np
+import pytest
+from idle_learner import IdleLearner
+
+from hpcps.layout import Layout
+from hpcps.messages import Kind, Peer
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.roles.sync.outbox import WINDOW
+from hpcps.runtime.casting import make_role, make_trainee
+from hpcps.runtime.node import Node
+from hpcps.spec.schema import Run
+from hpcps.transport.inproc import Exchange
+
+LAYOUT = Layout.of([(f"b{b}", (100,)) for b in range(20)])
+PARTITIONS = 20
+BYTES = 448  # room for one block, and not for two
+
+
+class Logged:
+    """A transport that writes down what is sent."""
+
+    def __init__(self, inner, owner, log):
+        self._inner, self._owner, self._log = inner, owner, log
+        self.traffic = inner.traffic
+
+    def send(self, to, message):
+        self._log.append((self._owner, to, message.kind, message.round, message.partition))
+        self._inner.send(to, message)
+
+    def receive(self):
+        return self._inner.receive()
+
+
+def spec(rule="average", partition=BYTES, servers=1, validators=0, workers=3, every=0, rounds=3):
+    return Run.model_validate(
+        {
+            "name": "streams",
+            "topology": {"servers": servers, "validators": validators, "workers": workers},
+            "model": {"name": "mlp"},
+            "data": {"name": "synthetic"},
+            "train": {"epochs": rounds, "batch_size": 1},
+            "validation": {"rule": {"kind": rule}},
+            "transport": {"partition": partition},
+            "checkpoint": {"every": every},
+        }
+    )
+
+
+class Play:
+    """A run in this process, step by step.
+
+    Attributes:
+        log: what was sent: (sender, receiver, kind, round, partition).
+        nodes: the roles' nodes.
+    """
+
+    def __init__(self, folder, run):
+        self.log, self.nodes = [], {}
+        exchange, directory = Exchange(), RunDirectory(folder)
+        directory.create({"run_id": "test"})
+        topology = run.topology
+        trainees = [Peer("worker", k) for k in range(topology.workers)]
+        trainees += [Peer("validator", v) for v in range(topology.validators)]
+        roles = [make_trainee(run, "test", peer, IdleLearner(LAYOUT, step=peer.index + 1)) for peer in trainees]
+        roles += [make_role(run, "test", Peer("server", s)) for s in range(topology.servers)]
+        for role in roles:
+            record = RecordWriter(folder, "test", role.peer.role, role.peer.index, "here")
+            transport = Logged(exchange.endpoint(role.peer), role.peer, self.log)
+            self.nodes[role.peer] = Node(role, transport, record, directory)
+        self.folder = folder
+
+    def go_on(self, without=()):
+        """Step all others in turn until none of them can."""
+        nodes = [node for peer, node in self.nodes.items() if peer not in without]
+        moved = True
+        while moved:
+            moved = False
+            for node in nodes:
+                moved |= not node.finished and node.step()
+
+    def to_the_end(self):
+        self.go_on()
+        assert all(node.finished for node in self.nodes.values())
+        return np.concatenate([np.load(path) for path in sorted(self.folder.glob("final/*.npy"))])
+
+    def sent(self, kind, to=None, round=None):
+        """Return the (place in the log, sender, partition) of such messages."""
+        return [
+            (place, sender, partition)
+            for place, (sender, receiver, what, when, partition) in enumerate(self.log)
+            if what is kind and (to is None or receiver == to) and (round is None or when == round)
+        ]
+
+
+@pytest.mark.parametrize("validators", [0, 1, 2])
+def test_the_next_model_is_on_its_way_while_updates_come_in(tmp_path, validators):
+    play = Play(tmp_path, spec(servers=2, validators=validators))
+    model = play.to_the_end()
+    assert (model == model[0]).all()
+    for round in range(3):
+        first = play.sent(Kind.MODEL, round=round + 1)[0][0]
+        assert first < play.sent(Kind.UPDATE, round=round)[-1][0]
+        if validators:
+            assert play.sent(Kind.COMBINED, round=round)[0][0] < play.sent(Kind.UPDATE, round=round)[-1][0]
+
+
+@pytest.mark.parametrize(("rule", "validators"), [("average", 0), ("average", 1), ("zeno", 2)])
+def test_nobody_is_further_ahead_than_its_receiver_allows(tmp_path, rule, validators):
+    play = Play(tmp_path, spec(rule, validators=validators))
+    laggard = Peer("worker", 2)
+    play.go_on(without=(laggard,))
+    combiner = Peer("validator", 0) if validators else Peer("server", 0)
+    # Of what the others sent nothing can be combined without the one that does not move.
+    ahead = [partition for _, sender, partition in play.sent(Kind.UPDATE, to=combiner) if sender == Peer("worker", 0)]
+    assert ahead == list(range(WINDOW))
+    play.to_the_end()
+    for round in range(3):
+        for to in (combiner, Peer("server", 0)):
+            kind = Kind.UPDATE if to == combiner else Kind.COMBINED
+            passed = play.sent(Kind.GRANT, round=round)
+            for place, sender, partition in play.sent(kind, to=to, round=round):
+                granted = [number for when, who, number in passed if who == to and when < place]
+                assert partition < max(granted, default=WINDOW), (sender, partition)
+    came = [partition for _, sender, partition in play.sent(Kind.UPDATE, round=0) if sender == laggard]
+    assert came == list(range(PARTITIONS))
+
+
+def test_what_fits_the_window_needs_no_leave(tmp_path):
+    play = Play(tmp_path, spec(partition=4 * LAYOUT.size // WINDOW + BYTES, validators=1))
+    play.to_the_end()
+    assert len(play.sent(Kind.UPDATE, round=0)) == WINDOW * 3
+    assert not play.sent(Kind.GRANT)
+
+
+@pytest.mark.parametrize("validators", [0, 2])
+def test_a_checkpoint_is_written_before_the_model_goes_on(tmp_path, validators):
+    play = Play(tmp_path, spec(servers=2, validators=validators, every=1))
+    play.to_the_end()
+    server = Peer("server", 1)
+    parts = {play.log[place][3]: place for place, sender, _ in play.sent(Kind.PART) if sender == server}
+    assert parts, "there were checkpoints"
+    for moment, written in parts.items():
+        models = [place for place, sender, _ in play.sent(Kind.MODEL, round=moment) if sender == server]
+        assert written < min(models)
+
+
+def test_what_is_recorded_does_not_depend_on_the_cut(tmp_path):
+    told = []
+    for partition in ("auto", 128, BYTES):
+        play = Play(tmp_path / str(partition), spec("trimmed_mean", partition, workers=4))
+        play.to_the_end()
+        records = (tmp_path / str(partition) / "records/server-0.jsonl").read_text().splitlines()
+        rounds = [line for line in map(json.loads, records) if line["event"] == "round"]
+        told.append(
+            [{key: line[key] for key in line if key.endswith(("pairs", "rate", "ants", "sent"))} for line in rounds]
+        )
+    assert told[0][0]["accepted_pairs"] == 4 * len(LAYOUT.blocks)
+    for other in told[1:]:
+        for line, wanted in zip(other, told[0], strict=True):
+            assert line | {"bytes_sent": 0, "messages_sent": 0} == wanted | {"bytes_sent": 0, "messages_sent": 0}
