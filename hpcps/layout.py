@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,13 @@ from numpy.typing import NDArray
 
 Vector = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Allocate = Callable[[int], Vector]
+"""Returns an array of so many elements, contents unspecified."""
+
+
+def private(size: int) -> Vector:
+    """Return memory that only this process can read."""
+    return np.empty(size, np.float32)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ class ModelInbox:
     """Puts one round's model together from what every server sends of its shard, slice after slice.
 
     Attributes:
-        model: the flat vector `[d]`, whole once `complete`.
         flags: what the servers said with it, all together.
         version: how many updates it holds (asynchronous).
         index: the place in the servers' log of what it answers (asynchronous).
@@ -36,7 +35,9 @@ class ModelInbox:
         self._owner = owner
         self._shards = shards
         self._came = [0] * len(shards)
-        self.model: Vector = np.zeros(size, np.float32)
+        self._size = size
+        # The slices that came, where they are: nobody changes them before this process has answered.
+        self._slices: list[tuple[int, int, Vector]] = []
         self.flags = Flag.NONE
         self.version = self.index = 0
         self.note: dict[str, Any] = {}
@@ -51,6 +52,21 @@ class ModelInbox:
         """The servers from which something is still to come."""
         owed = zip(self._came, self._shards, strict=True)
         return tuple(Peer("server", s) for s, (came, slices) in enumerate(owed) if came < len(slices))
+
+    @property
+    def model(self) -> Vector:
+        """A copy of the model that has come, `[d]`."""
+        whole: Vector = np.empty(self._size, np.float32)
+        self.read(whole)
+        return whole
+
+    def read(self, out: Vector, residual: Vector | None = None) -> None:
+        """Write the model that has come, plus a residual if there is one, into `out`; all are `[d]`."""
+        for start, stop, values in self._slices:
+            if residual is None:
+                out[start:stop] = values
+            else:
+                np.add(values, residual[start:stop], out=out[start:stop])
 
     def clear(self) -> None:
         """Begin to gather the next model."""
@@ -79,8 +95,9 @@ class ModelInbox:
             reason = wrong_size(message, stop - start)
         if reason:
             raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
-        if message.payload is not None:
-            self.model[start:stop] = message.payload
+        if fresh:
+            self._slices.clear()
+        self._slices.append((start, stop, message.values))
         self.flags = message.flags if fresh else self.flags | message.flags
         self.note = message.note
         self.index, self.version = message.index, message.version

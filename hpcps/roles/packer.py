@@ -9,7 +9,7 @@ import numpy as np
 from hpcps.attacks import NoAttack
 from hpcps.attacks.selection import attacked_blocks, attackers
 from hpcps.cuts import Partition
-from hpcps.layout import Layout, Mask, Vector
+from hpcps.layout import Allocate, Layout, Mask, Vector
 from hpcps.messages import Peer
 from hpcps.packing import pack, runs
 from hpcps.roles.cast import cuts_of
@@ -55,7 +55,7 @@ class Packer:
         delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e.
     """
 
-    def __init__(self, peer: Peer, run: Run, combiners: tuple[Peer, ...], layout: Layout) -> None:
+    def __init__(self, peer: Peer, run: Run, combiners: tuple[Peer, ...], layout: Layout, allocate: Allocate) -> None:
         self._run = run
         self._layout = layout
         self._worker = peer.index
@@ -65,7 +65,7 @@ class Packer:
         slices = ((n, combiner, updates[combiner.index][n]) for n, combiner in numbered)
         self._partitions = tuple((combiner, n, Partition.of(layout, bounds)) for n, combiner, bounds in slices)
         self.delta: Vector = np.zeros(layout.size, np.float32)
-        self._outgoing: Vector = np.empty(layout.size, np.float32)
+        self._outgoing = allocate(layout.size)
         purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
         self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
         self._attackers = attackers(run.attack, run.topology.workers, run.seed)

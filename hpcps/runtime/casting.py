@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcps.layout import Allocate, private
 from hpcps.messages import Peer
 from hpcps.roles.alone import Alone
 from hpcps.roles.asynchronous.server import Server as AsyncServer
@@ -25,24 +26,34 @@ def spread(run: Run, hosts: int) -> Run:
     return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": PARTITION})})
 
 
-def make_role(run: Run, run_id: str, peer: Peer) -> Role:
+def make_role(run: Run, run_id: str, peer: Peer, allocate: Allocate = private) -> Role:
     """Return a role ready to start; a worker's or validator's model and data are loaded, a server needs neither.
+
+    Args:
+        run: the run.
+        run_id: its id.
+        peer: the role.
+        allocate: gives memory to send from.
 
     Raises:
         DataError: if its data are missing or damaged.
     """
     if peer.role == "server":
-        return (AsyncServer if run.train.mode == "async" else Server)(peer, run, run_id)
+        if run.train.mode == "async":
+            return AsyncServer(peer, run, run_id)
+        return Server(peer, run, run_id, allocate)
     # Imported here: what trains brings its framework along, which a server has no use for.
     from hpcps.training.build import build_learner
 
-    return make_trainee(run, run_id, peer, build_learner(run, peer.role, peer.index))
+    return make_trainee(run, run_id, peer, build_learner(run, peer.role, peer.index), allocate)
 
 
-def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner) -> Role:
+def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner, allocate: Allocate = private) -> Role:
     """Return a worker or validator that trains with this learner."""
     if run.topology.alone:
         return Alone(peer, run, run_id, learner)
-    if run.train.mode == "async":
-        return (AsyncWorker if peer.role == "worker" else AsyncValidator)(peer, run, run_id, learner)
-    return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner)
+    if run.train.mode == "sync":
+        return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner, allocate)
+    if peer.role == "worker":
+        return AsyncWorker(peer, run, run_id, learner, allocate)
+    return AsyncValidator(peer, run, run_id, learner)

@@ -16,6 +16,7 @@ from hpcps.errors import HpcpsError
 from hpcps.launch.plan import Plan
 from hpcps.launch.stop import StopFile
 from hpcps.launch.verify import problems
+from hpcps.layout import private
 from hpcps.messages import Peer
 from hpcps.records.checkpoint import Part
 from hpcps.records.provenance import machine, provenance, source_state
@@ -90,7 +91,8 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering) -> bool:
         if part.me.rank == 0:
             _prepare(part, gathering)
         if part.cast:
-            role = make_role(part.run, part.planned.run_id, Peer(part.me.role, part.me.index))
+            allocate = gathering.allocate if part.run.transport.shared_memory == "auto" else private
+            role = make_role(part.run, part.planned.run_id, Peer(part.me.role, part.me.index), allocate)
     except Exception as error:
         problem = str(error) if isinstance(error, HpcpsError) else part.failed(None, "start", error)
         report = partial(part.report, None, "start", error)
@@ -129,7 +131,9 @@ def _perform(role: Role, part: Engagement, before: Part | None, stop: StopFile, 
                 pid=os.getpid(),
                 rank=me.rank,
                 transport=gathering.kind,
-                shared_memory=[str(peer) for peer in gathering.in_memory()],
+                shared_memory=[str(peer) for peer in gathering.in_memory()]
+                if part.run.transport.shared_memory == "auto"
+                else [],
                 threads=part.run.train.threads,
                 device=role.device,
                 gpu=me.gpu,

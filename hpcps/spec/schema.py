@@ -47,6 +47,11 @@ class Transport(Config):
     timeout: float = Field(
         600.0, gt=0, description="Seconds a role waits for a message before the run fails and names who was waited for."
     )
+    shared_memory: Literal["auto", "off"] = Field(
+        "auto",
+        description="`auto`: processes that can reach each other's memory, as those of one host can, read updates and "
+        "models where they lie; `off`: all are sent. The result is the same.",
+    )
 
 
 class Model(Config):

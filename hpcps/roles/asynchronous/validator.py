@@ -54,7 +54,7 @@ class Validator(AsyncTrainee):
     def adopt(self) -> None:
         """Set x = c = the model."""
         super().adopt()
-        np.copyto(self._base, self._inbox.model)
+        self._inbox.read(self._base)
         self._learner.copy_from(self._base)
 
     def take_steps(self, steps: int) -> Progress:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
+from hpcps.layout import Allocate, private
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.asynchronous.entry import Entry
 from hpcps.roles.asynchronous.trainee import AsyncTrainee
@@ -24,10 +23,10 @@ class Worker(AsyncTrainee):
     ZenoPS's c is `_base`, x is the learner's, Δ and e are the packer's.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, allocate: Allocate = private) -> None:
         super().__init__(peer, run, run_id, learner)
         combiners = self._cast.combiners_of(peer.index)
-        self._packer = Packer(peer, run, combiners, learner.layout)
+        self._packer = Packer(peer, run, combiners, learner.layout, allocate)
         self._packed: Packed | None = None
         self._delay = 0.0
         self._validator = combiners[0] if self._cast.validators else None
@@ -35,7 +34,7 @@ class Worker(AsyncTrainee):
     def adopt(self) -> None:
         """Set x = c = the model + e: the residual survives locally."""
         super().adopt()
-        np.add(self._inbox.model, self._packer.delta, out=self._base)
+        self._inbox.read(self._base, self._packer.delta)
         self._learner.copy_from(self._base)
 
     def take_steps(self, steps: int) -> Progress:

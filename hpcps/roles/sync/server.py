@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.layout import Vector
+from hpcps.layout import Allocate, Vector, private
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
@@ -54,11 +54,12 @@ class Server:
     made, it goes to all who read it; only a checkpoint comes first.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, allocate: Allocate = private) -> None:
         self.peer = peer
         self.round = 0
         self._run = run
         self._run_id = run_id
+        self._allocate = allocate
         self._cast = Cast.of(run)
         validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
         rule = Average() if validators else run.validation.rule
@@ -134,12 +135,12 @@ class Server:
         reason = wrong_size(message, part.shard.size)
         if reason:
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        part.shard.model = message.values.copy()
+        part.shard.model[:] = message.values
         yield from self._publish(part)
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Part:
         """Get to know the model's layout and the course of the run."""
-        shard, train = Shard(self.peer, self._run, table), self._run.train
+        shard, train = Shard(self.peer, self._run, table, self._allocate), self._run.train
         inside = self._run.validation.evaluate == "validator_model"
         course = Course(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
         self._part = _Part(shard, course, Collector(self._senders, shard.partitions), steps_per_epoch, statistics)
@@ -161,7 +162,7 @@ class Server:
         """Go on with the round that began at the checkpoint."""
         facts = state.facts
         part = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
-        part.shard.model = state.arrays["model"]
+        part.shard.model[:] = state.arrays["model"]
         self.round, self._diverged = facts["round"], facts["diverged"]
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from hpcps.cuts import Partition
-from hpcps.layout import Layout, Vector
+from hpcps.layout import Allocate, Layout
 from hpcps.messages import Peer
 from hpcps.roles.cast import cuts_of
 from hpcps.roles.sync.collector import Collector
@@ -28,7 +26,7 @@ class Shard:
         finite: whether all that was added up so far is.
     """
 
-    def __init__(self, server: Peer, run: Run, table: list[list[Any]]) -> None:
+    def __init__(self, server: Peer, run: Run, table: list[list[Any]], allocate: Allocate) -> None:
         self.table = table
         whole = Layout.from_json(table)
         start, stop = whole.bounds(run.topology.servers)[server.index]
@@ -36,8 +34,7 @@ class Shard:
         slices = cuts_of(run, whole).shards[server.index]
         self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)
         self.size = stop - start
-        self.model: Vector = np.zeros(0, np.float32)
-        self.coming: Vector = np.empty(self.size, np.float32)
+        self.model, self.coming = allocate(self.size), allocate(self.size)
         self.finite = True
 
     def combine(self, collector: Collector, rule: Rule) -> None:

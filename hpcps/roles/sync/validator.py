@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcps.cuts import Partition
 from hpcps.errors import RunError
-from hpcps.layout import Vector
+from hpcps.layout import Allocate, Vector, private
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.cast import Cast
@@ -29,13 +29,13 @@ class Validator(SyncTrainee):
     only runs its batches, which feeds its BatchNorm statistics.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, allocate: Allocate = private) -> None:
         super().__init__(peer, run, run_id, learner, Cast.of(run).all_servers())
         layout = learner.layout
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._cuts.updates[peer.index])
         self._collector = Collector(self._cast.share(peer), partitions)
         self._reference: Vector | None = np.empty_like(self._base) if run.validation.rule.scores else None
-        self._combined: Vector = np.empty_like(self._base)
+        self._combined = allocate(layout.size)
         self._combining = False
         self._acceptance = Acceptance()
 
@@ -46,7 +46,7 @@ class Validator(SyncTrainee):
 
     def adopt(self) -> None:
         """Set x = c = the model."""
-        np.copyto(self._base, self._inbox.model)
+        self._inbox.read(self._base)
         self._learner.copy_from(self._base)
 
     def take_steps(self, steps: int) -> Progress:

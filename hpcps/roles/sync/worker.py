@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
 from hpcps.errors import RunError
+from hpcps.layout import Allocate, private
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.cast import Cast
 from hpcps.roles.checks import rejection
@@ -25,16 +24,16 @@ class Worker(SyncTrainee):
     ZenoPS's c is `_base`, x is the learner's, Δ and e are the packer's.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, allocate: Allocate = private) -> None:
         combiners = Cast.of(run).combiners_of(peer.index)
         super().__init__(peer, run, run_id, learner, combiners)
-        self._packer = Packer(peer, run, combiners, learner.layout)
+        self._packer = Packer(peer, run, combiners, learner.layout, allocate)
         self._packed: Packed | None = None
         self._delay = 0.0
 
     def adopt(self) -> None:
         """Set x = c = the model + e: the residual survives locally."""
-        np.add(self._inbox.model, self._packer.delta, out=self._base)
+        self._inbox.read(self._base, self._packer.delta)
         self._learner.copy_from(self._base)
 
     def take_steps(self, steps: int) -> Progress:
