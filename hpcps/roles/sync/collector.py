@@ -90,12 +90,18 @@ class Collector:
             self._missing.discard(source)
 
     def combine(
-        self, rule: Rule, reference: Vector | None = None, base: Vector | None = None, out: Vector | None = None
+        self,
+        rule: Rule,
+        reference: Vector | None = None,
+        *,
+        base: Vector | None = None,
+        out: Vector | None = None,
+        threads: int = 1,
     ) -> Combined:
         """Combine what is finite of the gathered updates; for the arguments, see `Rule.combine`."""
         rows = np.flatnonzero(self._present)
         updates = Updates(self._layout, [self._payloads[row] for row in rows], self._sent[rows])
-        combined, rejected = combine(rule, updates, reference, base, out)
+        combined, rejected = combine(rule, updates, reference, base=base, out=out, threads=threads)
         self._rejections = [
             not_finite(self._share[row], blocks) for row, blocks in zip(rows, rejected, strict=True) if blocks.any()
         ]
