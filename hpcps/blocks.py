@@ -1,9 +1,9 @@
-"""Numerics on a matrix of updates `[n, d]`: in tiles that fit a cache, and summed block by block.
+"""Numerics on the updates of a round: in tiles that fit a cache, and summed block by block.
 
-Results depend neither on how the caller's arrays are aligned in memory nor on the number of threads, so that
-a run over MPI and one in process agree bit for bit: input is read by elementwise operations only, and sums
-are taken of arrays made here, row after row or in numpy's pairwise order, which depends on the length alone.
-BLAS and `einsum` are avoided for that reason: they may choose their order of summation by alignment.
+Results depend neither on how the caller's arrays are aligned in memory nor on tiles or threads, so that a run over
+MPI and one in process agree bit for bit, and so that the kernels give the very same. Every sum is float64 and of an
+order that is laid down here: of updates, one after another; of a block's elements, by `LANES` and `SEGMENT`. BLAS and
+`einsum` are avoided for that reason: they choose their order by alignment and machine.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ Float64 = NDArray[np.float64]
 
 TILE = 1 << 15
 """Elements of a tile, over all rows: 256 KiB in float64."""
+LANES = 16
+"""Running sums of a segment: element k is added to sum k mod 16, which is what a processor's vectors do."""
+SEGMENT = 2048
+"""Elements of a block, counted from its start, whose sum is taken by itself; then segment is added to segment."""
 COLUMNS = 256
 """The fewest columns of a tile, so that with very many rows numpy's cost per call stays small."""
 
@@ -38,11 +42,6 @@ class Tile:
     columns: slice
     blocks: NDArray[np.intp]
     starts: NDArray[np.intp]
-
-    def sums(self, values: Float64) -> Float64:
-        """Sum values `[n, t]` over each block: `[n, len(blocks)]`."""
-        sums: Float64 = np.add.reduceat(values, self.starts, axis=-1)
-        return sums
 
     def any(self, flags: Mask) -> Mask:
         """Tell for each block whether a flag of `[n, t]` is set in it: `[n, len(blocks)]`."""
@@ -80,3 +79,27 @@ def mean(rows: Iterable[NDArray[Any]], count: int) -> Float64:
         total += row
     total /= count
     return total
+
+
+def segment_sums(values: Float64) -> Float64:
+    """Return the sums of a block's values `[n, k]`, from a segment's start on: `[n, segments]`.
+
+    The lanes of a segment are added up at last: those 8 apart, then 4, 2 and 1. Zeros that fill a lane leave no trace.
+    """
+    n, k = values.shape
+    whole = k // SEGMENT * SEGMENT
+    sums = [_lanes(values[:, :whole].reshape(n, k // SEGMENT, SEGMENT // LANES, LANES))]
+    if whole < k:
+        rows = -(-(k - whole) // LANES)
+        rest = np.zeros((n, rows * LANES))
+        rest[:, : k - whole] = values[:, whole:]
+        sums.append(_lanes(rest.reshape(n, 1, rows, LANES)))
+    return np.concatenate(sums, axis=1)
+
+
+def _lanes(values: Float64) -> Float64:
+    """Sum values `[n, s, r, LANES]` over r, one after another, and then the lanes: `[n, s]`."""
+    sums: Float64 = np.add.reduce(values, axis=2)  # not the fastest axis, so numpy adds row to row, not pairwise
+    while (half := sums.shape[-1] // 2) > 0:
+        sums = sums[..., :half] + sums[..., half:]
+    return sums[..., 0]

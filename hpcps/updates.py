@@ -12,6 +12,10 @@ from hpcps.layout import Layout, Mask, Vector
 from hpcps.packing import runs
 
 
+class NotFiniteError(ValueError):
+    """Updates that were not known to be finite are not."""
+
+
 class Updates:
     """n updates of one layout; nothing is copied and no payload is ever written to, as it may be another process's.
 

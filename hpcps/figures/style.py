@@ -34,6 +34,7 @@ class Look:
 _KNOWN = {
     "average": Look(_BLACK, _DOTTED, "s"),
     "trimmed_mean": Look(_ORANGE, _DASH_DOT, "^"),
+    "median": Look(_GREEN, _DASH_DOT, "v"),
     "phocas": Look(_BLUE, _DASHED, "D"),
     "zeno": Look(_VERMILION, "solid", "o", 2.0),
     "naive_async": Look(_BLACK, _DOTTED, "s"),

@@ -8,14 +8,16 @@ from hpcps.rules.average import Average
 from hpcps.rules.base import AsyncRule, Judged, Rule
 from hpcps.rules.combined import Combined
 from hpcps.rules.fed_async import FedAsync
+from hpcps.rules.median import Median
 from hpcps.rules.naive_async import NaiveAsync
 from hpcps.rules.phocas import Phocas
-from hpcps.rules.screening import NotFiniteError, combine, screen
+from hpcps.rules.screening import combine, screen
 from hpcps.rules.trimmed_mean import TrimmedMean
 from hpcps.rules.zeno import Zeno
 from hpcps.rules.zeno_plus_plus import ZenoPlusPlus
+from hpcps.updates import NotFiniteError
 
-AnySyncRule = Average | TrimmedMean | Phocas | Zeno
+AnySyncRule = Average | TrimmedMean | Median | Phocas | Zeno
 AnyAsyncRule = NaiveAsync | FedAsync | ZenoPlusPlus
 AnyRule = Annotated[AnySyncRule | AnyAsyncRule, Field(discriminator="kind")]
 
@@ -28,6 +30,7 @@ __all__ = [
     "Combined",
     "FedAsync",
     "Judged",
+    "Median",
     "NaiveAsync",
     "NotFiniteError",
     "Phocas",

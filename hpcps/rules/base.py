@@ -32,6 +32,7 @@ class Rule(Config, ABC):
         *,
         base: Vector | None = None,
         out: Vector | None = None,
+        threads: int = 1,
     ) -> Combined:
         """Combine the updates of one round, block by block.
 
@@ -41,6 +42,7 @@ class Rule(Config, ABC):
             reference: the validator's own update `[d]`, if the rule `scores`.
             base: what the combined update is added to, once it is rounded: `[d]`; by default nothing.
             out: where the result goes: `[d]`; by default a new array. May be the base, if the updates are `checked`.
+            threads: the most threads that may share the work; the result does not depend on them.
 
         Returns:
             The combined update; zero if n is 0.

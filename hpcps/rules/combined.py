@@ -17,13 +17,13 @@ class Combined:
 
     Attributes:
         update: the combined update `[d]`, finite; or, if there was a base, the base with the update added.
-        accepted: which (update, block) pairs entered it, `[n, B]`; none if the rule gives up for want of updates.
         finite: whether all of `update` is finite; a base that is not stays so, and a sum may overflow.
+        accepted: which (update, block) pairs entered it, `[n, B]`; none if the rule gives up for want of updates.
     """
 
     update: Vector
+    finite: bool
     accepted: Mask
-    finite: bool = True
 
 
 class Destination:
@@ -56,4 +56,4 @@ class Destination:
 
     def combined(self, accepted: Mask) -> Combined:
         """Return it, now that every range has come."""
-        return Combined(self._out, accepted, self._finite)
+        return Combined(self._out, self._finite, accepted)

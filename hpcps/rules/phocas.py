@@ -9,9 +9,11 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.blocks import Float64, mean, tiles
+from hpcps.kernels import worthwhile
 from hpcps.layout import Vector
 from hpcps.rules.base import Rule
 from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.ranks import nothing
 from hpcps.rules.screening import finite
 from hpcps.rules.sorting import ascending
 from hpcps.updates import Updates
@@ -47,17 +49,22 @@ class Phocas(Rule):
         *,
         base: Vector | None = None,
         out: Vector | None = None,
+        threads: int = 1,
     ) -> Combined:
         """See `Rule.combine`."""
         n, layout = len(updates), updates.layout
+        if n <= 2:
+            return nothing(updates, base, out)
+        b, accepted = self.trimmed(n), np.ones((n, len(layout.blocks)), np.bool_)
+        if worthwhile(updates):
+            from hpcps.kernels import engine
+
+            return Combined(*engine.ordered(updates, b, n - b, base, out, threads, nearest=True), accepted)
         destination = Destination(layout.size, base, out)
         for tile in tiles(layout, n):
-            values = finite(updates.tile(tile.columns), updates)
-            if n > 2:
-                destination.put(tile.columns, _nearest_mean(ascending(values), self.trimmed(n)))
-        if n <= 2:
-            destination.zero()
-        return destination.combined(np.full((n, len(layout.blocks)), n > 2))
+            values = ascending(finite(updates.tile(tile.columns), updates))
+            destination.put(tile.columns, _nearest_mean(values, b))
+        return destination.combined(accepted)
 
 
 def _nearest_mean(rows: list[Vector], b: int) -> Float64:

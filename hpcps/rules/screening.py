@@ -9,20 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.blocks import tiles
+from hpcps.kernels import worthwhile
 from hpcps.layout import Mask, Vector
 from hpcps.rules.base import Rule
 from hpcps.rules.combined import Combined
-from hpcps.updates import Updates
+from hpcps.updates import NotFiniteError, Updates
 
 Values = TypeVar("Values", bound=NDArray[Any])
 
 
-class NotFiniteError(ValueError):
-    """Updates that were not known to be finite are not."""
+def screen(updates: Updates, threads: int = 1) -> Mask:
+    """Find the blocks that count but have a NaN or an infinity: `[n, B]`; with so many threads at most."""
+    if worthwhile(updates):
+        from hpcps.kernels import engine
 
-
-def screen(updates: Updates) -> Mask:
-    """Find the blocks that count but have a NaN or an infinity: `[n, B]`."""
+        return engine.screen(updates, threads)
     refused = np.zeros(updates.sent.shape, dtype=np.bool_)
     for tile in tiles(updates.layout, len(updates)):
         good = np.isfinite(updates.tile(tile.columns))
@@ -43,7 +44,13 @@ def finite(values: Values, updates: Updates) -> Values:
 
 
 def combine(
-    rule: Rule, updates: Updates, reference: Vector | None = None, base: Vector | None = None, out: Vector | None = None
+    rule: Rule,
+    updates: Updates,
+    reference: Vector | None = None,
+    *,
+    base: Vector | None = None,
+    out: Vector | None = None,
+    threads: int = 1,
 ) -> tuple[Combined, Mask]:
     """Refuse blocks that are not finite, as if they had been skipped, and combine the rest.
 
@@ -56,6 +63,7 @@ def combine(
         reference: see `Rule.combine`, as for the base and where the result goes.
         base: what the combined update is added to.
         out: where the result goes.
+        threads: the most threads that may share the work.
 
     Returns:
         What the rule made of them, and which of their blocks were refused: `[n, B]`.
@@ -63,6 +71,7 @@ def combine(
     in_place = base is not None and out is not None and np.may_share_memory(base, out)
     if rule.checks and not in_place:
         with suppress(NotFiniteError), np.errstate(invalid="ignore"):
-            return rule.combine(updates, reference, base=base, out=out), np.zeros_like(updates.sent)
-    refused = screen(updates)
-    return rule.combine(updates.without(refused), reference, base=base, out=out), refused
+            combined = rule.combine(updates, reference, base=base, out=out, threads=threads)
+            return combined, np.zeros_like(updates.sent)
+    refused = screen(updates, threads)
+    return rule.combine(updates.without(refused), reference, base=base, out=out, threads=threads), refused

@@ -10,15 +10,19 @@ from hpcps.layout import Vector
 
 
 @lru_cache(maxsize=256)
-def comparators(n: int) -> tuple[tuple[int, int], ...]:
+def comparators(n: int, below: int | None = None) -> tuple[tuple[int, int], ...]:
     """Return the comparators (low, high) of a network that sorts n rows.
 
     Batcher's merge exchange sort, which takes any n (Knuth, The Art of Computer Programming, volume 3,
-    algorithm 5.2.2M).
+    algorithm 5.2.2M). Its steps p = …, 4, 2, 1 leave the rows p apart sorted.
+
+    Args:
+        n: the number of rows.
+        below: the first step p is less than that, a power of two: what is left once the rows `below` apart are sorted.
     """
     pairs = []
     top = 1 << max(n - 1, 0).bit_length() >> 1
-    p = top
+    p = top if below is None else min(top, below >> 1)
     while p:
         q, r, distance = top, 0, p
         while distance:
@@ -26,6 +30,16 @@ def comparators(n: int) -> tuple[tuple[int, int], ...]:
             distance, q, r = q - p, q >> 1, p
         p >>= 1
     return tuple(pairs)
+
+
+def needed(pairs: tuple[tuple[int, int], ...], ranks: range) -> tuple[tuple[int, int], ...]:
+    """Return those of the comparators that have a say in what is at these ranks at last."""
+    wanted, kept = set(ranks), []
+    for low, high in reversed(pairs):
+        if low in wanted or high in wanted:
+            wanted |= {low, high}
+            kept.append((low, high))
+    return tuple(reversed(kept))
 
 
 def ascending(values: Vector) -> list[Vector]:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from hpcps.blocks import mean, tiles
 from hpcps.layout import Vector
 from hpcps.rules.base import Rule
-from hpcps.rules.combined import Combined, Destination
-from hpcps.rules.screening import finite
-from hpcps.rules.sorting import ascending
+from hpcps.rules.combined import Combined
+from hpcps.rules.ranks import mean_of_ranks, nothing
 from hpcps.updates import Updates
 
 
@@ -43,15 +40,11 @@ class TrimmedMean(Rule):
         *,
         base: Vector | None = None,
         out: Vector | None = None,
+        threads: int = 1,
     ) -> Combined:
         """See `Rule.combine`."""
-        n, layout = len(updates), updates.layout
-        destination = Destination(layout.size, base, out)
-        b = self.trimmed(n) if n > 2 else 0
-        for tile in tiles(layout, n):
-            values = finite(updates.tile(tile.columns), updates)
-            if n > 2:
-                destination.put(tile.columns, mean(ascending(values)[b : n - b] if b else values, n - 2 * b))
+        n = len(updates)
         if n <= 2:
-            destination.zero()
-        return destination.combined(np.full((n, len(layout.blocks)), n > 2))
+            return nothing(updates, base, out)
+        b = self.trimmed(n)
+        return mean_of_ranks(updates, b, n - b, base, out, threads)

@@ -8,9 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.blocks import tiles
+from hpcps.kernels import worthwhile
 from hpcps.layout import Mask, Vector
 from hpcps.rules.base import Rule
 from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.products import products
 from hpcps.rules.screening import finite
 from hpcps.updates import Updates
 
@@ -42,12 +44,17 @@ class Zeno(Rule):
         *,
         base: Vector | None = None,
         out: Vector | None = None,
+        threads: int = 1,
     ) -> Combined:
         """See `Rule.combine`; sums are float64, in the order of the updates."""
         assert reference is not None, "zeno compares with the validator's own update"
         layout = updates.layout
+        accepted = self._accepts(updates, reference, threads)
+        if worthwhile(updates):
+            from hpcps.kernels import engine
+
+            return Combined(*engine.average(updates, base, out, threads, accepted), accepted)
         destination = Destination(layout.size, base, out)
-        accepted = self._accepts(updates, reference)
         weights = accepted.astype(np.float64)
         counts = np.maximum(weights.sum(axis=0), 1.0)
         for tile in tiles(layout, len(updates)):
@@ -57,26 +64,12 @@ class Zeno(Rule):
             destination.put(tile.columns, total / tile.spread(counts))
         return destination.combined(accepted)
 
-    def _accepts(self, updates: Updates, v: Vector) -> Mask:
-        """Tell which (update, block) pairs are accepted: `[n, B]`.
-
-        Products of two float32 are exact in float64 and neither overflow nor vanish there; all sums of a
-        block have the same order, so that u = v meets either threshold exactly. A sum of squares is finite if and
-        only if all of its float32 values are.
-        """
-        layout = updates.layout
-        shape = (len(updates), len(layout.blocks))
-        inner, squares, limit = np.zeros(shape), np.zeros(shape), np.zeros(shape[1])
+    def _accepts(self, updates: Updates, v: Vector, threads: int) -> Mask:
+        """Tell which (update, block) pairs are accepted: `[n, B]`; u = v meets either threshold exactly."""
         with np.errstate(invalid="ignore", over="ignore"):  # v may be anything once the model has diverged
-            for tile in tiles(layout, len(updates)):
-                own = v[tile.columns].astype(np.float64)
-                limit[tile.blocks] += tile.sums(own * own)
-                theirs = updates.tile(tile.columns).astype(np.float64)
-                inner[:, tile.blocks] += tile.sums(theirs * own)
-                theirs *= theirs
-                squares[:, tile.blocks] += tile.sums(theirs)
-            finite(squares, updates)
-            resembles = inner > self.rho * limit
-            short = squares < (1.0 + self.epsilon) * limit
-        accepted: Mask = resembles & short & np.isfinite(limit)
+            sums = products(updates, v, threads)
+            finite(sums.squares, updates)
+            resembles = sums.inner > self.rho * sums.own
+            short = sums.squares < (1.0 + self.epsilon) * sums.own
+        accepted: Mask = resembles & short & np.isfinite(sums.own)
         return accepted

@@ -8,8 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.blocks import Float64, tiles
+from hpcps.kernels import worthwhile
 from hpcps.layout import Layout, Mask, Vector
 from hpcps.rules.base import AsyncRule, Judged
+from hpcps.rules.products import products
+from hpcps.updates import Updates
 
 
 class ZenoPlusPlus(AsyncRule):
@@ -31,28 +34,26 @@ class ZenoPlusPlus(AsyncRule):
     def judge(self, update: Vector, sent: Mask, layout: Layout, reference: Vector | None = None) -> Judged:
         """See `AsyncRule.judge`; sums are float64, one per block."""
         assert reference is not None, "zeno++ compares with the validator's own update"
-        inner, theirs, own = self._products(update, layout, reference)
+        whole = Updates.of(update[None, :], layout)
         with np.errstate(invalid="ignore", over="ignore"):  # v may be anything once the model has diverged
+            sums = products(whole, reference)
+            inner, theirs, own = sums.inner[0], sums.squares[0], sums.own
             applied: Mask = sent & (theirs > 0) & (own > 0) & np.isfinite(own) & np.isfinite(theirs)
         squares = np.where(applied, own, 1.0), np.where(applied, theirs, 1.0)
         ratio = np.sqrt(squares[0]) / np.sqrt(squares[1])
         cosine = np.where(applied, inner, 0.0) / (np.sqrt(squares[0]) * np.sqrt(squares[1]))
         turned: Mask = applied & (cosine < self.threshold)
         factor = np.minimum(ratio, 1.0) * np.where(turned, cosine, 1.0)
-        for tile in tiles(layout, 1):
-            update[tile.columns] = tile.spread(factor) * update[tile.columns]
+        _scale(whole, factor, update)
         return Judged(applied, turned)
 
-    @staticmethod
-    def _products(u: Vector, layout: Layout, v: Vector) -> tuple[Float64, Float64, Float64]:
-        """Return <u, v>, |u|^2 and |v|^2 of each block, `[B]`; products of two float32 are exact in float64."""
-        inner, theirs, own = (np.zeros(len(layout.blocks)) for _ in range(3))
-        with np.errstate(invalid="ignore", over="ignore"):
-            for tile in tiles(layout, 1):
-                x, y = u[tile.columns].astype(np.float64), v[tile.columns].astype(np.float64)
-                inner[tile.blocks] += tile.sums(x * y)
-                x *= x
-                y *= y
-                theirs[tile.blocks] += tile.sums(x)
-                own[tile.blocks] += tile.sums(y)
-        return inner, theirs, own
+
+def _scale(update: Updates, factors: Float64, out: Vector) -> None:
+    """Multiply an update by a factor for each block `[B]`, in float64."""
+    if worthwhile(update):
+        from hpcps.kernels import engine
+
+        engine.scale(update, factors, out)
+        return
+    for tile in tiles(update.layout, 1):
+        out[tile.columns] = tile.spread(factors) * update.tile(tile.columns)[0]

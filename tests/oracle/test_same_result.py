@@ -43,7 +43,7 @@ def spec(rule, servers, validators, **changes):
 
 def points():
     for rule, validators, servers in itertools.product(
-        ("average", "trimmed_mean", "phocas", "zeno"), (0, 1, 2), (1, 2, 3)
+        ("average", "trimmed_mean", "median", "phocas", "zeno"), (0, 1, 2), (1, 2, 3)
     ):
         if validators or rule != "zeno":
             yield f"{rule}-{validators}-{servers}", spec(rule, servers, validators)

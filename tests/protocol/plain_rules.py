@@ -40,6 +40,8 @@ def combine(run: Run, updates: list[Array], own: Array | None) -> tuple[Array, l
         good = [bool(np.isfinite(own).all()) and zeno_accepts(u, own, rule.rho, rule.epsilon) for u in updates]
         passed = [u for u, accepted in zip(updates, good, strict=True) if accepted]
         return (np.mean(passed, axis=0) if passed else np.zeros_like(own)), good
+    if rule.kind == "median":
+        return np.median(updates, axis=0), everything
     if n <= 2:
         return np.zeros_like(updates[0]), everything
     columns = np.sort(np.stack(updates), axis=0)  # per coordinate, smallest first

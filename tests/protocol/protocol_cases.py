@@ -28,7 +28,9 @@ BASE: Tree = {
 }
 
 ZENO: Tree = {"kind": "zeno", "rho": -0.001, "epsilon": 3.0}
-RULES: dict[str, Tree] = {kind: {"kind": kind} for kind in ("average", "trimmed_mean", "phocas")} | {"zeno": ZENO}
+RULES: dict[str, Tree] = {kind: {"kind": kind} for kind in ("average", "trimmed_mean", "median", "phocas")} | {
+    "zeno": ZENO
+}
 ARTIFACT = {
     "train.first_step": "overwritten",
     "validation.evaluate": "validator_model",

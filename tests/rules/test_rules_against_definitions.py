@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
+from statistics import median
 from typing import Any, get_args
 from unittest.mock import patch
 
@@ -112,6 +113,13 @@ def check_trimmed_mean(rule: Any, case: Case, combined: Combined) -> None:
         assert close(got, want, want, rest)
 
 
+def check_median(rule: Any, case: Case, combined: Combined) -> None:
+    assert combined.accepted.all()
+    for got, values in zip(combined.update, columns(case), strict=True):
+        want = median(values) if values else 0.0
+        assert close(got, want, want, values)
+
+
 def check_phocas(rule: Any, case: Case, combined: Combined) -> None:
     n = len(case.updates)
     assert (combined.accepted == (n > 2)).all()
@@ -158,6 +166,7 @@ trims = st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.2, 0.25, 0.3, 0.4, 0.49])
 REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, Case, Combined], None]]] = {
     "average": (st.just({}), check_average),
     "trimmed_mean": (st.fixed_dictionaries({"trim": trims}), check_trimmed_mean),
+    "median": (st.just({}), check_median),
     "phocas": (st.fixed_dictionaries({"trim": trims}), check_phocas),
     "zeno": (
         st.fixed_dictionaries(

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from hpcps.layout import Layout
-from hpcps.rules import AnyRule, Average, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.rules import AnyRule, Average, Median, Phocas, Rule, TrimmedMean, Zeno
 from hpcps.updates import Updates
 
 ONE = Layout.of([("w", (1,))])
@@ -33,7 +33,7 @@ def test_keys_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    "keys", [{"kind": "median"}, {"kind": "zeno", "trim": 0.2}, {"kind": "trimmed_mean", "trim": 0.5}]
+    "keys", [{"kind": "medium"}, {"kind": "zeno", "trim": 0.2}, {"kind": "trimmed_mean", "trim": 0.5}]
 )
 def test_wrong_keys_are_refused(keys: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
@@ -56,15 +56,23 @@ def test_phocas_keeps_the_smaller_of_two_equally_far() -> None:
     assert Phocas().combine(column(-3, -1, -2)).update == [-2.5]
 
 
+def test_the_median_of_few() -> None:
+    assert Median().combine(column()).update == [0.0]
+    assert Median().combine(column(3)).update == [3.0]
+    assert Median().combine(column(3, 1)).update == [2.0]
+    assert Median().combine(column(3, 1, 1e9)).update == [3.0]
+    assert Median().combine(column(4, 1, 1e9, 2)).update == [3.0]
+
+
 def test_the_mean_of_huge_numbers_is_finite() -> None:
     top = float(np.finfo(np.float32).max)
-    for rule in (Average(), TrimmedMean(), Phocas()):
+    for rule in (Average(), TrimmedMean(), Median(), Phocas()):
         assert rule.combine(column(*[top] * 17)).update == [np.float32(top)]
     assert Zeno().combine(column(*[top] * 17), column(top).payloads[0]).update == [np.float32(top)]
     assert Average().combine(column(top, -top, 3.0)).update == [1.0]
 
 
-@pytest.mark.parametrize("rule", [Average(), TrimmedMean(), TrimmedMean(trim=0), Phocas(), Zeno()])
+@pytest.mark.parametrize("rule", [Average(), TrimmedMean(), TrimmedMean(trim=0), Median(), Phocas(), Zeno()])
 def test_the_sign_of_zero_leaves_no_trace(rule: Rule) -> None:
     assert not np.signbit(rule.combine(column(*[-0.0] * 6), column(1.0).payloads[0]).update[0])
 

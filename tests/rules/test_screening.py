@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hpcps import blocks
 from hpcps.layout import Layout
 from hpcps.packing import pack
-from hpcps.rules import Average, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, combine, screen
+from hpcps.rules import Average, Median, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, combine, screen
 from hpcps.updates import Updates
 
-RULES = [Average(), TrimmedMean(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
+RULES = [Average(), TrimmedMean(), Median(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
 
 
 @settings(deadline=None, max_examples=150, derandomize=True)

@@ -76,8 +76,8 @@ def test_a_file_of_many_mistakes_reads_as_it_did(monkeypatch: pytest.MonkeyPatch
         ),
         (
             "[validation]\nrule = 'zeno'",
-            '12: validation.rule: expects a table with kind = "average", "fed_async", "naive_async", "phocas", '
-            '"trimmed_mean", "zeno" or "zeno++" (default { kind = "average" }), got "zeno": did you mean '
+            '12: validation.rule: expects a table with kind = "average", "fed_async", "median", "naive_async", '
+            '"phocas", "trimmed_mean", "zeno" or "zeno++" (default { kind = "average" }), got "zeno": did you mean '
             '{ kind = "zeno" }?',
         ),
     ],

@@ -130,7 +130,13 @@ class Collector:
         self._left[source] -= 1
 
     def combine(
-        self, rule: Rule, reference: Vector | None = None, base: Vector | None = None, out: Vector | None = None
+        self,
+        rule: Rule,
+        reference: Vector | None = None,
+        *,
+        base: Vector | None = None,
+        out: Vector | None = None,
+        threads: int = 1,
     ) -> Combined:
         """Combine what is finite of the next partition, and be done with it; for the arguments, see `Rule.combine`."""
         rows, partition = np.flatnonzero(self._present), self.partition
@@ -140,7 +146,9 @@ class Collector:
             masks.append(mask)
             payloads.append(payload)
         sent = np.array(masks, np.bool_).reshape(len(rows), len(partition.layout.blocks))
-        combined, rejected = combine(rule, Updates(partition.layout, payloads, sent), reference, base, out)
+        combined, rejected = combine(
+            rule, Updates(partition.layout, payloads, sent), reference, base=base, out=out, threads=threads
+        )
         self._sent[rows, partition.blocks] |= sent
         self._accepted[rows, partition.blocks] &= combined.accepted
         self._rejected[rows, partition.blocks] |= rejected

@@ -1,0 +1,75 @@
+"""Where the updates lie in memory, and how the work on them is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.blocks import SEGMENT
+from hpcps.layout import Layout, Vector
+from hpcps.updates import Updates
+
+Result = TypeVar("Result")
+Integers = NDArray[np.int64]
+
+_PIECES = 8
+"""Pieces of the work for each thread, so that one which shares its core with another process holds nobody up."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a kernel is told of the updates: numbers, of the same type whatever the arrays are.
+
+    Attributes:
+        addresses: of each block of each update; 0 where nothing counts: `[n, B]`.
+        offsets: where each block begins in the whole vector: `[B + 1]`.
+        segments: the block, first and last-but-one element of each segment (`SEGMENT`): `[s, 3]`.
+    """
+
+    addresses: Integers
+    offsets: Integers
+    segments: Integers
+
+    @staticmethod
+    def of(updates: Updates) -> Places:
+        """Look where the updates lie; they must be kept as long as the places are used."""
+        begins = np.array([address(payload) for payload in updates.payloads], np.int64).reshape(-1, 1)
+        addresses = np.where(updates.starts >= 0, begins + 4 * updates.starts, 0)
+        return Places(addresses, updates.layout.offsets, segments(updates.layout))
+
+    def run(self, work: Callable[[int, int], Result], threads: int) -> list[Result]:
+        """Do the work on the segments from one number to another, in pieces, by so many threads; return all results."""
+        count = len(self.segments)
+        if threads <= 1 or count < 2 * threads:
+            return [work(0, count)] if count else []
+        # Segments are of different length: small blocks are segments too.
+        lengths = np.cumsum(self.segments[:, 2] - self.segments[:, 1])
+        shares = np.arange(1, threads * _PIECES) * (lengths[-1] / (threads * _PIECES))
+        cuts = np.unique([0, *np.searchsorted(lengths, shares), count]).tolist()
+        return list(_pool(threads).map(work, cuts[:-1], cuts[1:]))
+
+
+def address(array: Vector) -> int:
+    """Return where an array's elements lie; they are contiguous."""
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
+def segments(layout: Layout) -> Integers:
+    """Cut every block into segments, from its start: `[s, 3]`."""
+    counts = -(-layout.sizes // SEGMENT)
+    block = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    start = layout.offsets[block] + within * SEGMENT
+    return np.column_stack((block, start, np.minimum(start + SEGMENT, layout.offsets[block + 1]))).astype(np.int64)
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "hpcps-kernels")

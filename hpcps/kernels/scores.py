@@ -1,0 +1,98 @@
+"""Sums over blocks that rules score updates by, and what is done with one update that was scored."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray
+
+from hpcps.blocks import LANES, SEGMENT, Float64
+from hpcps.kernels.compiled import kernel
+from hpcps.kernels.means import deposit, largest
+from hpcps.kernels.places import Integers
+from hpcps.kernels.vectors import floats_at, products_of
+from hpcps.layout import Vector
+
+
+@kernel
+def padded(place: int, count: int, spare: Vector) -> int:
+    """Return an address with these `count` float32 and zeros after them, up to a multiple of 16."""
+    if count % LANES == 0:
+        return place
+    source = carray(floats_at(place), (count,))
+    for k in range(count):
+        spare[k] = source[k]
+    for k in range(count, count + LANES - count % LANES):
+        spare[k] = 0.0
+    return spare.ctypes.data
+
+
+@kernel
+def multiply_segments(
+    addresses: Integers, offsets: Integers, segments: Integers, first: int, last: int, v: int, sums: Float64
+) -> None:
+    """Hold the updates against v, segment by segment.
+
+    Args:
+        addresses: see `average_segments`, as for the next four.
+        offsets: where each block begins.
+        segments: see `Places`.
+        first: the number of the first segment.
+        last: the number of the one after the last.
+        v: the address of v.
+        sums: becomes <u, v> and |u|^2 of each update, and at last of v itself, for each segment: `[s, n + 1, 2]`.
+    """
+    rows = len(addresses)
+    spare, other = np.empty(SEGMENT, np.float32), np.empty(SEGMENT, np.float32)
+    for number in range(first, last):
+        block, start, stop = segments[number]
+        count = stop - start
+        whole = (count + LANES - 1) // LANES * LANES
+        own = padded(v + 4 * start, count, other)
+        for row in range(rows):
+            if addresses[row, block] == 0:
+                sums[number, row, 0] = sums[number, row, 1] = 0.0
+            else:
+                theirs = padded(addresses[row, block] + 4 * (start - offsets[block]), count, spare)
+                sums[number, row, 0], sums[number, row, 1] = products_of(theirs, own, whole)
+        sums[number, rows, 0], sums[number, rows, 1] = products_of(own, own, whole)
+
+
+@kernel
+def add_segments(segments: Integers, sums: Float64, totals: Float64) -> None:
+    """Add up the sums `[s, …, 2]` of the segments of each block, one after another, into its zeros `[B, …, 2]`."""
+    for number in range(len(segments)):
+        block = segments[number, 0]
+        for row in range(sums.shape[1]):
+            totals[block, row, 0] += sums[number, row, 0]
+            totals[block, row, 1] += sums[number, row, 1]
+
+
+@kernel
+def screen_segments(
+    addresses: Integers, offsets: Integers, segments: Integers, first: int, last: int, worst: Integers
+) -> None:
+    """Find the largest bit pattern, without signs, of each segment of each update: `[s, n]`."""
+    for number in range(first, last):
+        block, start, stop = segments[number]
+        for row in range(len(addresses)):
+            place = addresses[row, block]
+            worst[number, row] = largest(place + 4 * (start - offsets[block]), stop - start) if place != 0 else 0
+
+
+@kernel
+def scale_segments(
+    addresses: Integers, offsets: Integers, segments: Integers, first: int, last: int, factors: Float64, out: int
+) -> None:
+    """Multiply one update by a factor for each block `[B]`, and round; zero where nothing of it counts."""
+    scaled = np.empty(SEGMENT, np.float32)
+    for number in range(first, last):
+        block, start, stop = segments[number]
+        count = stop - start
+        if addresses[0, block] == 0:
+            for k in range(count):
+                scaled[k] = 0.0
+        else:
+            values = carray(floats_at(addresses[0, block] + 4 * (start - offsets[block])), (count,))
+            for k in range(count):
+                scaled[k] = np.float32(factors[block] * values[k])
+        deposit(scaled, count, 0, out + 4 * start)
