@@ -60,6 +60,8 @@ class PsliteGathering:
         self.rank, self.size = rank, len(world)
         self._world, self._hosts, self._launch = world, hosts, launch
         self._texts = Texts(launch, self.size) if settings.role == NodeRole.SCHEDULER else None
+        self._ids: tuple[int, ...] = ()
+        self._left = False
         self._turn = 0
         self._told: Everyone | None = None
         self._complete = Event()
@@ -113,6 +115,7 @@ class PsliteGathering:
 
     def abandon(self) -> None:
         """See `Gathering.abandon`."""
+        self._left = True
         self._node.abandon()
 
     def _exchange(self, text: str) -> Everyone:
@@ -125,6 +128,8 @@ class PsliteGathering:
         else:
             self._node.send(SCHEDULER_ID, self._meta(TEXT), [mine.encode()])
         while not self._complete.wait(_LOOK_EVERY):
+            if self._left:
+                raise RunError(f"{self._world[self.rank]} has left")
             self._look()
         self._node.check()
         assert self._told is not None
@@ -185,6 +190,7 @@ class PsliteGathering:
             raise LostError(self._world[rank], self._hosts[rank], why)
 
     def _rank_of(self, id_: int) -> int | None:
-        if self._texts is not None:
-            return self._texts.who(id_)
-        return next((rank for rank, peer in enumerate(self._world) if peer.role == "scheduler"), None)
+        if id_ in self._ids:
+            return self._ids.index(id_)
+        # Before all have been introduced, the scheduler may know.
+        return None if self._texts is None else self._texts.who(id_)
