@@ -44,7 +44,7 @@ def test_a_file_of_many_mistakes_reads_as_it_did(monkeypatch: pytest.MonkeyPatch
         ("[attack]\nscale = 3", "11: attack.kind: missing: which attack? choices: negative, none, random, randomscale"),
         (
             "[transport]\nkind = 'mpii'",
-            '12: transport.kind: expects "mpi" or "inproc" (default "mpi"), got "mpii": did you mean "mpi"?',
+            '12: transport.kind: expects "mpi", "pslite" or "inproc" (default "mpi"), got "mpii": did you mean "mpi"?',
         ),
         (
             "[train.optimizer]\nbetas = [0.1]",
