@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from threading import Event
 
+import numpy as np
 import zmq
 
 from hpcps.errors import RunError
+from hpcps.layout import Vector
 from hpcps.messages import Peer
 from hpcps.transport.gathering import LostError
 from hpcps.transport.patience import Patience
@@ -25,6 +27,9 @@ TEXT, EVERYONE = 2, 3
 
 _LOOK_EVERY = 0.5
 """Seconds between two looks whether the others are alive."""
+
+_PAUSE = 0.005
+"""Seconds after which a process that waits for a message looks at its clock."""
 
 
 class PsliteGathering:
@@ -96,6 +101,18 @@ class PsliteGathering:
         """See `Gathering.share`."""
         return int(self.collect(str(int(number)) if self.rank == 0 else "")[0])
 
+    def patience(self) -> Patience:
+        """See `Gathering.patience`: what comes ends a pause, so pauses can be long."""
+        return Patience(polls=0, first=_PAUSE, longest=_PAUSE, sleep=self.transport.rest)
+
+    def allocate(self, size: int) -> Vector:
+        """See `Gathering.allocate`; these are no memory in common."""
+        return np.empty(size, np.float32)
+
+    def in_memory(self) -> list[Peer]:
+        """See `Gathering.in_memory`: nobody."""
+        return []
+
     def barrier(self) -> None:
         """See `Gathering.barrier`."""
         self.collect("")
@@ -104,10 +121,12 @@ class PsliteGathering:
         """See `Gathering.settle`."""
         transport, me = self.transport, str(self._node.id)
         sent = [json.loads(text).get(me, 0) for text in self.collect(json.dumps(transport.sent_to))]
-        patience = Patience()
+        patience = self.patience()
         while any(transport.received_from[id_] < count for id_, count in zip(self._ids, sent, strict=True)):
             if transport.receive() is None:
                 patience.wait()
+        # Nobody begins the next run while another still drops what it takes for messages of this one.
+        self.barrier()
 
     def leave(self) -> None:
         """See `Gathering.leave`."""

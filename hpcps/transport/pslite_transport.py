@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from threading import Event
 
 import numpy as np
 import zmq
@@ -38,6 +39,7 @@ class PsliteTransport:
         self._ids = dict(ids)
         self._peers = {id_: peer for peer, id_ in ids.items()}
         self._inbox: deque[Delivery] = deque()
+        self._bell = Event()
         self._early: dict[int, dict[int, Delivery]] = {}
         self._expected: Counter[int] = Counter()
         self.sent_to: Counter[int] = Counter()
@@ -65,6 +67,11 @@ class PsliteTransport:
             return None
         return self._open(self._inbox.popleft())
 
+    def rest(self, seconds: float) -> None:
+        """Pause for so long, or until a message comes."""
+        self._bell.wait(seconds)
+        self._bell.clear()
+
     def accept(self, delivery: Delivery) -> None:
         """Take in a message, in the thread that receives.
 
@@ -83,6 +90,7 @@ class PsliteTransport:
         while (following := early.pop(self._expected[sender], None)) is not None:
             self._expected[sender] += 1
             self._inbox.append(following)
+            self._bell.set()
 
     def _open(self, delivery: Delivery) -> Received | Malformed:
         source, frames = self._peers[delivery.sender], delivery.data
