@@ -114,9 +114,9 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         return 0
     shares = _shares(args, left)
     here = [point for point in left if point.run.transport.kind == "inproc"]
-    there = [point for point in left if point.run.transport.kind == "mpi"]
+    there = [point for point in left if point.run.transport.kind != "inproc"]
     folder = launch_folder(args.results, name)
-    site = site_of(args) if there else None
+    site = site_of(args, there) if there else None
     # What cannot be placed is told before anything starts.
     launches = prepare(there, args.results, folder / "conf", site) if site else ()
     if launches:

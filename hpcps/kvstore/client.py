@@ -39,6 +39,8 @@ class Client:
         settings = settings or Settings.from_environment(os.environ)
         if settings.role != NodeRole.WORKER:
             raise LaunchError(f"a client is a worker; DMLC_ROLE says {settings.role.name.lower()}")
+        if not settings.servers:
+            raise LaunchError("a key-value store needs a server; DMLC_NUM_SERVER is 0")
         self._requests: dict[int, Request] = {}
         self._split_from = split_from
         self._servers = settings.servers

@@ -60,11 +60,15 @@ def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> 
         )
 
 
-def site_of(args: argparse.Namespace, dialect: str | None = None) -> Site:
+def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | None = None) -> Site:
     """Read the host file and find the launcher, as the site arguments say.
+
+    Without MPI between the processes, they are started on this machine without a launcher unless one is asked for; on
+    the hosts of a host file by the launcher there is, which knows how to reach them, or, where there is none, over ssh.
 
     Args:
         args: what `add_site_arguments` parsed.
+        points: what is to be launched.
         dialect: write for this one, whatever launcher is here.
     """
     hosts = read_hostfile(args.hostfile, args.hostfile_style) if args.hostfile else None
@@ -72,9 +76,19 @@ def site_of(args: argparse.Namespace, dialect: str | None = None) -> Site:
         options = shlex.split(args.mpirun_options)
     except ValueError as error:
         raise LaunchError(f"--mpirun-options {args.mpirun_options!r}: {error}") from error
+    own = Site("plain", Path(sys.executable), hosts, args.hostfile, options, alone=True)
+    mpi_needed = any(point.run.transport.kind == "mpi" for point in points)
+    alone = hosts is None and args.mpirun is None
+    if dialect == "plain" or (dialect is None and alone and not mpi_needed):
+        return own
     if dialect is None:
-        mpi = detect_mpi(args.mpirun)
-        return Site(mpi.dialect, mpi.mpirun, hosts, args.hostfile, options)
+        try:
+            mpi = detect_mpi(args.mpirun)
+        except LaunchError:
+            if mpi_needed or args.mpirun is not None:
+                raise
+            return own
+        return Site(mpi.dialect, mpi.mpirun, hosts, args.hostfile, options, alone)
     return Site(dialect, args.mpirun or _launcher_of(dialect), hosts, args.hostfile, options)
 
 
@@ -114,7 +128,7 @@ def _generate(args: argparse.Namespace) -> None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaunchError(f"the folder {args.output.parent} cannot be made: {error.strerror}") from error
-    launches = prepare(chosen, args.results, args.output, site_of(args, args.dialect))
+    launches = prepare(chosen, args.results, args.output, site_of(args, chosen, args.dialect))
     for launch in launches:
         launch.write()
         written = [launch.job.plan_file, *launch.files]

@@ -7,7 +7,10 @@ from collections.abc import MutableMapping
 
 from hpcps.launch.plan import Plan, Rank
 
-_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PALS_RANKID", "SLURM_PROCID")
+OWN_RANK = "HPCPS_RANK"
+"""Where our own starter says the rank."""
+
+_RANK_VARIABLES = (OWN_RANK, "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PALS_RANKID", "SLURM_PROCID")
 
 
 def planned_rank(plan: Plan, environment: MutableMapping[str, str] = os.environ) -> Rank | None:

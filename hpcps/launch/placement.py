@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,17 @@ def place(topology: Topology, hosts: Sequence[Host] | None = None, source: Path 
         if s < shared:
             homes["validator", s] = homes["server", s]
     return _number(hosts, homes)
+
+
+def with_scheduler(world: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Add the process through which ps-lite nodes meet; behind the others of the first host, where it takes no slot.
+
+    It is a process of its own, so that it outlives any role to say which one was lost, and ends the launch if it dies
+    itself; it hardly does anything.
+    """
+    here = sum(rank.host == world[0].host for rank in world)
+    scheduler = Rank(here, "scheduler", 0, world[0].host)
+    return (*world[:here], scheduler, *(replace(rank, rank=rank.rank + 1) for rank in world[here:]))
 
 
 def _check_room(topology: Topology, needed: int, hosts: Sequence[Host], source: Path | None) -> None:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ class Rank:
 
     Attributes:
         rank: its number in MPI's world.
-        role: `worker`, `validator` or `server`.
+        role: `worker`, `validator` or `server`; of ps-lite nodes also `scheduler`, through which they meet.
         index: which of its role it is.
         host: the machine it belongs on, as the host file calls it; `localhost` without one.
         gpu: the GPU it uses there, if the host file gives any.
@@ -63,10 +63,12 @@ class Plan:
     Attributes:
         world: the processes, by rank.
         runs: the runs, which share topology and threads.
+        nodes: the `DMLC_*` and `PS_*` variables that all ps-lite nodes share; empty over MPI.
     """
 
     world: tuple[Rank, ...]
     runs: tuple[PlannedRun, ...]
+    nodes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:
@@ -106,11 +108,11 @@ class Plan:
         if body.pop("fingerprint", None) != _fingerprint(body):
             raise LaunchError(f"the plan {path} was changed after it was generated; generate it again")
         world = tuple(Rank(**rank) for rank in body["world"])
-        return cls(world, tuple(PlannedRun(**run) for run in body["runs"]))
+        return cls(world, tuple(PlannedRun(**run) for run in body["runs"]), body.get("nodes", {}))
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
-        return {"format": FORMAT, "world": world, "runs": runs}
+        return {"format": FORMAT, "world": world, "runs": runs, **({"nodes": dict(self.nodes)} if self.nodes else {})}
 
 
 def _fingerprint(body: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from hpcps.errors import LaunchError
 from hpcps.launch.detect import remote_agent
 from hpcps.launch.dialects import Job, Launch, render
 from hpcps.launch.hostfile import Host
-from hpcps.launch.placement import place
+from hpcps.launch.placement import place, with_scheduler
 from hpcps.launch.plan import Plan, PlannedRun
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Site:
         hosts: the machines; None for this one alone.
         hostfile: where the hosts come from, for messages.
         options: further options of the launcher.
+        alone: whether processes that need no MPI are started without the launcher: nobody asks for it.
     """
 
     dialect: str
@@ -43,6 +45,11 @@ class Site:
     hosts: Sequence[Host] | None = None
     hostfile: Path | None = None
     options: Sequence[str] = ()
+    alone: bool = False
+
+    def dialect_for(self, transport: str) -> str:
+        """Return what a launch over a transport is written in."""
+        return "plain" if self.alone and transport == "pslite" else self.dialect
 
 
 def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site) -> tuple[Launch, ...]:
@@ -66,14 +73,14 @@ def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site
     groups = [list(group) for _, group in groupby(ordered, key=lambda point: launch_kind(point.run))]
     for number, group in enumerate(sorted(groups, key=lambda group: group[0].index), 1):
         run = group[0].run
-        if run.transport.kind != "mpi":
+        if run.transport.kind == "inproc":
             raise LaunchError(
                 f"point {group[0].index} ({group[0].label}) has transport {run.transport.kind}, which needs no "
                 "launcher: `hpcps run` plays it in one process; for MPI add --set transport.kind=mpi"
             )
         path = configfile if number == 1 else configfile.with_name(f"{configfile.name}-{number}")
         job = Job(
-            plan=Plan(place(run.topology, site.hosts, site.hostfile), tuple(_planned(p, results) for p in group)),
+            plan=_plan(group, results, site),
             plan_file=path.with_name(f"{path.name}.plan.json"),
             configfile=path,
             mpirun=site.mpirun,
@@ -82,7 +89,7 @@ def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site
             options=site.options,
             agent=remote_agent() if site.hosts else None,
         )
-        launches.append(render(site.dialect, job))
+        launches.append(render(site.dialect_for(run.transport.kind), job))
     return tuple(launches)
 
 
@@ -97,7 +104,8 @@ def launch_folder(results: Path, experiment: str, environment: Mapping[str, str]
 
 def launch_kind(run: Run) -> str:
     """Return what runs must share for one launch to play them back to back, as a text."""
-    return json.dumps([run.transport.kind, run.topology.model_dump(mode="json"), run.train.threads], sort_keys=True)
+    transport = run.transport.model_dump(mode="json", exclude={"timeout"})
+    return json.dumps([transport, run.topology.model_dump(mode="json"), run.train.threads], sort_keys=True)
 
 
 def run_folder(point: Point, results: Path) -> Path:
@@ -109,6 +117,34 @@ def spec_of(point: Point) -> dict[str, object]:
     """Return what the `spec.json` of a point's run holds."""
     run = point.run.model_dump(mode="json")
     return {"run_id": point.run_id, "label": point.label, "index": point.index, "swept": point.swept, "run": run}
+
+
+def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
+    run = points[0].run
+    world, runs = place(run.topology, site.hosts, site.hostfile), tuple(_planned(point, results) for point in points)
+    if run.transport.kind == "mpi":
+        return Plan(world, runs)
+    if find_spec("zmq") is None:
+        raise LaunchError(f"transport.kind = \"pslite\" needs pyzmq: `{sys.executable} -m pip install 'hpcps[pslite]'`")
+    return Plan(with_scheduler(world), runs, _nodes(run))
+
+
+def _nodes(run: Run) -> dict[str, str]:
+    """Return the variables that all ps-lite nodes of a run share; where they meet they learn from one another."""
+    transport, topology = run.transport, run.topology
+    variables = {
+        "DMLC_NUM_SERVER": str(topology.servers),
+        # ps-lite knows no validators.
+        "DMLC_NUM_WORKER": str(topology.workers + topology.validators),
+        "PS_HEARTBEAT_INTERVAL": str(-(-transport.heartbeat_timeout // 10)),
+        "PS_HEARTBEAT_TIMEOUT": str(transport.heartbeat_timeout),
+        "PS_RESEND": str(int(transport.resend)),
+    }
+    if transport.interface:
+        variables["DMLC_INTERFACE"] = transport.interface
+    if transport.port:
+        variables["DMLC_PS_ROOT_PORT"] = str(transport.port)
+    return variables
 
 
 def _planned(point: Point, results: Path) -> PlannedRun:

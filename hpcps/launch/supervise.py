@@ -21,6 +21,7 @@ from hpcps.launch.cause import Death, find_cause, last_lines, read_death
 from hpcps.launch.dialects import Launch
 from hpcps.launch.guard import adopt_orphans, tie_to_parent
 from hpcps.launch.plan import PlannedRun
+from hpcps.launch.rendezvous import Rendezvous
 from hpcps.launch.stop import PATIENCE, StopFile
 from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import Failure, RunDirectory
@@ -94,6 +95,7 @@ def supervise(
     deaths: list[Death] = []
     stop = StopFile(launch.job.plan_file)
     stop.clear()
+    Rendezvous(launch.job.plan_file).clear()
 
     def drain() -> None:
         while not lines.empty():

@@ -9,8 +9,9 @@ from typing import Any
 from hpcps.spec.label import labels
 from hpcps.spec.tree import Tree, get
 
-_NO_EFFECT = {"name", "description", "seed", "data.dir", "transport.timeout"} | {
-    f"checkpoint.{key}" for key in ("every", "keep", "margin", "successors")
+_NO_EFFECT = {"name", "description", "seed", "data.dir"} | {
+    *(f"checkpoint.{key}" for key in ("every", "keep", "margin", "successors")),
+    *(f"transport.{key}" for key in ("timeout", "interface", "port", "heartbeat_timeout", "resend")),
 }
 """Keys that make no other curve or, as the seed, only a replicate of it."""
 

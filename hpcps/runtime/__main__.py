@@ -1,7 +1,8 @@
-"""`python -m mpi4py -m hpcps.runtime PLAN [ROLE]`: what a configfile starts as every rank."""
+"""`python -m mpi4py -m hpcps.runtime PLAN [ROLE]`: what a configfile starts as every rank; without MPI without it."""
 
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -26,9 +27,15 @@ def main() -> int:
     # srun passes SIGUSR1 on, and SIGTERM not. `play` heeds SIGTERM; until then that ends the process.
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
     preset_gpu(plan)
+    from hpcps.runtime.meeting import meeting
     from hpcps.runtime.process import play
 
-    return play(plan, sys.argv[2] if len(sys.argv) > 2 else "", StopFile(Path(sys.argv[1])))
+    try:
+        with meeting(plan, Path(sys.argv[1])) as gathering:
+            return play(plan, sys.argv[2] if len(sys.argv) > 2 else "", StopFile(Path(sys.argv[1])), gathering)
+    except HpcpsError as error:
+        print(f"hpcps: {me or 'a process'} on {socket.gethostname()}: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.cast import Cast
 from hpcps.runtime.casting import spread
 from hpcps.spec.schema import Run
+from hpcps.transport.gathering import LostError
 
 
 class Engagement:
@@ -61,6 +62,8 @@ class Engagement:
         return f"{self.me} on {self.host} failed{when} ({phase}) of run {self.planned.run_id}: {kind}{error}"
 
     def report(self, round: int | None, phase: str, error: Exception) -> None:
-        """Leave a report of a failure in the run's folder, if there is room for one."""
+        """Leave a report of a failure in the run's folder, if there is room for one; first one of who caused it."""
         with suppress(OSError):
+            if isinstance(error, LostError):
+                self.directory.fail(error.peer.role, error.peer.index, error.host, None, "exchange", error.why)
             self.directory.fail(self.me.role, self.me.index, self.host, round, phase, error)

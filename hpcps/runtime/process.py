@@ -1,4 +1,4 @@
-"""One process of an `mpirun`: takes its role from the plan and plays it in one run after another."""
+"""One process of a launch: takes its role from the plan and plays it in one run after another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hpcps.runtime.engagement import Engagement
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search
 from hpcps.runtime.stopwatch import Stopwatch
-from hpcps.transport.gathering import Gathering
+from hpcps.transport.gathering import Gathering, LostError
 from hpcps.transport.patience import Patience
 
 
@@ -40,32 +40,29 @@ class Stopped(BaseException):
         self.number = number
 
 
-def play(plan: Plan, role: str, stop: StopFile) -> int:
+def play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
     """Verify this process's place in the plan and play its role in every run; return the exit status.
 
     Args:
         plan: who every rank is, and what they play.
         role: what the configfile makes of this process; empty if it leaves that to the plan.
         stop: once it is there, the run stops at its next checkpoint and no further one begins.
+        gathering: the processes.
     """
-    gathering = _gather(plan)
     _on_stop(stop.listener(_stop))
     try:
-        return _play(plan, role, stop, gathering)
+        status = _play(plan, role, stop, gathering)
+        if status == 0:
+            gathering.leave()
+        return status
     except Stopped as stopped:
         return 128 + stopped.number
+    except HpcpsError as error:
+        print(f"hpcps: {plan.world[gathering.rank]} on {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
+        return 1
     finally:
         # It ends anyway.
         _on_stop(_overhear)
-
-
-def _gather(plan: Plan) -> Gathering:
-    """Meet the other processes."""
-    from mpi4py import MPI
-
-    from hpcps.transport.mpi_gathering import MpiGathering
-
-    return MpiGathering(MPI.COMM_WORLD, {Peer(member.role, member.index): member.rank for member in plan.world})
 
 
 def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
@@ -78,8 +75,13 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
                 print("hpcps: stopped; start it again to go on", flush=True)
                 stop.clear()
             break
-        if not _play_one(Engagement(planned, plan.world, gathering.rank, host), stop, gathering):
-            return 1
+        part = Engagement(planned, plan.world, gathering.rank, host)
+        try:
+            if not _play_one(part, stop, gathering):
+                return 1
+        except LostError as error:
+            part.report(None, "exchange", error)
+            raise
     return 0
 
 

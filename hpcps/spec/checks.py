@@ -97,6 +97,14 @@ def _slow_workers_exist(run: Run) -> Iterator[Problem]:
         )
 
 
+def _transport_keys_act(run: Run) -> Iterator[Problem]:
+    if run.transport.kind != "pslite":
+        for key in ("interface", "port", "heartbeat_timeout", "resend"):
+            if key in run.transport.model_fields_set and getattr(run.transport, key) is not None:
+                message = 'acts only with transport.kind = "pslite": set that, or leave it out'
+                yield Problem(("transport", key), message, (("transport", "kind"),))
+
+
 def _delays_have_a_range(run: Run) -> Iterator[Problem]:
     delays = {("heterogeneity", "delay"): run.heterogeneity.delay}
     if isinstance(run.simulation, Modelled):
@@ -314,6 +322,7 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _partitions_are_of_rounds,
     _statistics_can_be_averaged,
     _slow_workers_exist,
+    _transport_keys_act,
     _delays_have_a_range,
     _simulation_is_in_process,
     _measured_costs_have_records,

@@ -35,8 +35,10 @@ class Topology(Config):
 class Transport(Config):
     """What carries the messages."""
 
-    kind: Literal["mpi", "inproc"] = Field(
-        "mpi", description="`mpi`: one process per role; `inproc`: all roles in one process, deterministic."
+    kind: Literal["mpi", "pslite", "inproc"] = Field(
+        "mpi",
+        description="`mpi`: one process per role; `pslite`: the same over TCP, as nodes of ps-lite, without MPI; "
+        "`inproc`: all roles in one process, deterministic.",
     )
     partition: Literal["auto"] | Annotated[int, Field(ge=64)] = Field(
         "auto",
@@ -51,6 +53,21 @@ class Transport(Config):
         "auto",
         description="`auto`: processes that can reach each other's memory, as those of one host can, read updates and "
         "models where they lie; `off`: all are sent. The result is the same.",
+    )
+    interface: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="pslite: the network interface that nodes listen at, such as `ib0`, or `all`; default: loopback on "
+        "one machine, else the one towards the other hosts.",
+    )
+    port: int | None = Field(
+        None, ge=1, le=65535, description="pslite: the port that the scheduler listens at; default: one that is free."
+    )
+    heartbeat_timeout: int = Field(
+        60, ge=0, le=86400, description="pslite: seconds of silence after which a process counts as lost; 0: never."
+    )
+    resend: bool = Field(
+        False, description="pslite: acknowledge messages, and send again what is not, as where connections break."
     )
 
 

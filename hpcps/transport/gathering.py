@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from hpcps.errors import RunError
 from hpcps.layout import Vector
 from hpcps.messages import Peer
 from hpcps.transport.base import Transport
 from hpcps.transport.patience import Patience
+
+
+class LostError(RunError):
+    """Another process is gone.
+
+    Attributes:
+        peer: which.
+        host: where it was.
+        why: what makes us think so.
+    """
+
+    def __init__(self, peer: Peer, host: str, why: str) -> None:
+        super().__init__(f"{peer} on {host} is lost: {why}")
+        self.peer, self.host, self.why = peer, host, why
 
 
 class Gathering(Protocol):
@@ -61,3 +76,9 @@ class Gathering(Protocol):
         A run may end with messages still under way (a repeated one, or an asynchronous worker's last update). They must
         not meet the next run.
         """
+
+    def leave(self) -> None:
+        """Wait until every process is here to leave, and do so."""
+
+    def abandon(self) -> None:
+        """Leave at once, without the others; nothing if it has left."""

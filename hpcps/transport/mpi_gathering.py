@@ -78,3 +78,9 @@ class MpiGathering:
     def settle(self) -> None:
         """See `Gathering.settle`."""
         self.transport.settle()
+
+    def leave(self) -> None:
+        """See `Gathering.leave`; MPI does so at the end of the process."""
+
+    def abandon(self) -> None:
+        """See `Gathering.abandon`; a launcher that sees the process fail ends the others."""

@@ -9,7 +9,7 @@ import pytest
 from hpcps.errors import LaunchError
 from hpcps.launch.dialects import DIALECTS, Job, openmpi, render, slurm
 from hpcps.launch.hostfile import Host
-from hpcps.launch.placement import place
+from hpcps.launch.placement import place, with_scheduler
 from hpcps.launch.plan import Plan
 from hpcps.spec.schema import Topology
 
@@ -39,6 +39,15 @@ def job(world, **changes):
     )
 
 
+def over_pslite(job):
+    return replace(job, plan=Plan(with_scheduler(job.plan.world), (), {"DMLC_NUM_SERVER": "1"}))
+
+
+def speaking(dialect, job):
+    """Render a job as the dialect can: `plain` is for processes that need no MPI."""
+    return render(dialect, over_pslite(job) if dialect == "plain" else job)
+
+
 @pytest.fixture(autouse=True)
 def ordinary_user(monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 1000)
@@ -48,12 +57,30 @@ def ordinary_user(monkeypatch):
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_golden(placement, dialect):
-    launch = render(dialect, job(PLACEMENTS[placement]))
+    assert_golden(speaking(dialect, job(PLACEMENTS[placement])), f"{placement}.{dialect}")
+
+
+@pytest.mark.parametrize("dialect", ["hydra", "slurm"])
+def test_without_mpi_between_them_processes_are_started_the_same_way(dialect):
+    """With a scheduler on the first host, and without mpi4py."""
+    launch = render(dialect, over_pslite(job(PLACEMENTS["colocated"])))
+    assert "mpi4py" not in launch.files[CONF]
+    assert_golden(launch, f"pslite.{dialect}")
+
+
+def assert_golden(launch, name):
     text = f"$ {launch.line}\n" + "".join(f"\n== {path} ==\n{content}" for path, content in launch.files.items())
-    golden = GOLDEN / f"{placement}.{dialect}.txt"
+    golden = GOLDEN / f"{name}.txt"
     if "UPDATE_GOLDEN" in os.environ:
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+def test_plain_has_no_mpi_and_no_options():
+    with pytest.raises(LaunchError, match=r'transport.kind = "pslite"'):
+        render("plain", job(PLACEMENTS["here"]))
+    with pytest.raises(LaunchError, match="give --mpirun as well"):
+        render("plain", over_pslite(job(PLACEMENTS["here"], options=["-verbose"])))
 
 
 @pytest.mark.parametrize("dialect", ["hydra", "intel", "openmpi"])
@@ -142,7 +169,7 @@ def test_a_line_longer_than_open_mpi_reads_is_an_error():
 )
 def test_a_blank_or_a_quote_is_named(dialect, changes, named):
     with pytest.raises(LaunchError, match=named):
-        render(dialect, job(PLACEMENTS["here"], **changes))
+        speaking(dialect, job(PLACEMENTS["here"], **changes))
 
 
 def test_root_and_a_missing_home_under_open_mpi(monkeypatch):
@@ -161,11 +188,11 @@ def test_the_agent_of_a_batch_job(monkeypatch):
     assert variables["PRTE_MCA_plm_ssh_agent"] == variables["OMPI_MCA_plm_rsh_agent"] == str(agent)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("dialect", [dialect for dialect in DIALECTS if dialect != "plain"])
 def test_options_of_the_site_come_in(dialect):
     assert "-verbose" in render(dialect, job(PLACEMENTS["here"], options=["-verbose"])).command
 
 
 def test_an_unknown_dialect_lists_those_there_are():
-    with pytest.raises(LaunchError, match="hydra, intel, openmpi, pals, slurm"):
+    with pytest.raises(LaunchError, match="hydra, intel, openmpi, pals, plain, slurm"):
         render("lam", job(PLACEMENTS["here"]))

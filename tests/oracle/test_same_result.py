@@ -1,9 +1,10 @@
-"""The same synchronous run gives the same model to the last bit in one process and over every MPI.
+"""The same synchronous run gives the same model to the last bit in one process, over every MPI and over ps-lite.
 
-All points share one `mpirun` per MPI: its world has the most of each role that any point needs.
+All points share one launch per transport: its world has the most of each role that any point needs.
 """
 
 import itertools
+import json
 import os
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.dialects import Job, render
-from hpcps.launch.placement import place
+from hpcps.launch.placement import place, with_scheduler
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
@@ -85,30 +86,59 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
         if "CI" in os.environ or environment == ".venv":
             pytest.fail(f"{environment} is missing: `make test` makes it")
         pytest.skip(f"{environment} is missing: `make test` makes it")
+    play(tmp_path, Plan(place(WORLD), planned(tmp_path, POINTS)), detect_mpi(mpirun).dialect, mpirun)
+    assert_same(tmp_path, in_process, POINTS)
+
+
+@pytest.mark.parametrize("lossy", [False, True])
+def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatch, lossy):
+    """Also where every twelfth message that any process receives is thrown away and has to be sent again."""
+    chosen, nodes = POINTS, {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "5"}
+    if lossy:
+        chosen = {name: POINTS[name] for name in ("zeno-2-3", "zeno++-3")}
+        nodes |= {"PS_RESEND": "1"}
+        monkeypatch.setenv("PS_RESEND_TIMEOUT", "40")
+        monkeypatch.setenv("PS_DROP_MSG", "8")
+    plan = Plan(with_scheduler(place(WORLD)), planned(tmp_path, chosen), nodes)
+    play(tmp_path, plan, "plain", Path(sys.executable))
+    assert_same(tmp_path, in_process, chosen)
+    record = (tmp_path / "zeno-2-3" / "records" / "server-0.jsonl").read_text().splitlines()
+    assert json.loads(record[0])["transport"] == "pslite"
+
+
+def planned(folder, points):
+    """Return the runs of a plan, with folders in that one."""
     runs = []
-    for name, run in POINTS.items():
+    for name, run in points.items():
         values = {"run_id": name[:10], "label": name, "index": 0, "swept": {}, "run": run.model_dump(mode="json")}
-        runs.append(PlannedRun(name[:10], name, str(tmp_path / name), values))
+        runs.append(PlannedRun(name[:10], name, str(folder / name), values))
+    return tuple(runs)
+
+
+def play(folder, plan, dialect, mpirun):
     job = Job(
-        plan=Plan(place(WORLD), tuple(runs)),
-        plan_file=tmp_path / "conf.plan.json",
-        configfile=tmp_path / "conf",
+        plan=plan,
+        plan_file=folder / "conf.plan.json",
+        configfile=folder / "conf",
         mpirun=mpirun,
         python=mpirun.parent / "python",
         variables={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )
-    launch = render(detect_mpi(mpirun).dialect, job)
+    launch = render(dialect, job)
     launch.write()
     output = []
     outcome = supervise(launch, output.append)
     assert outcome.status == 0, "\n".join([str(outcome), *output])
+
+
+def assert_same(played, in_process, points):
     different = []
-    for name, run in POINTS.items():
-        over_mpi = final_model(tmp_path / name, run.topology.servers)
+    for name, run in points.items():
+        there = final_model(played / name, run.topology.servers)
         here = final_model(in_process / name, run.topology.servers)
         assert np.isfinite(here).all()
-        if not np.array_equal(over_mpi, here):
-            different.append(f"{name}: {np.count_nonzero(over_mpi != here)} of {here.size} elements")
+        if not np.array_equal(there, here):
+            different.append(f"{name}: {np.count_nonzero(there != here)} of {here.size} elements")
     assert not different, "\n".join(different)
 
 

@@ -25,7 +25,7 @@ def test_the_variables_are_those_of_ps_lite():
 
 
 def test_all_mistakes_come_at_once():
-    wrong = {"DMLC_ROLE": "boss", "DMLC_NUM_SERVER": "0", "DMLC_PS_ROOT_PORT": "port", "PS_DROP_MSG": "100"}
+    wrong = {"DMLC_ROLE": "boss", "DMLC_NUM_SERVER": "-1", "DMLC_PS_ROOT_PORT": "port", "PS_DROP_MSG": "100"}
     with pytest.raises(LaunchError) as caught:
         Settings.from_environment(wrong)
     said = str(caught.value).splitlines()[1:]

@@ -44,7 +44,7 @@ def test_a_file_of_many_mistakes_reads_as_it_did(monkeypatch: pytest.MonkeyPatch
         ("[attack]\nscale = 3", "11: attack.kind: missing: which attack? choices: negative, none, random, randomscale"),
         (
             "[transport]\nkind = 'mpii'",
-            '12: transport.kind: expects "mpi" or "inproc" (default "mpi"), got "mpii": did you mean "mpi"?',
+            '12: transport.kind: expects "mpi", "pslite" or "inproc" (default "mpi"), got "mpii": did you mean "mpi"?',
         ),
         (
             "[train.optimizer]\nbetas = [0.1]",
@@ -224,6 +224,8 @@ def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
         ("[heterogeneity.slow]\nworkers = [4]\nfactor = 2", "heterogeneity.slow.workers: [4] are not among the 4"),
         ("[heterogeneity.slow]\nworkers = [1]", "heterogeneity.slow.workers: acts only with both"),
         ("[heterogeneity.slow]\nfactor = 3", "heterogeneity.slow.factor: acts only with both"),
+        ("[transport]\ninterface = 'ib0'", "transport.interface: acts only with transport.kind = \"pslite\""),
+        ("[transport]\nkind = 'inproc'\nresend = true", "transport.resend: acts only with transport.kind = \"pslite\""),
         ("[transport]\nkind = 'inproc'\n[heterogeneity.slow]\nworkers = [1]\nfactor = 2", "heterogeneity.slow: in one"),
         ("[heterogeneity]\ndelay = { kind = 'uniform', low = 2.0, high = 1.0 }", "heterogeneity.delay.high: 1.0 s is"),
         ("lr_decay = { validator_epochs = [2, 1] }", "train.lr_decay.validator_epochs: [2, 1] must rise"),

@@ -1,7 +1,7 @@
 """How each launcher is told what to start where: a module per dialect."""
 
 from hpcps.errors import LaunchError
-from hpcps.launch.dialects import hydra, intel, openmpi, pals, slurm
+from hpcps.launch.dialects import hydra, intel, openmpi, pals, plain, slurm
 from hpcps.launch.dialects.job import Job, Launch, Render
 
 _DIALECTS: dict[str, Render] = {
@@ -9,6 +9,7 @@ _DIALECTS: dict[str, Render] = {
     "intel": intel.render,
     "openmpi": openmpi.render,
     "pals": pals.render,
+    "plain": plain.render,
     "slurm": slurm.render,
 }
 

@@ -140,7 +140,9 @@ def program(job: Job, role: str = "") -> str:
                 "a configfile of MPI; use a path without them, a symbolic link for example"
             )
     settings = [f"{name}={value}" for name, value in job.variables.items()]
-    words = [*settings, str(job.python), "-m", "mpi4py", "-m", "hpcps.runtime", str(job.plan_file), role]
+    # mpi4py's -m ends the whole job where one rank fails. ps-lite nodes know no MPI.
+    library = [] if job.plan.nodes else ["-m", "mpi4py"]
+    words = [*settings, str(job.python), *library, "-m", "hpcps.runtime", str(job.plan_file), role]
     return " ".join(word for word in (["env", *words] if settings else words) if word)
 
 

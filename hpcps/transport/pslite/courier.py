@@ -39,12 +39,17 @@ class Receipt:
 
 
 class Courier:
-    """Sends from any thread; the rest is for the thread that receives."""
+    """Sends from any thread; the rest is for the thread that receives.
+
+    Attributes:
+        given_up: to whom a message was sent as often as may be, and is not acknowledged.
+    """
 
     def __init__(self, settings: Settings, sockets: Sockets) -> None:
         self._sockets = sockets
         self._resender = Resender(settings.resend_timeout, settings.resend_limit) if settings.resend else None
         self._lock = Lock()
+        self.given_up: list[int] = []
 
     @property
     def acknowledges(self) -> bool:
@@ -115,4 +120,5 @@ class Courier:
             if self._sockets.reaches(kept.to):
                 self._sockets.send(kept.to, kept.frames)
         for kept in lost:
+            self.given_up.append(kept.to)
             _log.error("a message to the %s is given up: sent %d times, not acknowledged", nodes[kept.to], kept.sent)

@@ -60,15 +60,24 @@ class Node:
         deliver: gets the messages of the application, in the thread that receives; it must not wait for others.
             Messages of other nodes may come as soon as `start` is called.
         mesh: also connect to the nodes of the same role, which ps-lite does not.
+        announce: called once a scheduler listens, with its address: of a `root_port` of 0 it makes one that is free.
     """
 
-    def __init__(self, settings: Settings, deliver: Callable[[Delivery], None], *, mesh: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        deliver: Callable[[Delivery], None],
+        *,
+        mesh: bool = False,
+        announce: Callable[[NodeInfo], None] = lambda me: None,
+    ) -> None:
         self.settings = settings
         self.strays = Strays()
         self.me: NodeInfo | None = None
         self.nodes: dict[int, NodeInfo] = {}
         self._deliver = deliver
         self._mesh = mesh
+        self._announce = announce
         self._sockets = Sockets()
         self.courier = Courier(settings, self._sockets)
         self._scheduling = Scheduling(settings, self) if settings.role == NodeRole.SCHEDULER else None
@@ -116,9 +125,9 @@ class Node:
         try:
             if self._scheduling is not None:
                 bind_to = "0.0.0.0" if settings.interface == ALL else resolve(settings.root_host)
-                self._sockets.bind(bind_to, settings.root_port)
-                self.me = scheduler
+                self.me = replace(scheduler, port=self._sockets.bind(bind_to, settings.root_port))
                 self._thread.start()
+                self._announce(self.me)
             else:
                 host, bind_to = own_address(settings.host, settings.interface, settings.root_host)
                 port = self._sockets.bind(bind_to, settings.port)
@@ -170,12 +179,13 @@ class Node:
             receipt.arrived()
 
     def dead(self) -> list[NodeInfo]:
-        """Return who has been silent for too long: the scheduler hears of all nodes, a node of the scheduler only.
+        """Return who has been silent for too long, the longest first.
 
-        Without `heartbeat_timeout` nobody counts as dead.
+        The scheduler hears of all nodes, a node of the scheduler only. Without `heartbeat_timeout` nobody counts as
+        dead.
         """
         if self._scheduling is not None:
-            return [self.nodes[id_] for id_ in sorted(self._scheduling.dead())]
+            return [self.nodes[id_] for id_ in self._scheduling.dead()]
         limit = self.settings.heartbeat_timeout
         return [self.nodes[SCHEDULER_ID]] if limit and time.monotonic() - self._heard > limit else []
 

@@ -60,13 +60,13 @@ class Scheduling:
         self._heard[sender] = time.monotonic()
         self._reported.discard(sender)
 
-    def dead(self) -> set[int]:
-        """Return who has been silent for too long."""
+    def dead(self) -> list[int]:
+        """Return who has been silent for too long, the longest first."""
         limit = self._settings.heartbeat_timeout
         if not limit:
-            return set()
-        now = time.monotonic()
-        return {id_ for id_, heard in list(self._heard.items()) if id_ != SCHEDULER_ID and now - heard > limit}
+            return []
+        heard = sorted(self._heard.items(), key=lambda item: item[1])
+        return [id_ for id_, at in heard if id_ != SCHEDULER_ID and time.monotonic() - at > limit]
 
     def tend(self) -> None:
         """Report deaths; let those that wait take the places of the dead."""
@@ -74,7 +74,7 @@ class Scheduling:
             self._recover()
 
     def _report(self) -> None:
-        for id_ in sorted(self.dead() - self._reported):
+        for id_ in sorted(set(self.dead()) - self._reported):
             self._reported.add(id_)
             silent = self._settings.heartbeat_timeout
             _log.error("the %s has not been heard of for %g s: it is dead", self._desk.nodes[id_], silent)
@@ -99,7 +99,7 @@ class Scheduling:
 
     def _recover(self) -> None:
         self._report()
-        dead = self.dead()
+        dead = set(self.dead())
         recovered = self.registry.recover(dead)
         if not recovered:
             return

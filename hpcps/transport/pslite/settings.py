@@ -15,10 +15,10 @@ class Settings:
 
     Attributes:
         role: what it is (`DMLC_ROLE`).
-        servers: how many servers there are (`DMLC_NUM_SERVER`).
+        servers: how many servers there are (`DMLC_NUM_SERVER`); 0 for workers among themselves, which is ours alone.
         workers: how many workers there are (`DMLC_NUM_WORKER`).
         root_host: the scheduler's host (`DMLC_PS_ROOT_URI`).
-        root_port: the scheduler's port (`DMLC_PS_ROOT_PORT`).
+        root_port: the scheduler's port (`DMLC_PS_ROOT_PORT`); for a scheduler that announces itself 0, for a free one.
         host: this node's host, as others are to reach it (`DMLC_NODE_HOST`); "" to find out.
         interface: the network interface to bind (`DMLC_INTERFACE`), or `all`; "" for the one towards the scheduler.
         port: the port to bind (`PORT`); 0 for one that is free. The scheduler's is `root_port`.
@@ -60,10 +60,10 @@ class Settings:
         if role and role not in roles:
             reader.wrong.append(f"DMLC_ROLE is {role!r}; it is one of {', '.join(sorted(roles))}")
         values = {
-            "servers": reader.number("DMLC_NUM_SERVER", 1, 1 << 20),
+            "servers": reader.number("DMLC_NUM_SERVER", 0, 1 << 20),
             "workers": reader.number("DMLC_NUM_WORKER", 1, 1 << 20),
             "root_host": reader.text("DMLC_PS_ROOT_URI", required=True),
-            "root_port": reader.number("DMLC_PS_ROOT_PORT", 1, 65535),
+            "root_port": reader.number("DMLC_PS_ROOT_PORT", 0 if role == "scheduler" else 1, 65535),
             "host": reader.text("DMLC_NODE_HOST"),
             "interface": reader.text("DMLC_INTERFACE"),
             "port": reader.number("PORT", 0, 65535, 0),

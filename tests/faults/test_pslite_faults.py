@@ -1,0 +1,135 @@
+"""Runs over ps-lite, started without any MPI: processes that are killed or hang, and runs that are stopped."""
+
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fault_runs import MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet, within
+
+OVER_PSLITE = ("--set", "transport.kind=pslite")
+SERVERS = ("--set", "topology.servers=2")
+KILLED = r"the process was killed by signal 9 \(SIGKILL\)"
+
+
+@pytest.fixture
+def begin(start: Callable[..., Play]) -> Callable[..., Play]:
+    """Start a run over ps-lite."""
+
+    def begun(*arguments: str, **options: object) -> Play:
+        return start(*OVER_PSLITE, *arguments, **options)
+
+    return begun
+
+
+@pytest.mark.parametrize("who", ["worker-0", "server-1"])
+def test_a_killed_process_is_named(who: str, begin: Callable[..., Play]) -> None:
+    play = begin(*SERVERS)
+    play.until(who)
+    os.kill(play.pid(who), signal.SIGKILL)
+    assert_over(play)
+    assert_blamed(play.text, play.run, who, KILLED)
+
+
+def test_a_killed_scheduler_is_named(begin: Callable[..., Play]) -> None:
+    play = begin()
+    play.until()
+    os.kill(scheduler(play), signal.SIGKILL)
+    assert_over(play)
+    assert re.search(rf"\): scheduler-0 on \S+ failed phase \w+: {KILLED}", play.text), play.text
+
+
+def test_mpirun_does_for_a_starter(begin: Callable[..., Play]) -> None:
+    play = begin("--mpirun", str(Path(sys.executable).with_name("mpirun")))
+    play.until()
+    assert any("mpirun" in command for command in play.left().values())
+    os.kill(play.pid("worker-0"), signal.SIGKILL)
+    assert_over(play)
+    assert_blamed(play.text, play.run, "worker-0", KILLED)
+
+
+def test_a_silent_process_is_named_by_its_heart(begin: Callable[..., Play]) -> None:
+    """Nobody's patience ends, and the launcher sees a process that lives."""
+    play = begin("--set", "transport.heartbeat_timeout=6", *SERVERS)
+    play.until("server-1")
+    os.kill(play.pid("server-1"), signal.SIGSTOP)
+    since = time.monotonic()
+    assert_over(play)
+    assert time.monotonic() - since > 4
+    first = play.run.failures[0]
+    assert (first.role, first.index, first.error) == ("server", 1, "it has not been heard of for 6 s")
+    assert re.search(r"\): server-1 on \S+ failed phase exchange: it has not been heard of for 6 s", play.text), (
+        play.text
+    )
+
+
+def test_the_command_itself_is_killed(begin: Callable[..., Play]) -> None:
+    play = begin()
+    play.until()
+    play.process.kill()
+    play.end()
+    within(SOON, lambda: not play.left(), f"the end of {play.left()}")
+    assert not play.run.done
+
+
+def test_impatience_stops_it_at_once(begin: Callable[..., Play]) -> None:
+    play = begin("--set", "heterogeneity.delay={kind='constant', seconds=600}")
+    within(60, lambda: play.lines("worker-0"), "a record")
+    play.process.send_signal(signal.SIGINT)
+    within(SOON, lambda: "at the next checkpoint" in play.text, "an answer")
+    play.process.send_signal(signal.SIGINT)
+    assert play.end() == 130
+    assert play.left() == {}
+    assert_quiet(play.text)
+    assert play.text.endswith("hpcps: stopped by SIGINT\n")
+    assert [play.lines(process)[-1]["reason"] for process in ("worker-0", "server-0")] == ["stopped"] * 2
+
+
+def test_a_stopped_run_goes_on_to_the_same_model(
+    begin: Callable[..., Play], start: Callable[..., Play], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the model of one process in the end, and where nobody can import mpi4py."""
+    (tmp_path / "blocked" / "mpi4py").mkdir(parents=True)
+    (tmp_path / "blocked" / "mpi4py" / "__init__.py").write_text("raise ImportError('there is no MPI')\n")
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(tmp_path / "blocked"), inherited])))
+    brief = ("--set", "data.limit=320", "--set", "train.local_steps=10", "--set", "train.epochs=150")
+    stopped = begin(*brief)
+    stopped.until()
+    assert not any(re.search("mpirun|mpiexec|hydra|mpi4py", command) for command in stopped.left().values())
+    stopped.process.send_signal(signal.SIGINT)
+    assert stopped.end() == 130
+    assert stopped.text.endswith("hpcps: stopped by SIGINT; run it again to go on\n"), stopped.text
+    assert stopped.left() == {}
+
+    finishing = begin(*brief)
+    assert finishing.end(120) == 0, finishing.text
+    (begun,) = (line for line in finishing.lines("worker-0") if line["event"] == "start")
+    assert begun["continues"] > MIDDLE
+    over_pslite = np.load(finishing.run.path / "final" / "server-0.npy")
+    shutil.rmtree(finishing.results)
+    alone = start(*brief, "--set", "transport.kind=inproc")
+    assert alone.end(120) == 0, alone.text
+    np.testing.assert_array_equal(np.load(alone.run.path / "final" / "server-0.npy"), over_pslite)
+
+
+def scheduler(play: Play) -> int:
+    """Return the id of the scheduler's process."""
+    (pid,) = (pid for pid, command in play.left().items() if command.split()[-1:] == ["scheduler"])
+    return pid
+
+
+def assert_over(play: Play) -> None:
+    since = time.monotonic()
+    assert play.end() > 0
+    assert time.monotonic() - since < SOON
+    assert play.left() == {}
+    assert_quiet(play.text)
+    assert not play.run.done
+    assert not list(ROOT.glob("*.scheduler"))

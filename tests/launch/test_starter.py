@@ -1,0 +1,217 @@
+"""Processes that are started without a launcher of MPI, here and on a second host."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from two_hosts import TwoHosts
+
+from hpcps.errors import LaunchError
+from hpcps.launch.plan import Plan
+from hpcps.launch.rendezvous import Rendezvous
+
+ROOT = Path(__file__).parents[2]
+SMALL = """
+name = "small"
+[topology]
+workers = 2
+servers = 2
+[transport]
+kind = "pslite"
+[model]
+name = "mlp"
+[data]
+name = "digits"
+limit = 320
+test_limit = 32
+[train]
+epochs = 2
+batch_size = 16
+"""
+SAY = "import os, sys, time; print(os.environ['HPCPS_RANK'], sys.argv[1:], flush=True); "
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start programs in Python: a list of (count, host, name of program); what each does is by name."""
+    started = []
+
+    def begin(lines, programs, *options, **more):
+        for name, text in programs.items():
+            (tmp_path / f"{name}.py").write_text(SAY + text)
+        conf = tmp_path / "conf"
+        conf.write_text(
+            "".join(f"-n {n} -host {host} {sys.executable} {tmp_path}/{name}.py {name}\n" for n, host, name in lines)
+        )
+        command = [sys.executable, "-m", "hpcps.launch.starter", str(conf), *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **more)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def left(tmp_path):
+    mark = str(tmp_path).encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found += [entry.parent.name] * (mark in entry.read_bytes())
+        except OSError:
+            continue
+    return found
+
+
+def gone(tmp_path, seconds=10.0):
+    until = time.monotonic() + seconds
+    while left(tmp_path):
+        assert time.monotonic() < until, "a process is left"
+        time.sleep(0.02)
+
+
+def test_each_gets_its_rank(start, tmp_path):
+    process = start([(2, "localhost", "worker"), (1, "localhost", "server")], {"worker": "", "server": ""})
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert sorted(output.splitlines()) == ["0 ['worker']", "1 ['worker']", "2 ['server']"]
+
+
+@pytest.mark.parametrize(("end", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+def test_the_first_failure_ends_all(start, tmp_path, end, status):
+    programs = {"sleeps": "time.sleep(100)", "fails": end}
+    process = start([(2, "localhost", "sleeps"), (1, "localhost", "fails")], programs)
+    process.communicate(timeout=30)
+    assert process.returncode == status
+    assert not left(tmp_path)
+
+
+def test_who_is_told_to_stop_may_end_by_itself(start, tmp_path):
+    slow = (
+        "import signal\n"
+        "def end(*_):\n  time.sleep(0.1 + int(os.environ['HPCPS_RANK'])); print('ended'); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(100)"
+    )
+    process = start([(2, "localhost", "slow")], {"slow": slow})
+    lines = [process.stdout.readline() for _ in range(4)]
+    assert sum("ready" in line for line in lines) == 2
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=30)
+    assert output.count("ended") == 2
+    assert process.returncode == 143
+
+
+def test_none_outlives_a_starter_that_is_killed(start, tmp_path):
+    process = start([(2, "localhost", "sleeps")], {"sleeps": "time.sleep(100)"})
+    process.stdout.readline()
+    process.kill()
+    gone(tmp_path)
+
+
+def test_what_an_agent_started_ends_with_its_input(start, tmp_path):
+    """As where the connection breaks; a byte before that is a signal."""
+    note = f"""
+import signal
+signal.signal(signal.SIGUSR1, lambda *_: open({str(tmp_path / "heard")!r}, "w").close())
+print("ready", flush=True)
+time.sleep(100)"""
+    lines = [(1, "elsewhere", "sleeps"), (1, "nowhere", "sleeps")]
+    process = start(lines, {"sleeps": note}, "--host", "elsewhere", stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "0 ['sleeps']\n"
+    process.stdout.readline()
+    process.stdin.write(chr(signal.SIGUSR1))
+    process.stdin.flush()
+    until = time.monotonic() + 10
+    while not (tmp_path / "heard").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.stdin.close()
+    assert process.wait(20) != 0
+    gone(tmp_path)
+
+
+def test_nobody_believes_a_scheduler_that_is_gone(tmp_path):
+    rendezvous = Rendezvous(tmp_path / "plan")
+    with pytest.raises(LaunchError, match="it says nothing"):
+        rendezvous.find(0.1)
+    rendezvous.announce("127.0.0.1", 1)
+    with pytest.raises(LaunchError, match=r"nobody listens at 127\.0\.0\.1:1"):
+        rendezvous.find(0.1)
+    rendezvous.clear()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def two_hosts(tmp_path):
+    hosts = TwoHosts(tmp_path)
+    hosts.start()
+    yield hosts
+    hosts.stop()
+
+
+def generate(two_hosts, tmp_path, *more):
+    """Write the files of a run on both hosts; return the command that starts it, and its environment."""
+    (tmp_path / "small.toml").write_text(SMALL)
+    (tmp_path / "hosts").write_text("".join(f"{name} slots=3\n" for name in two_hosts.names))
+    script = [sys.executable, str(ROOT / "launcher" / "configgen.py"), "small.toml", "--hostfile", "hosts"]
+    environment = {**os.environ, "PATH": f"{two_hosts.path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [*script, "--dialect", "plain", "-o", "conf", "--results", "results", *more],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return shlex.split(done.stdout.splitlines()[-1]), environment
+
+
+def test_two_hosts_over_ssh(two_hosts, tmp_path):
+    """The nodes listen at the network between the hosts, and nowhere else."""
+    command, environment = generate(two_hosts, tmp_path)
+    done = subprocess.run(
+        [*two_hosts.enter, *command], env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (run,) = (tmp_path / "results" / "small" / "runs").iterdir()
+    assert (run / "DONE").exists()
+    assert two_hosts.log.read_text() == f"{two_hosts.names[1]}\n"
+    plan = Plan.read(tmp_path / "conf.plan.json")
+    nodes = json.loads((run / "provenance.json").read_text())["nodes"]
+    assert {name: where.partition(":")[0] for name, where in nodes.items()} == {
+        str(rank): rank.host for rank in plan.world
+    }
+    assert not (tmp_path / "conf.plan.json.scheduler").exists()
+
+
+def test_a_process_killed_on_the_other_host_ends_all(two_hosts, tmp_path):
+    command, environment = generate(two_hosts, tmp_path, "--set", "train.epochs=20000")
+    process = subprocess.Popen(
+        [*two_hosts.enter, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        far = next(
+            str(rank) for rank in Plan.read(tmp_path / "conf.plan.json").world if rank.host != two_hosts.names[0]
+        )
+        until = time.monotonic() + 60
+        while not (found := list(tmp_path.glob(f"results/small/runs/*/records/{far}.jsonl"))) or (
+            len(found[0].read_text().splitlines()) < 5
+        ):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        pid = json.loads(found[0].read_text().splitlines()[0])["pid"]
+        os.kill(pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=40)
+        assert process.returncode == 137, output
+        assert re.search(rf"hpcps: {far} \(pid {pid}\) on \S+ was killed by signal 9", output)
+        gone(tmp_path)
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,189 @@
+"""Roles' messages over ps-lite nodes, in the threads of one process."""
+
+import random
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from threads import Cluster
+
+from hpcps.errors import RunError
+from hpcps.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.transport.gathering import LostError
+from hpcps.transport.pslite.encoding import MalformedFrameError
+from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
+from hpcps.transport.pslite_gathering import TEXT, PsliteGathering
+from hpcps.transport.pslite_texts import Everyone, Text, Texts
+from hpcps.transport.pslite_transport import APP, MESSAGE
+
+WORLD = [Peer("worker", 0), Peer("validator", 0), Peer("server", 0), Peer("scheduler", 0)]
+ROLES = [NodeRole.WORKER, NodeRole.WORKER, NodeRole.SERVER, NodeRole.SCHEDULER]
+A, B, S = WORLD[:3]
+
+
+class Company:
+    """The gatherings of all processes of a launch, each with a thread of its own."""
+
+    def __init__(self, **options):
+        cluster = Cluster(1, 2, **options)
+        self.pool = ThreadPoolExecutor(len(WORLD))
+
+        def meet(rank):
+            settings = cluster.settings(ROLES[rank])
+            return PsliteGathering(settings, rank, WORLD, ["here"] * len(WORLD), "launch", lambda me: None)
+
+        self.everyone = self.all(meet)
+
+    def all(self, job):
+        """Have all do something at once; return what they return, by rank."""
+        return [done.result(60) for done in [self.pool.submit(job, rank) for rank in range(len(WORLD))]]
+
+    def end(self):
+        for gathering in self.everyone:
+            gathering.abandon()
+
+
+@pytest.fixture
+def company():
+    companies = []
+
+    def make(**options):
+        companies.append(Company(**options))
+        return companies[-1].everyone, companies[-1]
+
+    yield make
+    for each in companies:
+        each.end()
+
+
+def next_arrival(transport, seconds=30.0):
+    until = time.monotonic() + seconds
+    while (arrival := transport.receive()) is None:
+        assert time.monotonic() < until, "nothing came"
+        time.sleep(0.001)
+    return arrival
+
+
+def test_all_hear_what_each_says(company):
+    everyone, group = company()
+    assert group.all(lambda rank: everyone[rank].collect(f"I am {rank}")) == [[f"I am {k}" for k in range(4)]] * 4
+    assert group.all(lambda rank: everyone[rank].share(40 + rank)) == [40] * 4
+    group.all(lambda rank: everyone[rank].leave())
+
+
+@pytest.mark.parametrize("size", [0, 1, 3000, 300_000])
+def test_a_payload_arrives_whole_and_stays(company, size):
+    everyone, _ = company()
+    sender, receiver = everyone[0].transport, everyone[1].transport
+    messages = [
+        Message(Kind.UPDATE, A, "run", k, note={"a": [k]}, payload=np.arange(size, dtype=np.float32) + k)
+        for k in range(3)
+    ]
+    for message in messages:
+        sender.send(B, message)
+    came = [next_arrival(receiver) for _ in messages]
+    for arrival, message in zip(came, messages, strict=True):
+        assert isinstance(arrival, Received)
+        assert (arrival.source, arrival.message.round, arrival.message.note) == (A, message.round, message.note)
+        assert arrival.message.values.flags.aligned
+        np.testing.assert_array_equal(arrival.message.values, message.values)
+    assert sender.traffic.sent == receiver.traffic.received == sum(len(m.header()) + 4 * size for m in messages)
+
+
+def test_lost_messages_come_again_in_their_order(company):
+    """Every sixth message is thrown away; what was sent after it must wait for it."""
+    random.seed(3)
+    everyone, group = company(resend=True, resend_timeout=0.03, resend_limit=100, drop_rate=16)
+    for number in range(60):
+        for sender, to in ((0, S), (1, S), (2, A)):
+            payload = np.full(number % 7, number, np.float32)
+            everyone[sender].transport.send(to, Message(Kind.UPDATE, WORLD[sender], "run", number, payload=payload))
+    came = {A: [], B: [], S: []}
+    for _ in range(120):
+        arrival = next_arrival(everyone[2].transport)
+        came[arrival.source].append(arrival.message.round)
+    came[S] = [next_arrival(everyone[0].transport).message.round for _ in range(60)]
+    assert came == {A: list(range(60)), B: list(range(60)), S: list(range(60))}
+    assert sum(gathering._node.courier.resent for gathering in everyone) > 10
+    assert sum(gathering._node.courier.duplicates for gathering in everyone) > 5
+    group.all(lambda rank: everyone[rank].settle())
+
+
+def test_messages_that_cannot_arrive_end_the_run(company):
+    everyone, _ = company(resend=True, resend_timeout=0.02, resend_limit=3)
+    everyone[2].abandon()
+    everyone[0].transport.send(S, Message(Kind.ABSENT, A, "run", 0))
+    with pytest.raises(RunError, match="messages to server-0 are not acknowledged"):
+        next_arrival(everyone[0].transport)
+
+
+def test_what_nobody_took_does_not_meet_the_next_run(company):
+    everyone, group = company()
+    for size in (0, 10, 200_000):
+        everyone[0].transport.send(S, Message(Kind.UPDATE, A, "first", 0, payload=np.zeros(size, np.float32)))
+    group.all(lambda rank: everyone[rank].settle())
+    assert everyone[2].transport.receive() is None
+    everyone[0].transport.send(S, Message(Kind.ABSENT, A, "second", 0))
+    assert next_arrival(everyone[2].transport).message.run == "second"
+
+
+def test_foreign_frames_are_counted_and_malformed_ones_told(company):
+    everyone, _ = company()
+    node, server = everyone[0]._node, everyone[2]
+    target = id_of(NodeRole.SERVER, 0)
+
+    def send(frames, head=MESSAGE, app=APP, body=bytes(8)):
+        meta = Meta(head=head, body=body, request=True, app=app, customer=0, timestamp=node.timestamp())
+        node.send(target, meta, frames)
+
+    send([b"x"], app=0)
+    send([b"x"], head=77)
+    send([b"x"], head=TEXT)
+    send([b"x"], body=b"seven b")
+    send([b"no header of ours"])
+    first = next_arrival(server.transport)
+    assert isinstance(first, Malformed)
+    assert first.source == A
+    header = Message(Kind.ABSENT, A, "run", 1).header()
+    send([header], body=bytes(8))  # its number was there before
+    wrong = {1: [header, bytes(7)], 2: [header, bytes(4), b""], 3: [header, bytes(8)], 4: []}
+    for number, frames in wrong.items():
+        send(frames, body=number.to_bytes(8, "little"))
+        assert isinstance(next_arrival(server.transport), Malformed)
+    send([header], body=(5).to_bytes(8, "little"))
+    assert isinstance(next_arrival(server.transport), Received)
+    assert server._node.strays.counts == {"malformed": 1, "unexpected": 3, "foreign": 1}
+
+
+def test_the_scheduler_names_the_first_that_is_silent(company):
+    everyone, group = company(heartbeat_interval=0.1, heartbeat_timeout=1.0)
+    everyone[1].abandon()
+
+    def wait(rank):
+        with pytest.raises(LostError) as caught:
+            everyone[rank].barrier()
+        return caught.value.peer, caught.value.host
+
+    assert group.pool.submit(wait, 3).result(30) == (B, "here")
+    everyone[3].abandon()
+    assert group.pool.submit(wait, 0).result(30) == (Peer("scheduler", 0), "here")
+
+
+def test_a_stranger_is_not_counted():
+    texts = Texts("launch", 2)
+    assert texts.add(9, Text(0, 0, "another", ""))[0] == "node 9 is of another launch"
+    assert texts.add(9, Text(0, 2, "launch", ""))[0] == "node 9 is of another launch"
+    assert texts.add(9, Text(0, 1, "launch", "b")) == ("", None)
+    assert "rank 1" in texts.add(11, Text(0, 1, "launch", "c"))[0]
+    assert "twice" in texts.add(9, Text(0, 1, "launch", "c"))[0]
+    assert texts.add(1, Text(0, 0, "launch", "a")) == ("", Everyone(0, (1, 9), ("a", "b")))
+
+
+@given(st.binary() | st.recursive(st.integers() | st.text() | st.none(), st.lists).map(str).map(str.encode))
+def test_any_other_bytes_are_no_text(frame):
+    for decode in (Text.decode, lambda frame: Everyone.decode(frame, 2)):
+        with pytest.raises(MalformedFrameError):
+            decode(frame)
