@@ -65,6 +65,8 @@ class Kind(IntEnum):
     """A part of a checkpoint is written: its checksum in the note; to server 0."""
     GRANT = 13
     """So many partitions of a round's update or combined update are taken by now; from who combines."""
+    CLOCK = 14
+    """Before a run: what time is it? The answer has it in the note, in seconds of the answerer's monotonic clock."""
 
 
 class Flag(IntFlag):

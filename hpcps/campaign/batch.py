@@ -29,6 +29,7 @@ class Batch:
         arguments: the command line that led to it, for the record.
         launch: what plays the points, its files written already; None to play them in this process.
         until: when it shall stop at a checkpoint, on the monotonic clock; None: not before it is done.
+        trace: whether the roles note what they do when, if they play in this process; a launch's plan says it itself.
     """
 
     points: tuple[Point, ...]
@@ -36,6 +37,7 @@ class Batch:
     arguments: Sequence[str]
     launch: Launch | None = None
     until: float | None = None
+    trace: bool = False
 
     def directory(self, point: Point) -> RunDirectory:
         """Return a point's folder."""
@@ -128,7 +130,7 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
                 if point.run.simulation.kind != "none":
                     facts["clock"] = "virtual"
                 directory.write_provenance(facts, code.uncommitted)
-                if not run_in_process(point.run, point.run_id, directory, stopping):
+                if not run_in_process(point.run, point.run_id, directory, stopping, trace=batch.trace):
                     return _suspended(stops)
             except HpcpsError as error:
                 return Ending(1, f"run {point.run_id} ({point.label}): {error}", point.run_id)

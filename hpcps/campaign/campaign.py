@@ -40,6 +40,7 @@ class Campaign:
         retry: how many times a run that failed is tried again.
         shares: the cores of each launch, as many as run at a time; one at a time has all.
         until: when to stop at a checkpoint, on the monotonic clock; None: not before all is done.
+        trace: whether every process notes what it does when.
     """
 
     results: Path
@@ -48,6 +49,7 @@ class Campaign:
     retry: int = 0
     shares: Sequence[Cores] = ((),)
     until: float | None = None
+    trace: bool = False
 
     def play(self, points: Sequence[Point], display: Display) -> int:
         """Play points; return how it ended.
@@ -118,13 +120,13 @@ class _Play:
         """Take what is played next, with its files written."""
         campaign = self._campaign
         points = self._agenda.take(len(campaign.shares))
-        batch = Batch(points, campaign.results, sys.argv, until=campaign.until)
+        batch = Batch(points, campaign.results, sys.argv, until=campaign.until, trace=campaign.trace)
         if points[0].run.transport.kind == "inproc":
             return batch
         assert campaign.site is not None
         self._launches += 1
         name = "conf" if self._launches == 1 else f"conf-{self._launches}"
-        (launch,) = prepare(points, campaign.results, campaign.folder / name, campaign.site)
+        (launch,) = prepare(points, campaign.results, campaign.folder / name, campaign.site, trace=campaign.trace)
         launch.write()
         return replace(batch, launch=launch)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpcps.cli.timeline import add_arguments, plot_timeline
+from hpcps.errors import RunError
 from hpcps.records.results import add_results_argument
 
 
@@ -16,18 +18,31 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Draw test accuracy by epoch, by wall time and by bytes communicated; the acceptance rate of rules "
         "that score; the staleness and number of applied updates of asynchronous training: a panel per attack, a line "
         "per rule (or whatever else is swept). From results/NAME/table.parquet, which is collected first if it is "
-        "not there.",
+        "not there. `hpcps plot timeline WHAT` draws what every process of a traced run did.",
+        usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] WHAT\n       "
+        "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
     parser.add_argument(
-        "what", help="a table.parquet, experiment file, results folder, name, or the beginning of the name (fig3)"
+        "what",
+        nargs="+",
+        metavar="WHAT",
+        help="a table.parquet, experiment file, results folder, name, or the beginning of the name (fig3); after "
+        "`timeline` also a run's folder, or four or more characters of its id",
     )
     parser.add_argument("-o", "--output", type=Path, help="folder for the figures (default: figures/ beside the table)")
     add_results_argument(parser)
+    add_arguments(parser)
     parser.set_defaults(handler=handle)
 
 
 def handle(args: argparse.Namespace) -> int:
     """Draw, print the table of final accuracies, and say which files there are now."""
+    if args.what[0] == "timeline" and len(args.what) == 2:
+        return plot_timeline(args.what[1], args)
+    if len(args.what) > 1:
+        raise RunError(f"`hpcps plot` takes one experiment, or `timeline` and one run; got {' '.join(args.what)}")
+    if args.rounds or args.seconds:
+        raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
     from hpcps.figures.final import markdown
     from hpcps.figures.publish import baseline, write_figures, write_tables
     from hpcps.figures.sheet import sheets
@@ -35,9 +50,10 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.locate import locate
     from hpcps.records.table import read_table
 
-    table = Path(args.what)
+    (what,) = args.what
+    table = Path(what)
     if table.suffix != ".parquet":
-        place = locate(args.what, args.results, Path("experiments"))
+        place = locate(what, args.results, Path("experiments"))
         table = place.results / "table.parquet"
         if not table.exists():
             write_tables(collect(place.results, place.points).table, place.results)

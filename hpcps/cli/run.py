@@ -20,8 +20,10 @@ from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
+from hpcps.trace.chrome import is_stale, merge
 
 if TYPE_CHECKING:
+    from hpcps.cli.progress import ProgressDisplay
     from hpcps.launch.dialects import Launch
 
 
@@ -53,6 +55,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=seconds,
         help="how long this may take (seconds, or HH:MM:SS): stop in time, at a checkpoint, with status 75",
     )
+    parser.add_argument(
+        "--trace", action="store_true", help="note what every process does when: trace.json, and `hpcps plot timeline`"
+    )
     parser.add_argument("--dry-run", action="store_true", help="write all that a run would use, launch nothing")
     add_results_argument(parser)
     add_site_arguments(parser)
@@ -72,6 +77,8 @@ def handle(args: argparse.Namespace) -> int:
     if len(left) < len(points):
         done = len(points) - len(left)
         print(f"{experiment.name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
+        if args.trace and args.resume:
+            print("--no-resume plays and traces them too", flush=True)
     if not left:
         return 0
     _check(left, args.results)
@@ -118,7 +125,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     folder = launch_folder(args.results, name)
     site = site_of(args, there) if there else None
     # What cannot be placed is told before anything starts.
-    launches = prepare(there, args.results, folder / "conf", site) if site else ()
+    launches = prepare(there, args.results, folder / "conf", site, trace=args.trace) if site else ()
     if launches:
         folder.mkdir(parents=True, exist_ok=True)
     if args.dry_run:
@@ -129,7 +136,15 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     from hpcps.cli.progress import ProgressDisplay
 
     until = None if args.walltime is None else _last_moment(args.walltime, left)
-    campaign = Campaign(results=args.results, folder=folder, site=site, retry=args.retry, shares=shares, until=until)
+    campaign = Campaign(
+        results=args.results,
+        folder=folder,
+        site=site,
+        retry=args.retry,
+        shares=shares,
+        until=until,
+        trace=args.trace,
+    )
     paths = [_directory(point, args.results).path for point in left]
     with ProgressDisplay(paths, sys.stdout, [point.run.train.epochs for point in left]) as display:
         if note := crowding(shares, [point.run for point in left]):
@@ -138,7 +153,15 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         reason = may_go_on(max(point.run.checkpoint.successors for point in left)) if status == SUSPENDED else None
         if reason:
             display.say(f"hpcps: {reason}")
+        for path in paths if args.trace else ():
+            _merge_trace(path, display)
     return 1 if reason else status
+
+
+def _merge_trace(run: Path, display: ProgressDisplay) -> None:
+    """Make one file of what a run's processes noted, if they did; also of a run that failed or was stopped."""
+    if is_stale(run):
+        display.say(f"wrote {merge(run)}: open it in ui.perfetto.dev, or `hpcps plot timeline {run.name}`")
 
 
 def _last_moment(walltime: float, points: Sequence[Point]) -> float:

@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="give a key another value"
     )
     parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    parser.add_argument("--trace", action="store_true", help="note what every process does when: `hpcps plot timeline`")
     parser.add_argument("--all", action="store_true", help="also points that are done already")
     add_results_argument(parser)
     return parser
@@ -128,7 +129,7 @@ def _generate(args: argparse.Namespace) -> None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaunchError(f"the folder {args.output.parent} cannot be made: {error.strerror}") from error
-    launches = prepare(chosen, args.results, args.output, site_of(args, chosen, args.dialect))
+    launches = prepare(chosen, args.results, args.output, site_of(args, chosen, args.dialect), trace=args.trace)
     for launch in launches:
         launch.write()
         written = [launch.job.plan_file, *launch.files]

@@ -64,11 +64,13 @@ class Plan:
         world: the processes, by rank.
         runs: the runs, which share topology and threads.
         nodes: the `DMLC_*` and `PS_*` variables that all ps-lite nodes share; empty over MPI.
+        trace: whether every rank notes what it does when.
     """
 
     world: tuple[Rank, ...]
     runs: tuple[PlannedRun, ...]
     nodes: Mapping[str, str] = field(default_factory=dict)
+    trace: bool = False
 
     @property
     def fingerprint(self) -> str:
@@ -108,11 +110,13 @@ class Plan:
         if body.pop("fingerprint", None) != _fingerprint(body):
             raise LaunchError(f"the plan {path} was changed after it was generated; generate it again")
         world = tuple(Rank(**rank) for rank in body["world"])
-        return cls(world, tuple(PlannedRun(**run) for run in body["runs"]), body.get("nodes", {}))
+        runs = tuple(PlannedRun(**run) for run in body["runs"])
+        return cls(world, runs, body.get("nodes", {}), body.get("trace", False))
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
-        return {"format": FORMAT, "world": world, "runs": runs, **({"nodes": dict(self.nodes)} if self.nodes else {})}
+        more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
+        return {"format": FORMAT, "world": world, "runs": runs, **more, **({"trace": True} if self.trace else {})}
 
 
 def _fingerprint(body: Mapping[str, Any]) -> str:

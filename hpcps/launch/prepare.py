@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
@@ -52,7 +52,9 @@ class Site:
         return "plain" if self.alone and transport == "pslite" else self.dialect
 
 
-def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site) -> tuple[Launch, ...]:
+def prepare(
+    points: Sequence[Point], results: Path, configfile: Path, site: Site, *, trace: bool = False
+) -> tuple[Launch, ...]:
     """Plan and render the launches that play the given points.
 
     Points that share topology and threads are one launch, in which they run back to back: starting processes costs more
@@ -63,6 +65,7 @@ def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site
         results: the folder of all results.
         configfile: the file to write; plan and companions go beside it, so every host has to see its folder.
         site: where.
+        trace: whether every rank shall note what it does when.
 
     Raises:
         LaunchError: roles cannot be placed, or the dialect cannot express what is needed.
@@ -80,7 +83,7 @@ def prepare(points: Sequence[Point], results: Path, configfile: Path, site: Site
             )
         path = configfile if number == 1 else configfile.with_name(f"{configfile.name}-{number}")
         job = Job(
-            plan=_plan(group, results, site),
+            plan=replace(_plan(group, results, site), trace=trace),
             plan_file=path.with_name(f"{path.name}.plan.json"),
             configfile=path,
             mpirun=site.mpirun,

@@ -20,10 +20,13 @@ from hpcps.runtime.resume import Resume
 from hpcps.simulation.config import NoSimulation
 from hpcps.simulation.driver import Simulation
 from hpcps.spec.schema import Run
+from hpcps.trace.tracer import FileTracer, names_of
 from hpcps.transport.inproc import Exchange
 
 
-def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callable[[], bool] = lambda: False) -> bool:
+def run_in_process(
+    run: Run, run_id: str, directory: RunDirectory, stop: Callable[[], bool] = lambda: False, *, trace: bool = False
+) -> bool:
     """Run all roles here, deterministically, and write their records and the model into the run's folder.
 
     Args:
@@ -31,6 +34,7 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
         run_id: its id.
         directory: its folder; if there is a checkpoint in it, the run goes on from there.
         stop: says whether the run shall stop at its next checkpoint.
+        trace: whether to note what each role does when.
 
     Returns:
         Whether it is done; else it stopped at a checkpoint.
@@ -49,6 +53,7 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), turns)
     parts = _parts(run, run_id, directory, peers)
     ticks = simulation.clock if simulation else time.monotonic
+    session = time.time_ns()
     began = ticks()
     with ExitStack() as stack:
         nodes = []
@@ -64,6 +69,14 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
             except HpcpsError as error:
                 directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
                 raise
+            tracer = None
+            if trace:
+                timing = simulation.clock if simulation else time.perf_counter
+                names = names_of(peer, topology.validators)
+                tracer = FileTracer(
+                    directory.path, run_id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
+                )
+                stack.enter_context(tracer)
             modelled = {"clock": "virtual"} if simulation else {}
             record.write("start", transport="inproc", threads=run.train.threads, device=role.device, **modelled)
             nodes.append(
@@ -75,6 +88,7 @@ def run_in_process(run: Run, run_id: str, directory: RunDirectory, stop: Callabl
                     slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
                     clock=clock,
                     stopwatch=simulation.stopwatch(peer) if simulation else None,
+                    tracer=tracer,
                     stop=stop,
                     keep=run.checkpoint.keep,
                 )

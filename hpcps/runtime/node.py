@@ -35,6 +35,7 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.runtime.stopwatch import Stopwatch
+from hpcps.trace.tracer import NoTracer, Tracer
 from hpcps.transport.base import Transport
 
 _ASK_EVERY = 0.2
@@ -61,6 +62,7 @@ class Node:
         slowdown: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         stopwatch: Stopwatch | None = None,
+        tracer: Tracer | None = None,
         stop: Callable[[], bool] = lambda: False,
         keep: int = 2,
     ) -> None:
@@ -74,6 +76,7 @@ class Node:
             slowdown: how many times as long its local steps shall take as they do.
             clock: seconds; what pauses and slowed steps are measured by.
             stopwatch: what the times in its record are measured by; by default those of this process.
+            tracer: is told what the role does when; by default nobody is.
             stop: says whether the run shall stop at its next checkpoint; asked of whom keeps the checkpoints.
             keep: how many checkpoints to keep.
         """
@@ -83,6 +86,7 @@ class Node:
         self._directory = directory
         self._queue: deque[Event] = deque([Start()])
         self._stopwatch = stopwatch or Stopwatch()
+        self._tracer = tracer or NoTracer()
         self._reported = (transport.traffic.sent, transport.traffic.received)
         self._counts: Counter[str] = Counter()
         self._checksums: dict[str, str] = {}
@@ -120,6 +124,8 @@ class Node:
     def take(self) -> Event | None:
         """Return what happens next to the role, if anything does now."""
         self._stopwatch.enter(self._between)
+        paused = self._later is not None and isinstance(self._later[1], Resumed)
+        self._tracer.idle("pause" if paused else self._between, self.round)
         self._between = "wait"
         self._ask_whether_to_stop()
         if not self._queue:
@@ -131,6 +137,7 @@ class Node:
                 self._stopwatch.leave(self.phase)
                 self._counts["polls"] += 1
                 return None
+            self._tracer.event(event, self.round)
             self._queue.append(event)
         return self._queue.popleft()
 
@@ -145,8 +152,11 @@ class Node:
             if isinstance(effect, Compute):
                 self._stopwatch.charge("exchange")
                 self.phase = effect.task
+            self._tracer.before(effect, self.round)
             yield effect
             self._execute(effect, began)
+            self._tracer.after(effect, self.round)
+        self._tracer.handled(self.round)
         self._stopwatch.leave("exchange")
 
     def _ask_whether_to_stop(self) -> None:

@@ -28,6 +28,8 @@ from hpcps.runtime.engagement import Engagement
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search
 from hpcps.runtime.stopwatch import Stopwatch
+from hpcps.runtime.tracing import compare, tracing
+from hpcps.trace.tracer import Tracer
 from hpcps.transport.gathering import Gathering, LostError
 from hpcps.transport.patience import Patience
 
@@ -77,7 +79,7 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
             break
         part = Engagement(planned, plan.world, gathering.rank, host)
         try:
-            if not _play_one(part, stop, gathering):
+            if not _play_one(part, stop, gathering, trace=plan.trace):
                 return 1
         except LostError as error:
             part.report(None, "exchange", error)
@@ -85,7 +87,7 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
     return 0
 
 
-def _play_one(part: Engagement, stop: StopFile, gathering: Gathering) -> bool:
+def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: bool) -> bool:
     """Play one run to its end, or to a checkpoint if it shall stop; say whether it went well."""
     role, problem, report = None, "", nothing
     resume = Resume(part.directory, part.run, part.planned.run_id)
@@ -107,21 +109,26 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering) -> bool:
         part.directory.checkpoints.forget_after(moment)
     began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
     suspended = False
-    if role is not None:
-        if resume.part is not None:
-            role.restore(resume.part.state)
-        node = _perform(role, part, resume.part, stop, gathering)
-        if node is None:
-            return False
-        suspended = node.suspended
-    # What is still under way, such as an asynchronous worker's last update, must not meet the next run.
-    gathering.settle()
+    with tracing(part, gathering, on=trace) as tracer:
+        if role is not None:
+            if resume.part is not None:
+                role.restore(resume.part.state)
+            node = _perform(role, part, resume.part, stop, gathering, tracer)
+            if node is None:
+                return False
+            suspended = node.suspended
+        # What is still under way, such as an asynchronous worker's last update, must not meet the next run.
+        gathering.settle()
+        if trace:
+            compare(part, gathering, tracer)
     if not gathering.share(suspended) and part.me.rank == 0:
         part.directory.finish(time.monotonic() - began)
     return True
 
 
-def _perform(role: Role, part: Engagement, before: Part | None, stop: StopFile, gathering: Gathering) -> Node | None:
+def _perform(
+    role: Role, part: Engagement, before: Part | None, stop: StopFile, gathering: Gathering, tracer: Tracer
+) -> Node | None:
     """Play the role from start to end; return its node, or None if it failed."""
     me, node = part.me, None
     try:
@@ -150,6 +157,7 @@ def _perform(role: Role, part: Engagement, before: Part | None, stop: StopFile, 
                 part.directory,
                 slowdown=slowdown,
                 stopwatch=Stopwatch(alone=True),
+                tracer=tracer,
                 stop=stop.requested,
                 keep=keep,
             )

@@ -1,0 +1,90 @@
+"""`hpcps plot timeline`: what every process of a traced run did, over a few rounds."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from hpcps.errors import RunError
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_SECONDS = re.compile(r"(\d+(?:\.\d*)?)-(\d+(?:\.\d*)?)")
+_ID = re.compile(r"[0-9a-f]{4,10}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that only a timeline has."""
+    group = parser.add_argument_group("of a timeline")
+    which = group.add_mutually_exclusive_group()
+    which.add_argument("--rounds", metavar="A-B", type=_rounds, help="which rounds (default: three in the middle)")
+    which.add_argument("--seconds", metavar="A-B", type=_seconds, help="which seconds since the run began")
+
+
+def plot_timeline(what: str, args: argparse.Namespace) -> int:
+    """Merge the traces of a run's processes, draw a part, and print what share of the time went where."""
+    from hpcps.figures.page import save
+    from hpcps.figures.timeline import Window, draw_timeline, shares, whole_rounds
+    from hpcps.records.run_directory import RunDirectory
+    from hpcps.trace.chrome import is_stale, merge
+    from hpcps.trace.lanes import read_lanes
+
+    run = traced_run(what, args.results)
+    lanes = read_lanes(run)
+    if is_stale(run):
+        print(f"wrote {merge(run)}: open it in ui.perfetto.dev")
+    if args.seconds:
+        first, last = args.seconds
+        window = Window(first, last, f"{first:g} to {last:g} s")
+    else:
+        window = whole_rounds(lanes, *(args.rounds or ()))
+    spec = RunDirectory(run).spec
+    heading = f"{spec.get('run', {}).get('name', run.name)}: {spec.get('label') or run.name}"
+    figure = draw_timeline(lanes, window, heading)
+    folder = args.output or run.parent.parent / "figures"
+    print(shares(lanes, window))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in save(figure, folder / f"timeline-{run.name}"):
+            print(f"wrote {file}")
+    except OSError as error:
+        raise RunError(f"cannot write figures to {folder}: {error.strerror}; choose another folder with -o") from error
+    return 0
+
+
+def traced_run(what: str, results: Path) -> Path:
+    """Return the folder of the run that is meant: by folder, by id or its beginning, or as the one that was traced.
+
+    Raises:
+        RunError: there is none, or more than one; the message lists them.
+    """
+    from hpcps.records.locate import locate
+    from hpcps.records.run_directory import RunDirectory
+
+    if (Path(what) / "spec.json").is_file():
+        return Path(what)
+    runs = [path for path in results.glob("*/runs/*") if _ID.fullmatch(what) and path.name.startswith(what)]
+    if not runs:
+        place = locate(what, results, Path("experiments"))
+        everything = sorted((place.results / "runs").glob("*"))
+        runs = [path for path in everything if (path / "trace").is_dir()]
+        if not runs:
+            raise RunError(f"no run of {place.results.name} was traced: `hpcps run FILE --trace` does that")
+    if len(runs) > 1:
+        listing = "\n".join(f"  {path.name}  {RunDirectory(path).spec.get('label', '')}" for path in runs)
+        raise RunError(f"{what!r} may be any of these runs: name one by its id\n{listing}")
+    return runs[0]
+
+
+def _rounds(text: str) -> tuple[int, int]:
+    found = _RANGE.fullmatch(text)
+    if not found or int(found[2] or found[1]) < int(found[1]):
+        raise argparse.ArgumentTypeError(f"expects a round, or a first and a last one, such as 4-6; got {text!r}")
+    return int(found[1]), int(found[2] or found[1])
+
+
+def _seconds(text: str) -> tuple[float, float]:
+    found = _SECONDS.fullmatch(text)
+    if not found or float(found[2]) <= float(found[1]):
+        raise argparse.ArgumentTypeError(f"expects a begin and an end, such as 1.5-2; got {text!r}")
+    return float(found[1]), float(found[2])

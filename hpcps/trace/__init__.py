@@ -1,0 +1,1 @@
+"""When each process of a run did what, on one clock."""

@@ -1,0 +1,97 @@
+"""One file of a whole run for ui.perfetto.dev and chrome://tracing (the Trace Event Format, JSON object form)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hpcps.trace.lanes import Lane, read_lanes
+
+NAME = "trace.json"
+"""What the file is called, in the run's folder."""
+
+
+def merge(run_directory: Path) -> Path:
+    """Write what all processes noted to `trace.json`, whole or not at all; return it.
+
+    A process is a thread there, its host a process. Each message is an arrow from the `send` to the `receive`.
+
+    Raises:
+        RunError: the run has no trace.
+        OSError: the file cannot be written.
+    """
+    lanes = read_lanes(run_directory)
+    path = run_directory / NAME
+    beside = path.with_name(f".{NAME}.{os.getpid()}")
+    facts = {
+        "clock": lanes[0].clock,
+        "clock_error_us": {str(lane.peer): round(lane.error * 1e6, 1) for lane in lanes},
+    }
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n')
+            file.write(",\n".join(map(_dump, _named(lanes))))
+            for lane, (host, thread) in _places(lanes):
+                for event in _events(lane, host, thread):
+                    file.write(",\n" + _dump(event))
+            file.write("\n]}\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    return path
+
+
+def is_stale(run_directory: Path) -> bool:
+    """Say whether the run has a trace that is newer than its `trace.json`."""
+    parts = [path.stat().st_mtime for path in (run_directory / "trace").glob("*-*.jsonl")]
+    merged = run_directory / NAME
+    return bool(parts) and (not merged.exists() or merged.stat().st_mtime < max(parts))
+
+
+def _dump(event: dict[str, Any]) -> str:
+    return json.dumps(event, separators=(",", ":"))
+
+
+def _places(lanes: list[Lane]) -> Iterator[tuple[Lane, tuple[int, int]]]:
+    """Yield each lane with the numbers of its host and of itself, from 1."""
+    hosts = list(dict.fromkeys(lane.host for lane in lanes))
+    for thread, lane in enumerate(lanes, 1):
+        yield lane, (hosts.index(lane.host) + 1, thread)
+
+
+def _named(lanes: list[Lane]) -> Iterator[dict[str, Any]]:
+    """Yield what names and orders hosts and processes."""
+    for lane, (host, thread) in _places(lanes):
+        common = {"ph": "M", "pid": host, "tid": thread}
+        yield {"name": "process_name", **common, "args": {"name": lane.host}}
+        yield {"name": "thread_name", **common, "args": {"name": str(lane.peer)}}
+        yield {"name": "thread_sort_index", **common, "args": {"sort_index": thread}}
+
+
+def _events(lane: Lane, host: int, thread: int) -> Iterator[dict[str, Any]]:
+    """Yield a lane's spans, and the ends of the arrows of its messages.
+
+    From one process to another messages arrive in the order in which they were sent: the n-th sent is the n-th that
+    comes.
+    """
+    numbers: Counter[tuple[str, str]] = Counter()
+    me = str(lane.peer)
+    for span in lane.spans():
+        place = {"pid": host, "tid": thread, "ts": round(span.start * 1e6, 3)}
+        arguments: dict[str, Any] = {"round": span.round}
+        if span.other:
+            sent = span.activity == "send"
+            pair = (me, span.other) if sent else (span.other, me)
+            arguments |= {"to" if sent else "from": span.other, "kind": span.kind, "bytes": span.bytes}
+        yield {
+            "ph": "X", "name": span.activity, "cat": "hpcps", **place, "dur": round(span.seconds * 1e6, 3),
+            "args": arguments,
+        }  # fmt: skip
+        if span.other:
+            arrow = {"name": span.kind, "cat": "message", "id": f"{pair[0]} {pair[1]} {numbers[pair]}", **place}
+            numbers[pair] += 1
+            yield {"ph": "s", **arrow} if sent else {"ph": "f", "bp": "e", **arrow}

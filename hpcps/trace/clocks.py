@@ -1,0 +1,122 @@
+"""How much the clocks of a launch's hosts differ: each counts from another moment, such as its host's start."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcps.errors import RunError
+from hpcps.messages import ROLES, Kind, Message, Peer, Received
+from hpcps.transport.gathering import Gathering
+from hpcps.transport.patience import Patience
+
+ROUNDS = 32
+"""Questions to the first process; the answer that came soonest counts."""
+
+_PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Offset:
+    """What to add to a process's clock to get that of the first process, in seconds, and how far off that may be."""
+
+    seconds: float
+    error: float
+
+
+SHARED = Offset(0.0, 0.0)
+
+
+def clock_identity() -> str:
+    """Return what processes with one monotonic clock have in common: a started kernel, and a time namespace of it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/time')}"
+    except OSError:
+        return f"{os.uname().nodename} {os.getpid()}"
+
+
+def compare_clocks(
+    gathering: Gathering,
+    me: Peer,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    identity: Callable[[], str] = clock_identity,
+) -> Offset:
+    """Compare this process's clock with that of rank 0; all processes do so together, while no other message travels.
+
+    One process of each clock asks rank 0 for the time again and again. Half of the time until the answer is the most
+    by which it can be wrong. (Cristian, "Probabilistic clock synchronization", 1989.)
+
+    Args:
+        gathering: the processes.
+        me: who this one is.
+        clock: this process's.
+        identity: says which clock that is.
+
+    Raises:
+        RunError: no answer comes.
+    """
+    clocks = gathering.collect(f"{me} {identity()}")
+    peers = [_peer(text.partition(" ")[0]) for text in clocks]
+    names = [text.partition(" ")[2] for text in clocks]
+    asking = [
+        rank
+        for rank, name in enumerate(names)
+        # A scheduler, say, is no role: nothing of it is traced.
+        if name != names[0] and peers[rank].role in ROLES and rank == _representative(names, peers, name)
+    ]
+    answer = ""
+    if gathering.rank in asking:
+        found = _ask(gathering, me, peers[0], clock)
+        answer = json.dumps([found.seconds, found.error])
+    elif gathering.rank == 0:
+        _answer(gathering, me, ROUNDS * len(asking), clock)
+    answers = gathering.collect(answer) if asking else [""] * len(clocks)
+    mine = names[gathering.rank]
+    if mine == names[0] or me.role not in ROLES:
+        return SHARED
+    return Offset(*json.loads(answers[_representative(names, peers, mine)]))
+
+
+def _peer(text: str) -> Peer:
+    role, _, index = text.rpartition("-")
+    return Peer(role, int(index))
+
+
+def _representative(names: list[str], peers: list[Peer], name: str) -> int:
+    """Return the first rank with a clock that can ask."""
+    return next(rank for rank, other in enumerate(names) if other == name and peers[rank].role in ROLES)
+
+
+def _ask(gathering: Gathering, me: Peer, first: Peer, clock: Callable[[], float]) -> Offset:
+    best = Offset(0.0, float("inf"))
+    for number in range(ROUNDS):
+        asked = clock()
+        gathering.transport.send(first, Message(Kind.CLOCK, me, "", number))
+        answer = _receive(gathering, f"{me} compares its clock with that of {first}")
+        answered = clock()
+        error = (answered - asked) / 2
+        if error < best.error:
+            best = Offset(float(answer.message.note["clock"]) - (asked + answered) / 2, error)
+    return best
+
+
+def _answer(gathering: Gathering, me: Peer, questions: int, clock: Callable[[], float]) -> None:
+    for _ in range(questions):
+        asked = _receive(gathering, f"{me} is to be asked for the time")
+        note = {"clock": clock()}
+        gathering.transport.send(asked.source, Message(Kind.CLOCK, me, "", asked.message.round, note=note))
+
+
+def _receive(gathering: Gathering, what: str) -> Received:
+    patience, until = Patience(), time.monotonic() + _PATIENCE
+    while not (isinstance(arrival := gathering.transport.receive(), Received) and arrival.message.kind is Kind.CLOCK):
+        if time.monotonic() > until:
+            raise RunError(f"{what}, and nothing came for {_PATIENCE:g} s; leave --trace out to do without")
+        patience.wait()
+    return arrival
