@@ -39,7 +39,8 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
     else:
         window = whole_rounds(lanes, *(args.rounds or ()))
     spec = RunDirectory(run).spec
-    heading = f"{spec.get('run', {}).get('name', run.name)}: {spec.get('label') or run.name}"
+    name = spec.get("run", {}).get("name", run.name)
+    heading = " · ".join(dict.fromkeys((name, spec.get("label") or run.name)))
     figure = draw_timeline(lanes, window, heading)
     folder = args.output or run.parent.parent / "figures"
     print(shares(lanes, window))

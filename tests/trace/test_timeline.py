@@ -1,0 +1,164 @@
+"""`hpcps run --trace` and `hpcps plot timeline`, for real."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hpcps.cli.main import main
+from hpcps.launch.plan import Plan, Rank
+from hpcps.trace.lanes import read_lanes
+
+SMALL = """
+name = "small"
+[topology]
+servers = 2
+workers = 2
+[transport]
+kind = "inproc"
+[model]
+name = "mlp"
+[data]
+name = "digits"
+limit = 160
+test_limit = 50
+[train]
+epochs = 2
+batch_size = 8
+local_steps = 2
+"""
+
+
+def play(folder, *arguments, text=SMALL):
+    (folder / "small.toml").write_text(text)
+    return main(["run", str(folder / "small.toml"), "--results", str(folder), *arguments])
+
+
+def traced(folder, *arguments, text=SMALL):
+    assert play(folder, "--trace", *arguments, text=text) == 0
+    (run,) = (folder / "small/runs").iterdir()
+    return run, json.loads((run / "trace.json").read_text())
+
+
+def check(run, trace):
+    """Every lane is without overlap, and every message that came is one that was sent, later."""
+    for lane in read_lanes(run):
+        stop = -1e-6
+        for span in lane.spans():
+            assert span.start >= stop - 1e-6
+            stop = span.stop
+    ends = {phase: [e for e in trace["traceEvents"] if e["ph"] == phase] for phase in "sf"}
+    sent, came = ({event["id"]: event for event in ends[phase]} for phase in "sf")
+    assert len(sent) == len(ends["s"])
+    assert came
+    assert came.keys() <= sent.keys()
+    assert all(sent[key]["name"] == came[key]["name"] for key in came)
+    assert all(sent[key]["ts"] <= came[key]["ts"] + 1e6 * 1e-3 for key in came)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_in_process(tmp_path, capsys, mode):
+    changes = () if mode == "sync" else ("--set", "train.mode=async", "--set", 'validation.rule={kind="zeno++"}')
+    run, trace = traced(tmp_path, *changes)
+    assert f"wrote {run}/trace.json: open it in ui.perfetto.dev" in capsys.readouterr().out
+    check(run, trace)
+    names = Counter(event["name"] for event in trace["traceEvents"] if event["ph"] == "X")
+    assert {"train", "evaluate", "pack", "adopt", "combine", "send", "receive", "wait", "save"} <= names.keys()
+    threads = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
+    assert threads == ["server-0", "server-1", "validator-0", "worker-0", "worker-1"]
+    if mode == "sync":
+        lines = map(json.loads, (run / "records/server-0.jsonl").read_text().splitlines())
+        assert names["apply"] == 2 * sum(line["event"] == "round" for line in lines)
+
+
+def test_it_changes_nothing_of_the_run(tmp_path):
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    run, _ = traced(tmp_path / "with")
+    assert play(tmp_path / "without") == 0
+    (other,) = (tmp_path / "without/small/runs").iterdir()
+    assert run.name == other.name
+    assert not (other / "trace").exists()
+    for shard in ("server-0", "server-1"):
+        assert np.array_equal(np.load(run / f"final/{shard}.npy"), np.load(other / f"final/{shard}.npy"))
+
+
+def test_over_mpi_every_process_is_on_one_clock(tmp_path):
+    run, trace = traced(tmp_path, "--set", "transport.kind=mpi")
+    check(run, trace)
+    plans = list(tmp_path.glob("small/launch/*/*.plan.json"))
+    assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
+    lanes = read_lanes(run)
+    assert {lane.error for lane in lanes} == {0.0}
+    assert max(lane.began for lane in lanes) - min(lane.began for lane in lanes) < 30
+
+
+def test_a_simulation_is_traced_in_its_own_time(tmp_path):
+    costs = 'simulation={kind="modelled", step={kind="constant", seconds=0.25}}'
+    run, trace = traced(tmp_path, "--set", costs)
+    check(run, trace)
+    lanes = read_lanes(run)
+    assert {lane.clock for lane in lanes} == {"virtual"}
+    worker = next(lane for lane in lanes if lane.peer.role == "worker")
+    steps = [span.seconds for span in worker.spans() if span.activity == "train"]
+    assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
+
+
+def test_the_figure(tmp_path, capsys):
+    run, _ = traced(tmp_path)
+    (run / "trace.json").unlink()
+    capsys.readouterr()
+    assert main(["plot", "timeline", run.name, "--results", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "| workers |" in printed
+    assert (run / "trace.json").exists()
+    assert sorted(path.name for path in (tmp_path / "small/figures").iterdir()) == [
+        f"timeline-{run.name}.pdf", f"timeline-{run.name}.png",
+    ]  # fmt: skip
+    for more in (["--rounds", "1"], ["--rounds", "0-1"], ["--seconds", "0-0.05"]):
+        assert main(["plot", "timeline", str(run), *more, "-o", str(tmp_path / "elsewhere")]) == 0
+    capsys.readouterr()
+    assert main(["plot", "timeline", run.name, "--results", str(tmp_path), "--rounds", "900"]) == 2
+    assert "has the rounds 0 to" in capsys.readouterr().err
+
+
+def test_which_run_is_meant(tmp_path, capsys):
+    two = SMALL + '[[sweep]]\n"train.optimizer.lr" = [0.1, 0.2]\n'
+    assert play(tmp_path, "--trace", "--only", "0", text=two) == 0
+    assert play(tmp_path, text=two) == 0
+    results = ["--results", str(tmp_path)]
+    assert main(["plot", "timeline", str(tmp_path / "small"), *results]) == 0
+    assert play(tmp_path, "--trace", text=two) == 0
+    assert "--no-resume plays and traces them too" in capsys.readouterr().out
+    assert play(tmp_path, "--trace", "--no-resume", text=two) == 0
+    assert main(["plot", "timeline", str(tmp_path / "small"), *results]) == 2
+    assert "name one by its id" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["small", "--rounds", "1-2"], "are for `hpcps plot timeline WHAT`"),
+        (["small", "other"], "takes one experiment, or `timeline` and one run; got small other"),
+        (["timeline", "small"], "no run of small was traced: `hpcps run FILE --trace` does that"),
+    ],
+)
+def test_what_cannot_be_drawn(tmp_path, capsys, arguments, said):
+    (tmp_path / "small/runs").mkdir(parents=True)
+    assert main(["plot", *arguments, "--results", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", [["--rounds", "3-1"], ["--rounds", "x"], ["--seconds", "2-1"]])
+def test_ranges_that_are_none(capsys, option):
+    with pytest.raises(SystemExit):
+        main(["plot", "timeline", "small", *option])
+    assert "expects a" in capsys.readouterr().err
+
+
+def test_the_plan_says_whether_to_trace(tmp_path):
+    world = (Rank(0, "worker", 0, "a"),)
+    for trace in (False, True):
+        Plan(world, (), trace=trace).write(tmp_path / "plan.json")
+        assert Plan.read(tmp_path / "plan.json").trace is trace
