@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hosts import Network
 from meeting import Meeting
 from processes import ROOT, Command, MeasurementError, run_together
 
@@ -82,6 +83,11 @@ class Setting:
     mpi: str = "mpich"
     more: Sequence[str] = field(default_factory=tuple)
 
+    @property
+    def processes(self) -> int:
+        """All of them."""
+        return self.workers + self.validators + self.servers
+
 
 @dataclass(frozen=True)
 class Measured:
@@ -97,7 +103,7 @@ class Measured:
 
 
 def measure(
-    setting: Setting, cases: Sequence[Case], timeout: float, site: Site | None = None, keep: Path | None = None
+    setting: Setting, cases: Sequence[Case], timeout: float, network: Network | None = None, keep: Path | None = None
 ) -> Measured:
     """Run the cases one after another in one launch.
 
@@ -105,7 +111,7 @@ def measure(
         setting: who plays.
         cases: the models.
         timeout: seconds for all of it.
-        site: where; by default here.
+        network: the hosts to run on, one role on each as long as they last; by default all run on this one.
         keep: the folder to leave the records in; by default nothing stays.
 
     Raises:
@@ -117,12 +123,12 @@ def measure(
         (folder / "cases.json").write_text(json.dumps([vars(case) for case in cases]))
         for number in range(len(cases)):
             Meeting.prepare(folder / f"case-{number}")
-        command = _command(setting, len(cases), folder, site)
+        command = _command(setting, len(cases), folder, network)
         problem = run_together([command], folder / "log", timeout)
         return Measured([seconds_of(folder, number, setting.workers) for number in range(len(cases))], problem)
 
 
-def _command(setting: Setting, cases: int, folder: Path, site: Site | None) -> Command:
+def _command(setting: Setting, cases: int, folder: Path, network: Network | None) -> Command:
     python = ROOT / ENVIRONMENTS[setting.mpi] / "bin/python"
     if not (python.parent / "mpirun").exists():
         raise MeasurementError(f"{ENVIRONMENTS[setting.mpi]} has no mpirun")
@@ -137,17 +143,22 @@ def _command(setting: Setting, cases: int, folder: Path, site: Site | None) -> C
     experiment.write_text(text)
     points = load_experiment(experiment, list(setting.more)).points
     mpi = detect_mpi(python.parent / "mpirun")
-    (launch,) = prepare(
-        points, folder / "results", folder / "conf", site or Site(dialect=mpi.dialect, mpirun=mpi.mpirun)
-    )
+    hosts = network.hosts(-(-setting.processes // len(network.names))) if network else None
+    site = Site(dialect=mpi.dialect, mpirun=mpi.mpirun, hosts=hosts)
+    (launch,) = prepare(points, folder / "results", folder / "conf", site)
     variables = {**launch.job.variables, "HPCPS_BENCHMARK": str(folder)}
-    launch = render(mpi.dialect, replace(launch.job, python=python, variables=variables))
+    if network:
+        # All hosts are one machine to UCX, which would find memory that they share.
+        variables |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+    agent = network.agent if network else None
+    launch = render(mpi.dialect, replace(launch.job, python=python, variables=variables, agent=agent))
     launch.write()
     # The configfile starts the runtime by name; here it is to start ours, which goes on in the runtime.
     for path in launch.files:
         text = path.read_text()
         path.write_text(text.replace("-m hpcps.runtime", str(ROOT / "benchmarks/hpcps_rank.py")))
-    return Command(launch.command, launch.environment())
+    words = [*network.enter(network.names[0]), *launch.command] if network else launch.command
+    return Command(words, launch.environment())
 
 
 def seconds_of(folder: Path, case: int, ranks: int) -> list[float]:
