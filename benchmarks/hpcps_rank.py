@@ -40,8 +40,7 @@ BLOCKS = 32
 class Constant:
     """A learner whose step adds the same number to every parameter, so that what the model must become is known.
 
-    The model is as large as the case says; only its value is kept. A worker's number is its index + 1, so with all of
-    them an average adds (n + 1) / 2 a round.
+    The model is as large as the case says; only its value is kept.
     """
 
     device = "cpu"
@@ -100,10 +99,14 @@ class Constant:
 
 
 def build_constant(run: Run, role: str, index: int) -> Constant:
-    """Return the learner of a role; see `build_learner`."""
+    """Return the learner of a role; see `build_learner`.
+
+    A worker adds its index + 1, so that the mean over n of them is (n + 1) / 2. With other rules all add the same.
+    """
     case = json.loads((FOLDER / "cases.json").read_text())[run.seed]
     expected = (run.topology.workers + 1) / 2
-    return Constant(index + 1.0 if role == "worker" else expected, expected, case)
+    own = role == "worker" and run.validation.rule.kind == "average"
+    return Constant(index + 1.0 if own else expected, expected, case)
 
 
 class Watched:

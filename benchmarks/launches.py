@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from footprint import Footprint
 from hosts import Network
 from meeting import Meeting
 from processes import ROOT, Command, MeasurementError, run_together
 
+from hpcps.errors import SpecError
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.dialects import render
 from hpcps.launch.prepare import Site, prepare
@@ -96,14 +98,22 @@ class Measured:
     Attributes:
         rounds: the seconds of every round, by case; none for a case that was not finished.
         problem: why some were not; empty if all were.
+        footprint: the memory of hpcps's ranks, if it was watched.
     """
 
     rounds: list[list[float]]
     problem: str = ""
+    footprint: Footprint | None = None
 
 
 def measure(
-    setting: Setting, cases: Sequence[Case], timeout: float, network: Network | None = None, keep: Path | None = None
+    setting: Setting,
+    cases: Sequence[Case],
+    timeout: float,
+    *,
+    network: Network | None = None,
+    watch_memory: bool = False,
+    keep: Path | None = None,
 ) -> Measured:
     """Run the cases one after another in one launch.
 
@@ -112,6 +122,7 @@ def measure(
         cases: the models.
         timeout: seconds for all of it.
         network: the hosts to run on, one role on each as long as they last; by default all run on this one.
+        watch_memory: whether to look at the memory of the ranks meanwhile, which takes some time.
         keep: the folder to leave the records in; by default nothing stays.
 
     Raises:
@@ -124,8 +135,10 @@ def measure(
         for number in range(len(cases)):
             Meeting.prepare(folder / f"case-{number}")
         command = _command(setting, len(cases), folder, network)
-        problem = run_together([command], folder / "log", timeout)
-        return Measured([seconds_of(folder, number, setting.workers) for number in range(len(cases))], problem)
+        footprint = Footprint(folder / "conf.plan.json") if watch_memory else None
+        problem = run_together([command], folder / "log", timeout, footprint.look if footprint else lambda: None)
+        rounds = [seconds_of(folder, number, setting.workers) for number in range(len(cases))]
+        return Measured(rounds, problem, footprint)
 
 
 def _command(setting: Setting, cases: int, folder: Path, network: Network | None) -> Command:
@@ -141,7 +154,10 @@ def _command(setting: Setting, cases: int, folder: Path, network: Network | None
     )
     experiment = folder / "round.toml"
     experiment.write_text(text)
-    points = load_experiment(experiment, list(setting.more)).points
+    try:
+        points = load_experiment(experiment, list(setting.more)).points
+    except SpecError as error:
+        raise MeasurementError(str(error).splitlines()[-1].split(": ", 2)[-1]) from error
     mpi = detect_mpi(python.parent / "mpirun")
     hosts = network.hosts(-(-setting.processes // len(network.names))) if network else None
     site = Site(dialect=mpi.dialect, mpirun=mpi.mpirun, hosts=hosts)

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,13 +36,16 @@ def free_gigabytes() -> float:
     return float("inf")
 
 
-def run_together(commands: Sequence[Command], log: Path, timeout: float) -> str:
+def run_together(
+    commands: Sequence[Command], log: Path, timeout: float, look: Callable[[], None] = lambda: None
+) -> str:
     """Start processes, each the leader of a group, and wait until all have ended well.
 
     Args:
         commands: what to start.
         log: the file for what they print.
         timeout: seconds.
+        look: called now and then meanwhile.
 
     Returns:
         What went wrong: one failed, memory ran short, or it took too long; nothing if all is well.
@@ -70,7 +73,8 @@ def run_together(commands: Sequence[Command], log: Path, timeout: float) -> str:
                 return "it needs more memory than there is"
             if time.monotonic() > until:
                 return f"it took longer than {timeout:.0f} s"
-            time.sleep(0.1)
+            look()
+            time.sleep(0.05)
         return _last_words(log) if any(process.returncode for process in processes) else ""
     finally:
         for process in processes:
