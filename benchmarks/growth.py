@@ -9,7 +9,6 @@ A round is what `round.py` measures: all updates are in their buffers, until the
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import growth_report
+from bars import write
 from exchanges import yardstick
 from hosts import Network
 from launches import Case, Setting, measure
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="less of everything, once")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="these parts")
     parser.add_argument("--repeats", type=int, help="launches of each point")
-    parser.add_argument("--output", type=Path, help="the folder for growth.md, growth.json and growth.png")
+    parser.add_argument("--output", type=Path, help="the folder for growth.md and growth.png")
     args = parser.parse_args()
     amount = QUICK if args.quick else Amount()
     if args.repeats:
@@ -245,7 +245,7 @@ def main() -> None:
     if args.output:
         args.output.mkdir(parents=True, exist_ok=True)
         (args.output / "growth.md").write_text(text, encoding="utf-8")
-        (args.output / "growth.json").write_text(json.dumps(found, indent=1) + "\n")
+        write(args.output, "growth", growth_report.bars(found))
         growth_report.draw(found, args.output / "growth.png")
 
 

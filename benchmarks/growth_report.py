@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from bars import Bar
 from machine import description
 
 Row = dict[str, Any]
@@ -139,6 +140,23 @@ _SECTIONS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
     "hosts": _hosts,
     "memory": _memory,
 }
+
+
+def bars(found: Mapping[str, Sequence[Row]]) -> list[Bar]:
+    """Return what was to be: 90 % of the bound between hosts, and memory that few and many workers need alike."""
+    reached = []
+    for row in found.get("hosts", ()):
+        if "seconds" in row and row["megabytes"] == max(r["megabytes"] for r in found["hosts"]):
+            what = f"4 workers, {row['servers']} servers, 1 Gbit/s, {row['megabytes']} MB: bound / time"
+            reached.append(Bar.at_least(what, row["bound"] / row["seconds"], 0.9))
+    between = [row for row in found.get("memory", ()) if row["hosts"] and "all" in row]
+    for rule, validators in dict.fromkeys((row["rule"], row["validators"]) for row in between):
+        few, *_, many = [row for row in between if (row["rule"], row["validators"]) == (rule, validators)] * 2
+        if many["workers"] > few["workers"]:
+            role = "validator" if validators else "server"
+            more = (many[role]["pss"] - few[role]["pss"]) / (many["workers"] - few["workers"])
+            reached.append(Bar.at_most(f"Memory of a {role} per further worker, `{rule}`, in models", more, 0.15))
+    return reached
 
 
 def draw(found: Mapping[str, Sequence[Row]], path: Path) -> None:

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ class Watched:
     def __init__(self, peer: Peer, run: Run) -> None:
         self._meeting = Meeting(FOLDER / f"case-{run.seed}", run.topology.workers)
         self._file = FOLDER / f"times-{run.seed}-{peer.index}.json"
-        self._times: list[tuple[float, float]] = []
+        self._times: list[list[float]] = []
         self._began: float | None = None
 
     def watch(self, effects: Iterator[Effect]) -> Iterator[Effect]:
@@ -124,15 +124,20 @@ class Watched:
             match effect:
                 case Compute("pack", work):
                     yield replace(effect, work=lambda work=work: self._meet(work()))
-                case Compute("adopt"):
+                case Compute("adopt", work):
                     if self._began is not None:
-                        self._times.append((self._began, time.monotonic()))
-                    yield effect
+                        self._times.append([self._began, time.monotonic()])
+                    yield replace(effect, work=lambda work=work: self._adopt(work))
                 case Finish():
                     self._file.write_text(json.dumps(self._times[1:]))
                     yield effect
                 case _:
                     yield effect
+
+    def _adopt(self, work: Callable[[], Any]) -> None:
+        work()
+        if self._times:
+            self._times[-1].append(time.monotonic())
 
     def _meet(self, packed: Any) -> Any:
         self._began, _ = self._meeting.meet()

@@ -98,11 +98,13 @@ class Measured:
     Attributes:
         rounds: the seconds of every round, by case; none for a case that was not finished.
         problem: why some were not; empty if all were.
+        adopted: of hpcps, the seconds until every worker had also made the model its own.
         footprint: the memory of hpcps's ranks, if it was watched.
     """
 
     rounds: list[list[float]]
     problem: str = ""
+    adopted: Sequence[list[float]] = ()
     footprint: Footprint | None = None
 
 
@@ -137,8 +139,13 @@ def measure(
         command = _command(setting, len(cases), folder, network)
         footprint = Footprint(folder / "conf.plan.json") if watch_memory else None
         problem = run_together([command], folder / "log", timeout, footprint.look if footprint else lambda: None)
-        rounds = [seconds_of(folder, number, setting.workers) for number in range(len(cases))]
-        return Measured(rounds, problem, footprint)
+        numbers, workers = range(len(cases)), setting.workers
+        return Measured(
+            [seconds_of(folder, number, workers) for number in numbers],
+            problem,
+            [seconds_of(folder, number, workers, 2) for number in numbers],
+            footprint,
+        )
 
 
 def _command(setting: Setting, cases: int, folder: Path, network: Network | None) -> Command:
@@ -177,16 +184,16 @@ def _command(setting: Setting, cases: int, folder: Path, network: Network | None
     return Command(words, launch.environment())
 
 
-def seconds_of(folder: Path, case: int, ranks: int) -> list[float]:
+def seconds_of(folder: Path, case: int, ranks: int, until: int = 1) -> list[float]:
     """Return how long each round of a case took, from when all had come until the last one had the result.
 
-    A case that a rank has not finished has none.
+    A case that a rank has not finished has none. `until` is the place in what a rank tells of a round.
     """
     try:
         times = [json.loads((folder / f"times-{case}-{rank}.json").read_text()) for rank in range(ranks)]
     except FileNotFoundError:
         return []
-    return [max(each[1] for each in turn) - turn[0][0] for turn in zip(*times, strict=True)]
+    return [max(each[until] for each in turn) - turn[0][0] for turn in zip(*times, strict=True)]
 
 
 if __name__ == "__main__":

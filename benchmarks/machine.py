@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 from datetime import date
 from pathlib import Path
 
@@ -21,13 +22,26 @@ def description() -> str:
     )
 
 
-def busy_cores(before: tuple[float, float]) -> float:
-    """Return how many cores all processes of this machine have used since `now()` returned this."""
-    used, moment = now()
-    return (used - before[0]) / max(moment - before[1], 1e-9)
+class Others:
+    """What processes that are not of this benchmark use meanwhile."""
+
+    def __init__(self) -> None:
+        """Begin."""
+        self._busy, self._ours, self._began = _busy(), _ours(), os.times().elapsed
+
+    def cores(self) -> float:
+        """Return how many cores they have used on average; what we have started counts once it has ended."""
+        wall = max(os.times().elapsed - self._began, 1e-9)
+        return max(0.0, (_busy() - self._busy - (_ours() - self._ours)) / wall)
 
 
-def now() -> tuple[float, float]:
-    """Return the CPU seconds that this machine has used since it was started, and the time."""
+def _busy() -> float:
+    """Return the CPU seconds that all processes of this machine have used since it was started."""
     user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"), os.times().elapsed
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def _ours() -> float:
+    """Return the CPU seconds of the processes that this one has started and waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
