@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check unit soak mpi notebooks schema bench-simulation clean
+.PHONY: help demo test check unit soak mpi notebooks schema bench bench-quick bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,6 +15,8 @@ help:
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
+	@echo "make bench      all benchmarks beside their peers, on a machine that does nothing else (40 minutes)"
+	@echo "make bench-quick  a little of each, into build/bench"
 	@echo "make bench-simulation  measure the time per round of topologies here, and predict it"
 	@echo "make clean      remove the environments and caches"
 
@@ -73,6 +75,13 @@ notebooks: $(VENV)/.dev
 
 schema: $(VENV)/.ready
 	$(BIN)/python -m hpcps.spec.reference docs
+
+# What a peer needs is set up when its turn comes.
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/suite.py
+
+bench-quick: $(VENV)/.ready
+	$(BIN)/python benchmarks/suite.py --quick --output build/bench
 
 bench-simulation: $(VENV)/.ready
 	$(BIN)/python benchmarks/simulation.py

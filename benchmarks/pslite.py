@@ -9,12 +9,14 @@ else the machine does falls on all of them; the table has medians.
 import argparse
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+
+from bars import Bar, write
+from machine import description
 
 ROOT = Path(__file__).parents[1]
 MEGABYTE = 1 << 20
@@ -86,6 +88,22 @@ def main():
     if arguments.output:
         arguments.output.parent.mkdir(exist_ok=True)
         arguments.output.write_text(table)
+        write(arguments.output.parent, "pslite", bars(found))
+
+
+def ratio(found, case, action, name):
+    """Return the speed as a part of that of C++ nodes: the median of the runs' ratios."""
+    speeds, base = found[case, action, name], found[case, action, "all C++"]
+    return statistics.median(speed / other for speed, other in zip(speeds, base, strict=True))
+
+
+def bars(found):
+    """Return what was to be reached: the throughput of C++ nodes."""
+    return [
+        Bar.at_least(f"ps-lite {action} of {case}: all hpcps / all C++", ratio(found, case, action, "all hpcps"), 1.0)
+        for case in CASES
+        for action in ("push", "pull")
+    ]
 
 
 def render(found):
@@ -94,7 +112,7 @@ def render(found):
         "",
         "Two workers and one server on loopback, sync mode; GB/s per worker, medians of "
         f"{len(next(iter(found.values())))} runs; in brackets the ratio to all C++, median of the runs' ratios.",
-        f"Written by `benchmarks/pslite.py` on a machine with {os.cpu_count()} cores ({platform.machine()}).",
+        f"{description()}. Written by `benchmarks/pslite.py`.",
         "",
         "| | " + " | ".join(f"{case} {action}" for case in CASES for action in ("push", "pull")) + " |",
         "|---|" + "---|" * 2 * len(CASES),
@@ -103,9 +121,8 @@ def render(found):
         cells = []
         for case in CASES:
             for action in ("push", "pull"):
-                speeds, base = found[case, action, name], found[case, action, "all C++"]
-                ratio = statistics.median(speed / other for speed, other in zip(speeds, base, strict=True))
-                cells.append(f"{statistics.median(speeds):.2f} ({ratio:.2f})")
+                speed = statistics.median(found[case, action, name])
+                cells.append(f"{speed:.2f} ({ratio(found, case, action, name):.2f})")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -7,20 +7,18 @@ the one that the model is fitted to. Writes `results/simulation.md` and `results
 from __future__ import annotations
 
 import argparse
-import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+from bars import Bar, write
+from machine import Others, description
 
 from hpcps.launch.prepare import run_folder
-from hpcps.records.provenance import machine
 from hpcps.simulation.calibration import Records, fit
 from hpcps.simulation.config import Measured
 from hpcps.simulation.replay import seconds_per_round, speed_of
@@ -57,26 +55,13 @@ class Row:
         return f"{topology.servers} / {topology.validators} / {topology.workers}"
 
 
-def busy() -> float:
-    """Return the CPU seconds that all processes of this machine have used since it was started."""
-    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
-    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
-
-
-def ours() -> float:
-    """Return the CPU seconds of the processes that this one has started and waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def measure(file: Path, points: list[Point], results: Path) -> float:
     """Play points of one topology over MPI; return how many cores other processes used meanwhile."""
     only = ",".join(str(point.index) for point in points)
     command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results), "--only", only]
-    all_before, ours_before, began = busy(), ours(), os.times().elapsed
+    others = Others()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    wall = os.times().elapsed - began
-    return max(0.0, (busy() - all_before - (ours() - ours_before)) / wall)
+    return others.cores()
 
 
 @dataclass(frozen=True)
@@ -138,18 +123,19 @@ def main() -> int:
     (args.output / "simulation.md").write_text(report(rows, simulation), encoding="utf-8")
     draw(rows, args.output / "simulation.png")
     worst = max(abs(row.ratio - 1) for row in rows[1:])
+    write(args.output, "simulation", [Bar.at_most("Largest error of a predicted time per round", worst, GOAL)])
     print(f"the worst prediction is off by {worst:.0%}; the goal is {GOAL:.0%}; wrote {args.output / 'simulation.md'}")
     return 0 if worst <= GOAL else 1
 
 
 def report(rows: list[Row], simulation: Measured) -> str:
     """Write the table, what it was fitted to and how far off it is."""
-    facts, costs, run = machine(), fit(simulation.records).costs, rows[0].point.run
+    costs, run = fit(simulation.records).costs, rows[0].point.run
     worst = max(abs(row.ratio - 1) for row in rows[1:])
     lines = [
         "# Predicted and measured time per round",
         "",
-        f"{date.today().isoformat()}, {facts['cpu']}, {facts['usable_cores']} cores, MPICH. `make bench-simulation`.",
+        f"{description()}. MPICH. `make bench-simulation`.",
         "",
         f"Synchronous training of `{run.model.name}` on {run.data.name}, H = {run.train.local_steps}, batch "
         f"{run.train.batch_size}, participation {run.communication.participation}, rule "

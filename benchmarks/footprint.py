@@ -1,0 +1,68 @@
+"""Watches how much memory the ranks of a launch use, shared memory counted once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_FIELDS = {"Pss": "pss", "Private_Dirty": "own", "Private_Clean": "own"}
+
+
+class Footprint:
+    """The peak of every rank, in bytes.
+
+    `pss` counts a page that k processes have mapped as the k-th part of one in each of them, so that a sum over the
+    processes is what the machine needs. `own` counts what only that process has.
+    """
+
+    def __init__(self, plan: Path) -> None:
+        """Watch a launch.
+
+        Args:
+            plan: its plan, by which its ranks are found: all of them have it on their command line.
+        """
+        self._plan = str(plan)
+        self._ranks: dict[int, str] = {}
+        self._asked = 0
+        self.peaks: dict[int, dict[str, int]] = {}
+        self.total = 0
+
+    def look(self) -> None:
+        """Read what the ranks use now."""
+        self._asked += 1
+        if self._asked % 10 == 1:
+            self._ranks.update(_ranks(self._plan))
+        total = 0
+        for pid in self._ranks:
+            now = _usage(pid)
+            before = self.peaks.setdefault(pid, dict.fromkeys(now, 0))
+            self.peaks[pid] = {name: max(before[name], value) for name, value in now.items()}
+            total += now["pss"]
+        self.total = max(self.total, total)
+
+    def of(self, role: str) -> dict[str, int]:
+        """Return the largest peaks of the processes of a role."""
+        peaks = [self.peaks[pid] for pid, its in self._ranks.items() if its == role and pid in self.peaks]
+        return {name: max((peak[name] for peak in peaks), default=0) for name in ("pss", "own")}
+
+
+def _ranks(plan: str) -> Iterator[tuple[int, str]]:
+    """Yield the process id and role of every rank; its guard has another command line, its launcher another program."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+                if len(words) > 2 and words[-2] == plan and "-m" in words:
+                    yield int(folder.name), words[-1]
+
+
+def _usage(pid: int) -> dict[str, int]:
+    """Return the bytes of a process; nothing of one that is gone."""
+    found = {"pss": 0, "own": 0}
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name in _FIELDS:
+                found[_FIELDS[name]] += int(value.split()[0]) * 1024
+    return found

@@ -1,0 +1,206 @@
+"""The tables and the plots of `growth.py`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+from bars import Bar
+from machine import description
+
+Row = dict[str, Any]
+FAR = 1.5
+"""A point is named if it takes so many times as long as its bytes do at the usual speed of its table."""
+
+
+def report(found: Mapping[str, Sequence[Row]], problems: Mapping[str, str]) -> str:
+    """Write the tables."""
+    lines = [
+        "# How a round grows",
+        "",
+        f"{description()}. Written by `benchmarks/growth.py`.",
+        "",
+        "Rule `average`, no validators, all updates sent. Time runs from the moment at which all updates are in their "
+        "buffers until the last worker has the new model: medians of a launch's rounds, and of the launches (their "
+        "range). A round of n workers reads n updates and the model and writes the model: (n + 2) M bytes. The bound "
+        "is what that costs at the bandwidth of two processes that copy, measured in the same run.",
+    ]
+    for part, rows in found.items():
+        lines += ["", *_SECTIONS[part](rows)]
+    if found:
+        lines += ["", "![Time of a round, and memory](growth.png)"]
+    if problems:
+        lines += ["", "Not measured here:", "", *(f"- {part}: {reason}" for part, reason in problems.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _on_one_machine(title: str, key: str, name: str, why: str) -> Callable[[Sequence[Row]], list[str]]:
+    """Return what writes the table of a sweep over one thing."""
+
+    def section(rows: Sequence[Row]) -> list[str]:
+        lines = [f"## {title}", "", f"| {name} | Round, ms | Moved, GB/s | Time / bound |", "|---|---|---|---|"]
+        for row in rows:
+            if "seconds" not in row:
+                lines.append(f"| {row[key]} | – | {row['problem']} | |")
+                continue
+            speed = row["bytes"] / row["seconds"] / 1e9
+            lines.append(f"| {row[key]} | {_time(row)} | {speed:.1f} | {row['seconds'] / row['bound']:.2f} |")
+        return [*lines, "", _followed(rows, key, name), "", why]
+
+    return section
+
+
+def _time(row: Row) -> str:
+    text = f"{row['seconds'] * 1e3:.1f}"
+    return text if row["low"] == row["high"] else f"{text} ({row['low'] * 1e3:.1f} to {row['high'] * 1e3:.1f})"
+
+
+def _followed(rows: Sequence[Row], key: str, name: str) -> str:
+    """Say which points do not follow the bytes that they move."""
+    timed = [row for row in rows if "seconds" in row]
+    if not timed:
+        return "Nothing was measured."
+    usual = statistics.median(row["seconds"] / row["bytes"] for row in timed)
+    far = [str(row[key]) for row in timed if row["seconds"] / row["bytes"] > FAR * usual]
+    if not far:
+        return f"Time follows the bytes: no point takes more than {FAR} times what is usual for a byte."
+    return f"More than {FAR} times the usual time for a byte: {name} {', '.join(far)}."
+
+
+def _hosts(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        "## Between hosts",
+        "",
+        "4 workers and k servers, each on a host of its own (network namespaces on this machine), links of 1 Gbit/s "
+        "each way. The bound is max(M / B, n M / (k B)) for B = 125 MB/s, headers of the network included; beside it, "
+        "the same for what one TCP connection was measured to carry.",
+        "",
+        "| Servers | M, MB | Round, ms | Bound, ms | Bound / time | TCP's bound / time |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "seconds" not in row:
+            lines.append(f"| {row['servers']} | {row['megabytes']} | – | {row['problem']} | | |")
+            continue
+        time, bound = row["seconds"], row["bound"]
+        lines.append(
+            f"| {row['servers']} | {row['megabytes']} | {_time(row)} | {bound * 1e3:.0f} | **{bound / time:.2f}** | "
+            f"{row['tcp'] / time:.2f} |"
+        )
+    return lines
+
+
+def _memory(rows: Sequence[Row]) -> list[str]:
+    lines = [
+        "## Memory",
+        "",
+        "Peaks over a run of a model of 64 MB, less those of a model of 1 MB, in models. A page that k processes share "
+        "counts as the k-th part of one in each (PSS); in brackets what only that process has. V: validators. "
+        "On one host all processes are here; hosts: each role on one of its own.",
+        "",
+        "| Rule | V | Workers | On | A worker | The validator | The server | All processes |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        where = "hosts" if row["hosts"] else "one host"
+        head = f"| `{row['rule']}` | {row['validators']} | {row['workers']} | {where} |"
+        if "problem" in row:
+            lines.append(f"{head} {row['problem']} | | | |")
+            continue
+        cells = [f"{row[r]['pss']:.1f} ({row[r]['own']:.1f})" for r in ("worker", "validator", "server")]
+        if not row["validators"]:
+            cells[1] = "–"
+        lines.append(f"{head} {' | '.join(cells)} | {row['all']:.1f} |")
+    return lines
+
+
+_SECTIONS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
+    "workers": _on_one_machine(
+        "Workers",
+        "workers",
+        "Workers",
+        "Where few bytes move, a round is messages and waking up: a wait sleeps between its polls, so that it leaves "
+        "the cores to others. With more processes than cores each of them also waits for its turn on a core.",
+    ),
+    "size": _on_one_machine(
+        "Size of the model (2 workers)",
+        "megabytes",
+        "MB",
+        "The bound is that of arrays of 64 MB: a small model stays in the caches. Its round is messages and waking up.",
+    ),
+    "servers": _on_one_machine(
+        "Servers (4 workers, 64 MB)",
+        "servers",
+        "Servers",
+        "The bytes are the same for any number of servers: on one machine they share its cores and its memory.",
+    ),
+    "hosts": _hosts,
+    "memory": _memory,
+}
+
+
+def bars(found: Mapping[str, Sequence[Row]]) -> list[Bar]:
+    """Return what was to be: 90 % of the bound between hosts, and memory that few and many workers need alike."""
+    reached = []
+    for row in found.get("hosts", ()):
+        if "seconds" in row and row["megabytes"] == max(r["megabytes"] for r in found["hosts"]):
+            what = f"4 workers, {row['servers']} servers, 1 Gbit/s, {row['megabytes']} MB: bound / time"
+            reached.append(Bar.at_least(what, row["bound"] / row["seconds"], 0.9))
+    between = [row for row in found.get("memory", ()) if row["hosts"] and "all" in row]
+    for rule, validators in dict.fromkeys((row["rule"], row["validators"]) for row in between):
+        few, *_, many = [row for row in between if (row["rule"], row["validators"]) == (rule, validators)] * 2
+        if many["workers"] > few["workers"]:
+            role = "validator" if validators else "server"
+            more = (many[role]["pss"] - few[role]["pss"]) / (many["workers"] - few["workers"])
+            reached.append(Bar.at_most(f"Memory of a {role} per further worker, `{rule}`, in models", more, 0.15))
+    return reached
+
+
+def draw(found: Mapping[str, Sequence[Row]], path: Path) -> None:
+    """Plot time against workers, size and servers between hosts, and memory by role."""
+    parts = [part for part in ("workers", "size", "hosts", "memory") if found.get(part)]
+    if not parts:
+        return
+    figure, panels = plt.subplots(1, len(parts), figsize=(3.9 * len(parts), 3.6), layout="constrained", squeeze=False)
+    for axes, part in zip(panels[0], parts, strict=True):
+        rows = [row for row in found[part] if "problem" not in row]
+        if part == "memory":
+            _draw_memory(axes, rows)
+        elif part == "hosts":
+            _draw_hosts(axes, rows)
+        else:
+            key, label = {"workers": ("workers", "workers (4 MB)"), "size": ("megabytes", "model, MB (2 workers)")}[
+                part
+            ]
+            axes.plot([r[key] for r in rows], [r["seconds"] * 1e3 for r in rows], marker="o", label="measured")
+            axes.plot([r[key] for r in rows], [r["bound"] * 1e3 for r in rows], ":", color="0.4", label="bound")
+            axes.set(xscale="log", yscale="log", xlabel=label, ylabel="round, ms")
+            axes.set_xticks([r[key] for r in rows], [str(r[key]) for r in rows])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _draw_hosts(axes: Any, rows: Sequence[Row]) -> None:
+    for number, size in enumerate(sorted({row["megabytes"] for row in rows})):
+        mine = [row for row in rows if row["megabytes"] == size]
+        servers = [row["servers"] for row in mine]
+        axes.plot(servers, [row["seconds"] for row in mine], marker="o", color=f"C{number}", label=f"{size} MB")
+        axes.plot(servers, [row["bound"] for row in mine], ":", color=f"C{number}")
+    axes.set(xscale="log", yscale="log", xlabel="servers (1 Gbit/s; dotted: bound)", ylabel="round, s")
+    axes.set_xticks(sorted({row["servers"] for row in rows}), sorted({str(row["servers"]) for row in rows}))
+
+
+def _draw_memory(axes: Any, rows: Sequence[Row]) -> None:
+    notes = [("" if row["validators"] else ", V = 0") + (", hosts" if row["hosts"] else "") for row in rows]
+    names = [f"{row['rule']}{note}, n = {row['workers']}" for row, note in zip(rows, notes, strict=True)]
+    for number, role in enumerate(("worker", "validator", "server")):
+        places = [place + 0.25 * (1 - number) for place in range(len(rows))]
+        axes.barh(places, [row[role]["pss"] for row in rows], 0.25, label=role)
+    axes.set_yticks(range(len(rows)), names, fontsize=7)
+    axes.set(xlabel="peak memory (PSS), models")

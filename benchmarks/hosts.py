@@ -1,0 +1,116 @@
+"""Hosts with a network between them, on this machine: network namespaces on a switch, each link with a speed limit.
+
+A host has a name, an address, a network and processes of its own (user and file system are this machine's). Needs root
+and, of Linux, `ip`, `tc`, `unshare` and `nsenter`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+
+from processes import MeasurementError
+
+from hpcps.launch.hostfile import Host
+
+# The queue of a link takes what a round sends into it at once: what is measured is the speed of links, not how TCP does
+# when a switch drops packets.
+_QUEUE = "64mb"
+_BURST = "256kb"
+
+_ENTER = """#!/bin/bash
+# enter HOST COMMAND...
+exec nsenter --net=/run/netns/{prefix}-$1 unshare --uts --ipc --mount --pid --fork --kill-child --mount-proc bash -c '
+  mount --bind {folder}/etc-hosts /etc/hosts && hostname "$1" && shift && exec "$@"' enter "$@"
+"""
+_AGENT = """#!/bin/bash
+# What a launcher calls like rsh, HOST COMMAND, in place of it.
+while [[ $1 == -* ]]; do
+  [[ $1 == -l ]] && shift
+  shift
+done
+host=$1
+shift
+exec {folder}/enter "$host" /bin/sh -c "$*"
+"""
+
+
+class Network:
+    """Some hosts, `host1`, `host2`, …, as long as it is entered.
+
+    Attributes:
+        names: the hosts'.
+        agent: what starts a program on a host, called like rsh.
+    """
+
+    def __init__(self, hosts: int, gigabits: float) -> None:
+        """Describe the network.
+
+        Args:
+            hosts: how many.
+            gigabits: what each link carries in a second, each way, 10**9 bits.
+        """
+        self.names = [f"host{number}" for number in range(1, hosts + 1)]
+        self.gigabits = gigabits
+        self._prefix = f"bench{os.getpid()}"
+        self._folder = Path(tempfile.mkdtemp(prefix="hpcps-hosts-"))
+        self.agent = self._folder / "agent"
+
+    def hosts(self, slots: int) -> list[Host]:
+        """Return the hosts as a host file has them, with so many slots each."""
+        return [Host(name, slots) for name in self.names]
+
+    def enter(self, host: str) -> list[str]:
+        """Return what to put before a command so that it runs on a host."""
+        return [str(self._folder / "enter"), host]
+
+    def __enter__(self) -> Network:
+        missing = [name for name in ("ip", "tc", "unshare", "nsenter") if shutil.which(name) is None]
+        if missing or os.geteuid():
+            raise MeasurementError(f"hosts need {', '.join(missing) or 'root'}")
+        try:
+            self._build()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _build(self) -> None:
+        addresses = [f"10.231.0.{number} {name}" for number, name in enumerate(self.names, 1)]
+        (self._folder / "etc-hosts").write_text("127.0.0.1 localhost\n" + "\n".join(addresses) + "\n")
+        for name, text in (("enter", _ENTER), ("agent", _AGENT)):
+            script = self._folder / name
+            script.write_text(text.format(prefix=self._prefix, folder=self._folder))
+            script.chmod(0o755)
+        switch = f"{self._prefix}-switch"
+        _run("ip", "netns", "add", switch)
+        _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _run("ip", "-n", switch, "link", "set", "bridge", "up")
+        for number, name in enumerate(self.names, 1):
+            space, port = f"{self._prefix}-{name}", f"port{number}"
+            _run("ip", "netns", "add", space)
+            _run("ip", "-n", space, "link", "set", "lo", "up")
+            _run("ip", "-n", switch, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _run("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            _run("ip", "-n", space, "address", "add", f"10.231.0.{number}/16", "dev", "eth0")
+            _run("ip", "-n", space, "link", "set", "eth0", "up")
+            for where, device in ((space, "eth0"), (switch, port)):
+                rate = ["rate", f"{self.gigabits * 1000:.0f}mbit", "burst", _BURST, "limit", _QUEUE]
+                _run("tc", "-n", where, "qdisc", "add", "dev", device, "root", "tbf", *rate)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in [*self.names, "switch"]:
+            subprocess.run(["ip", "netns", "del", f"{self._prefix}-{name}"], capture_output=True)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise MeasurementError(f"{' '.join(words)}: {done.stderr.strip()}")

@@ -1,0 +1,164 @@
+"""One rank of hpcps in a measurement: the process that `hpcps run` starts, but for the training.
+
+    mpirun ... python -m mpi4py hpcps_rank.py PLAN ROLE
+
+The roles, the transport and the runtime are the real ones. What trains adds a constant to the model in no time, and the
+workers meet before they send what they have packed; from then until a worker can read the new model is an exchange. The
+folder named by HPCPS_BENCHMARK holds the meeting place and `cases.json`, which the run's seed is an index into.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+from meeting import Meeting
+
+from hpcps.layout import Layout, Vector
+from hpcps.messages import Peer
+from hpcps.roles.events import Compute, Effect, Event, Finish
+from hpcps.roles.sync.worker import Worker
+from hpcps.runtime.__main__ import main
+from hpcps.spec.schema import Run
+from hpcps.state import State
+from hpcps.training import build
+from hpcps.training.learner import Evaluation, Progress
+
+FOLDER = Path(os.environ["HPCPS_BENCHMARK"])
+BLOCKS = 32
+
+
+class Constant:
+    """A learner whose step adds the same number to every parameter, so that what the model must become is known.
+
+    The model is as large as the case says; only its value is kept.
+    """
+
+    device = "cpu"
+    batch_size = 1
+    learning_rate = 1.0
+
+    def __init__(self, step: float, expected: float, case: dict[str, Any]) -> None:
+        size = case["elements"]
+        cuts = [size * b // BLOCKS for b in range(BLOCKS + 1)]
+        self.layout = Layout.of([(f"block{b}", (cuts[b + 1] - cuts[b],)) for b in range(BLOCKS)])
+        self.steps_per_epoch = case["rounds"]
+        self.steps_done = 0
+        self.statistics: Vector = np.zeros(0, np.float32)
+        self._step, self._expected = step, expected
+        self._value = 0.0
+
+    def state(self) -> State:
+        """Nothing goes on from here."""
+        return State()
+
+    def restore(self, state: State) -> None:
+        """Nothing went before."""
+
+    def copy_to(self, out: Vector) -> None:
+        """See `Learner`."""
+        out.fill(self._value)
+
+    def copy_from(self, values: Vector) -> None:
+        """Check the model; all of it in the last round, else a sample.
+
+        Raises:
+            AssertionError: it is not what the updates make of it.
+        """
+        last = self.steps_done == self.steps_per_epoch
+        sample = values if last else values[:: max(1, values.size // 1000)]
+        self._value = self._expected * self.steps_done
+        assert (sample == self._value).all(), f"the model after {self.steps_done} rounds is {sample}"
+
+    def train(self, steps: int, **_: Any) -> Progress:
+        """See `Learner`."""
+        self.steps_done += steps
+        self._value += self._step
+        return Progress(steps, steps, 0.0, 0)
+
+    observe = train
+
+    def evaluate(self) -> Evaluation:
+        """See `Learner`."""
+        return Evaluation(1, 0.0, 0.0, True)
+
+    def load_statistics(self, values: Vector) -> None:
+        """It has none."""
+
+    def reestimate_statistics(self) -> None:
+        """It has none."""
+
+
+def build_constant(run: Run, role: str, index: int) -> Constant:
+    """Return the learner of a role; see `build_learner`.
+
+    A worker adds its index + 1, so that the mean over n of them is (n + 1) / 2. With other rules all add the same.
+    """
+    case = json.loads((FOLDER / "cases.json").read_text())[run.seed]
+    expected = (run.topology.workers + 1) / 2
+    own = role == "worker" and run.validation.rule.kind == "average"
+    return Constant(index + 1.0 if own else expected, expected, case)
+
+
+class Watched:
+    """A worker's events and effects, with the meeting and the clock between them."""
+
+    def __init__(self, peer: Peer, run: Run) -> None:
+        self._meeting = Meeting(FOLDER / f"case-{run.seed}", run.topology.workers)
+        self._file = FOLDER / f"times-{run.seed}-{peer.index}.json"
+        self._times: list[list[float]] = []
+        self._began: float | None = None
+
+    def watch(self, effects: Iterator[Effect]) -> Iterator[Effect]:
+        """Pass the effects on; let a round begin after what is packed, and end before the model is adopted."""
+        for effect in effects:
+            match effect:
+                case Compute("pack", work):
+                    yield replace(effect, work=lambda work=work: self._meet(work()))
+                case Compute("adopt", work):
+                    if self._began is not None:
+                        self._times.append([self._began, time.monotonic()])
+                    yield replace(effect, work=lambda work=work: self._adopt(work))
+                case Finish():
+                    self._file.write_text(json.dumps(self._times[1:]))
+                    yield effect
+                case _:
+                    yield effect
+
+    def _adopt(self, work: Callable[[], Any]) -> None:
+        work()
+        if self._times:
+            self._times[-1].append(time.monotonic())
+
+    def _meet(self, packed: Any) -> Any:
+        self._began, _ = self._meeting.meet()
+        return packed
+
+
+class WatchedWorker(Worker):
+    """The worker that the runtime makes here."""
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Any) -> None:
+        super().__init__(peer, run, run_id, learner)
+        self._watched = Watched(peer, run)
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        return self._watched.watch(super().handle(event))
+
+
+if __name__ == "__main__":
+    from hpcps.runtime import casting
+
+    build.build_learner = build_constant
+    casting.Worker = WatchedWorker
+    sys.exit(main())
