@@ -15,6 +15,10 @@ SMALLEST = 1 << 21
 """Elements, over all updates, from which on kernels are used: to load them costs a process half a second, once."""
 
 
+SMALLEST_LOADED = 1 << 14
+"""And from which on once they are loaded anyway."""
+
+
 @lru_cache(maxsize=1)
 def installed() -> bool:
     """Tell whether there is a compiler for kernels."""
@@ -35,6 +39,13 @@ def ready() -> bool:
     return True
 
 
+def prepare(elements: int) -> None:
+    """Load the kernels now, before the first round, if so many elements a round make it worthwhile."""
+    if elements >= SMALLEST:
+        ready()
+
+
 def worthwhile(updates: Updates) -> bool:
-    """Tell whether kernels shall combine these updates."""
-    return len(updates) > 0 and len(updates) * updates.layout.size >= SMALLEST and ready()
+    """Tell whether kernels shall combine these updates: a partition of many, perhaps."""
+    elements = len(updates) * updates.layout.size
+    return elements >= SMALLEST_LOADED and (elements >= SMALLEST or ready.cache_info().currsize > 0) and ready()

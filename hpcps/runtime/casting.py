@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpcps.layout import Allocate, private
 from hpcps.messages import Peer
 from hpcps.roles.alone import Alone
 from hpcps.roles.asynchronous.server import Server as AsyncServer
 from hpcps.roles.asynchronous.validator import Validator as AsyncValidator
 from hpcps.roles.asynchronous.worker import Worker as AsyncWorker
 from hpcps.roles.events import Role
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.server import Server
 from hpcps.roles.sync.validator import Validator
 from hpcps.roles.sync.worker import Worker
@@ -26,14 +26,14 @@ def spread(run: Run, hosts: int) -> Run:
     return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": PARTITION})})
 
 
-def make_role(run: Run, run_id: str, peer: Peer, allocate: Allocate = private) -> Role:
+def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -> Role:
     """Return a role ready to start; a worker's or validator's model and data are loaded, a server needs neither.
 
     Args:
         run: the run.
         run_id: its id.
         peer: the role.
-        allocate: gives memory to send from.
+        resources: what it may use of its machine.
 
     Raises:
         DataError: if its data are missing or damaged.
@@ -41,19 +41,19 @@ def make_role(run: Run, run_id: str, peer: Peer, allocate: Allocate = private) -
     if peer.role == "server":
         if run.train.mode == "async":
             return AsyncServer(peer, run, run_id)
-        return Server(peer, run, run_id, allocate)
+        return Server(peer, run, run_id, resources)
     # Imported here: what trains brings its framework along, which a server has no use for.
     from hpcps.training.build import build_learner
 
-    return make_trainee(run, run_id, peer, build_learner(run, peer.role, peer.index), allocate)
+    return make_trainee(run, run_id, peer, build_learner(run, peer.role, peer.index), resources)
 
 
-def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner, allocate: Allocate = private) -> Role:
+def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner, resources: Resources = ALONE) -> Role:
     """Return a worker or validator that trains with this learner."""
     if run.topology.alone:
         return Alone(peer, run, run_id, learner)
     if run.train.mode == "sync":
-        return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner, allocate)
+        return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner, resources)
     if peer.role == "worker":
-        return AsyncWorker(peer, run, run_id, learner, allocate)
+        return AsyncWorker(peer, run, run_id, learner, resources)
     return AsyncValidator(peer, run, run_id, learner)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from hpcps.campaign.cores import own_cores
 from hpcps.errors import HpcpsError
 from hpcps.launch.plan import PlannedRun, Rank
 from hpcps.messages import Peer
@@ -42,6 +43,7 @@ class Engagement:
         self.directory = RunDirectory(Path(planned.directory))
         self.me = me
         self.host = host
+        self._neighbours = [member for member in world if member.host == me.host]
 
     @property
     def cast(self) -> bool:
@@ -54,6 +56,16 @@ class Engagement:
         cast = Cast.of(self.run)
         peer = Peer(self.me.role, self.me.index)
         return peer if peer in (*cast.readers(), *cast.all_servers()) else None
+
+    @property
+    def threads(self) -> int:
+        """How many threads may combine: the cores that this process may use, divided among those that do here.
+
+        A launcher that binds processes to cores leaves each its own.
+        """
+        role = "validator" if self.run.topology.validators else "server"
+        combiners = sum(member.role == role for member in self._neighbours)
+        return max(1, len(own_cores()) // max(combiners, 1))
 
     def failed(self, round: int | None, phase: str, error: Exception) -> str:
         """Say who failed, where, when and why."""

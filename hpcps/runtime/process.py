@@ -22,6 +22,7 @@ from hpcps.records.checkpoint import Part
 from hpcps.records.provenance import machine, provenance, source_state
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import Role
+from hpcps.roles.resources import Resources
 from hpcps.runtime.agreement import agree, nothing
 from hpcps.runtime.casting import make_role
 from hpcps.runtime.engagement import Engagement
@@ -95,8 +96,9 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: 
         if part.me.rank == 0:
             _prepare(part, gathering)
         if part.cast:
-            allocate = gathering.allocate if part.run.transport.shared_memory == "auto" else private
-            role = make_role(part.run, part.planned.run_id, Peer(part.me.role, part.me.index), allocate)
+            shares = part.run.transport.shared_memory == "auto"
+            resources = Resources(gathering.allocate if shares else private, part.threads)
+            role = make_role(part.run, part.planned.run_id, Peer(part.me.role, part.me.index), resources)
     except Exception as error:
         problem = str(error) if isinstance(error, HpcpsError) else part.failed(None, "start", error)
         report = partial(part.report, None, "start", error)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from hpcps.layout import Allocate, private
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.asynchronous.entry import Entry
 from hpcps.roles.asynchronous.trainee import AsyncTrainee
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Pause, Record, Send
 from hpcps.roles.packer import Packed, Packer
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
@@ -23,10 +23,10 @@ class Worker(AsyncTrainee):
     ZenoPS's c is `_base`, x is the learner's, Δ and e are the packer's.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, allocate: Allocate = private) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
         super().__init__(peer, run, run_id, learner)
         combiners = self._cast.combiners_of(peer.index)
-        self._packer = Packer(peer, run, combiners, learner.layout, allocate)
+        self._packer = Packer(peer, run, combiners, learner.layout, resources.allocate)
         self._packed: Packed | None = None
         self._delay = 0.0
         self._validator = combiners[0] if self._cast.validators else None

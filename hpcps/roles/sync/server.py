@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.layout import Allocate, Vector, private
+from hpcps.layout import Vector
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.cast import Cast
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
@@ -28,6 +28,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.collector import Collector
 from hpcps.roles.sync.outbox import grants
 from hpcps.roles.sync.shard import Shard
@@ -54,12 +55,12 @@ class Server:
     made, it goes to all who read it; only a checkpoint comes first.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, allocate: Allocate = private) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
         self.peer = peer
         self.round = 0
         self._run = run
         self._run_id = run_id
-        self._allocate = allocate
+        self._resources = resources
         self._cast = Cast.of(run)
         validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
         rule = Average() if validators else run.validation.rule
@@ -140,7 +141,7 @@ class Server:
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Part:
         """Get to know the model's layout and the course of the run."""
-        shard, train = Shard(self.peer, self._run, table, self._allocate), self._run.train
+        shard, train = Shard(self.peer, self._run, table, self._resources), self._run.train
         inside = self._run.validation.evaluate == "validator_model"
         course = Course(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
         self._part = _Part(shard, course, Collector(self._senders, shard.partitions), steps_per_epoch, statistics)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hpcps.cuts import Partition
-from hpcps.layout import Allocate, Layout
+from hpcps.kernels import prepare
+from hpcps.layout import Layout
 from hpcps.messages import Peer
 from hpcps.roles.cast import cuts_of
+from hpcps.roles.resources import Resources
 from hpcps.roles.sync.collector import Collector
 from hpcps.rules import Rule
 from hpcps.spec.schema import Run
@@ -26,7 +28,7 @@ class Shard:
         finite: whether all that was added up so far is.
     """
 
-    def __init__(self, server: Peer, run: Run, table: list[list[Any]], allocate: Allocate) -> None:
+    def __init__(self, server: Peer, run: Run, table: list[list[Any]], resources: Resources) -> None:
         self.table = table
         whole = Layout.from_json(table)
         start, stop = whole.bounds(run.topology.servers)[server.index]
@@ -34,13 +36,15 @@ class Shard:
         slices = cuts_of(run, whole).shards[server.index]
         self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)
         self.size = stop - start
-        self.model, self.coming = allocate(self.size), allocate(self.size)
+        self.model, self.coming = resources.allocate(self.size), resources.allocate(self.size)
+        self._threads = resources.threads
+        prepare(run.topology.workers * self.size)
         self.finite = True
 
     def combine(self, collector: Collector, rule: Rule) -> None:
         """Make the next partition: that of this round's model and what a rule makes of the updates."""
         columns = collector.partition.columns
-        combined = collector.combine(rule, base=self.model[columns], out=self.coming[columns])
+        combined = collector.combine(rule, base=self.model[columns], out=self.coming[columns], threads=self._threads)
         self.finite = self.finite and combined.finite
 
     def turn(self) -> None:

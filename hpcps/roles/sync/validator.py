@@ -8,11 +8,13 @@ import numpy as np
 
 from hpcps.cuts import Partition
 from hpcps.errors import RunError
-from hpcps.layout import Allocate, Vector, private
+from hpcps.kernels import prepare
+from hpcps.layout import Vector
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.cast import Cast
 from hpcps.roles.events import Compute, Computed, Effect, Record, SetDeadline
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.collector import Collector
 from hpcps.roles.sync.outbox import grants
 from hpcps.roles.sync.trainee import SyncTrainee
@@ -29,13 +31,15 @@ class Validator(SyncTrainee):
     only runs its batches, which feeds its BatchNorm statistics.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, allocate: Allocate = private) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
         super().__init__(peer, run, run_id, learner, Cast.of(run).all_servers())
         layout = learner.layout
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._cuts.updates[peer.index])
         self._collector = Collector(self._cast.share(peer), partitions)
         self._reference: Vector | None = np.empty_like(self._base) if run.validation.rule.scores else None
-        self._combined = allocate(layout.size)
+        self._combined = resources.allocate(layout.size)
+        self._threads = resources.threads
+        prepare(len(self._cast.share(peer)) * layout.size)
         self._combining = False
         self._acceptance = Acceptance()
 
@@ -131,4 +135,4 @@ class Validator(SyncTrainee):
         rule = self._run.validation.rule
         assert isinstance(rule, Rule), "the specification has been checked"
         reference = None if self._reference is None else self._reference[columns]
-        return collector.combine(rule, reference, out=self._combined[columns])
+        return collector.combine(rule, reference, out=self._combined[columns], threads=self._threads)

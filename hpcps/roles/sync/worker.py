@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 
 from hpcps.errors import RunError
-from hpcps.layout import Allocate, private
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.cast import Cast
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Compute, Computed, Effect, Pause, Record, Send
 from hpcps.roles.packer import Packed, Packer
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.trainee import SyncTrainee
 from hpcps.spec.schema import Run
 from hpcps.state import State
@@ -24,10 +24,10 @@ class Worker(SyncTrainee):
     ZenoPS's c is `_base`, x is the learner's, Δ and e are the packer's.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, allocate: Allocate = private) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
         combiners = Cast.of(run).combiners_of(peer.index)
         super().__init__(peer, run, run_id, learner, combiners)
-        self._packer = Packer(peer, run, combiners, learner.layout, allocate)
+        self._packer = Packer(peer, run, combiners, learner.layout, resources.allocate)
         self._packed: Packed | None = None
         self._delay = 0.0
 
