@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from hpcps.updates import Updates
 
-SMALLEST = 1 << 21
+SMALLEST = 1 << 19
 """Elements, over all updates, from which on kernels are used: to load them costs a process half a second, once."""
 
 

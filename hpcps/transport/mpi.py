@@ -126,7 +126,8 @@ class MpiTransport:
         """Return how to wait for a message."""
         if len(self.neighbours) < self._communicator.Get_size() - 1:
             return Patience(sleep=self._rest)
-        return Patience(longest=_LONGEST, sleep=self._rest)
+        # To spin would take the core from who is to ring.
+        return Patience(polls=2, first=_PROGRESS, longest=_LONGEST, sleep=self._rest)
 
     def settle(self) -> None:
         """Wait until every rank is here and every message has arrived; those that nobody took are dropped.
