@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcps.blocks import Float64
 from hpcps.kernels.means import FINITE, average_segments
@@ -13,21 +15,19 @@ from hpcps.kernels.places import Integers, Places, address
 from hpcps.kernels.scores import add_segments, multiply_segments, scale_segments, screen_segments
 from hpcps.kernels.vectors import REGISTERS
 from hpcps.layout import Mask, Vector
+from hpcps.rules.products import Products
 from hpcps.rules.sorting import comparators, needed
 from hpcps.updates import NotFiniteError, Updates
 
 
-def average(
-    updates: Updates, base: Vector | None, out: Vector | None, threads: int, accepted: Mask | None = None
-) -> tuple[Vector, bool]:
-    """Take the mean of the updates, in each block of those that are accepted `[n, B]`; zero where none is.
+def average(updates: Updates, base: Vector | None, out: Vector | None, threads: int) -> tuple[Vector, bool]:
+    """Take the mean of the updates.
 
     Args:
         updates: the updates.
         base: what the mean is added to `[d]`.
         out: where the result goes `[d]`.
         threads: how many share the work.
-        accepted: which (update, block) pairs enter it `[n, B]`; by default all.
 
     Returns:
         The result `[d]`, and whether it is finite.
@@ -36,15 +36,14 @@ def average(
         NotFiniteError: the updates are not finite, which nobody knew.
     """
     places = Places.of(updates)
-    if accepted is None:
-        addresses, divisors = places.addresses, np.full(len(updates.layout.blocks), float(len(updates)))
-    else:
-        addresses, divisors = places.addresses * accepted, np.maximum(accepted.sum(axis=0), 1.0)
+    divisors = np.full(len(updates.layout.blocks), float(len(updates)))
     out, base_at, out_at = _ends(updates, base, out)
     return out, _finite(
         updates,
         places.run(
-            lambda a, b: average_segments(addresses, places.offsets, places.segments, a, b, divisors, base_at, out_at),
+            lambda a, b: average_segments(
+                places.addresses, places.offsets, places.segments, a, b, divisors, base_at, out_at
+            ),
             threads,
         ),
     )
@@ -78,18 +77,74 @@ def ordered(
     )
 
 
-def products(updates: Updates, v: Vector, threads: int) -> tuple[Float64, Float64, Float64]:
-    """Return <u, v> and |u|^2 of each block of each update u, and |v|^2; see `hpcps.rules.products`."""
+def products(updates: Updates, v: Vector, threads: int) -> Products:
+    """See `hpcps.rules.products`."""
+    return _products(updates, Places.of(updates), v, threads, np.zeros(0), 0, 0)[0]
+
+
+def mean_of_accepted(
+    updates: Updates,
+    v: Vector,
+    decide: Callable[[Products], Mask],
+    base: Vector | None,
+    out: Vector | None,
+    threads: int,
+    *,
+    zeros: bool,
+) -> tuple[Vector, bool, Mask]:
+    """Take the mean of the updates that a rule accepts for their products with v; for the rest, see `average`.
+
+    Most rounds, all are accepted: their mean is made while their products are, and only the blocks of which one is not
+    are gone through once more. That would not do where the base itself is written over.
+
+    Args:
+        updates: the updates.
+        v: what they are held against `[d]`.
+        decide: tells which (update, block) pairs are accepted `[n, B]`.
+        base: what the mean is added to `[d]`.
+        out: where the result goes `[d]`.
+        threads: how many share the work.
+        zeros: whether a block that was left out is likely to be accepted.
+
+    Returns:
+        The result `[d]`, whether it is finite, and what was accepted.
+    """
     places = Places.of(updates)
+    out, base_at, out_at = _ends(updates, base, out)
+    expected = (places.addresses != 0) | zeros
+    divisors = np.maximum(expected.sum(axis=0), 1.0)
+    guess = base_at != out_at
+    sums, results = _products(updates, places, v, threads, divisors, base_at, out_at if guess else 0)
+    accepted = decide(sums)
+    again = (accepted != expected).any(axis=0) if guess else np.ones(len(updates.layout.blocks), np.bool_)
+    redo = again[places.segments[:, 0]]
+    rest = Places(places.addresses * accepted, places.offsets, places.segments[redo])
+    divisors = np.maximum(accepted.sum(axis=0), 1.0)
+    finite = _finite(
+        updates,
+        rest.run(
+            lambda a, b: average_segments(rest.addresses, rest.offsets, rest.segments, a, b, divisors, base_at, out_at),
+            threads,
+        ),
+    )
+    return out, finite and bool((results[~redo] <= FINITE).all()), accepted
+
+
+def _products(
+    updates: Updates, places: Places, v: Vector, threads: int, divisors: Float64, base_at: int, out_at: int
+) -> tuple[Products, NDArray[np.int32]]:
+    """Multiply; and take the mean, if there is an address for it. Return the largest bit patterns of that, too."""
     v = np.require(v, np.float32, ["C", "A"])
-    sums = np.empty((len(places.segments), len(updates) + 1, 2))
-    totals = np.zeros((len(updates.layout.blocks), len(updates) + 1, 2))
+    v_at, n = address(v), len(updates)
+    sums, results = np.empty((len(places.segments), n + 1, 2)), np.zeros(len(places.segments), np.int32)
+    at = (v_at, sums, divisors, base_at, out_at, results)
     places.run(
-        lambda a, b: multiply_segments(places.addresses, places.offsets, places.segments, a, b, address(v), sums),
+        lambda a, b: multiply_segments(places.addresses, places.offsets, places.segments, a, b, *at),
         threads,
     )
+    totals = np.zeros((len(updates.layout.blocks), n + 1, 2))
     add_segments(places.segments, sums, totals)
-    return totals[:, :-1, 0].T, totals[:, :-1, 1].T, totals[:, -1, 1]
+    return Products(totals[:, :-1, 0].T, totals[:, :-1, 1].T, totals[:, -1, 1]), results
 
 
 def screen(updates: Updates, threads: int) -> Mask:

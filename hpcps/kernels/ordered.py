@@ -6,13 +6,17 @@ from typing import Any
 
 import numpy as np
 from numba import carray
+from numpy.typing import NDArray
 
-from hpcps.blocks import LANES, Float64
+from hpcps.blocks import LANES, SEGMENT
 from hpcps.kernels.compiled import kernel
 from hpcps.kernels.means import FINITE, MAGNITUDE, NONE, deposit
 from hpcps.kernels.places import Integers
-from hpcps.kernels.vectors import bits_at, sort_columns, sort_two
+from hpcps.kernels.vectors import bits_at, mean_of_rows, sort_columns, sort_two, take_and_sort
 from hpcps.layout import Vector
+
+Work = tuple[Vector, Integers, Vector, NDArray[np.int32]]
+"""What the kernels of few rows work with: a tile, the rows' addresses, zeros for one that is absent, and flags."""
 
 TILE = 8192
 """Elements that are sorted at a time, over all rows: 32 KiB, which the first-level cache of every processor holds."""
@@ -80,6 +84,44 @@ def sort_rows(place: int, stride: int, rows: int, count: int) -> None:
 
 
 @kernel
+def take_columns(sources: Integers, offset: int, place: int, worst: int) -> None:
+    """Sort 16 columns of up to 16 rows from where they lie to a small tile; see `take_and_sort`."""
+    rows, table = len(sources), sources.ctypes.data
+    if rows == 1:
+        take_and_sort(table, offset, place, worst, 1)
+    elif rows == 2:
+        take_and_sort(table, offset, place, worst, 2)
+    elif rows == 3:
+        take_and_sort(table, offset, place, worst, 3)
+    elif rows == 4:
+        take_and_sort(table, offset, place, worst, 4)
+    elif rows == 5:
+        take_and_sort(table, offset, place, worst, 5)
+    elif rows == 6:
+        take_and_sort(table, offset, place, worst, 6)
+    elif rows == 7:
+        take_and_sort(table, offset, place, worst, 7)
+    elif rows == 8:
+        take_and_sort(table, offset, place, worst, 8)
+    elif rows == 9:
+        take_and_sort(table, offset, place, worst, 9)
+    elif rows == 10:
+        take_and_sort(table, offset, place, worst, 10)
+    elif rows == 11:
+        take_and_sort(table, offset, place, worst, 11)
+    elif rows == 12:
+        take_and_sort(table, offset, place, worst, 12)
+    elif rows == 13:
+        take_and_sort(table, offset, place, worst, 13)
+    elif rows == 14:
+        take_and_sort(table, offset, place, worst, 14)
+    elif rows == 15:
+        take_and_sort(table, offset, place, worst, 15)
+    elif rows == 16:
+        take_and_sort(table, offset, place, worst, 16)
+
+
+@kernel
 def sort_tile(tile: Vector, classes: int, merges: Integers, count: int) -> None:
     """Sort the columns of a tile: rows `classes` apart in registers, then what is left of the network, pair by pair."""
     place, stride, rows = tile.ctypes.data, tile.strides[0], len(tile)
@@ -92,19 +134,58 @@ def sort_tile(tile: Vector, classes: int, merges: Integers, count: int) -> None:
 
 
 @kernel
-def add_rows(tile: Vector, first: int, last: int, count: int, total: Float64) -> None:
-    """Add rows of a tile to the totals, one after another."""
-    row = first
-    while row + 4 <= last:
-        a, b, c, d = tile[row], tile[row + 1], tile[row + 2], tile[row + 3]
-        for k in range(count):
-            total[k] = (((total[k] + a[k]) + b[k]) + c[k]) + d[k]
-        row += 4
-    while row < last:
-        a = tile[row]
-        for k in range(count):
-            total[k] += a[k]
-        row += 1
+def few_rows(
+    addresses: Integers, block: int, offset: int, count: int, ranks: tuple[int, int, bool], work: Work, mean: Vector
+) -> Any:
+    """Take a segment's mean of the ranks of up to 16 updates, straight from where they lie.
+
+    Returns:
+        The largest bit pattern, without signs, of the updates.
+    """
+    low, high, nearest = ranks
+    tile, sources, zeros, flags = work
+    for row in range(len(addresses)):
+        place = addresses[row, block]
+        sources[row] = zeros.ctypes.data if place == 0 else place + 4 * offset
+    flags[:] = 0
+    place, worst, out = tile.ctypes.data, flags.ctypes.data, mean.ctypes.data
+    whole = count // LANES * LANES
+    for k in range(0, 4 * whole, 4 * LANES):
+        take_columns(sources, k, place, worst)
+        mean_of_rows(place, 4 * LANES, low, high, nearest, out + k)
+    found = NONE
+    for k in range(LANES):
+        found = max(found, flags[k])
+    if whole < count:
+        found = max(found, gather(addresses, block, offset + whole, count - whole, tile))
+        sort_rows(place, 4 * LANES, len(addresses), LANES)
+        mean_of_rows(place, 4 * LANES, low, high, nearest, out + 4 * whole)
+    return found
+
+
+@kernel
+def many_rows(
+    addresses: Integers,
+    block: int,
+    offset: int,
+    count: int,
+    network: tuple[int, Integers],
+    ranks: tuple[int, int, bool],
+    tile: Vector,
+    mean: Vector,
+) -> Any:
+    """Do the same for any number of updates, by tiles that are sorted in the first-level cache."""
+    low, high, nearest = ranks
+    classes, merges = network
+    width = tile.shape[1] - LANES
+    worst = NONE
+    for start in range(0, count, width):
+        columns = min(width, count - start)
+        worst = max(worst, gather(addresses, block, offset + start, columns, tile))
+        sort_tile(tile, classes, merges, columns)
+        for k in range(0, 4 * columns, 4 * LANES):
+            mean_of_rows(tile.ctypes.data + k, tile.strides[0], low, high, nearest, mean.ctypes.data + 4 * start + k)
+    return worst
 
 
 @kernel
@@ -140,40 +221,23 @@ def ordered_segments(
         The largest bit patterns, without signs, of the updates and of the result. The first may be less than that if
         it is not finite: what is not cannot be sorted, and nothing more is made of it.
     """
-    classes, merges = network
     rows = len(addresses)
-    width = max(LANES, TILE // rows // LANES * LANES)
+    few = network[0] == 1
+    # A little wider than what is used of it, or all rows would compete for the same places in the cache.
+    width = LANES if few else max(LANES, TILE // rows // LANES * LANES) + LANES
     tile = np.zeros((rows, width), np.float32)
-    total = np.empty(width, np.float64)
-    centre = np.empty(width, np.float64)
-    mean = np.empty(width, np.float32)
+    work = (tile, np.empty(rows, np.int64), np.zeros(SEGMENT, np.float32), np.empty(LANES, np.int32))
+    ranks = (low, high, nearest)
+    mean = np.empty(SEGMENT, np.float32)
     result = NONE
     for number in range(first, last):
-        block, begin, end = segments[number]
-        for start in range(begin, end, width):
-            count = min(width, end - start)
-            worst = gather(addresses, block, start - offsets[block], count, tile)
-            if worst > FINITE:
-                return worst, result
-            sort_tile(tile, classes, merges, count)
-            for k in range(count):
-                total[k] = 0.0
-            if nearest:
-                add_rows(tile, low, high, count, total)
-                for k in range(count):
-                    centre[k] = total[k] / (high - low)
-                    total[k] = 0.0
-                for pair in range(low):
-                    small, large = tile[pair], tile[high + pair]
-                    for k in range(count):
-                        farther = centre[k] - small[k] > large[k] - centre[k]
-                        total[k] += large[k] if farther else small[k]
-                add_rows(tile, low, high, count, total)
-                divisor = np.float64(high)
-            else:
-                add_rows(tile, low, high, count, total)
-                divisor = np.float64(high - low)
-            for k in range(count):
-                mean[k] = np.float32(total[k] / divisor)
-            result = max(result, deposit(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start))
+        block, start, stop = segments[number]
+        count, offset = stop - start, start - offsets[block]
+        if few:
+            worst = few_rows(addresses, block, offset, count, ranks, work, mean)
+        else:
+            worst = many_rows(addresses, block, offset, count, network, ranks, tile, mean)
+        if worst > FINITE:
+            return worst, result
+        result = max(result, deposit(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start))
     return NONE, result

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from numba import carray
+from numpy.typing import NDArray
 
 from hpcps.blocks import LANES, SEGMENT, Float64
 from hpcps.kernels.compiled import kernel
-from hpcps.kernels.means import deposit, largest
+from hpcps.kernels.means import add_up, deposit, largest
 from hpcps.kernels.places import Integers
 from hpcps.kernels.vectors import floats_at, products_of
 from hpcps.layout import Vector
+
+Bits = NDArray[np.int32]
 
 
 @kernel
@@ -28,9 +31,19 @@ def padded(place: int, count: int, spare: Vector) -> int:
 
 @kernel
 def multiply_segments(
-    addresses: Integers, offsets: Integers, segments: Integers, first: int, last: int, v: int, sums: Float64
+    addresses: Integers,
+    offsets: Integers,
+    segments: Integers,
+    first: int,
+    last: int,
+    v: int,
+    sums: Float64,
+    divisors: Float64,
+    base: int,
+    out: int,
+    results: Bits,
 ) -> None:
-    """Hold the updates against v, segment by segment.
+    """Hold the updates against v, segment by segment; and take their mean while they are at hand.
 
     Args:
         addresses: see `average_segments`, as for the next four.
@@ -40,21 +53,34 @@ def multiply_segments(
         last: the number of the one after the last.
         v: the address of v.
         sums: becomes <u, v> and |u|^2 of each update, and at last of v itself, for each segment: `[s, n + 1, 2]`.
+        divisors: of each block, for the mean of all updates: `[B]`.
+        base: the address of what the mean is added to, or 0.
+        out: the address of where the mean goes; 0 if it is not wanted.
+        results: becomes the largest bit pattern, without signs, of what went there, for each segment: `[s]`.
     """
     rows = len(addresses)
     spare, other = np.empty(SEGMENT, np.float32), np.empty(SEGMENT, np.float32)
+    places, total, mean = np.empty(rows, np.int64), np.empty(SEGMENT, np.float64), np.empty(SEGMENT, np.float32)
     for number in range(first, last):
         block, start, stop = segments[number]
         count = stop - start
         whole = (count + LANES - 1) // LANES * LANES
         own = padded(v + 4 * start, count, other)
+        present = 0
         for row in range(rows):
             if addresses[row, block] == 0:
                 sums[number, row, 0] = sums[number, row, 1] = 0.0
             else:
-                theirs = padded(addresses[row, block] + 4 * (start - offsets[block]), count, spare)
+                places[present] = addresses[row, block] + 4 * (start - offsets[block])
+                theirs = padded(places[present], count, spare)
                 sums[number, row, 0], sums[number, row, 1] = products_of(theirs, own, whole)
+                present += 1
         sums[number, rows, 0], sums[number, rows, 1] = products_of(own, own, whole)
+        if out != 0:
+            add_up(places, present, count, total)
+            for k in range(count):
+                mean[k] = np.float32(total[k] / divisors[block])
+            results[number] = deposit(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start)
 
 
 @kernel
@@ -83,11 +109,16 @@ def screen_segments(
 def scale_segments(
     addresses: Integers, offsets: Integers, segments: Integers, first: int, last: int, factors: Float64, out: int
 ) -> None:
-    """Multiply one update by a factor for each block `[B]`, and round; zero where nothing of it counts."""
+    """Multiply one update by a factor for each block `[B]`, and round; zero where nothing of it counts.
+
+    `out` may be where the update lies; what would stay as it is there is not touched.
+    """
     scaled = np.empty(SEGMENT, np.float32)
     for number in range(first, last):
         block, start, stop = segments[number]
         count = stop - start
+        if factors[block] == 1.0 and addresses[0, block] + 4 * (start - offsets[block]) == out + 4 * start:
+            continue
         if addresses[0, block] == 0:
             for k in range(count):
                 scaled[k] = 0.0

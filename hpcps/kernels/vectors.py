@@ -24,7 +24,7 @@ _I64 = ir.IntType(64)
 _SINGLE, _DOUBLE = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.DoubleType(), LANES)
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def floats_at(context: Any, address: Any) -> Any:
     """Return the address as a pointer to float32."""
     signature = types.CPointer(types.float32)(types.int64)
@@ -35,7 +35,7 @@ def floats_at(context: Any, address: Any) -> Any:
     return signature, generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def bits_at(context: Any, address: Any) -> Any:
     """Return the address as a pointer to int32: the bits of float32."""
     signature = types.CPointer(types.int32)(types.int64)
@@ -70,7 +70,7 @@ def _exchange(builder: Any, a: Any, b: Any) -> tuple[Any, Any]:
     return builder.select(ordered, a, b), builder.select(ordered, b, a)
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def sort_columns(context: Any, address: Any, stride: Any, rows: Any) -> Any:
     """Sort the 16 columns of `rows` rows, a literal, that lie `stride` bytes apart from an address on."""
     if not isinstance(rows, types.IntegerLiteral):
@@ -91,7 +91,92 @@ def sort_columns(context: Any, address: Any, stride: Any, rows: Any) -> Any:
     return signature, generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
+def take_and_sort(context: Any, sources: Any, offset: Any, address: Any, worst: Any, rows: Any) -> Any:
+    """Sort 16 columns of `rows` rows, a literal, on their way from where they lie to an address, 64 bytes a row.
+
+    `sources` is the address of the rows' addresses, to which `offset` bytes are added. The largest bit patterns,
+    without signs, of what is at `worst` and of the values are left there, 16 of them.
+    """
+    if not isinstance(rows, types.IntegerLiteral):
+        return None
+    count = rows.literal_value
+    signature = types.void(types.int64, types.int64, types.int64, types.int64, rows)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sources, offset, address, worst, _ = arguments
+        table = builder.inttoptr(sources, _I64.as_pointer())
+        values = []
+        bits = ir.VectorType(ir.IntType(32), LANES)
+        magnitude = ir.Constant(bits, [0x7FFFFFFF] * LANES)
+        place = builder.inttoptr(worst, bits.as_pointer())
+        found = builder.load(place)
+        found.align = 4
+        for row in range(count):
+            source = builder.add(builder.load(builder.gep(table, [ir.Constant(_I64, row)])), offset)
+            _prefetch(builder, builder.add(source, ir.Constant(_I64, _AHEAD)))
+            values.append(_load(builder, source))
+            pattern = builder.and_(builder.bitcast(values[-1], bits), magnitude)
+            found = builder.select(builder.icmp_signed(">", pattern, found), pattern, found)
+        builder.store(found, place).align = 4
+        for low, high in comparators(count):
+            values[low], values[high] = _exchange(builder, values[low], values[high])
+        for row, value in enumerate(values):
+            _store(builder, value, builder.add(address, ir.Constant(_I64, 4 * LANES * row)))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
+def mean_of_rows(context: Any, address: Any, stride: Any, low: Any, high: Any, nearest: Any, out: Any) -> Any:
+    """Take the mean of 16 columns of the rows `low` to `high` (exclusive), which lie `stride` bytes apart, to `out`.
+
+    With `nearest`, that of the `high` rows nearest to this mean: in place of row k < low, row high + k if it is nearer.
+    """
+    signature = types.void(types.int64, types.int64, types.int64, types.int64, types.boolean, types.int64)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, stride, low, high, nearest, out = arguments
+        zero = ir.Constant(_DOUBLE, [ir.Constant(ir.DoubleType(), 0.0)] * LANES)
+        total, centre = (cgutils.alloca_once_value(builder, zero) for _ in range(2))
+        builder.store(zero, total)
+
+        def row(number: Any) -> Any:
+            return builder.fpext(_load(builder, builder.add(address, builder.mul(number, stride))), _DOUBLE)
+
+        def add(value: Any) -> None:
+            builder.store(builder.fadd(builder.load(total), value), total)
+
+        def add_middle() -> None:
+            with cgutils.for_range(builder, builder.sub(high, low)) as loop:
+                add(row(builder.add(low, loop.index)))
+
+        def mean(count: Any) -> Any:
+            one = builder.insert_element(zero, builder.sitofp(count, ir.DoubleType()), ir.Constant(ir.IntType(32), 0))
+            same = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+            return builder.fdiv(builder.load(total), builder.shuffle_vector(one, one, same))
+
+        add_middle()
+        with builder.if_else(nearest) as (then, otherwise):
+            with then:
+                builder.store(mean(builder.sub(high, low)), centre)
+                builder.store(zero, total)
+                with cgutils.for_range(builder, low) as loop:
+                    small, large = row(loop.index), row(builder.add(high, loop.index))
+                    middle = builder.load(centre)
+                    farther = builder.fcmp_ordered(">", builder.fsub(middle, small), builder.fsub(large, middle))
+                    add(builder.select(farther, large, small))
+                add_middle()
+                _store(builder, builder.fptrunc(mean(high), _SINGLE), out)
+            with otherwise:
+                _store(builder, builder.fptrunc(mean(builder.sub(high, low)), _SINGLE), out)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+@intrinsic
 def sort_two(context: Any, low: Any, high: Any) -> Any:
     """Put the smaller of 16 pairs at one address, the larger at the other."""
     signature = types.void(types.int64, types.int64)
@@ -118,7 +203,7 @@ def _fold(builder: Any, value: Any, width: int) -> Any:
     return builder.extract_element(value, ir.Constant(ir.IntType(32), 0))
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@intrinsic
 def products_of(context: Any, u: Any, v: Any, count: Any) -> Any:
     """Return <u, v> and |u|^2 of `count` float32 at two addresses, a multiple of 16, in float64, by lanes."""
     signature = types.UniTuple(types.float64, 2)(types.int64, types.int64, types.int64)

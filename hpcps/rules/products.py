@@ -38,7 +38,7 @@ def products(updates: Updates, v: Vector, threads: int = 1) -> Products:
     if worthwhile(updates):
         from hpcps.kernels import engine
 
-        return Products(*engine.products(updates, v, threads))
+        return engine.products(updates, v, threads)
     n, layout = len(updates), updates.layout
     inner, squares = np.zeros((n, len(layout.blocks))), np.zeros((n, len(layout.blocks)))
     own = np.zeros(len(layout.blocks))

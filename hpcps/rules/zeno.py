@@ -12,7 +12,7 @@ from hpcps.kernels import worthwhile
 from hpcps.layout import Mask, Vector
 from hpcps.rules.base import Rule
 from hpcps.rules.combined import Combined, Destination
-from hpcps.rules.products import products
+from hpcps.rules.products import Products, products
 from hpcps.rules.screening import finite
 from hpcps.updates import Updates
 
@@ -49,11 +49,22 @@ class Zeno(Rule):
         """See `Rule.combine`; sums are float64, in the order of the updates."""
         assert reference is not None, "zeno compares with the validator's own update"
         layout = updates.layout
-        accepted = self._accepts(updates, reference, threads)
         if worthwhile(updates):
             from hpcps.kernels import engine
 
-            return Combined(*engine.average(updates, base, out, threads, accepted), accepted)
+            return Combined(
+                *engine.mean_of_accepted(
+                    updates,
+                    reference,
+                    lambda sums: self._accepts(sums, updates),
+                    base,
+                    out,
+                    threads,
+                    zeros=self.rho < 0,
+                )
+            )
+        with np.errstate(invalid="ignore", over="ignore"):  # v may be anything once the model has diverged
+            accepted = self._accepts(products(updates, reference), updates)
         destination = Destination(layout.size, base, out)
         weights = accepted.astype(np.float64)
         counts = np.maximum(weights.sum(axis=0), 1.0)
@@ -64,11 +75,10 @@ class Zeno(Rule):
             destination.put(tile.columns, total / tile.spread(counts))
         return destination.combined(accepted)
 
-    def _accepts(self, updates: Updates, v: Vector, threads: int) -> Mask:
+    def _accepts(self, sums: Products, updates: Updates) -> Mask:
         """Tell which (update, block) pairs are accepted: `[n, B]`; u = v meets either threshold exactly."""
-        with np.errstate(invalid="ignore", over="ignore"):  # v may be anything once the model has diverged
-            sums = products(updates, v, threads)
-            finite(sums.squares, updates)
+        finite(sums.squares, updates)
+        with np.errstate(invalid="ignore", over="ignore"):
             resembles = sums.inner > self.rho * sums.own
             short = sums.squares < (1.0 + self.epsilon) * sums.own
         accepted: Mask = resembles & short & np.isfinite(sums.own)

@@ -30,6 +30,7 @@ RULES = [
     Phocas(),
     Phocas(trim=0.4),
     Zeno(rho=0.0, epsilon=1.0),
+    Zeno(rho=-1e9, epsilon=1e18),
 ]
 SIZES = [*range(1, 36), 47, 48, 63, 64, 65, 100]
 

@@ -1,0 +1,331 @@
+"""Measure the rules on updates of 1.6 GB, beside one read pass over the same memory, and beside ByzFL.
+
+    .venv/bin/python benchmarks/rules.py [--quick] [--peers none] [--output benchmarks/results]
+
+All are measured in turn, several times over, so that what else the machine does falls on all of them. Every result is
+checked: a kernel's against numpy's definition on a slice, to the last bit, ByzFL's to float32 rounding. ByzFL gets an
+environment of its own, `.venv-byzfl`, beside this one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import matplotlib.pyplot as plt
+import numpy as np
+from bars import Bar, write
+from machine import Others, description
+
+from hpcps import kernels
+from hpcps.layout import Layout
+from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno, ZenoPlusPlus
+from hpcps.updates import Updates
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+BLOCKS = 20
+SAMPLE = 1 << 20
+"""Elements of ByzFL's results that are compared."""
+RULES = {
+    "average": Average(),
+    "trimmed_mean": TrimmedMean(),
+    "median": Median(),
+    "phocas": Phocas(),
+    "zeno": Zeno(),
+}
+BYZFL = ("average", "trimmed_mean", "median")
+SERIES = ("average", "average, added to the model", "trimmed_mean", "median", "phocas", "zeno", "zeno, half refused")
+Times = dict[tuple[str, int, str], list[float]]  # (what, n, by) -> seconds
+
+
+class Data:
+    """The updates, in memory that other processes can map: one after another, cut anew for each n."""
+
+    def __init__(self, elements: int) -> None:
+        self.elements = elements
+        self.fd, self.result_fd = (os.memfd_create(name) for name in ("updates", "result"))
+        os.ftruncate(self.fd, 4 * elements)
+        os.ftruncate(self.result_fd, 4 * elements // 4)
+        self.values = np.frombuffer(mmap.mmap(self.fd, 0), np.float32)
+        self.result = np.frombuffer(mmap.mmap(self.result_fd, 0), np.float32)
+        rng = np.random.default_rng(1)
+        for part in np.array_split(self.values, 64):
+            rng.standard_normal(out=part, dtype=np.float32)
+
+    def updates(self, n: int) -> Updates:
+        size = self.elements // n
+        edges = np.linspace(0, size, BLOCKS + 1).astype(int) // 7 * 7
+        edges[-1] = size
+        layout = Layout.of([(f"block {b}", (int(length),)) for b, length in enumerate(np.diff(edges))])
+        return Updates.of(self.values[: n * size].reshape(n, size), layout)
+
+
+class ByzFL:
+    """ByzFL in its own process."""
+
+    def __init__(self, data: Data) -> None:
+        python = environment()
+        program = HERE / "peers/byzfl_rules.py"
+        command = [python, program, str(data.fd), str(data.result_fd)]
+        fds = (data.fd, data.result_fd)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, pass_fds=fds)
+        if self._answer() != "ready":
+            raise RuntimeError("ByzFL did not start")
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def seconds(self, rule: str, updates: Updates) -> float:
+        """Measure a rule; its result is in `data.result` then."""
+        assert self._process.stdin is not None
+        n, d = len(updates), updates.layout.size
+        print(rule, n, d, TrimmedMean().trimmed(n) if n > 2 else 0, file=self._process.stdin, flush=True)
+        return float(self._answer())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def environment() -> Path:
+    """Make ByzFL's environment: its own code, and this environment's packages (it would bring another torch)."""
+    folder = ROOT / ".venv-byzfl"
+    python = folder / "bin/python"
+    if not (folder / ".ready").exists():
+        print("setting up .venv-byzfl ...", flush=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "byzfl==0.0.11"], check=True)
+        shared = Path(np.__file__).parents[1]
+        (own,) = folder.glob("lib/python3*/site-packages")
+        (own / "shared.pth").write_text(f"{shared}\n")
+        subprocess.run([python, "-c", "import scipy, torch"], check=True)
+        (folder / ".ready").touch()
+    return python
+
+
+@contextmanager
+def numpy_alone() -> Iterator[None]:
+    """Have rules do without kernels."""
+    with patch.object(kernels, "SMALLEST", 1 << 62):
+        yield
+
+
+def read_pass(data: Data, threads: int) -> Callable[[], Any]:
+    """Read everything once, each thread its part from start to end."""
+    from hpcps.kernels.means import largest
+    from hpcps.kernels.places import Places, address
+
+    begin, count = address(data.values), data.elements
+    pieces = np.array([(0, a, a + 65536) for a in range(0, count - 65536, 65536)], np.int64)
+    places = Places(np.empty(0, np.int64), np.empty(0, np.int64), pieces)
+    return lambda: places.run(lambda a, b: largest(begin + 4 * 65536 * a, 65536 * (b - a)), threads)
+
+
+def calls(updates: Updates, threads: int) -> dict[str, Callable[[], Any]]:
+    """Return what is measured of so many updates."""
+    d = updates.layout.size
+    out, base = np.zeros(d, np.float32), np.zeros(d, np.float32)
+    close = np.mean([p[:d] for p in updates.payloads[:2]], axis=0, dtype=np.float32)
+    like = close * np.float32(2.0 * len(updates) ** 0.5)  # as long as the updates, or longer: all are accepted
+
+    def combine(name: str, rule: Any, **more: Any) -> Callable[[], Any]:
+        return lambda: rule.combine(updates, like, out=out, threads=threads, **more)
+
+    found = {name: combine(name, rule) for name, rule in RULES.items()}
+    found["average, added to the model"] = combine("average", RULES["average"], base=base)
+    found["zeno"] = combine("zeno", Zeno(rho=-1.0, epsilon=10.0))
+    found["zeno, half refused"] = combine("zeno", Zeno(rho=0.0, epsilon=10.0))
+    return {name: found[name] for name in SERIES}
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def check(updates: Updates) -> None:
+    """Hold kernels against numpy's definition, to the last bit, on the first part of the updates."""
+    size = min(updates.layout.size, 1 << 17)
+    part = Updates.of(np.stack([p[:size] for p in updates.payloads]), updates.layout.restrict(0, size))
+    for name, work in calls(part, 2).items():
+        with patch.object(kernels, "SMALLEST", 0):
+            got = work()
+            ours = got.update.copy()
+        with numpy_alone():
+            want = work()
+        assert ours.tobytes() == want.update.tobytes(), f"{name} of {len(updates)}"
+        assert np.array_equal(got.accepted, want.accepted), f"{name} of {len(updates)}"
+
+
+def measure(args: argparse.Namespace, data: Data, times: Times) -> str:
+    """Measure everything in turn; return why ByzFL was not, or nothing."""
+    problem, byzfl = "not asked for", None
+    if args.peers != ["none"]:
+        try:
+            byzfl, problem = ByzFL(data), ""
+        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
+            problem = str(error)
+    for n in args.updates:
+        updates = data.updates(n)
+        check(updates)
+        asked = {threads: {"read": read_pass(data, threads), **calls(updates, threads)} for threads in (1, 2)}
+        for repeat in range(args.repeats + 1):  # the first time, memory is touched and pages are made
+            for threads in (1, 2):
+                for name, work in asked[threads].items():
+                    seconds = timed(work)
+                    if repeat:
+                        times.setdefault((name, n, f"{threads}"), []).append(seconds)
+            if byzfl and (repeat == 1 or (repeat == args.repeats and n == 16)):
+                for name in BYZFL:
+                    times.setdefault((name, n, "byzfl"), []).append(byzfl.seconds(name, updates))
+                    ours = asked[2][name]().update[:SAMPLE]
+                    assert np.allclose(data.result[: ours.size], ours, rtol=1e-5, atol=1e-6), f"ByzFL's {name} of {n}"
+        if n == 16:
+            del asked[1]["read"]
+            with numpy_alone():
+                for name, work in asked[1].items():
+                    times[name, n, "numpy"] = [timed(work)]
+        print(f"n = {n} done", flush=True)
+    judge(args, data, times)
+    if byzfl:
+        byzfl.close()
+    return problem
+
+
+def judge(args: argparse.Namespace, data: Data, times: Times) -> None:
+    """Measure zeno++ on one update, which it changes in place; what it reads is that and the validator's own."""
+    d = data.elements // 4
+    u, v = data.values[:d].copy(), data.values[d : 2 * d]
+    layout = data.updates(4).layout
+    sent = np.ones(len(layout.blocks), np.bool_)
+    pair = Updates.of(data.values[: 2 * d].reshape(2, d), layout)
+    from hpcps.kernels import engine
+
+    for repeat in range(args.repeats + 1):
+        for name, work in (
+            ("read for zeno++", lambda: engine.screen(pair, 1)),
+            ("zeno++", lambda: ZenoPlusPlus().judge(u, sent, layout, v)),
+        ):
+            seconds = timed(work)
+            if repeat:
+                times.setdefault((name, 1, "1"), []).append(seconds)
+
+
+def report(
+    args: argparse.Namespace, times: Times, others: float, problem: str, gigabytes: float
+) -> tuple[str, list[Bar]]:
+    """Write the tables, and hold them against what was to be reached."""
+    middle = {key: statistics.median(found) for key, found in times.items()}
+    bars = []
+    lines = [
+        "# Rules",
+        "",
+        f"{description()}. Updates of {gigabytes:.2f} GB in all, in {BLOCKS} blocks; seconds are medians of "
+        f"{args.repeats} runs, in turn; others used {others:.1f} cores meanwhile. A read pass takes "
+        + ", ".join(f"{middle['read', args.updates[-1], t]:.3f} s with {t} thread{'s' * (t == '2')}" for t in "12")
+        + ". Kernels give the definitions' results to the last bit (checked here, too).",
+        "",
+        "## Time over that of a read pass, 2 threads",
+        "",
+        "| Rule | " + " | ".join(f"n = {n}" for n in args.updates) + " |",
+        "|---|" + "---:|" * len(args.updates),
+    ]
+    for name in SERIES:
+        ratios = [middle[name, n, "2"] / middle["read", n, "2"] for n in args.updates]
+        lines.append(f"| {name} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
+        for n, ratio in zip(args.updates, ratios, strict=True):
+            limit = 2.5 if n <= 16 else 5.0
+            bars.append(Bar.at_most(f"{name}, n = {n}: time over a read pass, 2 threads", ratio, limit))
+    ratio = middle["zeno++", 1, "1"] / middle["read for zeno++", 1, "1"]
+    bars.append(Bar.at_most("zeno++: time over a read pass of the update and v, 1 thread", ratio, 2.5))
+    lines += ["", f"zeno++ on one update, 1 thread: {ratio:.2f} read passes over the update and the validator's own."]
+    if 16 in args.updates:
+        lines += [
+            "",
+            "## Seconds, n = 16",
+            "",
+            "| Rule | 1 thread | 2 threads | numpy alone | ByzFL | ByzFL over 2 threads |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
+        for name in SERIES:
+            cells = [middle.get((name, 16, by)) for by in ("1", "2", "numpy", "byzfl")]
+            faster = cells[3] / cells[1] if cells[3] and cells[1] else None
+            row = [f"{cell:.3f}" if cell else "–" for cell in cells] + [f"{faster:.0f}" if faster else "–"]
+            lines.append(f"| {name} | " + " | ".join(row) + " |")
+    for name in BYZFL:
+        for n in args.updates:
+            if (name, n, "byzfl") in middle and name != "average":
+                faster = middle[name, n, "byzfl"] / middle[name, n, "2"]
+                bars.append(Bar.at_least(f"{name}, n = {n}: times ByzFL's speed", faster, 15))
+    said = (
+        f"was left out: {problem}" if problem else "0.0.11 on numpy arrays. Its mean is numpy's, one pass by one core"
+    )
+    lines += ["", f"ByzFL {said}."]
+    return "\n".join(lines) + "\n", bars
+
+
+def draw(args: argparse.Namespace, times: Times, file: Path) -> None:
+    """Plot the ratios to a read pass against the number of updates."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    for name, marker in zip(SERIES, "osD^vP*", strict=True):
+        ratios = [
+            statistics.median(times[name, n, "2"]) / statistics.median(times["read", n, "2"]) for n in args.updates
+        ]
+        axes.plot(args.updates, ratios, marker=marker, markersize=4, label=name)
+    axes.hlines([2.5], min(args.updates), 16, colors="#777777", linestyles="dashed")
+    axes.hlines([5.0], 16, max(16, *args.updates), colors="#777777", linestyles="dashed", label="wanted")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(args.updates, [str(n) for n in args.updates])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("Updates (the same bytes in all)")
+    axes.set_ylabel("Time over that of one read pass")
+    axes.legend(fontsize=8)
+    figure.savefig(file, dpi=150)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a tenth of the data, two repeats")
+    parser.add_argument("--peers", nargs="*", default=["byzfl"], choices=["byzfl", "none"])
+    parser.add_argument("--updates", nargs="+", type=int, default=[4, 8, 16, 32, 64])
+    parser.add_argument("--repeats", type=int)
+    parser.add_argument("--output", type=Path, help="folder for the report; without it, it is printed only")
+    args = parser.parse_args()
+    args.repeats = args.repeats or (2 if args.quick else 5)
+    if not kernels.ready():
+        print("there are no kernels to measure: pip install 'hpcps[kernels]'", file=sys.stderr)
+        return 1
+    others = Others()
+    data = Data(40_000_000 if args.quick else 400_000_000)
+    times: Times = {}
+    problem = measure(args, data, times)
+    text, bars = report(args, times, others.cores(), problem, 4e-9 * data.elements)
+    print(text)
+    for bar in bars:
+        print("holds " if bar.holds else "MISSED", bar.what, bar.measured, bar.wanted)
+    if args.output:
+        args.output.mkdir(parents=True, exist_ok=True)
+        text += "\n![Time over that of a read pass](rules.png)\n"
+        (args.output / "rules.md").write_text(text, encoding="utf-8")
+        draw(args, times, args.output / "rules.png")
+        write(args.output, "rules", bars)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
