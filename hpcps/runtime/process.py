@@ -23,7 +23,7 @@ from hpcps.records.provenance import machine, provenance, source_state
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import Role
 from hpcps.runtime.agreement import agree, nothing
-from hpcps.runtime.casting import make_role
+from hpcps.runtime.casting import make_role, memory_facts
 from hpcps.runtime.engagement import Engagement
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search
@@ -145,6 +145,7 @@ def _perform(
                 else [],
                 threads=part.run.train.threads,
                 device=role.device,
+                **memory_facts(part.run, me.role, role.device),
                 gpu=me.gpu,
                 cpu_model=machine()["cpu"],
             )
