@@ -13,6 +13,7 @@ from hpcps.roles.sync.server import Server
 from hpcps.roles.sync.validator import Validator
 from hpcps.roles.sync.worker import Worker
 from hpcps.spec.schema import Run
+from hpcps.training.catalogue import memory_format
 from hpcps.training.learner import Learner
 
 PARTITION = 1 << 20
@@ -46,6 +47,11 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
     from hpcps.training.build import build_learner
 
     return make_trainee(run, run_id, peer, build_learner(run, peer.role, peer.index), resources)
+
+
+def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
+    """Return what a record says of how a role's images and kernels lie in memory; a server has none."""
+    return {} if role == "server" else {"memory_format": memory_format(run.model.name, device)}
 
 
 def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner, resources: Resources = ALONE) -> Role:

@@ -14,7 +14,7 @@ from hpcps.messages import Peer
 from hpcps.records.checkpoint import Part
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.runtime.casting import make_role, spread
+from hpcps.runtime.casting import make_role, memory_facts, spread
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume
 from hpcps.simulation.config import NoSimulation
@@ -78,6 +78,7 @@ def run_in_process(
                 )
                 stack.enter_context(tracer)
             modelled = {"clock": "virtual"} if simulation else {}
+            modelled |= memory_facts(run, peer.role, role.device)
             record.write("start", transport="inproc", threads=run.train.threads, device=role.device, **modelled)
             nodes.append(
                 Node(

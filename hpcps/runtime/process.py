@@ -24,7 +24,7 @@ from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import Role
 from hpcps.roles.resources import Resources
 from hpcps.runtime.agreement import agree, nothing
-from hpcps.runtime.casting import make_role
+from hpcps.runtime.casting import make_role, memory_facts
 from hpcps.runtime.engagement import Engagement
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search
@@ -147,6 +147,7 @@ def _perform(
                 else [],
                 threads=part.run.train.threads,
                 device=role.device,
+                **memory_facts(part.run, me.role, role.device),
                 gpu=me.gpu,
                 cpu_model=machine()["cpu"],
             )

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from hpcps import seeds
 from hpcps.spec.schema import Run
+from hpcps.training.catalogue import memory_format
 from hpcps.training.data import BatchStream, DataSet, shard_indices
 from hpcps.training.data.batches import Normaliser
 from hpcps.training.pytorch.models import build_model
@@ -38,6 +39,8 @@ class Trainer:
         self.steps = 0
         self.seen: list[tuple[float, float]] = []
         self.network = build_model(run.model.name, data.facts)
+        # Convolutions follow their kernels; sums in another order would be other sums.
+        self.network.to(memory_format=getattr(torch, memory_format(run.model.name, "cpu")))
         self.write(start)
         keys, parameters = run.train.optimizer, self.network.parameters()
         self.optimizer: torch.optim.Optimizer

@@ -8,31 +8,64 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcps.layout import Layout
+from hpcps.layout import Block, Layout
 
 
 class FlatModel:
     """A network, its flat parameters and gradient `[d]`, and its BatchNorm layers.
 
+    With channels last, a kernel's elements are in another order within its block here than everybody else knows
+    (`layout`), which is that of its logical shape: `to_layout` and `from_layout` change the one into the other. An
+    optimizer goes through all elements alike and need not know.
+
     Attributes:
         network: the network; its parameters live in `parameters`.
         layout: the blocks, in the order of `named_parameters`.
-        parameters: `[d]`.
-        gradient: `[d]`; autograd adds to it.
+        parameters: `[d]`, in the network's order.
+        gradient: `[d]`, likewise; autograd adds to it.
         norms: the BatchNorm layers, in order.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device) -> None:
+    def __init__(self, network: nn.Module, device: torch.device, *, channels_last: bool = False) -> None:
         self.network = network.to(device)
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
         named = list(network.named_parameters())
         self.layout = Layout.of([(name, parameter.shape) for name, parameter in named])
         self.parameters = torch.zeros(self.layout.size, device=device)
         self.gradient = torch.zeros(self.layout.size, device=device)
         for (_, parameter), block in zip(named, self.layout.blocks, strict=True):
-            parameter.data = self.parameters[block.offset : block.stop].view(block.shape)
+            parameter.data = self._view(self.parameters, block)
             # With a gradient in place, autograd adds to it instead of putting its own tensor there.
-            parameter.grad = self.gradient[block.offset : block.stop].view(block.shape)
+            parameter.grad = self._view(self.gradient, block)
         self.norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+
+    def images(self, values: Tensor) -> Tensor:
+        """Return images `[b, c, h, w]` as the network's convolutions are quickest with."""
+        return values.contiguous(memory_format=self._format)
+
+    def to_layout(self, values: Tensor, out: Tensor) -> None:
+        """Copy a vector `[d]` in the network's order into one in the layout's."""
+        if self._format is torch.contiguous_format:
+            out.copy_(values)
+            return
+        for block in self.layout.blocks:
+            out[block.offset : block.stop].view(block.shape).copy_(self._view(values, block))
+
+    def from_layout(self, values: Tensor, out: Tensor) -> None:
+        """Copy a vector `[d]` in the layout's order into one in the network's."""
+        if self._format is torch.contiguous_format:
+            out.copy_(values)
+            return
+        for block in self.layout.blocks:
+            self._view(out, block).copy_(values[block.offset : block.stop].view(block.shape))
+
+    def _view(self, values: Tensor, block: Block) -> Tensor:
+        """Return a block of a vector in the network's order, in its logical shape."""
+        flat = values[block.offset : block.stop]
+        if self._format is torch.contiguous_format or len(block.shape) != 4:
+            return flat.view(block.shape)
+        outputs, inputs, height, width = block.shape
+        return flat.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
 
     def draw_weights(self, generator: np.random.Generator) -> None:
         """Set the initial weights, tensor by tensor in order, as Gluon does by default for Xavier.
@@ -50,7 +83,7 @@ class FlatModel:
                 area = math.prod(block.shape[2:])
                 bound = math.sqrt(3 / ((block.shape[0] + block.shape[1]) * area / 2))
                 flat[block.offset : block.stop] = generator.uniform(-bound, bound, block.size)
-        self.parameters.copy_(torch.from_numpy(flat))
+        self.from_layout(torch.from_numpy(flat), self.parameters)
 
     def running_statistics(self) -> Tensor:
         """Return a copy of the running means and variances, layer by layer, `[k]`."""

@@ -14,7 +14,7 @@ from torch.nn import functional
 from hpcps.layout import Layout, Vector
 from hpcps.spec.schema import Train
 from hpcps.state import State
-from hpcps.training.catalogue import Facts
+from hpcps.training.catalogue import Facts, memory_format
 from hpcps.training.data.batches import Batch, BatchStream, Normaliser, StreamState
 from hpcps.training.data.samples import Samples
 from hpcps.training.learner import Evaluation, Progress
@@ -54,7 +54,11 @@ class TorchLearner:
             normalise: for the test images.
         """
         self._device = prepare_device(train)
-        self._model = FlatModel(build_model(model, facts), self._device)
+        self._model = FlatModel(
+            build_model(model, facts),
+            self._device,
+            channels_last=memory_format(model, self._device.type) == "channels_last",
+        )
         self._model.draw_weights(weights)
         self._train = train
         self._optimizer = build_optimizer(train.optimizer)
@@ -96,9 +100,13 @@ class TorchLearner:
 
     def state(self) -> State:
         """Return a copy of what training changes."""
-        arrays = {"parameters": self._model.parameters.cpu().numpy().copy(), "statistics": self.statistics}
+        parameters = np.empty(self.layout.size, np.float32)
+        self.copy_to(parameters)
+        arrays = {"parameters": parameters, "statistics": self.statistics}
         facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
-        return State(arrays, facts).having(optimizer=self._optimizer.state())
+        return State(arrays, facts).having(
+            optimizer=self._optimizer_state(self._optimizer.state(), self._model.to_layout)
+        )
 
     def restore(self, state: State) -> None:
         """Go on from a state."""
@@ -106,15 +114,24 @@ class TorchLearner:
         self.load_statistics(state.arrays["statistics"])
         self._steps_done = state.facts["steps"]
         self._stream.restore(StreamState(**state.facts["stream"]))
-        self._optimizer.restore(state.part("optimizer"), self._device)
+        optimizer = self._optimizer_state(state.part("optimizer"), self._model.from_layout)
+        self._optimizer.restore(optimizer, self._device)
+
+    @staticmethod
+    def _optimizer_state(state: State, reorder: Callable[[Tensor, Tensor], None]) -> State:
+        """Put an optimizer's vectors `[d]` in another order: a checkpoint has the layout's, on every device."""
+        arrays = {name: np.empty_like(values) for name, values in state.arrays.items()}
+        for name, values in state.arrays.items():
+            reorder(_readable(values), torch.from_numpy(arrays[name]))
+        return State(arrays, state.facts)
 
     def copy_to(self, out: Vector) -> None:
         """Copy the live model into `out`, `[d]`."""
-        torch.from_numpy(out).copy_(self._model.parameters)
+        self._model.to_layout(self._model.parameters, torch.from_numpy(out))
 
     def copy_from(self, values: Vector) -> None:
         """Overwrite the live model with `values`, `[d]`."""
-        self._model.parameters.copy_(_readable(values))
+        self._model.from_layout(_readable(values), self._model.parameters)
 
     def train(
         self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
@@ -123,7 +140,8 @@ class TorchLearner:
         centre = None
         if pull:
             assert anchor is not None, "a proximal step pulls somewhere"
-            centre = _readable(anchor).to(self._device)
+            centre = torch.empty_like(self._model.parameters)
+            self._model.from_layout(_readable(anchor), centre)
         return self._run(steps, lambda loss: self._step(loss, centre, pull, epoch))
 
     def observe(self, steps: int) -> Progress:
@@ -201,7 +219,7 @@ class TorchLearner:
 
     def _to_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
         images, labels = batch
-        return torch.from_numpy(images).to(self._device), torch.from_numpy(labels).to(self._device)
+        return self._model.images(torch.from_numpy(images).to(self._device)), torch.from_numpy(labels).to(self._device)
 
 
 def _readable(values: Vector) -> Tensor:

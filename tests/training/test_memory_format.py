@@ -1,0 +1,94 @@
+"""A network with channels last is the network that it was, to all who see it by its layout."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from training_examples import make_run
+
+from hpcps import seeds
+from hpcps.training.build import build_learner
+from hpcps.training.catalogue import DATA_SETS, memory_format
+from hpcps.training.pytorch.flat import FlatModel
+from hpcps.training.pytorch.models import build_model
+
+CPU = torch.device("cpu")
+RESNET = {"model": "cifar_resnet20_v1", "workers": 2}
+
+
+def models():
+    for channels_last in (False, True):
+        network = build_model("cifar_resnet20_v1", DATA_SETS["cifar10"])
+        model = FlatModel(network, CPU, channels_last=channels_last)
+        model.draw_weights(seeds.generator(1, "experiment", 0, "weights"))
+        yield model
+
+
+def in_layout(model, values):
+    out = torch.full_like(values, float("nan"))
+    model.to_layout(values, out)
+    return out
+
+
+def test_weights_and_gradients_are_the_same_in_the_layouts_order():
+    usual, last = models()
+    weights = in_layout(last, last.parameters)
+    assert torch.equal(weights, usual.parameters)
+    assert not torch.equal(last.parameters, usual.parameters)
+    back = torch.empty_like(weights)
+    last.from_layout(weights, back)
+    assert torch.equal(back, last.parameters)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(8, 3, 32, 32, generator=generator)
+    labels = torch.arange(8)
+    for model in (usual, last):
+        outputs = model.network(model.images(images))
+        functional.cross_entropy(outputs, labels).backward()
+    gradient = in_layout(last, last.gradient)
+    assert torch.linalg.norm(gradient - usual.gradient) < 1e-3 * torch.linalg.norm(usual.gradient)
+    assert torch.linalg.norm(last.gradient - usual.gradient) > 0.1 * torch.linalg.norm(usual.gradient)
+
+
+def test_kernels_and_images_lie_with_channels_last():
+    _, last = models()
+    kernels = [parameter for parameter in last.network.parameters() if parameter.dim() == 4]
+    assert kernels
+    for kernel in kernels:
+        assert kernel.is_contiguous(memory_format=torch.channels_last)
+        assert kernel.grad.is_contiguous(memory_format=torch.channels_last)
+    assert last.images(torch.zeros(2, 3, 4, 4)).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_which_models_have_it():
+    assert memory_format("cifar_resnet20_v1", "cpu") == "channels_last"
+    assert {memory_format("cnn", "cpu"), memory_format("cifar_resnet20_v1", "cuda:0")} == {"contiguous_format"}
+
+
+@pytest.mark.parametrize("optimizer", [{"name": "nag", "lr": 0.1}, {"name": "adam", "lr": 0.001}])
+def test_a_checkpoint_is_in_the_layouts_order(optimizer):
+    """One written with channels last is gone on from without them (on a GPU, say), and the other way round."""
+    run = make_run({"name": "synthetic", "limit": 96}, optimizer=optimizer, **RESNET)
+    first = build_learner(run, "worker", 0)
+    first.train(2)
+    usual = build_learner(run, "worker", 0)
+    usual._model = next(models())
+    for learner in (usual, other := build_learner(run, "worker", 0)):
+        learner.restore(first.state())
+    steps = [np.empty(first.layout.size, np.float32) for _ in range(3)]
+    start = steps[0].copy()
+    first.copy_to(start)
+    for learner, values in zip((first, other, usual), steps, strict=True):
+        learner.train(1)
+        learner.copy_to(values)
+    assert np.array_equal(steps[0], steps[1])
+    assert np.linalg.norm(steps[2] - steps[0]) < 0.02 * np.linalg.norm(steps[0] - start)
+
+
+def test_a_proximal_step_pulls_each_element_to_its_own():
+    run = make_run({"name": "synthetic", "limit": 96}, optimizer={"name": "sgd", "lr": 1e-9}, **RESNET)
+    learner = build_learner(run, "worker", 0)
+    anchor = np.arange(learner.layout.size, dtype=np.float32)
+    learner.train(1, anchor=anchor, pull=1.0)
+    after = np.empty_like(anchor)
+    learner.copy_to(after)
+    np.testing.assert_allclose(after, anchor, rtol=1e-5)
