@@ -134,6 +134,18 @@ def test_a_run_of_figure_4_on_the_nodes(slurm, submit, tmp_path):
     }
 
 
+def test_a_run_without_mpi_between_the_nodes(slurm, submit, tmp_path):
+    """srun starts the processes of ps-lite as it does ranks of MPI."""
+    arguments = f"{SMALL} --set train.epochs=1 --set transport.kind=pslite"
+    ended = slurm.finish(submit("sync_two_validators.sh", "--nodes=4", ONLY="0", arguments=arguments))
+    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
+    (run,) = tmp_path.glob("results/fig4_sync_two_validators/runs/*")
+    assert (run / "DONE").exists()
+    first = [json.loads(path.read_text().splitlines()[0]) for path in run.glob("records/*")]
+    assert {line["transport"] for line in first} == {"pslite"}
+    assert len({line["host"] for line in first}) == 4
+
+
 def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
     options = "--array=3-4%1", "--nodes=4"
     number = submit("sync_single_validator.sh", *options, arguments=f"{SMALL} --dry-run")

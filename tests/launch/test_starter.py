@@ -34,6 +34,9 @@ test_limit = 32
 [train]
 epochs = 2
 batch_size = 16
+[[sweep]]
+"train.mode" = ["sync", "async"]
+"validation.rule" = [{ kind = "zeno" }, { kind = "zeno++" }]
 """
 SAY = "import os, sys, time; print(os.environ['HPCPS_RANK'], sys.argv[1:], flush=True); "
 
@@ -174,17 +177,17 @@ def generate(two_hosts, tmp_path, *more):
 
 
 def test_two_hosts_over_ssh(two_hosts, tmp_path):
-    """The nodes listen at the network between the hosts, and nowhere else."""
+    """A synchronous and an asynchronous run. The nodes listen at the network between the hosts, and nowhere else."""
     command, environment = generate(two_hosts, tmp_path)
     done = subprocess.run(
         [*two_hosts.enter, *command], env=environment, capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (run,) = (tmp_path / "results" / "small" / "runs").iterdir()
-    assert (run / "DONE").exists()
+    runs = list((tmp_path / "results" / "small" / "runs").iterdir())
+    assert [(run / "DONE").exists() for run in runs] == [True, True]
     assert two_hosts.log.read_text() == f"{two_hosts.names[1]}\n"
     plan = Plan.read(tmp_path / "conf.plan.json")
-    nodes = json.loads((run / "provenance.json").read_text())["nodes"]
+    nodes = json.loads((runs[0] / "provenance.json").read_text())["nodes"]
     assert {name: where.partition(":")[0] for name, where in nodes.items()} == {
         str(rank): rank.host for rank in plan.world
     }
@@ -192,7 +195,7 @@ def test_two_hosts_over_ssh(two_hosts, tmp_path):
 
 
 def test_a_process_killed_on_the_other_host_ends_all(two_hosts, tmp_path):
-    command, environment = generate(two_hosts, tmp_path, "--set", "train.epochs=20000")
+    command, environment = generate(two_hosts, tmp_path, "--set", "train.epochs=20000", "--only", "0")
     process = subprocess.Popen(
         [*two_hosts.enter, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
