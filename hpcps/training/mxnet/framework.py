@@ -26,7 +26,7 @@ def load_mxnet(threads: int) -> Any:
     """
     missing = [name for name in ("mxnet", "gluoncv") if find_spec(name) is None]
     if missing:
-        raise SpecError(f'model.backend = "mxnet", but {" and ".join(missing)} is not installed here: {ENVIRONMENT}')
+        raise SpecError(f'model.backend = "mxnet", but {" and ".join(missing)} cannot be found here: {ENVIRONMENT}')
     if not hasattr(np, "bool"):  # which numpy had until 1.23, and MXNet 1.9 uses
         raise SpecError(f'model.backend = "mxnet" needs numpy 1.23, and this is numpy {np.__version__}: {ENVIRONMENT}')
     os.environ["OMP_NUM_THREADS"] = str(threads)
