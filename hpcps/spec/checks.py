@@ -13,7 +13,7 @@ from hpcps.simulation.config import Measured, Modelled, NoSimulation
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
-from hpcps.training.catalogue import DATA_SETS, WITH_BATCHNORM
+from hpcps.training.catalogue import BACKENDS, DATA_SETS, FOR_COLOUR, WITH_BATCHNORM
 
 SERVERS, WORKERS, VALIDATORS = ("topology", "servers"), ("topology", "workers"), ("topology", "validators")
 DATA, MODE = ("data", "name"), ("train", "mode")
@@ -245,9 +245,17 @@ def _statistics_exist(run: Run) -> Iterator[Problem]:
         yield Problem(path, message, (("model", "name"),))
 
 
+def _backend_has_the_model(run: Run) -> Iterator[Problem]:
+    model, backend = run.model.name, run.model.backend
+    if model not in BACKENDS[backend]:
+        able = " or ".join(f"backend = {quote(name)}" for name, models in BACKENDS.items() if model in models)
+        message = f"{model} is not among the models of {quote(backend)} ({', '.join(BACKENDS[backend])}): take {able}"
+        yield Problem(("model", "name"), message, (("model", "backend"),))
+
+
 def _model_takes_data(run: Run) -> Iterator[Problem]:
     model, data = run.model.name, run.data.name
-    if model.startswith("cifar_resnet") and DATA_SETS[data].shape[0] != 3:
+    if model in FOR_COLOUR and DATA_SETS[data].shape[0] != 3:
         able = ", ".join(name for name, facts in DATA_SETS.items() if facts.shape[0] == 3)
         yield Problem(
             ("model", "name"),
@@ -335,6 +343,7 @@ _CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _shards_fill_a_batch,
     _limits_are_limits,
     _statistics_exist,
+    _backend_has_the_model,
     _model_takes_data,
     _data_can_be_augmented,
     _attackers_exist,

@@ -74,7 +74,9 @@ class Transport(Config):
 class Model(Config):
     """The network that is trained."""
 
-    backend: Literal["torch"] = Field("torch", description="The framework that trains.")
+    backend: Literal["torch", "mxnet"] = Field(
+        "torch", description="The framework that trains: PyTorch, or MXNet with GluonCV in an environment of its own."
+    )
     name: Literal[
         "cifar_resnet20_v1",
         "cifar_resnet32_v1",
@@ -83,7 +85,18 @@ class Model(Config):
         "cifar_resnet110_v1",
         "cnn",
         "mlp",
-    ] = Field(..., description="The network.")
+        "cifar_resnet20_v2",
+        "cifar_resnet56_v2",
+        "cifar_resnet110_v2",
+        "cifar_wideresnet16_10",
+        "cifar_wideresnet28_10",
+        "cifar_wideresnet40_8",
+        "cifar_resnext29_32x4d",
+        "cifar_resnext29_16x64d",
+        "cifar_residualattentionnet56",
+        "cifar_residualattentionnet92",
+        "cifar_residualattentionnet452",
+    ] = Field(..., description="The network; those after `mlp` are GluonCV's, for the MXNet backend.")
 
 
 class Data(Config):

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from hpcps import seeds
+from hpcps.errors import SpecError
 from hpcps.spec.schema import Run
 from hpcps.training.data import BatchStream, open_data, shard_indices
 from hpcps.training.data.batches import Normaliser
 from hpcps.training.data.split import shard_of
 from hpcps.training.learner import Learner
 from hpcps.training.schedule import schedule_of
+
+if TYPE_CHECKING:
+    from hpcps.training.mxnet.learner import MxnetLearner
+    from hpcps.training.pytorch.learner import TorchLearner
 
 
 def build_learner(run: Run, role: str, index: int) -> Learner:
@@ -37,9 +44,7 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
         partial(seeds.generator, run.seed, role, index),
         augment=bool(run.data.augment),
     )
-    from hpcps.training.pytorch.learner import TorchLearner
-
-    return TorchLearner(
+    return learner_of(run.model.backend, run.train.threads)(
         run.model.name,
         data.facts,
         schedule_of(run, role),
@@ -48,3 +53,25 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
         test=lambda: data.read_test(run.data.test_limit),
         normalise=normalise,
     )
+
+
+def learner_of(backend: str, threads: int) -> type[TorchLearner] | type[MxnetLearner]:
+    """Return the learner of a backend, whose framework is loaded only now.
+
+    Raises:
+        SpecError: the framework is not installed here.
+    """
+    if backend == "mxnet":
+        from hpcps.training.mxnet.framework import load_mxnet
+
+        load_mxnet(threads)
+        from hpcps.training.mxnet.learner import MxnetLearner
+
+        return MxnetLearner
+    if find_spec("torch") is None:
+        raise SpecError(
+            'model.backend = "torch", but torch is not installed here: install hpcps with its extra "torch"'
+        )
+    from hpcps.training.pytorch.learner import TorchLearner
+
+    return TorchLearner

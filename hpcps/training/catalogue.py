@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MODELS = (
+OF_EVERY_BACKEND = (
     "cifar_resnet20_v1",
     "cifar_resnet32_v1",
     "cifar_resnet44_v1",
@@ -13,10 +13,34 @@ MODELS = (
     "cnn",
     "mlp",
 )
-"""Names that `model.name` accepts; every backend builds them alike."""
+"""Names that mean the same network, with the same initial weights, in every backend."""
 
-WITH_BATCHNORM = frozenset(name for name in MODELS if name.startswith("cifar_resnet"))
-"""Those of them that have running statistics."""
+OF_GLUONCV = (
+    "cifar_resnet20_v2",
+    "cifar_resnet56_v2",
+    "cifar_resnet110_v2",
+    "cifar_wideresnet16_10",
+    "cifar_wideresnet28_10",
+    "cifar_wideresnet40_8",
+    "cifar_resnext29_32x4d",
+    "cifar_resnext29_16x64d",
+    "cifar_residualattentionnet56",
+    "cifar_residualattentionnet92",
+    "cifar_residualattentionnet452",
+)
+"""Names that only GluonCV has, and so only the MXNet backend."""
+
+MODELS = OF_EVERY_BACKEND + OF_GLUONCV
+"""Names that `model.name` accepts."""
+
+BACKENDS = {"torch": OF_EVERY_BACKEND, "mxnet": MODELS}
+"""Names that `model.backend` accepts, and the models of each."""
+
+FOR_COLOUR = frozenset(name for name in MODELS if name.startswith("cifar_"))
+"""Those that take colour images only."""
+
+WITH_BATCHNORM = FOR_COLOUR
+"""Those that have running statistics."""
 
 
 def memory_format(model: str, device: str) -> str:

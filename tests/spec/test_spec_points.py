@@ -7,11 +7,12 @@ from typing import Any, get_args
 import pytest
 
 from hpcps.errors import SpecError
+from hpcps.spec.checks import contradictions
 from hpcps.spec.load import Experiment, load_experiment, select
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.schema import Data, Model, Run
 from hpcps.spec.tree import get
-from hpcps.training.catalogue import DATA_SETS, MODELS
+from hpcps.training.catalogue import BACKENDS, DATA_SETS, MODELS
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 FIG3 = EXPERIMENTS / "fig3_sync_single_validator.toml"
@@ -227,6 +228,23 @@ def test_corrected_is_what_the_schema_has_by_default() -> None:
 def test_the_schema_names_the_models_and_data_sets_of_the_catalogue() -> None:
     assert get_args(Model.model_fields["name"].annotation) == MODELS
     assert set(get_args(Data.model_fields["name"].annotation)) == set(DATA_SETS)
+    assert set(get_args(Model.model_fields["backend"].annotation)) == set(BACKENDS)
+
+
+def test_a_model_of_another_backend_is_a_mistake_that_names_it() -> None:
+    tree = {
+        "name": "x",
+        "topology": {"workers": 1},
+        "model": {"name": "cifar_wideresnet16_10"},
+        "data": {"name": "synthetic"},
+        "train": {"epochs": 1},
+    }
+    (problem,) = contradictions(Run.model_validate(tree))
+    assert problem.path == ("model", "name")
+    assert problem.message.startswith('cifar_wideresnet16_10 is not among the models of "torch" (cifar_resnet20_v1')
+    assert problem.message.endswith('take backend = "mxnet"')
+    tree["model"]["backend"] = "mxnet"
+    assert contradictions(Run.model_validate(tree)) == []
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from hpcps import seeds
-from hpcps.training.catalogue import DATA_SETS, MODELS
+from hpcps.training.catalogue import DATA_SETS, OF_EVERY_BACKEND
 from hpcps.training.pytorch.flat import FlatModel
 from hpcps.training.pytorch.models import build_model
 
@@ -39,8 +39,8 @@ def test_every_model_takes_every_image(name, data):
     assert model.network(torch.zeros(2, *facts.shape)).shape == (2, facts.classes)
 
 
-def test_every_name_of_the_catalogue_is_built():
-    assert all(build_model(name, DATA_SETS["cifar10"]) for name in MODELS)
+def test_every_name_of_the_backend_is_built():
+    assert all(build_model(name, DATA_SETS["cifar10"]) for name in OF_EVERY_BACKEND)
 
 
 def test_the_resnet_is_gluoncvs():

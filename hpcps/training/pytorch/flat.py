@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hpcps.layout import Block, Layout
+from hpcps.training.weights import draw_weights
 
 
 class FlatModel:
@@ -68,22 +67,10 @@ class FlatModel:
         return flat.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
 
     def draw_weights(self, generator: np.random.Generator) -> None:
-        """Set the initial weights, tensor by tensor in order, as Gluon does by default for Xavier.
-
-        Weights are uniform within ±sqrt(3 / ((fan in + fan out) / 2)), where the fans of a convolution count its
-        kernel's area; biases are 0, gammas 1 and betas 0. (Glorot, Bengio, "Understanding the difficulty of training
-        deep feedforward neural networks", 2010, with Gluon's magnitude 3.)
-        """
-        flat = np.zeros(self.layout.size, dtype=np.float32)
+        """Set the initial weights; see `hpcps.training.weights`."""
         gammas = {f"{name}.weight" for name, module in self.network.named_modules() if module in self.norms}
-        for block in self.layout.blocks:
-            if block.name in gammas:
-                flat[block.offset : block.stop] = 1
-            elif len(block.shape) > 1:
-                area = math.prod(block.shape[2:])
-                bound = math.sqrt(3 / ((block.shape[0] + block.shape[1]) * area / 2))
-                flat[block.offset : block.stop] = generator.uniform(-bound, bound, block.size)
-        self.from_layout(torch.from_numpy(flat), self.parameters)
+        flat = torch.from_numpy(draw_weights(self.layout, gammas, generator))
+        self.from_layout(flat, self.parameters)
 
     def running_statistics(self) -> Tensor:
         """Return a copy of the running means and variances, layer by layer, `[k]`."""

@@ -1,0 +1,134 @@
+"""A Gluon network whose parameters, gradients and statistics are views of three flat vectors."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mxnet
+import numpy as np
+from mxnet import autograd, nd
+from mxnet.base import _LIB, check_call
+
+from hpcps.layout import Layout, Vector
+from hpcps.training.catalogue import Facts
+from hpcps.training.mxnet.models import build_model
+from hpcps.training.weights import draw_weights
+
+
+class FlatVector:
+    """An NDArray `[n]`, and on a CPU its memory as a numpy array: neither side copies to see what the other wrote.
+
+    Attributes:
+        array: the NDArray.
+    """
+
+    def __init__(self, size: int, device: Any) -> None:
+        self.array = nd.zeros(max(size, 1), ctx=device)[:size] if size else nd.zeros(1, ctx=device)
+        self._size = size
+        self._host: Vector | None = None
+        if device.device_type == "cpu":
+            self._settle()
+            address = ctypes.c_void_p()
+            check_call(_LIB.MXNDArrayGetData(self.array.handle, ctypes.byref(address)))
+            memory = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
+            self._host = np.ctypeslib.as_array(memory, (self.array.size,))[:size]
+
+    def place(self, tensors: Sequence[Any]) -> list[Any]:
+        """Return views of the vector, one after another, with the shapes of `tensors`."""
+        views, offset = [], 0
+        for tensor in tensors:
+            size = int(np.prod(tensor.shape))
+            views.append(self.array[offset : offset + size].reshape(tensor.shape))
+            offset += size
+        return views
+
+    def write(self, values: Vector) -> None:
+        """Overwrite it with `values`, `[n]`."""
+        if self._host is None:
+            self.array[: self._size] = nd.array(values, ctx=self.array.context)
+        else:
+            self._settle()
+            np.copyto(self._host, values)
+
+    def read(self, out: Vector) -> None:
+        """Copy it into `out`, `[n]`."""
+        if self._host is None:
+            np.copyto(out, self.array.asnumpy()[: self._size])
+        else:
+            self._settle()
+            np.copyto(out, self._host)
+
+    def copy(self) -> Vector:
+        """Return a copy `[n]` on the host."""
+        out = np.empty(self._size, dtype=np.float32)
+        self.read(out)
+        return out
+
+    def _settle(self) -> None:
+        # MXNet computes behind one's back; a numpy view must wait until nobody reads or writes.
+        check_call(_LIB.MXNDArrayWaitToWrite(self.array.handle))
+
+
+class FlatModel:
+    """A network, its flat parameters and gradient `[d]`, and its BatchNorm statistics `[k]`.
+
+    Attributes:
+        network: the network; its parameters live in `parameters`. For training only: in inference oneDNN rewrites
+            the weights, in place, in an order of its own, and so everyone's view of them.
+        layout: the blocks, in the order of `collect_params`.
+        parameters: `[d]`.
+        gradient: `[d]`; a backward pass overwrites it.
+        statistics: running mean and variance, layer by layer, `[k]`.
+    """
+
+    def __init__(self, name: str, facts: Facts, device: Any) -> None:
+        self._make: Callable[[], Any] = lambda: _initialised(build_model(name, facts), facts, device)
+        self.network = self._make()
+        self._twin: Any = None
+        trainable, running = _trainable(self.network), _running(self.network)
+        prefix = self.network.prefix
+        self.layout = Layout.of([(one.name[len(prefix) :], one.shape) for one in trainable])
+        self.parameters = FlatVector(self.layout.size, device)
+        self.gradient = FlatVector(self.layout.size, device)
+        self.statistics = FlatVector(sum(int(np.prod(one.shape)) for one in running), device)
+        self.statistics.write(np.concatenate([one.data().asnumpy() for one in running] or [np.empty(0, np.float32)]))
+        gradients = self.gradient.place(trainable)
+        for one, values, gradient in zip(trainable, self.parameters.place(trainable), gradients, strict=True):
+            one._data, one._grad = [values], [gradient]
+            autograd.mark_variables([values], [gradient], ["write"])
+        for one, values in zip(running, self.statistics.place(running), strict=True):
+            one._data = [values]
+        self.network.hybridize()
+
+    def draw_weights(self, generator: np.random.Generator) -> None:
+        """Set the initial weights; see `hpcps.training.weights`."""
+        gammas = {block.name for block in self.layout.blocks if block.name.endswith("gamma")}
+        self.parameters.write(draw_weights(self.layout, gammas, generator))
+
+    def for_inference(self) -> Any:
+        """Return a network with a copy of today's parameters and statistics, to run outside of training."""
+        if self._twin is None:
+            self._twin = self._make()
+            self._twin.hybridize()
+        pairs = zip(_trainable(self.network), _trainable(self._twin), strict=True)
+        for one, copied in (*pairs, *zip(_running(self.network), _running(self._twin), strict=True)):
+            copied.set_data(one.data())
+        return self._twin
+
+
+def _initialised(network: Any, facts: Facts, device: Any) -> Any:
+    """Give every parameter its shape and some value."""
+    network.initialize(mxnet.init.Zero(), ctx=device)
+    network(nd.zeros((1, *facts.shape), ctx=device))
+    return network
+
+
+def _trainable(network: Any) -> list[Any]:
+    return [one for one in network.collect_params().values() if one.grad_req != "null"]
+
+
+def _running(network: Any) -> list[Any]:
+    """Return what BatchNorm keeps; a gamma or beta that a network holds fixed is no statistic."""
+    return [one for one in network.collect_params().values() if one.name.endswith(("running_mean", "running_var"))]

@@ -1,0 +1,186 @@
+"""The learner in MXNet, with Gluon and GluonCV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from mxnet import autograd, nd
+
+from hpcps.layout import Layout, Vector
+from hpcps.spec.schema import Train
+from hpcps.state import State
+from hpcps.training.catalogue import Facts
+from hpcps.training.data.batches import BatchStream, Normaliser, StreamState
+from hpcps.training.data.samples import Samples
+from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.mxnet.counts import Counts
+from hpcps.training.mxnet.flat import FlatModel
+from hpcps.training.mxnet.framework import prepare_device
+from hpcps.training.mxnet.optimizers import build_optimizer
+from hpcps.training.schedule import learning_rate
+
+TEST_BATCH = 250
+"""Test samples at a time."""
+
+KEPT = 0.9
+"""What Gluon's BatchNorm keeps of its running statistics at each batch."""
+
+
+class MxnetLearner:
+    """Trains one Gluon network on one shard; see `hpcps.training.learner.Learner`."""
+
+    def __init__(
+        self,
+        model: str,
+        facts: Facts,
+        train: Train,
+        stream: BatchStream,
+        *,
+        weights: np.random.Generator,
+        test: Callable[[], Samples],
+        normalise: Normaliser,
+    ) -> None:
+        """Build the network and set its weights; the arguments are those of the PyTorch learner."""
+        self._device = prepare_device(train)
+        self._model = FlatModel(model, facts, self._device)
+        self._model.draw_weights(weights)
+        self._train = train
+        self._optimizer = build_optimizer(train.optimizer)
+        self._stream = stream
+        self._read_test = test
+        self._test: Samples | None = None
+        self._normalise = normalise
+        self._steps_done = 0
+
+    @property
+    def layout(self) -> Layout:
+        """The trainable tensors."""
+        return self._model.layout
+
+    @property
+    def device(self) -> str:
+        """Where it trains."""
+        return "cpu" if self._device.device_type == "cpu" else f"cuda:{self._device.device_id}"
+
+    @property
+    def batch_size(self) -> int:
+        """Samples per step."""
+        return self._train.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Full batches in the passes over the shard that make an epoch."""
+        return self._train.passes_per_epoch * self._stream.batches_per_pass
+
+    @property
+    def steps_done(self) -> int:
+        """Batches consumed so far."""
+        return self._steps_done
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next step."""
+        return learning_rate(self._train, self._steps_done, self.steps_per_epoch)
+
+    def state(self) -> State:
+        """Return a copy of what training changes."""
+        arrays = {"parameters": self._model.parameters.copy(), "statistics": self.statistics}
+        facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
+        return State(arrays, facts).having(optimizer=self._optimizer.state())
+
+    def restore(self, state: State) -> None:
+        """Go on from a state."""
+        self.copy_from(state.arrays["parameters"])
+        self.load_statistics(state.arrays["statistics"])
+        self._steps_done = state.facts["steps"]
+        self._stream.restore(StreamState(**state.facts["stream"]))
+        self._optimizer.restore(state.part("optimizer"), self._device)
+
+    def copy_to(self, out: Vector) -> None:
+        """Copy the live model into `out`, `[d]`."""
+        self._model.parameters.read(out)
+
+    def copy_from(self, values: Vector) -> None:
+        """Overwrite the live model with `values`, `[d]`."""
+        self._model.parameters.write(values)
+
+    def train(
+        self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
+    ) -> Progress:
+        """Take optimizer steps on the next batches."""
+        centre = None
+        if pull:
+            assert anchor is not None, "a proximal step pulls somewhere"
+            centre = nd.array(anchor, ctx=self._device)
+        return self._run(steps, lambda: self._step(centre, pull, epoch))
+
+    def observe(self, steps: int) -> Progress:
+        """Run the next batches without stepping; the gradients are discarded."""
+        return self._run(steps, lambda: None)
+
+    def _step(self, centre: Any, pull: float, epoch: int | None) -> None:
+        parameters = self._model.parameters.array
+        rate = learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
+        self._optimizer.step(parameters, self._model.gradient.array, rate)
+        if centre is not None:
+            parameters += pull * (centre - parameters)
+
+    def _run(self, steps: int, act: Callable[[], None]) -> Progress:
+        outputs: list[Any] = []
+        labels: list[Any] = []
+        for _ in range(steps):
+            images, targets = next(self._stream)
+            outputs.append(self._forward_and_backward(images, targets))
+            labels.append(targets)
+            act()
+            self._steps_done += 1
+        counts = Counts()
+        for logits, targets in zip(outputs, labels, strict=True):
+            counts.add(logits.asnumpy(), targets)
+        return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
+
+    def _forward_and_backward(self, images: Any, labels: Any) -> Any:
+        """Return the logits; the gradient and BatchNorm's statistics, which MXNet moves in backward, are new."""
+        with autograd.record():
+            logits = self._model.network(nd.array(images, ctx=self._device))
+            loss = -nd.pick(nd.log_softmax(logits), nd.array(labels, ctx=self._device)).mean()
+        loss.backward()
+        return logits
+
+    def evaluate(self) -> Evaluation:
+        """Measure the current model on the test set."""
+        if self._test is None:
+            self._test = self._read_test()
+        network = self._model.for_inference()
+        counts = Counts()
+        for start in range(0, len(self._test), TEST_BATCH):
+            here = slice(start, start + TEST_BATCH)
+            images = nd.array(self._normalise(self._test.images[here]), ctx=self._device)
+            counts.add(network(images).asnumpy(), self._test.labels[here])
+        return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
+
+    @property
+    def statistics(self) -> Vector:
+        """A copy of the running means and variances, `[k]`."""
+        return self._model.statistics.copy()
+
+    def load_statistics(self, values: Vector) -> None:
+        """Overwrite the running statistics with `values`, `[k]`."""
+        self._model.statistics.write(values)
+
+    def reestimate_statistics(self) -> None:
+        """Replace the running statistics by their averages over one pass of the shard."""
+        empty = np.zeros_like(self.statistics)
+        if not empty.size:
+            return
+        total, batches = empty.astype(np.float64), 0
+        for images, labels in self._stream.sweep():
+            # From 0, a batch leaves its own statistics, times what is not kept.
+            self.load_statistics(empty)
+            self._forward_and_backward(images, labels)
+            total += self.statistics
+            batches += 1
+        self.load_statistics((total / (batches * (1 - KEPT))).astype(np.float32))

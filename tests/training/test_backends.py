@@ -1,0 +1,67 @@
+"""Both backends from the same weights on the same batches; each runs `learner_facts.py` in its own environment."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from training_examples import make_run
+
+from hpcps.errors import SpecError
+from hpcps.training.build import build_learner
+
+ROOT = Path(__file__).parents[2]
+
+
+def facts(python, backend):
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [python, str(Path(__file__).with_name("learner_facts.py")), backend]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def both():
+    if not (ROOT / ".venv-mxnet/.ready").exists():
+        missing = ".venv-mxnet is missing: `make mxnet-env` makes it"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return facts(str(ROOT / ".venv-mxnet/bin/python"), "mxnet"), facts(sys.executable, "torch")
+
+
+def test_resnet20_has_the_same_weights_and_loss(both):
+    ours, torchs = (one["resnet"] for one in both)
+    assert ours["first"] == torchs["first"]
+    assert ours["sizes"] == torchs["sizes"] == [272_474, 1_568]
+    assert len(ours["losses"]) == 20
+    assert ours["losses"] == pytest.approx(torchs["losses"], rel=1e-4)
+
+
+def test_evaluating_and_observing_leave_the_weights_alone(both):
+    ours, torchs = (one["resnet"] for one in both)
+    assert ours["evaluation_kept"]
+    assert ours["evaluations"][0] == ours["evaluations"][1]
+    # Torch's running variances are of a sample, MXNet's of the batch as a whole: one in 32 at most apart.
+    assert ours["evaluations"] == pytest.approx(torchs["evaluations"], rel=5e-3)
+    assert ours["after"] == pytest.approx(torchs["after"], rel=1e-3)
+    assert ours["observed"] == [pytest.approx(torchs["observed"][0], rel=1e-3), True, True]
+    assert ours["reestimated"] == pytest.approx(torchs["reestimated"], rel=5e-3)
+
+
+@pytest.mark.parametrize("number", range(3), ids=["nag", "sgd", "adam"])
+def test_optimizers_pulls_decay_and_resumption_are_the_same(both, number):
+    ours, torchs = (one["small"][number] for one in both)
+    assert ours["losses"] == pytest.approx(torchs["losses"], rel=2e-6)
+    assert ours["resumed"]
+    assert ours["evaluation"] == torchs["evaluation"]
+
+
+def test_without_mxnet_the_message_names_the_environment():
+    run = make_run({"name": "digits"})
+    run = run.model_copy(update={"model": run.model.model_copy(update={"backend": "mxnet"})})
+    with pytest.raises(SpecError, match=r"mxnet and gluoncv cannot be found here: `make mxnet-env`"):
+        build_learner(run, "worker", 0)
