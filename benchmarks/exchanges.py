@@ -134,6 +134,14 @@ OTHER_PEERS = [
 ]
 
 
+ABSENT = {
+    "Horovod": "PyPI has the sources of 0.28.1 only, which are C++14, and the headers of this torch are C++17",
+    "BytePS": "PyPI has the sources of 0.2.5 only, which are C++14, and the headers of this torch are C++17",
+    "KungFu": "it is not on PyPI (the package of that name is another one)",
+}
+"""Peers that are not measured anywhere, and why."""
+
+
 def yardstick(buffers: int) -> Exchange:
     """Return the copies that everything is held against: each rank copies so many arrays, one after another."""
     return Exchange("copy", "numpy copy", partial(_each, "yardstick.py", ".venv", (str(buffers),), 0))

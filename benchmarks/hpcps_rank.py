@@ -147,8 +147,8 @@ class Watched:
 class WatchedWorker(Worker):
     """The worker that the runtime makes here."""
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, *more: Any) -> None:
-        super().__init__(peer, run, run_id, *more)
+    def __init__(self, peer: Peer, run: Run, *more: Any) -> None:
+        super().__init__(peer, run, *more)
         self._watched = Watched(peer, run)
 
     def handle(self, event: Event) -> Iterator[Effect]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from bars import Bar, write
-from exchanges import OTHER_PEERS, OURS, Exchange, yardstick
+from exchanges import ABSENT, OTHER_PEERS, OURS, Exchange, yardstick
 from launches import Case, Measured
 from machine import Others, description
 from processes import MeasurementError
@@ -50,6 +50,9 @@ def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> tuple[Fo
             copies = [(yardstick(ranks), processes, f"copy-{processes}") for processes in (1, 2)]
             for exchange, processes, name in [*((e, ranks, e.name) for e in exchanges), *copies]:
                 here = [case for case in asked if ranks * case.megabytes <= exchange.limit]
+                if len(here) < len(asked):
+                    too_slow = f"more than {exchange.limit / 1024:g} GB in all: too slow"
+                    problems[f"{exchange.title}, {ranks} ranks"] = too_slow
                 began = time.monotonic()
                 try:
                     measured = exchange.measure(processes, here, args.timeout)
@@ -161,8 +164,8 @@ def report(table: Table, problems: dict[str, str], repeats: int, others: float) 
             cells = [f"**{verdicts[size][key]:.2f}**" if key in verdicts.get(size, {}) else "–" for size in sizes]
             lines.append(f"| **{name}** | " + " | ".join(cells) + " |")
     lines += ["", "![Time of a round against its size](round.png)"]
-    if problems:
-        lines += ["", "Not measured here:", "", *(f"- {name}: {reason}" for name, reason in sorted(problems.items()))]
+    lines += ["", "Not measured here:", ""]
+    lines += [f"- {name}: {reason}" for name, reason in sorted({**problems, **ABSENT}.items())]
     return "\n".join(lines) + "\n"
 
 
