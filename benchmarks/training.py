@@ -118,7 +118,7 @@ def main():
         lines.append(f"| {LOOPS} PyTorch loops, {name} | {row} |")
     lines += [
         "",
-        "CPU seconds are those of all its processes: data and their augmentation, exchange, waiting and records included.",
+        "CPU seconds are those of all its processes: data, augmentation, exchange, waiting and records included.",
         "The loops go over the same few batches and augment nothing.",
         "",
     ]
