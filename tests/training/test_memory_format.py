@@ -45,7 +45,8 @@ def test_weights_and_gradients_are_the_same_in_the_layouts_order():
         outputs = model.network(model.images(images))
         functional.cross_entropy(outputs, labels).backward()
     gradient = in_layout(last, last.gradient)
-    assert torch.linalg.norm(gradient - usual.gradient) < 1e-3 * torch.linalg.norm(usual.gradient)
+    # Twenty layers carry rounding far; elements in another place would be as far apart as gradients are long.
+    assert torch.linalg.norm(gradient - usual.gradient) < 1e-2 * torch.linalg.norm(usual.gradient)
     assert torch.linalg.norm(last.gradient - usual.gradient) > 0.1 * torch.linalg.norm(usual.gradient)
 
 

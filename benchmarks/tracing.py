@@ -1,11 +1,12 @@
 """What tracing costs: the same run over mpirun with and without it, in turns; and what one span costs by itself.
 
-`python benchmarks/trace.py [pairs]` writes benchmarks/results/trace.md. Wall times of a run on a shared machine vary by
-more than 2 %, so the ratio of medians is given with what speaks for itself: CPU seconds of a span times spans.
+`python benchmarks/tracing.py [--quick] [--output FOLDER]` writes tracing.md. Wall times of a run on a
+shared machine vary by more than 2 %, so beside the ratio of medians there is what speaks for itself: CPU seconds of a
+span times spans.
 """
 
+import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -13,8 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
+import bars
+from machine import Others, description
+
 from hpcps.messages import Kind, Message, Peer
-from hpcps.records.provenance import machine
 from hpcps.roles.events import Send
 from hpcps.trace.lanes import read_lanes
 from hpcps.trace.tracer import FileTracer
@@ -50,7 +53,12 @@ def play(folder, *more):
 
 
 def main():
-    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one pair of runs, to see that it works")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results", help="default: benchmarks/results")
+    args = parser.parse_args()
+    pairs = 1 if args.quick else 5
+    others = Others()
     with tempfile.TemporaryDirectory() as folder:
         each = seconds_of_a_span(folder)
         walls, cpus = {(): [], ("--trace",): []}, {(): [], ("--trace",): []}
@@ -65,8 +73,8 @@ def main():
     lines = [
         "# What tracing costs",
         "",
-        f"The quickstart's zeno point (8 workers, a validator, a server; 20 epochs) over mpirun on "
-        f"{os.cpu_count()} cores, {machine()['cpu']}; medians of {pairs} runs each way, in turns.",
+        f"{description()}. The quickstart's zeno point (8 workers, a validator, a server; 20 epochs) over mpirun;",
+        f"medians of {pairs} runs each way, in turns. Other processes used {others.cores():.2f} cores meanwhile.",
         "",
         "| | without | with `--trace` | ratio |",
         "|---|---:|---:|---:|",
@@ -77,7 +85,11 @@ def main():
         f"seconds: {100 * each * traced / used:.2f} %.",
         "",
     ]
-    (ROOT / "benchmarks/results/trace.md").write_text("\n".join(lines))
+    args.output.mkdir(parents=True, exist_ok=True)
+    (args.output / "tracing.md").write_text("\n".join(lines))
+    share = each * traced / used
+    bar = bars.Bar("CPU that a trace takes of the quickstart's", "≤ 2 %", f"{100 * share:.2f} %", share <= 0.02)
+    bars.write(args.output, "tracing", [bar])
     print("\n".join(lines))
 
 

@@ -1,0 +1,143 @@
+"""Eight workers of hpcps on this machine's cores beside one plain PyTorch loop for each of two cores, in turns.
+
+`python benchmarks/training.py [--quick] [--output FOLDER] [TURNS] [SECONDS]` writes training.md. Images per second in
+all: of hpcps over mpirun from the end of the first round to the end of the last, exchange and evaluations included; of
+the loops, theirs together.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import bars
+from machine import Others, description
+
+ROOT = Path(__file__).parents[1]
+WORKERS, BATCH, LOCAL_STEPS, LOOPS = 8, 32, 8, 2
+EPOCH = 3
+"""Rounds."""
+FORMATS = ("contiguous_format", "channels_last")
+EXPERIMENT = """
+name = "speed"
+[topology]
+servers = 1
+validators = 0
+workers = {workers}
+[model]
+name = "cifar_resnet20_v1"
+[data]
+name = "synthetic"
+limit = {samples}
+test_limit = 100
+[train]
+epochs = {epochs}
+batch_size = {batch}
+local_steps = {local_steps}
+optimizer = {{ name = "nag", lr = 0.05, momentum = 0.9, weight_decay = 1e-4 }}
+[validation]
+rule = {{ kind = "average" }}
+"""
+
+
+def of_hpcps(folder, rounds):
+    """Play a run of so many rounds; return images per second and per CPU second, that of the server included."""
+    folder.mkdir()
+    # One shard more than workers: the validators' one, which nobody uses here.
+    samples = (WORKERS + 1) * BATCH * LOCAL_STEPS * EPOCH
+    text = EXPERIMENT.format(
+        workers=WORKERS, samples=samples, batch=BATCH, local_steps=LOCAL_STEPS, epochs=-(-rounds // EPOCH)
+    )
+    (folder / "speed.toml").write_text(text)
+    command = [sys.executable, "-m", "hpcps", "run", str(folder / "speed.toml"), "--results", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    (run,) = (folder / "speed/runs").iterdir()
+    begins, ends, cpu, images = [], [], 0.0, 0
+    for record in (run / "records").glob("*.jsonl"):
+        lines = [line for line in map(json.loads, record.read_text().splitlines()) if line["event"] == "round"]
+        cpu += sum(line["cpu"] + line.get("cpu_wait", 0.0) for line in lines[1:])
+        if record.name.startswith("server"):
+            continue
+        begins.append(lines[0]["time"])
+        ends.append(lines[-1]["time"])
+        images += BATCH * LOCAL_STEPS * (len(lines) - 1)
+    return images / (max(ends) - max(begins)), images / cpu
+
+
+def of_loops(seconds, form):
+    """Run the plain loops side by side; return their images per second together, and per CPU second."""
+    command = [sys.executable, str(ROOT / "benchmarks/training_loop.py"), str(seconds), form, str(BATCH)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    loops = [subprocess.Popen(command, **pipes) for _ in range(LOOPS)]
+    for loop in loops:
+        assert loop.stdout.readline() == "ready\n"
+    for loop in loops:
+        loop.stdin.write("go\n")
+        loop.stdin.flush()
+    speeds = [[float(number) for number in loop.communicate()[0].split()] for loop in loops]
+    return sum(speed for speed, _ in speeds), statistics.mean(each for _, each in speeds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("turns", nargs="?", type=int, default=3)
+    parser.add_argument("seconds", nargs="?", type=float, default=15.0, help="of every measurement, about")
+    parser.add_argument("--quick", action="store_true", help="one turn of three seconds, to see that it works")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results", help="default: benchmarks/results")
+    args = parser.parse_args()
+    turns, seconds = (1, 3.0) if args.quick else (args.turns, args.seconds)
+    others = Others()
+    rounds = max(3, round(seconds * 1000 / (WORKERS * BATCH * LOCAL_STEPS)))
+    ours, theirs = [], {form: [] for form in FORMATS}
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(turns):
+            ours.append(of_hpcps(Path(folder) / str(turn), rounds))
+            for form in FORMATS if turn % 2 else reversed(FORMATS):
+                theirs[form].append(of_loops(seconds, form))
+            print(f"turn {turn}: {ours[-1]}", {form: speeds[-1] for form, speeds in theirs.items()}, flush=True)
+    lines = [
+        "# Training on the CPU: eight workers, and plain loops",
+        "",
+        f"{description()}. ResNet-20 on 3 x 32 x 32 images, batch {BATCH}, Nesterov momentum, one thread per process.",
+        f"Medians of {turns} turns, each of all three one after another; in brackets their range. Other processes used "
+        f"{others.cores():.2f} cores meanwhile.",
+        "",
+        "| | images/s in all | hpcps to that | per CPU second | hpcps to that |",
+        "|---|---:|---:|---:|---:|",
+        f"| hpcps: {WORKERS} workers, a server, H = {LOCAL_STEPS} | {_cell(ours, 0)} | | {_cell(ours, 1)} | |",
+    ]
+    for form, speeds in theirs.items():
+        wall, cpu = _ratio(ours, speeds, 0), _ratio(ours, speeds, 1)
+        name = form.replace("_format", "")
+        row = f"{_cell(speeds, 0)} | {wall:.2f} | {_cell(speeds, 1)} | {cpu:.2f}"
+        lines.append(f"| {LOOPS} PyTorch loops, {name} | {row} |")
+    lines += [
+        "",
+        "CPU seconds are those of all its processes: data, augmentation, exchange, waiting and records included.",
+        "The loops go over the same few batches and augment nothing.",
+        "",
+    ]
+    args.output.mkdir(parents=True, exist_ok=True)
+    (args.output / "training.md").write_text("\n".join(lines))
+    what = f"images/s of {WORKERS} workers to those of {LOOPS} PyTorch loops"
+    least = min(_ratio(ours, speeds, 0) for speeds in theirs.values())
+    bars.write(args.output, "training", [bars.Bar.at_least(what, least, 0.9)])
+    print("\n".join(lines))
+
+
+def _cell(speeds, which):
+    numbers = [speed[which] for speed in speeds]
+    return f"{statistics.median(numbers):.0f} ({min(numbers):.0f} to {max(numbers):.0f})"
+
+
+def _ratio(ours, theirs, which):
+    return statistics.median(a[which] / b[which] for a, b in zip(ours, theirs, strict=True))
+
+
+if __name__ == "__main__":
+    main()
