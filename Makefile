@@ -53,6 +53,8 @@ mxnet-env: .venv-mxnet/.ready
 $(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
 	@tests/slurm.sh $@
 
+WITHOUT_TORCH := tests/spec tests/rules tests/attacks tests/records
+
 ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.slurm
 
 test: $(VENV)/.dev $(ENVIRONMENTS)
@@ -67,6 +69,13 @@ check: $(VENV)/.dev
 unit: $(VENV)/.dev $(ENVIRONMENTS)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi --ignore tests/soak
 	$(BIN)/python -m pytest tests/faults
+	@$(MAKE) --no-print-directory unit-mxnet
+
+# What is not training, with MXNet's numpy and without torch.
+unit-mxnet: .venv-mxnet/.ready
+	@if [ -e .venv-mxnet/.ready ]; then \
+	  .venv-mxnet/bin/python -m pytest -q --numprocesses 2 --dist loadfile $(WITHOUT_TORCH); \
+	else echo "unit-mxnet is skipped: there is no MXNet here"; fi
 
 # What takes too long for every change: minutes each.
 soak: $(VENV)/.dev
