@@ -50,8 +50,10 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
 
 
 def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
-    """Return what a record says of how a role's images and kernels lie in memory; a server has none."""
-    return {} if role == "server" else {"memory_format": memory_format(run.model.name, device)}
+    """Return what a record says of how a role's images and kernels lie in memory, where we choose it."""
+    if role == "server" or run.model.backend != "torch":
+        return {}
+    return {"memory_format": memory_format(run.model.name, device)}
 
 
 def make_trainee(run: Run, run_id: str, peer: Peer, learner: Learner, resources: Resources = ALONE) -> Role:
