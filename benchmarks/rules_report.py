@@ -1,0 +1,88 @@
+"""What `rules.py` has measured: tables, a plot, and what was to be reached."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from bars import Bar
+from machine import description
+
+BLOCKS = 20
+BYZFL = ("average", "trimmed_mean", "median")
+SERIES = ("average", "average, added to the model", "trimmed_mean", "median", "phocas", "zeno", "zeno, half refused")
+Times = dict[tuple[str, int, str], list[float]]  # (what, n, by) -> seconds
+
+
+def report(
+    args: argparse.Namespace, times: Times, others: float, problem: str, gigabytes: float
+) -> tuple[str, list[Bar]]:
+    """Write the tables, and hold them against what was to be reached."""
+    middle = {key: statistics.median(found) for key, found in times.items()}
+    bars = []
+    lines = [
+        "# Rules",
+        "",
+        f"{description()}. Updates of {gigabytes:.2f} GB in all, in {BLOCKS} blocks; seconds are medians of "
+        f"{args.repeats} runs, in turn; others used {others:.1f} cores meanwhile. A read pass takes "
+        + ", ".join(f"{middle['read', args.updates[-1], t]:.3f} s with {t} thread{'s' * (t == '2')}" for t in "12")
+        + ". Kernels give the definitions' results to the last bit (checked here, too).",
+        "",
+        "## Time over that of a read pass, 2 threads",
+        "",
+        "| Rule | " + " | ".join(f"n = {n}" for n in args.updates) + " |",
+        "|---|" + "---:|" * len(args.updates),
+    ]
+    for name in SERIES:
+        ratios = [middle[name, n, "2"] / middle["read", n, "2"] for n in args.updates]
+        lines.append(f"| {name} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
+        for n, ratio in zip(args.updates, ratios, strict=True):
+            limit = 2.5 if n <= 16 else 5.0
+            bars.append(Bar.at_most(f"{name}, n = {n}: time over a read pass, 2 threads", ratio, limit))
+    ratio = middle["zeno++", 1, "1"] / middle["read for zeno++", 1, "1"]
+    bars.append(Bar.at_most("zeno++: time over a read pass of the update and v, 1 thread", ratio, 2.5))
+    lines += ["", f"zeno++ on one update, 1 thread: {ratio:.2f} read passes over the update and the validator's own."]
+    if 16 in args.updates:
+        lines += [
+            "",
+            "## Seconds, n = 16",
+            "",
+            "| Rule | 1 thread | 2 threads | numpy alone | ByzFL | ByzFL over 2 threads |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
+        for name in SERIES:
+            cells = [middle.get((name, 16, by)) for by in ("1", "2", "numpy", "byzfl")]
+            faster = cells[3] / cells[1] if cells[3] and cells[1] else None
+            row = [f"{cell:.3f}" if cell else "–" for cell in cells] + [f"{faster:.0f}" if faster else "–"]
+            lines.append(f"| {name} | " + " | ".join(row) + " |")
+    for name in BYZFL:
+        for n in args.updates:
+            if (name, n, "byzfl") in middle and name != "average":
+                faster = middle[name, n, "byzfl"] / middle[name, n, "2"]
+                bars.append(Bar.at_least(f"{name}, n = {n}: times ByzFL's speed", faster, 15))
+    said = (
+        f"was left out: {problem}" if problem else "0.0.11 on numpy arrays. Its mean is numpy's, one pass by one core"
+    )
+    lines += ["", f"ByzFL {said}."]
+    return "\n".join(lines) + "\n", bars
+
+
+def draw(args: argparse.Namespace, times: Times, file: Path) -> None:
+    """Plot the ratios to a read pass against the number of updates."""
+    figure, axes = plt.subplots(figsize=(6.4, 4.0), layout="constrained")
+    for name, marker in zip(SERIES, "osD^vP*", strict=True):
+        ratios = [
+            statistics.median(times[name, n, "2"]) / statistics.median(times["read", n, "2"]) for n in args.updates
+        ]
+        axes.plot(args.updates, ratios, marker=marker, markersize=4, label=name)
+    axes.hlines([2.5], min(args.updates), 16, colors="#777777", linestyles="dashed")
+    axes.hlines([5.0], 16, max(16, *args.updates), colors="#777777", linestyles="dashed", label="wanted")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(args.updates, [str(n) for n in args.updates])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("Updates (the same bytes in all)")
+    axes.set_ylabel("Time over that of one read pass")
+    axes.legend(fontsize=8)
+    figure.savefig(file, dpi=150)
