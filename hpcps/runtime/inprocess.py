@@ -16,7 +16,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.runtime.casting import make_role, memory_facts, spread
 from hpcps.runtime.node import Node
-from hpcps.runtime.resume import Resume
+from hpcps.runtime.resume import Resume, take_back
 from hpcps.simulation.config import NoSimulation
 from hpcps.simulation.driver import Simulation
 from hpcps.spec.schema import Run
@@ -65,7 +65,9 @@ def run_in_process(
             try:
                 role = make_role(run, run_id, peer)
                 if part:
-                    role.restore(part.state)
+                    problem = take_back(role, part)
+                    if problem:
+                        raise RunError(problem)
             except HpcpsError as error:
                 directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
                 raise

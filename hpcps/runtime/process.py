@@ -27,7 +27,7 @@ from hpcps.runtime.agreement import agree, nothing
 from hpcps.runtime.casting import make_role, memory_facts
 from hpcps.runtime.engagement import Engagement
 from hpcps.runtime.node import Node
-from hpcps.runtime.resume import Resume, search
+from hpcps.runtime.resume import Resume, search, take_back
 from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.runtime.tracing import compare, tracing
 from hpcps.trace.tracer import Tracer
@@ -105,6 +105,8 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: 
     if not agree(gathering, problem, report):
         return False
     moment = search(resume, part.peer, gathering.share, partial(agree, gathering))
+    if moment >= 0 and not agree(gathering, take_back(role, resume.part)):
+        return False
     if moment >= 0 and part.me.rank == 0:
         print(f"hpcps: {part.planned.label} goes on from its checkpoint at {moment}", flush=True)
     if part.me.rank == 0:
@@ -113,8 +115,6 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: 
     suspended = False
     with tracing(part, gathering, on=trace) as tracer:
         if role is not None:
-            if resume.part is not None:
-                role.restore(resume.part.state)
             node = _perform(role, part, resume.part, stop, gathering, tracer)
             if node is None:
                 return False

@@ -9,6 +9,7 @@ from hpcps.messages import Peer
 from hpcps.records.checkpoint import Part
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.cast import Cast
+from hpcps.roles.events import Role
 from hpcps.spec.schema import Run
 
 
@@ -40,6 +41,20 @@ class Resume:
         except HpcpsError as error:
             return str(error)
         return ""
+
+
+def take_back(role: Role | None, part: Part | None) -> str:
+    """Let a role, if there is one, go on from its part of a checkpoint; say what is wrong with that, or nothing."""
+    if role is None or part is None:
+        return ""
+    try:
+        role.restore(part.state)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        return (
+            f"the checkpoint of {role.peer} is whole, but not as this version of hpcps writes it "
+            f"({type(error).__name__}: {error}); --no-resume starts the run anew"
+        )
+    return ""
 
 
 def search(resume: Resume, peer: Peer | None, share: Callable[[int], int], agree: Callable[[str], bool]) -> int:

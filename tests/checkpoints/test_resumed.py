@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from interrupted import model, play, play_through, records, small
 
+from hpcps.errors import RunError
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.packer import Packer
 
 ZENO = {"rule": {"kind": "zeno", "rho": -0.01}}
 NOISE = {"kind": "random", "scale": 0.5, "rate": 0.4}
@@ -175,3 +177,11 @@ def test_what_lies_beside_the_checkpoints_does_no_harm(tmp_path, capfd):
         folder.mkdir(exist_ok=True)
     assert play(run, tmp_path / "cut")
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+
+
+def test_one_of_another_layout_is_refused_in_words(tmp_path, monkeypatch):
+    run = CASES["average"]
+    assert not play(run, tmp_path, crash_at=300)
+    monkeypatch.setattr(Packer, "restore", lambda self, state: state.arrays["delays"])
+    with pytest.raises(RunError, match=r"checkpoint of worker-0 is whole, but not as this version.*--no-resume"):
+        play(run, tmp_path)
