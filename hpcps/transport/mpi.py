@@ -73,7 +73,7 @@ class MpiTransport:
         self._communicator = communicator
         self._ranks = dict(ranks)
         self._peers = {rank: peer for peer, rank in ranks.items()}
-        self.neighbours = neighbours or Neighbours()
+        self.neighbours = Neighbours() if neighbours is None else neighbours
         self._pending: list[tuple[MPI.Request, object]] = []
         self._status = MPI.Status()
         self._pool = Pool()

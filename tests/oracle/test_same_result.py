@@ -23,6 +23,7 @@ from hpcps.spec.schema import Run, Topology
 
 ROOT = Path(__file__).parents[2]
 CUT = ("average-0-1", "trimmed_mean-0-3", "average-2-3", "phocas-1-2", "zeno-1-1", "zeno-2-2")
+SENT = ("average-0-2", "phocas-2-2", "zeno-1-1")
 WORLD = Topology(servers=3, validators=2, workers=3)
 
 
@@ -52,6 +53,10 @@ def points():
     for name in CUT:
         rule, validators, servers = name.split("-")
         yield f"{name}-cut", spec(rule, int(servers), int(validators), transport={"partition": 4096})
+    # Where processes cannot reach each other's memory, or shall not.
+    for name in SENT:
+        rule, validators, servers = name.split("-")
+        yield f"{name}-sent", spec(rule, int(servers), int(validators), transport={"shared_memory": "off"})
     # Asynchronous, with one worker that always sends, nothing is left to chance.
     alone = {"topology": {"workers": 1}, "train": {"mode": "async"}, "communication": {"participation": 1.0}}
     for rule, servers in (("naive_async", 1), ("zeno++", 1), ("zeno++", 3)):
@@ -88,6 +93,9 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
         pytest.skip(f"{environment} is missing: `make test` makes it")
     play(tmp_path, Plan(place(WORLD), planned(tmp_path, POINTS)), detect_mpi(mpirun).dialect, mpirun)
     assert_same(tmp_path, in_process, POINTS)
+    for name in SENT:
+        assert neighbours(tmp_path / name) == 7, "all others: it was compared with payloads read in place"
+        assert neighbours(tmp_path / f"{name}-sent") == 0
 
 
 @pytest.mark.parametrize("lossy", [False, True])
@@ -104,6 +112,11 @@ def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatc
     assert_same(tmp_path, in_process, chosen)
     record = (tmp_path / "zeno-2-3" / "records" / "server-0.jsonl").read_text().splitlines()
     assert json.loads(record[0])["transport"] == "pslite"
+
+
+def neighbours(directory):
+    """With how many processes server 0 shared memory, by its record."""
+    return len(json.loads((directory / "records/server-0.jsonl").read_text().splitlines()[0])["shared_memory"])
 
 
 def planned(folder, points):

@@ -17,8 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcps.layout import Vector
+from hpcps.messages import MalformedMessageError
 
 _PAGE = mmap.PAGESIZE
+NAME = "hpcps"
+"""What the memory is called in lists of what a process has open; nothing can be found by it."""
 
 
 class Place(NamedTuple):
@@ -34,7 +37,13 @@ class Place(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> Place:
-        """Read what `pack` wrote."""
+        """Read what `pack` wrote.
+
+        Raises:
+            MalformedMessageError: it is shorter.
+        """
+        if len(packed) != PLACE_BYTES:
+            raise MalformedMessageError(f"{len(packed)} bytes say no place in memory, {PLACE_BYTES} do")
         return cls(*_PLACE.unpack(packed))
 
 
@@ -91,7 +100,7 @@ class Arena:
 
 def _make(size: int) -> _Segment:
     """Make a segment of so many bytes, its pages in place: they are touched here, not in the first round."""
-    fd = os.memfd_create("hpcps", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, size)
         with suppress(OSError):

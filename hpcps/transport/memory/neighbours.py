@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from hpcps.layout import Vector
 from hpcps.messages import MalformedMessageError
-from hpcps.transport.memory.arena import Arena, Place
+from hpcps.transport.memory.arena import NAME, Arena, Place
 
 _CARD = struct.Struct("<QQQ16s")
 CARD_BYTES = _CARD.size
@@ -43,7 +43,9 @@ class Neighbours:
         self._shown = entrance.allocate(4)
         self._shown.view(np.uint8)[:] = np.frombuffer(self._token, np.uint8)
         self._entrance = entrance.locate(self._shown) or Place(0, 0, 0)
-        self._bell, self._button = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._bell, self._button = os.pipe()
+        os.set_blocking(self._bell, False)
+        os.set_blocking(self._button, False)
         self._pids: dict[int, int] = {}
         self._buttons: dict[int, int] = {}
         self._mapped: dict[tuple[int, int], NDArray[np.uint8]] = {}
@@ -127,7 +129,11 @@ def _map(pid: int, fd: int) -> NDArray[np.uint8]:
         OSError: there is none, or it is out of reach.
         ValueError: it is not memory of an arena's kind: it could shrink under its readers.
     """
-    own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    path = f"/proc/{pid}/fd/{fd}"
+    # On another host that is some other process's, of the same number: a device or a pipe is not to be opened to see.
+    if not os.readlink(path).startswith(f"/memfd:{NAME} "):
+        raise ValueError("it is not memory")
+    own = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not fcntl.fcntl(own, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
             raise ValueError("it is not sealed")

@@ -1,0 +1,125 @@
+"""A payload that is read where its sender keeps it is never changed under its reader, whoever is slow.
+
+The same run is played twice in the same random order: once every payload is copied when it is sent, once it is read in
+place, as between processes that share memory. Were anything changed too early, the models would differ.
+"""
+
+import random
+from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcps.messages import Message, Received
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.roles.cast import Cast
+from hpcps.runtime.casting import make_role
+from hpcps.runtime.inprocess import VirtualClock, check_finished
+from hpcps.runtime.node import Node
+from hpcps.spec.schema import Run
+from hpcps.transport.base import Traffic
+
+SYNC = {
+    # name: rule, validators, servers, bytes of a partition, other tables
+    "servers combine": ("average", 0, 2, "auto", {}),
+    "servers combine partitions": ("trimmed_mean", 0, 2, 2048, {}),
+    "validators": ("phocas", 2, 2, "auto", {}),
+    "validators, partitions": ("average", 2, 3, 2048, {}),
+    "a validator that trains": ("zeno", 1, 1, 2048, {"train": {"first_step": "overwritten"}}),
+    "the global model is tested": ("average", 2, 1, 2048, {"validation": {"evaluate": "global_model"}}),
+    "worker 0 tests": ("average", 0, 2, 2048, {"validation": {"evaluate": "global_model"}}),
+    "checkpoints": ("average", 2, 2, 2048, {"checkpoint": {"every": 1}}),
+    "nobody skips": ("average", 0, 1, 2048, {"communication": {"participation": 1.0, "skip_rate": 0.0}}),
+}
+ASYNC = {
+    "one validator": ("zeno++", 1, 2, {}),
+    "two validators": ("naive_async", 2, 2, {}),
+    "servers judge": ("naive_async", 0, 1, {}),
+    "checkpoints": ("naive_async", 1, 1, {"checkpoint": {"every": 1}}),
+}
+
+
+def spec(mode: str, rule: str, validators: int, servers: int, partition: object, changes: dict) -> Run:
+    tables = {
+        "name": "lifetimes",
+        "topology": {"servers": servers, "validators": validators, "workers": 4},
+        "transport": {"partition": partition},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "limit": 120, "test_limit": 40},
+        "train": {"mode": mode, "epochs": 2, "batch_size": 8, "local_steps": 1, "optimizer": {"lr": 0.05}},
+        "communication": {"participation": 0.8, "skip_rate": 0.3},
+        "validation": {"rule": {"kind": rule}},
+    }
+    for table, values in changes.items():
+        tables[table] = {**tables.get(table, {}), **values}
+    return Run.model_validate(tables)
+
+
+class Post:
+    """One role's mailbox; `place` says what its readers get of a payload."""
+
+    def __init__(self, owner, boxes, place):
+        self._owner, self._boxes, self._place = owner, boxes, place
+        self._boxes[owner] = deque()
+        self.traffic = Traffic()
+
+    def send(self, to, message):
+        payload = message.payload if message.payload is not None and message.payload.size else None
+        self._boxes[to].append((self._owner, message.header(), None if payload is None else self._place(payload)))
+
+    def receive(self):
+        if not self._boxes[self._owner]:
+            return None
+        source, header, payload = self._boxes[self._owner].popleft()
+        return Received(source, Message.decode(header, payload))
+
+
+def in_place(payload):
+    view = payload[:]
+    view.flags.writeable = False
+    return view
+
+
+def play(run: Run, folder: Path, place, seed: int) -> dict[str, np.ndarray]:
+    """Play a run; for a while always the same one of those who can go on does, so that others fall far behind."""
+    directory, chance = RunDirectory(folder), random.Random(seed)
+    directory.create({"run_id": "lifetimes"})
+    cast, boxes, clock = Cast.of(run), {}, VirtualClock()
+    with ExitStack() as stack:
+        nodes = []
+        for peer in (*cast.readers(), *cast.all_servers()):
+            record = stack.enter_context(RecordWriter(folder, "lifetimes", peer.role, peer.index, "here"))
+            role = make_role(run, "lifetimes", peer)
+            nodes.append(Node(role, Post(peer, boxes, place), record, directory, clock=clock))
+        while left := [node for node in nodes if not node.finished]:
+            chance.shuffle(left)
+            for _ in range(chance.choice((1, 3, 30))):
+                if not any(not node.finished and node.step() for node in left):
+                    check_finished(nodes)
+                    break
+    return {str(path.relative_to(folder)): np.load(path) for path in sorted(folder.glob("final/*.npy"))}
+
+
+def assert_same(run: Run, folder: Path, seed: int) -> None:
+    copied = play(run, folder / "copied", np.copy, seed)
+    shared = play(run, folder / "shared", in_place, seed)
+    assert len(copied) == run.topology.servers
+    for name, model in copied.items():
+        assert np.isfinite(model).all()
+        np.testing.assert_array_equal(shared[name], model, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", SYNC)
+def test_in_rounds(tmp_path, case, seed):
+    assert_same(spec("sync", *SYNC[case]), tmp_path, seed)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", ASYNC)
+def test_asynchronous(tmp_path, case, seed):
+    rule, validators, servers, changes = ASYNC[case]
+    assert_same(spec("async", rule, validators, servers, "auto", changes), tmp_path, seed)
