@@ -45,6 +45,7 @@ def meeting(plan: Plan, plan_file: Path) -> Iterator[Gathering]:
 @contextmanager
 def _over_pslite(plan: Plan, plan_file: Path) -> Iterator[Gathering]:
     try:
+        from hpcps.transport.pslite.memory import keep_freed_memory
         from hpcps.transport.pslite_gathering import PsliteGathering
     except ModuleNotFoundError as error:
         raise LaunchError(f"{socket.gethostname()} has no module {error.name}: pip install 'hpcps[pslite]'") from error
@@ -54,6 +55,7 @@ def _over_pslite(plan: Plan, plan_file: Path) -> Iterator[Gathering]:
             f"nothing says which of the {len(plan.world)} processes of {plan_file} this one is, as launchers do in "
             "PMI_RANK, OMPI_COMM_WORLD_RANK, PMIX_RANK, PALS_RANKID or SLURM_PROCID: set HPCPS_RANK"
         )
+    keep_freed_memory()
     rendezvous = Rendezvous(plan_file)
     settings = _settings(plan, me, rendezvous, os.environ)
 

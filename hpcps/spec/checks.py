@@ -98,6 +98,9 @@ def _slow_workers_exist(run: Run) -> Iterator[Problem]:
 
 
 def _transport_keys_act(run: Run) -> Iterator[Problem]:
+    if run.transport.kind != "mpi" and run.transport.shared_memory != "auto":
+        message = 'acts only with transport.kind = "mpi": set that, or leave it out'
+        yield Problem(("transport", "shared_memory"), message, (("transport", "kind"),))
     if run.transport.kind != "pslite":
         for key in ("interface", "port", "heartbeat_timeout", "resend"):
             if key in run.transport.model_fields_set and getattr(run.transport, key) is not None:
