@@ -172,7 +172,11 @@ class MpiTransport:
             self._arrivals.setdefault(rank, deque()).append(_Arrival(bytes(header), tag))
             return
         # MPI keeps the order of one sender's messages: the first that lacks a payload is the one that this belongs to.
-        arrival = next(a for a in self._arrivals[rank] if a.tag == _WITH_PAYLOAD and a.request is None)
+        announced = (a for a in self._arrivals.get(rank, ()) if a.tag == _WITH_PAYLOAD and a.request is None)
+        arrival = next(announced, None)
+        if arrival is None:  # of a stranger: nothing announced it
+            waiting.Recv([bytearray(size), MPI.BYTE])
+            return
         if size % 4:
             arrival.payload = bytearray(size)
             arrival.request = waiting.Irecv([arrival.payload, MPI.BYTE])

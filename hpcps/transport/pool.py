@@ -15,8 +15,8 @@ class Pool:
     Fresh memory of the size of a model costs as much as filling it twice: the system hands it out page by page.
     """
 
-    def __init__(self, spare: int = 8) -> None:
-        """Keep at most so many buffers that nobody holds."""
+    def __init__(self, spare: int = 1 << 26) -> None:
+        """Keep buffers that nobody holds, up to so many bytes of them, or one."""
         self._free: list[Vector] = []
         self._spare = spare
 
@@ -31,5 +31,5 @@ class Pool:
 
     def _give_back(self, buffer: Vector) -> None:
         self._free.append(buffer)
-        if len(self._free) > self._spare:
+        while len(self._free) > 1 and sum(spare.nbytes for spare in self._free) > self._spare:
             del self._free[0]
