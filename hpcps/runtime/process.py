@@ -145,6 +145,7 @@ def _perform(
                 shared_memory=[str(peer) for peer in gathering.in_memory()]
                 if part.run.transport.shared_memory == "auto"
                 else [],
+                partition=part.run.transport.partition,
                 threads=part.run.train.threads,
                 device=role.device,
                 **memory_facts(part.run, me.role, role.device),

@@ -149,17 +149,19 @@ def test_a_checkpoint_is_written_before_the_model_goes_on(tmp_path, validators):
         assert written < min(models)
 
 
-def test_what_is_recorded_does_not_depend_on_the_cut(tmp_path):
+@pytest.mark.parametrize(("workers", "accepted"), [(4, 80), (2, 0)])
+def test_what_is_recorded_does_not_depend_on_the_cut(tmp_path, workers, accepted):
     told = []
     for partition in ("auto", 128, BYTES):
-        play = Play(tmp_path / str(partition), spec("trimmed_mean", partition, workers=4))
+        play = Play(tmp_path / str(partition), spec("trimmed_mean", partition, workers=workers))
         play.to_the_end()
         records = (tmp_path / str(partition) / "records/server-0.jsonl").read_text().splitlines()
         rounds = [line for line in map(json.loads, records) if line["event"] == "round"]
         told.append(
             [{key: line[key] for key in line if key.endswith(("pairs", "rate", "ants", "sent"))} for line in rounds]
         )
-    assert told[0][0]["accepted_pairs"] == 4 * len(LAYOUT.blocks)
+    assert told[0][0]["accepted_pairs"] == accepted
+    assert told[0][0]["sent_pairs"] == workers * len(LAYOUT.blocks)
     for other in told[1:]:
         for line, wanted in zip(other, told[0], strict=True):
             assert line | {"bytes_sent": 0, "messages_sent": 0} == wanted | {"bytes_sent": 0, "messages_sent": 0}
