@@ -73,6 +73,8 @@ def run(benchmark: Benchmark, results: Path, quick: bool) -> str:
         return "left out of the quick run"
     if not (ROOT / benchmark.needs / ".ready").exists():
         subprocess.run(["make", "-C", str(ROOT), f"{benchmark.needs}/.ready"])
+    # What it leaves is to be of this run, or not there.
+    (results / bars.FOLDER / f"{benchmark.name}.json").unlink(missing_ok=True)
     words = [argument.format(results=results) for argument in arguments]
     # This tree is measured, wherever the environment's hpcps comes from.
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -1,0 +1,120 @@
+"""The benchmarks' own machinery: the meeting, a measured round of the real roles, and what is made of the numbers."""
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(HERE))
+
+import bars  # noqa: E402
+import growth_report  # noqa: E402
+import round as rounds  # noqa: E402
+from exchanges import OTHER_PEERS, OURS, Exchange  # noqa: E402
+from launches import Case, Setting, measure  # noqa: E402
+from meeting import Meeting  # noqa: E402
+from processes import Command, run_together  # noqa: E402
+
+
+def test_nobody_leaves_a_meeting_before_the_last_one_has_come(tmp_path):
+    place = Meeting.prepare(tmp_path / "place")
+    left, turns = [], 50
+
+    def take_part(rank):
+        meeting = Meeting(place, 3)
+        for turn in range(turns):
+            if rank == 2:
+                time.sleep(0.001)
+            came = time.monotonic()
+            opened, over = meeting.meet(over=turn == turns - 1)
+            left.append((turn, came, opened, over))
+
+    threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(left) == 3 * turns
+    for turn in range(turns):
+        here = [entry for entry in left if entry[0] == turn]
+        assert len({opened for _, _, opened, _ in here}) == 1
+        assert here[0][2] >= max(came for _, came, _, _ in here)
+        assert all(over == (turn == turns - 1) for *_, over in here)
+
+
+def test_a_round_of_the_real_roles_is_measured():
+    measured = measure(Setting(2, 2), [Case(5000, 4), Case(70000, 3)], 60)
+    assert measured.problem == ""
+    assert [len(seconds) for seconds in measured.rounds] == [3, 2]
+    for seconds, adopted in zip(measured.rounds, measured.adopted, strict=True):
+        assert all(0 < until < 5 and until <= later for until, later in zip(seconds, adopted, strict=True))
+
+
+def test_a_peer_is_measured_and_its_sum_checked():
+    mpich = next(peer for peer in OTHER_PEERS if peer.name == "mpich")
+    measured = mpich.measure(2, [Case(5000, 4)], 60)
+    assert measured.problem == ""
+    assert len(measured.rounds[0]) == 4
+
+
+def test_a_wrong_sum_is_found(tmp_path):
+    program = tmp_path / "wrong.py"
+    program.write_text(
+        "import sys; from pathlib import Path; import numpy as np\n"
+        f"sys.path.insert(0, {str(HERE / 'peers')!r})\n"
+        "from rounds import take_rounds\n"
+        "class Wrong:\n"
+        "    def __init__(self, elements): self.buffer = np.zeros(elements, np.float32)\n"
+        "    def run(self): self.buffer += self.buffer\n"
+        "take_rounds(Path(sys.argv[1]), int(sys.argv[2]), 2, Wrong)\n"
+    )
+    place = Meeting.prepare(tmp_path / "place")
+    (place / "cases.json").write_text('[{"elements": 10, "rounds": 2, "seconds": 1}]')
+    commands = [Command([sys.executable, str(program), str(place), str(rank)]) for rank in range(2)]
+    assert "the sum of round 0 is wrong" in run_together(commands, tmp_path / "log", 30)
+
+
+def test_what_takes_too_long_is_ended(tmp_path):
+    marker = f"sleeper-{time.monotonic()}"
+    sleep = f"[{sys.executable!r}, '-c', 'import time; time.sleep(60)', {marker!r}]"
+    words = [sys.executable, "-c", f"import subprocess; subprocess.run({sleep})"]
+    assert run_together([Command(words)], tmp_path / "log", 1.0) == "it took longer than 1 s"
+    found = subprocess.run(["ps", "-wweo", "args"], capture_output=True, text=True, check=True).stdout
+    assert marker not in found
+
+
+def test_verdicts_compare_the_best_of_ours_with_the_best_peer_and_the_bytes():
+    case = (4, 64)
+    found = {
+        "hpcps": {case: [0.030, 0.040, 0.020]},
+        "hpcps-2": {case: [0.050]},
+        "mpich": {case: [0.10]},
+        "intel": {case: [0.060]},
+        "copy-2": {case: [0.040]},
+    }
+    mpich, intel = (Exchange(name, name) for name in ("mpich", "intel"))
+    (row,) = rounds.Table(found, [*OURS, mpich, intel]).verdicts()
+    assert row["by"] == "hpcps, 1 server"
+    assert row["best_peer"] == "intel"
+    assert row["ratio"] == pytest.approx(0.5)
+    # Two processes copy 8 arrays in 0.04 s: 5 ms each, of 2 M bytes; the round moves 6 M.
+    assert row["bound"] == pytest.approx(0.015)
+    assert row["of_bound"] == pytest.approx(2.0)
+    held = {bar.what: bar.holds for bar in rounds.bars([row])}
+    assert list(held.values()) == [True, False]
+
+
+def test_memory_is_held_against_what_a_further_worker_adds(tmp_path):
+    rows = [
+        {"workers": n, "validators": 0, "rule": "average", "hosts": True, "all": 1.0, "server": {"pss": 2 + 0.5 * n}}
+        for n in (4, 8)
+    ]
+    (bar,) = growth_report.bars({"memory": rows})
+    assert (bar.measured, bar.holds) == ("0.50", False)
+    bars.write(tmp_path, "growth", [bar])
+    assert bars.read(tmp_path, "growth") == [bar]
+    assert bars.read(tmp_path, "round") == []
