@@ -23,7 +23,7 @@ from bars import write
 from exchanges import yardstick
 from hosts import Network
 from launches import Case, Setting, measure
-from processes import MeasurementError
+from processes import MeasurementError, clean_up_on_sigterm
 
 HERE = Path(__file__).parent
 GIGABITS = 1.0
@@ -230,6 +230,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, help="launches of each point")
     parser.add_argument("--output", type=Path, help="the folder for growth.md and growth.png")
     args = parser.parse_args()
+    clean_up_on_sigterm()
     amount = QUICK if args.quick else Amount()
     if args.repeats:
         amount = replace(amount, repeats=args.repeats)

@@ -22,7 +22,7 @@ from bars import Bar, write
 from exchanges import ABSENT, OTHER_PEERS, OURS, Exchange, yardstick
 from launches import Case, Measured
 from machine import Others, description
-from processes import MeasurementError
+from processes import MeasurementError, clean_up_on_sigterm
 
 HERE = Path(__file__).parent
 ROUNDS = {1: 40, 4: 30, 16: 12, 64: 7, 256: 4}
@@ -225,6 +225,7 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=180.0, help="seconds for a launch")
     parser.add_argument("--output", type=Path, help="the folder for round.md and round.png")
     args = parser.parse_args()
+    clean_up_on_sigterm()
     if args.quick:
         args.ranks, args.sizes, args.repeats, args.seconds = [4], [1, 16, 64], 1, 0.5
     known = {exchange.name: exchange for exchange in OTHER_PEERS}
