@@ -187,7 +187,7 @@ from hpcps import kernels
 from hpcps.layout import Layout
 from hpcps.rules import Average
 from hpcps.updates import Updates
-kernels.SMALLEST = 0
+kernels.SMALLEST = kernels.SMALLEST_LOADED = 0
 kernels.find_spec = lambda name: {found}
 print(Average().combine(Updates.of(np.ones((3, 2), np.float32), Layout.of([("w", (2,))]))).update)
 """
@@ -205,7 +205,7 @@ import numpy as np
 from hpcps.layout import Layout
 from hpcps.rules import Average
 from hpcps.updates import Updates
-Average().combine(Updates.of(np.ones((8, 100_000), np.float32), Layout.of([("w", (100_000,))])))
+Average().combine(Updates.of(np.ones((8, 50_000), np.float32), Layout.of([("w", (50_000,))])))
 sys.exit("numba" in sys.modules)
 """
     assert python("-c", code).returncode == 0
