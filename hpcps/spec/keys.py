@@ -68,14 +68,29 @@ def dotted_keys(table: Table | None = None, prefix: str = "") -> Iterator[tuple[
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name most like this one; for keys also one that ends in it or in something like it."""
+    """Return the valid name most like this one; for keys also one that ends in it or in something like it.
+
+    Of several that are equally like it, the first: names are listed with the likelier before the others.
+    """
     valid = list(valid)
-    close = difflib.get_close_matches(name, valid, 1, 0.6)
-    if close:
-        return close[0]
+    whole = _most_like(name, valid, 0.6)
+    if whole is not None:
+        return whole
     last = {choice.rpartition(".")[2]: choice for choice in reversed(valid)}
-    close = difflib.get_close_matches(name.rpartition(".")[2], last, 1, 0.75)
-    return last[close[0]] if close else None
+    close = _most_like(name.rpartition(".")[2], reversed(last), 0.75)
+    return None if close is None else last[close]
+
+
+def _most_like(name: str, choices: Iterable[str], enough: float) -> str | None:
+    # difflib.get_close_matches would take the last in the alphabet of those that are equally like it.
+    matcher = difflib.SequenceMatcher(b=name)
+    best, found = enough, None
+    for choice in choices:
+        matcher.set_seq1(choice)
+        ratio = matcher.ratio()
+        if ratio > best or (found is None and ratio == best):
+            best, found = ratio, choice
+    return found
 
 
 def expects(key: Key, item: dict[str, Any] | None = None) -> str:
