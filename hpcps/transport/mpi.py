@@ -24,7 +24,7 @@ from hpcps.transport.pool import Pool
 # The tag says what follows, so that even after a header that cannot be read the stream stays in step.
 _ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED = 1, 2, 3, 4
 
-_LONGEST = 5e-3
+_LONGEST = 2e-3
 """Seconds between two polls at most where every sender rings: MPI may hold a message back after the ring."""
 _PROGRESS = 1e-3
 """And at most as long as transfers are under way: they go on only while somebody polls."""
@@ -127,7 +127,7 @@ class MpiTransport:
         if len(self.neighbours) < self._communicator.Get_size() - 1:
             return Patience(sleep=self._rest)
         # To spin would take the core from who is to ring.
-        return Patience(polls=2, first=_PROGRESS, longest=_LONGEST, sleep=self._rest)
+        return Patience(polls=5, first=_PROGRESS, longest=_LONGEST, sleep=self._rest)
 
     def settle(self) -> None:
         """Wait until every rank is here and every message has arrived; those that nobody took are dropped.
@@ -152,9 +152,9 @@ class MpiTransport:
         while not request.Test():
             patience.wait()
 
-    def _rest(self, seconds: float) -> None:
-        """Sleep until something may have come, or there may be something to push on."""
-        self.neighbours.wait(min(seconds, _PROGRESS) if self._pending or self._arrivals else seconds)
+    def _rest(self, seconds: float) -> bool:
+        """Sleep until something may have come (say whether that is so), or there may be something to push on."""
+        return self.neighbours.wait(min(seconds, _PROGRESS) if self._pending or self._arrivals else seconds)
 
     def _post(self, header: bytes, rank: int, tag: int) -> None:
         self._pending.append((self._communicator.Isend([header, MPI.BYTE], rank, tag), header))

@@ -20,7 +20,7 @@ class Patience:
         first: float = 20e-6,
         growth: float = 1.5,
         longest: float = 1e-3,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], bool | None] = time.sleep,
     ) -> None:
         """Set the pace.
 
@@ -29,7 +29,7 @@ class Patience:
             first: seconds of the first pause.
             growth: how much longer each pause is than the one before.
             longest: seconds of the longest.
-            sleep: pauses for so many seconds; it may return early if there is a reason to poll.
+            sleep: pauses for so many seconds; it may return early, with True, if there is a reason to poll.
         """
         self._polls, self._first, self._growth, self._longest = polls, first, growth, longest
         self._sleep = sleep
@@ -45,8 +45,10 @@ class Patience:
         if self._left > 0:
             self._left -= 1
             return
-        self._sleep(self._interval)
-        self._interval = min(self._interval * self._growth, self._longest)
+        if self._sleep(self._interval):
+            self.reset()  # what was announced may take a few polls to show
+        else:
+            self._interval = min(self._interval * self._growth, self._longest)
 
     @property
     def longest(self) -> float:

@@ -102,13 +102,16 @@ class Neighbours:
             with suppress(BlockingIOError, BrokenPipeError):  # it was rung often enough, or is gone
                 os.write(button, b"\0")
 
-    def wait(self, seconds: float) -> None:
-        """Sleep for so long, or until a neighbour rings."""
+    def wait(self, seconds: float) -> bool:
+        """Sleep for so long, or until a neighbour rings; say whether one did."""
         if not self._pids:
             time.sleep(seconds)
-        elif select.select([self._bell], [], [], seconds)[0]:
-            with suppress(BlockingIOError):
-                os.read(self._bell, _DRAIN)
+            return False
+        if not select.select([self._bell], [], [], seconds)[0]:
+            return False
+        with suppress(BlockingIOError):
+            os.read(self._bell, _DRAIN)
+        return True
 
     def _try(self, rank: int, card: bytes) -> bool:
         pid, segment, button, token = _CARD.unpack(card)
