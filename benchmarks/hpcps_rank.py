@@ -3,8 +3,9 @@
     mpirun ... python -m mpi4py hpcps_rank.py PLAN ROLE
 
 The roles, the transport and the runtime are the real ones. What trains adds a constant to the model in no time, and the
-workers meet before they send what they have packed; from then until a worker can read the new model is an exchange. The
-folder named by HPCPS_BENCHMARK holds the meeting place and `cases.json`, which the run's seed is an index into.
+workers meet before they send what they have packed; from then until a worker can read the new model is an exchange.
+Then they meet again. The folder named by HPCPS_BENCHMARK holds the meeting place and `cases.json`, which the run's seed
+is an index into.
 """
 
 from __future__ import annotations
@@ -135,6 +136,8 @@ class Watched:
                     yield effect
 
     def _adopt(self, work: Callable[[], Any]) -> None:
+        # Who has the model first does not take the core from who still waits for it: a peer's rank would not, either.
+        self._meeting.meet()
         work()
         if self._times:
             self._times[-1].append(time.monotonic())
