@@ -18,6 +18,8 @@ from hpcps.updates import Updates
 Result = TypeVar("Result")
 Integers = NDArray[np.int64]
 
+SMALLEST_SHARED = 1 << 21
+"""Elements, over all updates, from which on threads share the work: to wake one costs as much as half a million."""
 _PIECES = 8
 """Pieces of the work for each thread, so that one which shares its core with another process holds nobody up."""
 
@@ -46,7 +48,8 @@ class Places:
     def run(self, work: Callable[[int, int], Result], threads: int) -> list[Result]:
         """Do the work on the segments from one number to another, in pieces, by so many threads; return all results."""
         count = len(self.segments)
-        if threads <= 1 or count < 2 * threads:
+        elements = len(self.addresses) * int(self.offsets[-1])
+        if threads <= 1 or count < 2 * threads or elements < SMALLEST_SHARED:
             return [work(0, count)] if count else []
         # Segments are of different length: small blocks are segments too.
         lengths = np.cumsum(self.segments[:, 2] - self.segments[:, 1])

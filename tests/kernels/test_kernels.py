@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from hpcps import kernels
+from hpcps.kernels import places
 from hpcps.layout import Layout
 from hpcps.packing import pack
 from hpcps.rules import Average, Median, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, ZenoPlusPlus, screen
@@ -36,6 +37,11 @@ SIZES = [*range(1, 36), 47, 48, 63, 64, 65, 100]
 
 if not kernels.installed():
     pytest.skip("numba is missing: it is optional", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def threads_share_small_work(monkeypatch):
+    monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
 
 
 def by(path: str):
@@ -184,6 +190,7 @@ import sys
 sys.modules["numba"] = None
 import numpy as np
 from hpcps import kernels
+from hpcps.kernels import places
 from hpcps.layout import Layout
 from hpcps.rules import Average
 from hpcps.updates import Updates
