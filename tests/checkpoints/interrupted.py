@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed import BACKEND
 
 from hpcps.records.run_directory import RunDirectory
 from hpcps.runtime import node
@@ -21,7 +22,7 @@ def small(**tables):
     run = {
         "name": "small",
         "topology": {"workers": 3},
-        "model": {"name": "mlp"},
+        "model": {"name": "mlp", "backend": BACKEND},
         "data": {"name": "digits", "limit": 480, "test_limit": 60},
         "train": {"epochs": 6, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}},
         "communication": {"participation": 0.7, "skip_rate": 0.3},

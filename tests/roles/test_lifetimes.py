@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed import BACKEND
 
 from hpcps.messages import Message, Received
 from hpcps.records.run_directory import RunDirectory
@@ -47,7 +48,7 @@ def spec(mode: str, rule: str, validators: int, servers: int, partition: object,
         "name": "lifetimes",
         "topology": {"servers": servers, "validators": validators, "workers": 4},
         "transport": {"partition": partition},
-        "model": {"name": "mlp"},
+        "model": {"name": "mlp", "backend": BACKEND},
         "data": {"name": "digits", "limit": 120, "test_limit": 40},
         "train": {"mode": mode, "epochs": 2, "batch_size": 8, "local_steps": 1, "optimizer": {"lr": 0.05}},
         "communication": {"participation": 0.8, "skip_rate": 0.3},

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from installed import BACKEND
 
 from hpcps.messages import Kind, Message, Peer
 from hpcps.records.run_directory import RunDirectory
@@ -99,7 +100,7 @@ def spec(rule, validators, partition="auto"):
         {
             "name": "refusals",
             "topology": {"servers": 2, "validators": validators, "workers": 3},
-            "model": {"name": "mlp"},
+            "model": {"name": "mlp", "backend": BACKEND},
             "data": {"name": "digits", "limit": 200, "test_limit": 50},
             "train": {"epochs": 2, "batch_size": 16, "local_steps": 2},
             "validation": {"rule": {"kind": rule}},

@@ -11,26 +11,35 @@ from training_examples import make_run
 
 from hpcps.errors import SpecError
 from hpcps.training.build import build_learner
+from hpcps.training.catalogue import BACKENDS, DATA_SETS, OF_EVERY_BACKEND
+from hpcps.training.pytorch.models import build_model
 
 ROOT = Path(__file__).parents[2]
 
 
-def facts(python, backend):
+def facts(python, *words):
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [python, str(Path(__file__).with_name("learner_facts.py")), backend]
+    script, *backend = words
+    command = [python, str(Path(__file__).with_name(script)), *backend]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def both():
+def of_mxnet():
+    """The Python of the environment with MXNet."""
     if not (ROOT / ".venv-mxnet/.ready").exists():
         missing = ".venv-mxnet is missing: `make mxnet-env` makes it"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
-    return facts(str(ROOT / ".venv-mxnet/bin/python"), "mxnet"), facts(sys.executable, "torch")
+    return str(ROOT / ".venv-mxnet/bin/python")
+
+
+@pytest.fixture(scope="module")
+def both(of_mxnet):
+    return facts(of_mxnet, "learner_facts.py", "mxnet"), facts(sys.executable, "learner_facts.py", "torch")
 
 
 def test_resnet20_has_the_same_weights_and_loss(both):
@@ -45,7 +54,7 @@ def test_evaluating_and_observing_leave_the_weights_alone(both):
     ours, torchs = (one["resnet"] for one in both)
     assert ours["evaluation_kept"]
     assert ours["evaluations"][0] == ours["evaluations"][1]
-    # Torch's running variances are of a sample, MXNet's of the batch as a whole: one in 32 at most apart.
+    # Torch's running variances are of a sample, MXNet's of the batch as a whole: one part in 128·8·8 at most apart.
     assert ours["evaluations"] == pytest.approx(torchs["evaluations"], rel=5e-3)
     assert ours["after"] == pytest.approx(torchs["after"], rel=1e-3)
     assert ours["observed"] == [pytest.approx(torchs["observed"][0], rel=1e-3), True, True]
@@ -58,6 +67,14 @@ def test_optimizers_pulls_decay_and_resumption_are_the_same(both, number):
     assert ours["losses"] == pytest.approx(torchs["losses"], rel=2e-6)
     assert ours["resumed"]
     assert ours["evaluation"] == torchs["evaluation"]
+
+
+def test_every_model_can_be_built_and_twins_are_of_one_size(of_mxnet):
+    sizes = facts(of_mxnet, "mxnet_models.py")
+    assert set(sizes) == set(BACKENDS["mxnet"])
+    for name in OF_EVERY_BACKEND:
+        twin = build_model(name, DATA_SETS["cifar10"])
+        assert sizes[name] == sum(one.numel() for one in twin.parameters()), name
 
 
 def test_without_mxnet_the_message_names_the_environment():

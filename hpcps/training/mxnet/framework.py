@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from numpy.lib import NumpyVersion
 
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Train
@@ -27,7 +28,7 @@ def load_mxnet(threads: int) -> Any:
     missing = [name for name in ("mxnet", "gluoncv") if find_spec(name) is None]
     if missing:
         raise SpecError(f'model.backend = "mxnet", but {" and ".join(missing)} cannot be found here: {ENVIRONMENT}')
-    if not hasattr(np, "bool"):  # which numpy had until 1.23, and MXNet 1.9 uses
+    if NumpyVersion(np.__version__) >= "1.24.0":  # which has no longer, or another, np.bool: MXNet 1.9 uses it
         raise SpecError(f'model.backend = "mxnet" needs numpy 1.23, and this is numpy {np.__version__}: {ENVIRONMENT}')
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"

@@ -1,0 +1,26 @@
+"""Prints the number of trainable parameters of every model of the MXNet backend, as JSON; for test_backends.py.
+
+Shapes are inferred and nothing is computed, which would take minutes for the largest.
+"""
+
+import json
+
+import numpy as np
+
+from hpcps.training.catalogue import DATA_SETS, MODELS
+from hpcps.training.mxnet.framework import load_mxnet
+
+mxnet = load_mxnet(1)
+from hpcps.training.mxnet.models import build_model  # noqa: E402: only after MXNet is loaded
+
+
+def trainable(name):
+    facts = DATA_SETS["cifar10"]
+    network = build_model(name, facts)
+    network.infer_shape(mxnet.nd.zeros((1, *facts.shape)))
+    shapes = [one.shape for one in network.collect_params().values() if one.grad_req != "null"]
+    assert all(0 not in shape for shape in shapes), name
+    return sum(int(np.prod(shape)) for shape in shapes)
+
+
+print(json.dumps({name: trainable(name) for name in MODELS}))
