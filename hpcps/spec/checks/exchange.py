@@ -1,0 +1,116 @@
+"""How messages travel, and what takes how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hpcps.heterogeneity import UniformDelay
+from hpcps.simulation.config import Measured, Modelled, NoSimulation
+from hpcps.spec.checks.paths import MODE, SERVERS, WORKERS
+from hpcps.spec.problems import Problem, quote
+from hpcps.spec.schema import Run
+
+
+def _partitions_are_of_rounds(run: Run) -> Iterator[Problem]:
+    if run.transport.partition == "auto":
+        return
+    path = ("transport", "partition")
+    if run.train.mode == "async":
+        yield Problem(path, "only the rounds of synchronous training are cut into partitions: leave it out", (MODE,))
+    elif run.topology.alone:
+        yield Problem(path, "one process that trains alone sends nothing: leave it out", (SERVERS, WORKERS))
+
+
+def _slow_workers_exist(run: Run) -> Iterator[Problem]:
+    slow, workers = run.heterogeneity.slow, run.topology.workers
+    if workers == 0:
+        return
+    if strangers := [index for index in slow.workers if index >= workers]:
+        yield Problem(
+            ("heterogeneity", "slow", "workers"),
+            f"{quote(strangers)} are not among the {workers} workers: use indices from 0 to {workers - 1}",
+            (WORKERS,),
+        )
+    if bool(slow.workers) != (slow.factor > 1):
+        yield Problem(
+            ("heterogeneity", "slow", "workers" if slow.workers else "factor"),
+            "acts only with both workers and a factor above 1: set the other one too, or leave both out",
+            (("heterogeneity", "slow", "factor" if slow.workers else "workers"),),
+        )
+    if slow.workers and run.transport.kind == "inproc" and isinstance(run.simulation, NoSimulation):
+        yield Problem(
+            ("heterogeneity", "slow"),
+            "in one process computing takes no time that could be stretched: add a [simulation], use transport.kind = "
+            '"mpi", or a delay',
+            (("transport", "kind"), ("simulation",)),
+        )
+
+
+def _transport_keys_act(run: Run) -> Iterator[Problem]:
+    if run.transport.kind != "mpi" and run.transport.shared_memory != "auto":
+        message = 'acts only with transport.kind = "mpi": set that, or leave it out'
+        yield Problem(("transport", "shared_memory"), message, (("transport", "kind"),))
+    if run.transport.kind != "pslite":
+        for key in ("interface", "port", "heartbeat_timeout", "resend"):
+            if key in run.transport.model_fields_set and getattr(run.transport, key) is not None:
+                message = 'acts only with transport.kind = "pslite": set that, or leave it out'
+                yield Problem(("transport", key), message, (("transport", "kind"),))
+
+
+def _delays_have_a_range(run: Run) -> Iterator[Problem]:
+    delays = {("heterogeneity", "delay"): run.heterogeneity.delay}
+    if isinstance(run.simulation, Modelled):
+        delays["simulation", "step"] = run.simulation.step
+    for path, delay in delays.items():
+        if isinstance(delay, UniformDelay) and delay.high < delay.low:
+            yield Problem((*path, "high"), f"{delay.high} s is below low = {delay.low} s")
+
+
+def _simulation_is_in_process(run: Run) -> Iterator[Problem]:
+    if not isinstance(run.simulation, NoSimulation) and run.transport.kind != "inproc":
+        yield Problem(
+            ("simulation",),
+            'acts only with transport.kind = "inproc", as over MPI time is real: set that, or leave it out',
+            (("transport", "kind"),),
+        )
+
+
+def _measured_costs_have_records(run: Run) -> Iterator[Problem]:
+    if isinstance(run.simulation, Measured) and not run.simulation.records:
+        what = "missing: the folder of a finished run over MPI, such as results/quickstart/runs/1a2b3c4d5e"
+        yield Problem(("simulation", "records"), what, missing=True)
+
+
+def _simulated_roles_have_one_host_each(run: Run) -> Iterator[Problem]:
+    machine, path = run.simulation, ("simulation", "placement")
+    if isinstance(machine, NoSimulation) or not machine.placement:
+        return
+    if len(machine.placement) != machine.hosts:
+        yield Problem(
+            path,
+            f"lists roles for {len(machine.placement)} hosts, and simulation.hosts = {machine.hosts}: make them equal",
+            (("simulation", "hosts"),),
+        )
+    topology = run.topology
+    counts = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
+    roles = [f"{role}-{index}" for role, count in counts.items() for index in range(count)]
+    placed = [name for names in machine.placement for name in names]
+    wrong = {
+        "no host": [role for role in roles if role not in placed],
+        "several places": [role for role in dict.fromkeys(placed) if placed.count(role) > 1],
+        "a host, but no part in this run": [role for role in dict.fromkeys(placed) if role not in roles],
+    }
+    for what, names in wrong.items():
+        if names:
+            yield Problem(path, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {what}", (("topology",),))
+
+
+CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
+    _partitions_are_of_rounds,
+    _slow_workers_exist,
+    _transport_keys_act,
+    _delays_have_a_range,
+    _simulation_is_in_process,
+    _measured_costs_have_records,
+    _simulated_roles_have_one_host_each,
+)
