@@ -6,6 +6,7 @@ from pathlib import Path
 from idle_learner import IdleLearner
 from mpi4py import MPI
 
+from hpcps.kernels import ready
 from hpcps.layout import Layout
 from hpcps.messages import Peer
 from hpcps.records.run_directory import RunDirectory
@@ -33,6 +34,8 @@ me, directory = peers[gathering.rank], RunDirectory(folder)
 if gathering.rank == 0:
     directory.create({"run_id": "run"})
 gathering.barrier()
+if me.role != "worker":
+    ready()  # what the compiler takes is no matter of the model
 before = memory("VmRSS")
 if me.role == "server":
     role = make_role(run, "run", me)
