@@ -41,7 +41,7 @@ SelectType=select/cons_tres
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
-KillWait=5
+KillWait=9
 MailProg=/bin/true
 PartitionName=all Nodes=ALL Default=YES DefaultTime=01:00:00 MaxTime=INFINITE State=UP
 """
