@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from fault_runs import MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet, within
 
 from hpcps.cli.main import main
@@ -52,7 +53,8 @@ def test_a_worker_of_the_demo_is_small_and_named(
     # Beyond the first evaluation, which reads the test set.
     within(120, lambda: any(line["event"] == "evaluation" for line in play.lines("validator-0")), "an evaluation")
     for trainer in ("worker-0", "worker-1", "validator-0"):
-        assert peak_memory(play.pid(trainer)) < 400e6
+        # PyTorch's libraries for GPUs are as large as all the rest.
+        assert peak_memory(play.pid(trainer)) < (400e6 if torch.version.cuda is None else 800e6)
         assert "libtorch" in mapped(play.pid(trainer))
     assert "libtorch" not in mapped(play.pid("server-0"))
 
