@@ -48,11 +48,10 @@ class Places:
     def run(self, work: Callable[[int, int], Result], threads: int) -> list[Result]:
         """Do the work on the segments from one number to another, in pieces, by so many threads; return all results."""
         count = len(self.segments)
-        elements = len(self.addresses) * int(self.offsets[-1])
-        if threads <= 1 or count < 2 * threads or elements < SMALLEST_SHARED:
-            return [work(0, count)] if count else []
         # Segments are of different length: small blocks are segments too.
         lengths = np.cumsum(self.segments[:, 2] - self.segments[:, 1])
+        if threads <= 1 or count < 2 * threads or lengths[-1] * max(len(self.addresses), 1) < SMALLEST_SHARED:
+            return [work(0, count)] if count else []
         shares = np.arange(1, threads * _PIECES) * (lengths[-1] / (threads * _PIECES))
         cuts = np.unique([0, *np.searchsorted(lengths, shares), count]).tolist()
         return list(_pool(threads).map(work, cuts[:-1], cuts[1:]))
