@@ -15,8 +15,8 @@ SMALLEST = 1 << 19
 """Elements, over all updates, from which on kernels are used: to load them costs a process half a second, once."""
 
 
-SMALLEST_LOADED = 1 << 14
-"""And from which on once they are loaded anyway."""
+LOADED = 32
+"""A share of that is enough once they are loaded anyway, as for the partitions of a large model."""
 
 
 @lru_cache(maxsize=1)
@@ -47,5 +47,5 @@ def prepare(elements: int) -> None:
 
 def worthwhile(updates: Updates) -> bool:
     """Tell whether kernels shall combine these updates: a partition of many, perhaps."""
-    elements = len(updates) * updates.layout.size
-    return elements >= SMALLEST_LOADED and (elements >= SMALLEST or ready.cache_info().currsize > 0) and ready()
+    smallest = SMALLEST // LOADED if ready.cache_info().currsize else SMALLEST
+    return len(updates) > 0 and len(updates) * updates.layout.size >= smallest and ready()

@@ -194,7 +194,7 @@ from hpcps.kernels import places
 from hpcps.layout import Layout
 from hpcps.rules import Average
 from hpcps.updates import Updates
-kernels.SMALLEST = kernels.SMALLEST_LOADED = 0
+kernels.SMALLEST = 0
 kernels.find_spec = lambda name: {found}
 print(Average().combine(Updates.of(np.ones((3, 2), np.float32), Layout.of([("w", (2,))]))).update)
 """
