@@ -92,9 +92,10 @@ def _settings(plan: Plan, me: Rank, rendezvous: Rendezvous, environment: Mapping
     own = {name: value for name, value in environment.items() if name.startswith("PS_") or name == "DMLC_NODE_HOST"}
     variables = {"DMLC_PS_ROOT_PORT": "0", **own, **plan.nodes, "DMLC_ROLE": _NODE_ROLES[me.role]}
     if me.role != "scheduler":
-        patience = float(variables.get("PS_TIMEOUT", Settings.timeout))
-        host, port = rendezvous.find(patience)
-        return Settings.from_environment({**variables, "DMLC_PS_ROOT_URI": host, "DMLC_PS_ROOT_PORT": str(port)})
+        # What a user may have set is checked before the scheduler is looked for.
+        settings = Settings.from_environment({**variables, "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "1"})
+        host, port = rendezvous.find(settings.timeout)
+        return replace(settings, root_host=host, root_port=port)
     others = [member.host for member in plan.world if member.host != me.host]
     # On one machine loopback. Else, unless an interface is given, the network that the other hosts are on.
     settings = Settings.from_environment({**variables, "DMLC_PS_ROOT_URI": others[0] if others else "127.0.0.1"})

@@ -79,6 +79,7 @@ MALFORMED = {
     "1a09" + "0802" + "1205" + "1a0161" + "2000": "no port 0",
     "1a0c" + "0802" + "1208" + "1a0161" + "20ffff0f08": "ends within",
     "1a0a" + "0802" + "1206" + "1a022f20" + "2001": "no IPv4 address or host name",
+    "1a0a" + "0802" + "1206" + "1a022d61" + "2001": "no IPv4 address or host name",  # begins with a hyphen
 }
 
 

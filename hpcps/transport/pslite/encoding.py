@@ -135,7 +135,7 @@ def _decode_node(frame: bytes) -> NodeInfo:
         raise MalformedFrameError(f"there is no role {role}")
     if not 0 < port < 65536:
         raise MalformedFrameError(f"there is no port {port}")
-    if not 0 < len(host) <= 253 or not all(byte in _HOST for byte in host):
+    if not 0 < len(host) <= 253 or not host[:1].isalnum() or not all(byte in _HOST for byte in host):
         raise MalformedFrameError(f"{host[:40]!r} is no IPv4 address or host name")
     return NodeInfo(NodeRole(role), host.decode("ascii"), port, id_, is_recovery, customer)
 
