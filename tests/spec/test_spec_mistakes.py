@@ -193,7 +193,7 @@ some_sweeps = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(some_keys, some_values, max_size=4), some_sweeps)
 def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
     write: Write, sets: dict[str, object], sweeps: list[dict[str, object]]
