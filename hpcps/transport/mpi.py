@@ -192,13 +192,14 @@ class MpiTransport:
         try:
             if arrival.tag == _PLACED:
                 place, header = Place.unpack(header[:PLACE_BYTES]), header[PLACE_BYTES:]
-                self.traffic.received += len(header) + place.size
-                return Received(source, Message.decode(header, self.neighbours.view(rank, place)))
+                payload = self.neighbours.view(rank, place)
+                self.traffic.received += len(header) + payload.nbytes
+                return Received(source, Message.decode(header, payload))
             stray = arrival.payload if isinstance(arrival.payload, bytearray) else b""
-            payload = None if isinstance(arrival.payload, bytearray) else arrival.payload
-            self.traffic.received += len(header) + (payload.nbytes if payload is not None else len(stray))
+            sent = None if isinstance(arrival.payload, bytearray) else arrival.payload
+            self.traffic.received += len(header) + (sent.nbytes if sent is not None else len(stray))
             if stray:
                 raise MalformedMessageError(f"its payload of {len(stray)} bytes is not a number of float32")
-            return Received(source, Message.decode(header, payload))
+            return Received(source, Message.decode(header, sent))
         except MalformedMessageError as error:
             return Malformed(source, str(error))

@@ -103,8 +103,10 @@ def test_a_wrong_place_is_malformed(gathering, place, said):
     right = (rank + 1) % size
     communicator.Isend(place.pack() + say(rank).header(), right, 4).Wait()
     transport._sent_to[right] += 1
+    before = transport.traffic.received
     event = wait_for(transport)
     assert isinstance(event, Malformed)
+    assert transport.traffic.received - before < 1000, "what it only claims to be is not counted"
     assert said in event.reason
     gathering.settle()
 
