@@ -1,14 +1,19 @@
-"""The optimizers, on one flat vector: the definitions of `hpcps.training.pytorch.optimizers` in NDArrays.
+"""Gluon's optimizers, `mxnet.optimizer`, on one flat vector.
 
-Gluon's own `nag` has the learning rate inside the momentum, so a change of the rate takes effect late, and runs of the
-two backends would differ from the first decay on.
+Three things make their steps those of `hpcps.training.pytorch.optimizers`, so that runs of the two backends differ by
+rounding alone:
+
+- `sgd` and `nag` have the learning rate inside the momentum, where a change of it takes effect late: the momentum is
+  scaled when the rate changes.
+- `nag` decays with the weights that it has just written: weight decay is added to the gradient beforehand.
+- `adam` adds its ε to a second moment that is not yet corrected for its beginning: ε shrinks with that correction.
 """
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
-from mxnet import nd
+from mxnet import nd, optimizer
 
 from hpcps.spec.schema import Optimizer as OptimizerConfig
 from hpcps.state import State
@@ -28,43 +33,39 @@ class Optimizer(Protocol):
 
 
 class Sgd:
-    """Stochastic gradient descent with momentum: m ← μ·m + g, x ← x − rate·m; Nesterov: x ← x − rate·(g + μ·m)."""
+    """Gluon's `sgd` or `nag`: m ← μ·m − rate·g, x ← x + m; Nesterov: x ← x + μ·m − rate·g."""
 
-    def __init__(self, momentum: float, weight_decay: float, *, nesterov: bool) -> None:
-        self._momentum = momentum
+    def __init__(self, name: str, momentum: float, weight_decay: float) -> None:
+        self._gluon = optimizer.create(name, momentum=momentum)
         self._weight_decay = weight_decay
-        self._nesterov = nesterov
-        self._buffer: Any = None
+        self._momentum: Any = None
+        self._rate = 0.0
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> None:
         """Take one step in place."""
         if self._weight_decay:
             gradient += self._weight_decay * parameters
-        direction = gradient
-        if self._momentum:
-            if self._buffer is None:
-                self._buffer = gradient.copy()
-            else:
-                self._buffer *= self._momentum
-                self._buffer += gradient
-            direction = self._buffer
-            if self._nesterov:
-                gradient += self._momentum * self._buffer
-                direction = gradient
-        parameters -= rate * direction
+        if self._momentum is None:
+            self._momentum = self._gluon.create_state(0, parameters)
+        elif rate != self._rate:
+            self._momentum *= rate / self._rate
+        self._rate = rate
+        self._gluon.set_learning_rate(rate)
+        self._gluon.update(0, parameters, gradient, self._momentum)
 
     def state(self) -> State:
-        """Return the momentum, if there is any yet."""
-        return State() if self._buffer is None else State({"momentum": self._buffer.asnumpy()})
+        """Return the momentum, if there is any yet, and the rate that is in it."""
+        return State() if self._momentum is None else State({"momentum": self._momentum.asnumpy()}, {"rate": self._rate})
 
     def restore(self, state: State, device: Any) -> None:
         """Take it back."""
         momentum = state.arrays.get("momentum")
-        self._buffer = None if momentum is None else nd.array(momentum, ctx=device)
+        self._momentum = None if momentum is None else nd.array(momentum, ctx=device)
+        self._rate = state.facts.get("rate", 0.0)
 
 
 class Adam:
-    """Adam with L2 weight decay (Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1)."""
+    """Gluon's `adam`, with L2 weight decay (Kingma, Ba, "Adam: a method for stochastic optimization", 2015)."""
 
     EPSILON = 1e-8
 
@@ -72,36 +73,39 @@ class Adam:
         self._betas = betas
         self._weight_decay = weight_decay
         self._steps = 0
-        self._first: Any = nd.zeros(1)
-        self._second: Any = nd.zeros(1)
+        self._moments: Any = (nd.zeros(1), nd.zeros(1))
+        self._begin()
+
+    def _begin(self) -> None:
+        """Make an optimizer that has taken this many steps."""
+        first, second = self._betas
+        self._gluon = optimizer.create("adam", beta1=first, beta2=second, begin_num_update=self._steps)
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> None:
         """Take one step in place."""
         if not self._steps:
-            self._first, self._second = nd.zeros_like(parameters), nd.zeros_like(parameters)
+            self._moments = self._gluon.create_state(0, parameters)
         self._steps += 1
-        beta1, beta2 = self._betas
         if self._weight_decay:
             gradient += self._weight_decay * parameters
-        self._first += (1 - beta1) * (gradient - self._first)
-        self._second *= beta2
-        self._second += (1 - beta2) * gradient * gradient
-        bias1, bias2 = 1 - beta1**self._steps, 1 - beta2**self._steps
-        parameters -= rate / bias1 * self._first / (self._second.sqrt() / bias2**0.5 + self.EPSILON)
+        self._gluon.set_learning_rate(rate)
+        self._gluon.epsilon = self.EPSILON * (1 - self._betas[1] ** self._steps) ** 0.5
+        self._gluon.update(0, parameters, gradient, self._moments)
 
     def state(self) -> State:
         """Return both moments and the number of steps."""
-        arrays = {"first": self._first.asnumpy(), "second": self._second.asnumpy()}
-        return State(arrays, {"steps": self._steps})
+        first, second = self._moments
+        return State({"first": first.asnumpy(), "second": second.asnumpy()}, {"steps": self._steps})
 
     def restore(self, state: State, device: Any) -> None:
         """Take them back."""
-        self._first, self._second = (nd.array(state.arrays[name], ctx=device) for name in ("first", "second"))
+        self._moments = tuple(nd.array(state.arrays[name], ctx=device) for name in ("first", "second"))
         self._steps = state.facts["steps"]
+        self._begin()
 
 
 def build_optimizer(config: OptimizerConfig) -> Optimizer:
     """Make the optimizer of an experiment file."""
     if config.name == "adam":
         return Adam(config.betas, config.weight_decay)
-    return Sgd(config.momentum, config.weight_decay, nesterov=config.name == "nag")
+    return Sgd(config.name, config.momentum, config.weight_decay)

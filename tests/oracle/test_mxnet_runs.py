@@ -1,0 +1,51 @@
+"""MXNet trains behind every transport, through `hpcps run` of its own environment, and each gives the same model."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HPCPS = ROOT / ".venv-mxnet/bin/hpcps"
+ZENO = "11"
+SMALLER = ("train.epochs=1", "topology.servers=2", "topology.workers=2", "data.limit=200", "data.test_limit=100")
+
+
+@pytest.fixture(scope="module")
+def final_model(tmp_path_factory):
+    """Return a function that plays the quickstart of MXNet, made smaller, over a transport."""
+    if not HPCPS.exists():
+        if "CI" in os.environ:
+            pytest.fail(".venv-mxnet is missing: `make mxnet-env` makes it")
+        pytest.skip(".venv-mxnet is missing: `make mxnet-env` makes it")
+
+    def play(transport, point, *changes):
+        results = tmp_path_factory.mktemp(transport)
+        words = [word for change in (*SMALLER, f"transport.kind={transport}", *changes) for word in ("--set", change)]
+        command = [HPCPS, "run", "experiments/quickstart_mxnet.toml", "--only", point, "--results", results, *words]
+        variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return np.concatenate([np.load(next(results.rglob(f"final/server-{s}.npy"))) for s in range(2)])
+
+    return play
+
+
+@pytest.fixture(scope="module")
+def in_process(final_model):
+    return final_model("inproc", ZENO)
+
+
+@pytest.mark.parametrize("transport", ["mpi", "pslite"], ids=["mpirun", "pslite"])  # an id "mpi" is a mark of pytest-mpi
+def test_every_transport_gives_the_model_of_one_process(final_model, in_process, transport):
+    assert np.isfinite(in_process).all()
+    assert in_process.tobytes() == final_model(transport, ZENO).tobytes()
+
+
+def test_it_trains_asynchronously_over_ps_lite(final_model, in_process):
+    changes = ("train.mode=async", "validation.rule.kind=zeno++", "train.epochs=2")
+    moved = final_model("pslite", "random 1", *changes)
+    assert np.isfinite(moved).all()
+    assert not np.array_equal(moved, in_process)
