@@ -55,7 +55,9 @@ class Sgd:
 
     def state(self) -> State:
         """Return the momentum, if there is any yet, and the rate that is in it."""
-        return State() if self._momentum is None else State({"momentum": self._momentum.asnumpy()}, {"rate": self._rate})
+        if self._momentum is None:
+            return State()
+        return State({"momentum": self._momentum.asnumpy()}, {"rate": self._rate})
 
     def restore(self, state: State, device: Any) -> None:
         """Take it back."""
