@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcps.campaign.campaign import Campaign
 from hpcps.campaign.cores import Cores, crowding, divide, own_cores
 from hpcps.errors import LaunchError, RunError
 from hpcps.launch.configgen import add_site_arguments, refuse_site_arguments, site_of
@@ -20,7 +19,6 @@ from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
-from hpcps.trace.chrome import is_stale, merge
 
 if TYPE_CHECKING:
     from hpcps.cli.progress import ProgressDisplay
@@ -133,6 +131,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     # Runs that are played again start from nothing: a stale DONE must not outlive a failure.
     for point in left:
         _forget(_directory(point, args.results), resume=args.resume)
+    from hpcps.campaign.campaign import Campaign
     from hpcps.cli.progress import ProgressDisplay
 
     until = None if args.walltime is None else _last_moment(args.walltime, left)
@@ -160,6 +159,8 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
 
 def _merge_trace(run: Path, display: ProgressDisplay) -> None:
     """Make one file of what a run's processes noted, if they did; also of a run that failed or was stopped."""
+    from hpcps.trace.chrome import is_stale, merge
+
     if is_stale(run):
         display.say(f"wrote {merge(run)}: open it in ui.perfetto.dev, or `hpcps plot timeline {run.name}`")
 

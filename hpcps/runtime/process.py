@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -202,16 +203,17 @@ def drive(node: Node, timeout: float, patience: Patience) -> None:
             patience.reset()
             heard, told = time.monotonic(), False
             continue
+        now, pause = time.monotonic(), math.inf
         if node.resumes is not None:
-            heard = time.monotonic()  # it waits for nobody
-        waited = time.monotonic() - heard
+            heard, pause = now, max(node.resumes - now, 0.0)  # it waits for nobody
+        waited = now - heard
         if waited > timeout:
             raise node.late(timeout)
         if waited > timeout / 2 and not told:
             # Whose patience ends first is chance: the records of all who wait show where it hangs.
             node.tell_wait()
             told = True
-        patience.wait()
+        patience.wait(pause)
 
 
 def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:

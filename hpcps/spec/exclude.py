@@ -44,6 +44,8 @@ def read_exclude(tables: object) -> tuple[list[Exclusion], list[Problem]]:
     """Read the `exclude` of an experiment file: what can be understood of it, and the problems."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         return [], [Problem(("exclude",), 'expects tables: write [[exclude]], and below it "some.key" = value')]
+    if not tables:
+        return [], []
     known = {name for name, _ in dotted_keys()} | {f"{name}.kind" for name, key in dotted_keys() if key.tagged}
     found, problems = [], []
     for number, table in enumerate(tables):

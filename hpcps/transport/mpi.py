@@ -1,7 +1,7 @@
 """Messages over MPI: a header, then the payload straight from and into contiguous buffers.
 
-Between processes of one host a payload that lies in memory which both can read does not travel at all: the header
-says where it is.
+Between processes of one host headers go through a pipe, and a payload that lies in memory which both can read does not
+travel at all: the header says where it is.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from hpcps.transport.pool import Pool
 # The tag says what follows, so that even after a header that cannot be read the stream stays in step.
 _ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED = 1, 2, 3, 4
 
-_LONGEST = 2e-3
-"""Seconds between two polls at most where every sender rings: MPI may hold a message back after the ring."""
+_LONGEST = 0.1
+"""Seconds between two polls where every message wakes its receiver."""
 _PROGRESS = 1e-3
-"""And at most as long as transfers are under way: they go on only while somebody polls."""
+"""Seconds between two polls at most as long as transfers are under way: they go on only while somebody polls."""
 
 
 @dataclass
@@ -75,6 +75,12 @@ class MpiTransport:
         self._peers = {rank: peer for peer, rank in ranks.items()}
         self.neighbours = Neighbours() if neighbours is None else neighbours
         self._pending: list[tuple[MPI.Request, object]] = []
+        # Payloads for neighbours that must go by MPI, until what announces them is said.
+        self._held: list[tuple[int, Vector]] = []
+        # Neighbours with something to be said yet.
+        self._hoarse: set[int] = set()
+        # Announced payloads that have not begun to come.
+        self._awaited = 0
         self._status = MPI.Status()
         self._pool = Pool()
         # What has come of each sender and was not taken yet, in the order of sending.
@@ -88,25 +94,24 @@ class MpiTransport:
         header = message.header()
         rank = self._ranks[to]
         payload = message.payload if message.payload is not None and message.payload.size else None
-        place = None
-        if payload is not None and rank in self.neighbours:
-            place = self.neighbours.arena.locate(payload)
-        if place is not None:
-            self._post(place.pack() + header, rank, _PLACED)
+        if rank in self.neighbours:
+            self._say(rank, header, payload)
         else:
-            self._post(header, rank, _ALONE if payload is None else _WITH_PAYLOAD)
+            request = self._communicator.Isend([header, MPI.BYTE], rank, _ALONE if payload is None else _WITH_PAYLOAD)
+            self._pending.append((request, header))
             if payload is not None:
-                self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
-        self.neighbours.ring(rank)
+                self._post(rank, payload)
         self._sent_to[rank] += 1
         self.traffic.sent += len(header) + message.payload_bytes
 
     def receive(self) -> Received | Malformed | None:
         """See `Transport.receive`."""
         self._progress()
-        # One probe for all tags: what one sender sent alone must not overtake what it sent with a payload.
-        while (waiting := self._communicator.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)) is not None:
-            self._begin(waiting, self._status.Get_source(), self._status.Get_tag())
+        self._listen()
+        if self._awaited or not self._all_neighbours:
+            # One probe for all tags: what one sender sent alone must not overtake what it sent with a payload.
+            while (waiting := self._communicator.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)) is not None:
+                self._begin(waiting, self._status.Get_source(), self._status.Get_tag())
         for rank, arrivals in self._arrivals.items():
             if arrivals[0].whole:
                 arrival = arrivals.popleft()
@@ -124,10 +129,10 @@ class MpiTransport:
 
     def patience(self) -> Patience:
         """Return how to wait for a message."""
-        if len(self.neighbours) < self._communicator.Get_size() - 1:
-            return Patience(sleep=self._rest)
-        # To spin would take the core from who is to ring.
-        return Patience(polls=5, first=_PROGRESS, longest=_LONGEST, sleep=self._rest)
+        if self._all_neighbours:
+            # To spin would take the core from who is to say something.
+            return Patience(polls=0, first=_LONGEST, longest=_LONGEST, sleep=self._rest)
+        return Patience(sleep=self._rest)
 
     def settle(self) -> None:
         """Wait until every rank is here and every message has arrived; those that nobody took are dropped.
@@ -137,8 +142,8 @@ class MpiTransport:
         """
         expected = np.zeros_like(self._sent_to)
         request = self._communicator.Ialltoall(self._sent_to, expected)
-        patience = self.patience()
-        while not request.Test() or self._pending or (self._received_from < expected).any():
+        patience = Patience(sleep=self.neighbours.wait)
+        while not request.Test() or self._busy or (self._received_from < expected).any():
             if self.receive() is None:
                 patience.wait()
         self.barrier()
@@ -152,16 +157,57 @@ class MpiTransport:
         while not request.Test():
             patience.wait()
 
-    def _rest(self, seconds: float) -> bool:
-        """Sleep until something may have come (say whether that is so), or there may be something to push on."""
-        return self.neighbours.wait(min(seconds, _PROGRESS) if self._pending or self._arrivals else seconds)
+    @property
+    def _all_neighbours(self) -> bool:
+        return len(self.neighbours) == self._communicator.Get_size() - 1
 
-    def _post(self, header: bytes, rank: int, tag: int) -> None:
-        self._pending.append((self._communicator.Isend([header, MPI.BYTE], rank, tag), header))
+    @property
+    def _busy(self) -> bool:
+        """Whether there is something to push on."""
+        return bool(self._pending or self._held or self._hoarse)
+
+    def _rest(self, seconds: float) -> bool:
+        """Sleep until something has come (say whether that is so), or there may be something to push on."""
+        return self.neighbours.wait(min(seconds, _PROGRESS) if self._busy or self._arrivals else seconds)
+
+    def _say(self, rank: int, header: bytes, payload: Vector | None) -> None:
+        """Send to a neighbour."""
+        place = None if payload is None else self.neighbours.arena.locate(payload)
+        if place is not None:
+            said = bytes([_PLACED]) + place.pack() + header
+        else:
+            said = bytes([_ALONE if payload is None else _WITH_PAYLOAD]) + header
+        self.neighbours.say(rank, said)
+        if not self.neighbours.said(rank):
+            self._hoarse.add(rank)
+        if payload is not None and place is None:
+            self._held.append((rank, payload))
+            self._progress()
+
+    def _post(self, rank: int, payload: Vector) -> None:
+        self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
 
     def _progress(self) -> None:
         if self._pending:
             self._pending = [(request, kept) for request, kept in self._pending if not request.Test()]
+        if self._hoarse:
+            self._hoarse = {rank for rank in self._hoarse if not self.neighbours.said(rank)}
+        if self._held:
+            held, self._held = self._held, []
+            for rank, payload in held:
+                if rank in self._hoarse:
+                    self._held.append((rank, payload))
+                else:
+                    self._post(rank, payload)
+
+    def _listen(self) -> None:
+        """Take what neighbours have said."""
+        for rank, said in self.neighbours.heard():
+            self._announce(rank, said[1:], said[0] if said else _ALONE)
+
+    def _announce(self, rank: int, header: bytes, tag: int) -> None:
+        self._arrivals.setdefault(rank, deque()).append(_Arrival(header, tag))
+        self._awaited += tag == _WITH_PAYLOAD
 
     def _begin(self, waiting: MPI.Message, rank: int, tag: int) -> None:
         """Take a header, or begin to receive the payload that the last one announced."""
@@ -169,14 +215,17 @@ class MpiTransport:
         if tag != _PAYLOAD:
             header = bytearray(size)
             waiting.Recv([header, MPI.BYTE])
-            self._arrivals.setdefault(rank, deque()).append(_Arrival(bytes(header), tag))
+            self._announce(rank, bytes(header), tag)
             return
+        # What a neighbour sends by MPI it has said before.
+        self._listen()
         # MPI keeps the order of one sender's messages: the first that lacks a payload is the one that this belongs to.
         announced = (a for a in self._arrivals.get(rank, ()) if a.tag == _WITH_PAYLOAD and a.request is None)
         arrival = next(announced, None)
         if arrival is None:  # of a stranger: nothing announced it
             waiting.Recv([bytearray(size), MPI.BYTE])
             return
+        self._awaited -= 1
         if size % 4:
             arrival.payload = bytearray(size)
             arrival.request = waiting.Irecv([arrival.payload, MPI.BYTE])

@@ -40,12 +40,12 @@ class Patience:
         self._left = self._polls
         self._interval = self._first
 
-    def wait(self) -> None:
-        """Nothing came: give the core away for a while."""
+    def wait(self, most: float = math.inf) -> None:
+        """Nothing came: give the core away for a while, so many seconds at most."""
         if self._left > 0:
             self._left -= 1
             return
-        if self._sleep(self._interval):
+        if self._sleep(min(self._interval, most)):
             self.reset()  # what was announced may take a few polls to show
         else:
             self._interval = min(self._interval * self._growth, self._longest)

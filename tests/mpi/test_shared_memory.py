@@ -82,6 +82,23 @@ def test_shared_and_sent_payloads_keep_their_order(gathering):
     gathering.settle()
 
 
+def test_more_is_said_than_a_pipe_holds(gathering):
+    """Who does not listen for a while gets everything later, payloads that travel by themselves in their places."""
+    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+    count = 2000
+    for round in range(count):
+        payload = np.full(100, round, np.float32) if round % 100 == 0 else None
+        transport.send(Peer("worker", (rank + 1) % size), say(rank, payload, round))
+    assert transport._hoarse, "the pipe was large enough for this"
+    gathering.barrier()
+    for round in range(count):
+        message = wait_for(transport).message
+        assert message.round == round
+        assert (message.payload is None) == (round % 100 != 0)
+        assert message.payload is None or (message.values == round).all()
+    gathering.settle()
+
+
 @pytest.mark.parametrize(
     ("place", "said"),
     [
@@ -94,14 +111,13 @@ def test_shared_and_sent_payloads_keep_their_order(gathering):
 )
 def test_a_wrong_place_is_malformed(gathering, place, said):
     transport, rank, size = gathering.transport, gathering.rank, gathering.size
-    communicator = transport._communicator
     real = transport.neighbours.arena.locate(gathering.allocate(1000))
     if place is None:
         place = Place(real.segment, 4, 1 << 40)
     elif place.segment == -1:
         place = place._replace(segment=real.segment)
     right = (rank + 1) % size
-    communicator.Isend(place.pack() + say(rank).header(), right, 4).Wait()
+    transport.neighbours.say(right, bytes([4]) + place.pack() + say(rank).header())
     transport._sent_to[right] += 1
     before = transport.traffic.received
     event = wait_for(transport)

@@ -6,11 +6,9 @@ import fcntl
 import mmap
 import os
 import secrets
-import select
 import struct
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +16,10 @@ from numpy.typing import NDArray
 from hpcps.layout import Vector
 from hpcps.messages import MalformedMessageError
 from hpcps.transport.memory.arena import NAME, Arena, Place
+from hpcps.transport.memory.mailbox import Mailbox, Slot
 
 _CARD = struct.Struct("<QQQ16s")
 CARD_BYTES = _CARD.size
-
-_DRAIN = 1 << 16
 
 
 class Neighbours:
@@ -43,29 +40,27 @@ class Neighbours:
         self._shown = entrance.allocate(4)
         self._shown.view(np.uint8)[:] = np.frombuffer(self._token, np.uint8)
         self._entrance = entrance.locate(self._shown) or Place(0, 0, 0)
-        self._bell, self._button = os.pipe()
-        os.set_blocking(self._bell, False)
-        os.set_blocking(self._button, False)
+        self._mailbox = Mailbox()
         self._pids: dict[int, int] = {}
-        self._buttons: dict[int, int] = {}
+        self._slots: dict[int, Slot] = {}
         self._mapped: dict[tuple[int, int], NDArray[np.uint8]] = {}
 
     def card(self) -> bytes:
         """Return what the others need to find this process, `CARD_BYTES` long."""
-        return _CARD.pack(os.getpid(), self._entrance.segment, self._button, self._token)
+        return _CARD.pack(os.getpid(), self._entrance.segment, self._mailbox.opening, self._token)
 
     def reach(self, cards: Sequence[bytes], me: int) -> list[bool]:
         """Try to reach every process by its card; say which ones could be reached, by rank."""
-        return [rank != me and self._try(rank, card) for rank, card in enumerate(cards)]
+        return [rank != me and self._try(rank, card, me) for rank, card in enumerate(cards)]
 
     def keep(self, mutual: Sequence[bool]) -> None:
         """Forget those that cannot be reached both ways."""
         for rank, both in enumerate(mutual):
             if not both:
                 self._pids.pop(rank, None)
-                button = self._buttons.pop(rank, None)
-                if button is not None:
-                    os.close(button)
+                slot = self._slots.pop(rank, None)
+                if slot is not None:
+                    slot.close()
 
     def __contains__(self, rank: int) -> bool:
         return rank in self._pids
@@ -95,30 +90,31 @@ class Neighbours:
         view: Vector = segment[place.start : place.start + place.size].view(np.float32)
         return view
 
-    def ring(self, rank: int) -> None:
-        """Wake a neighbour that waits for messages; do nothing for others."""
-        button = self._buttons.get(rank)
-        if button is not None:
-            with suppress(BlockingIOError, BrokenPipeError):  # it was rung often enough, or is gone
-                os.write(button, b"\0")
+    def say(self, rank: int, message: bytes) -> None:
+        """Say something to a neighbour, and wake it; `said` must be asked until it is."""
+        self._slots[rank].put(message)
+
+    def said(self, rank: int) -> bool:
+        """Go on saying what its pipe had no room for; tell whether everything is said."""
+        return self._slots[rank].push()
+
+    def heard(self) -> list[tuple[int, bytes]]:
+        """Return what neighbours have said since, each in its own order, with their ranks."""
+        return [(rank, message) for rank, message in self._mailbox.take() if rank in self._pids]
 
     def wait(self, seconds: float) -> bool:
-        """Sleep for so long, or until a neighbour rings; say whether one did."""
-        if not self._pids:
-            time.sleep(seconds)
-            return False
-        if not select.select([self._bell], [], [], seconds)[0]:
-            return False
-        with suppress(BlockingIOError):
-            os.read(self._bell, _DRAIN)
-        return True
+        """Sleep for so long, or until a neighbour says something; tell whether one did."""
+        if self._pids:
+            return self._mailbox.wait(seconds)
+        time.sleep(seconds)
+        return False
 
-    def _try(self, rank: int, card: bytes) -> bool:
-        pid, segment, button, token = _CARD.unpack(card)
+    def _try(self, rank: int, card: bytes, me: int) -> bool:
+        pid, segment, opening, token = _CARD.unpack(card)
         try:
             if _map(pid, segment)[:16].tobytes() != token:
                 return False
-            self._buttons[rank] = os.open(f"/proc/{pid}/fd/{button}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._slots[rank] = Slot(pid, opening, me)
         except (OSError, ValueError):
             return False
         self._pids[rank] = pid
