@@ -54,8 +54,9 @@ $(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
 	@tests/slurm.sh $@
 
 # Roles train there with MXNet (tests/installed.py); what has a learner of torch, or another environment, is not here.
-WITHOUT_TORCH := tests/spec tests/rules tests/attacks tests/records tests/transport/test_neighbours.py \
+WITHOUT_TORCH := tests/spec tests/rules tests/attacks tests/records tests/transport \
   $(addprefix tests/launch/test_,configgen.py dialects.py hostfile.py placement.py plan.py verify.py) \
+  $(addprefix tests/pslite/test_,encoding.py payload.py pslite_transport.py registry.py settings.py) \
   $(addprefix tests/roles/test_,cuts.py lifetimes.py messages.py packing.py refusals.py streaming.py)
 
 ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.slurm

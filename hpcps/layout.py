@@ -67,6 +67,25 @@ class Layout:
         """The number of elements of each block: `[B]`."""
         return np.diff(self.offsets)
 
+    @cached_property
+    def _segments(self) -> dict[int, NDArray[np.int64]]:
+        return {}
+
+    def segments(self, most: int) -> NDArray[np.int64]:
+        """Cut every block, from its start, into segments of so many elements at most.
+
+        Returns:
+            The block, first and last-but-one element of each: `[s, 3]`.
+        """
+        if most not in self._segments:
+            counts = -(-self.sizes // most)
+            block = np.repeat(np.arange(len(counts)), counts)
+            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            start = self.offsets[block] + within * most
+            stop = np.minimum(start + most, self.offsets[block + 1])
+            self._segments[most] = np.column_stack((block, start, stop)).astype(np.int64)
+        return self._segments[most]
+
     def bounds(self, shards: int) -> tuple[tuple[int, int], ...]:
         """Cut the vector into equal server shards, on cache-line boundaries: (start, stop) of each."""
         cuts = [min(self.size, -(-self.size * s // shards // 16) * 16) for s in range(shards)] + [self.size]

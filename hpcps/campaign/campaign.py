@@ -11,8 +11,8 @@ from typing import Protocol
 
 from hpcps.campaign.agenda import Agenda
 from hpcps.campaign.batch import Batch, Ending, play
-from hpcps.campaign.cores import Cores
 from hpcps.campaign.lanes import Lanes
+from hpcps.cores import Cores
 from hpcps.launch.prepare import Site, prepare
 from hpcps.launch.supervise import stops_of
 from hpcps.launch.walltime import SUSPENDED

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from hpcps.cores import Cores
 from hpcps.errors import LaunchError
 
 if TYPE_CHECKING:
     from hpcps.spec.schema import Run
-
-Cores = tuple[int, ...]
-
-
-def own_cores() -> Cores:
-    """Return the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
-
-
-def bind(cores: Cores) -> None:
-    """Have this process, and all that it starts from now on, use these cores only, where the system can."""
-    if cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
 
 
 def divide(cores: Cores, jobs: int, runs: Sequence[Run]) -> tuple[Cores, ...]:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from types import FrameType
 
 from hpcps.campaign.batch import Batch, Ending, play
-from hpcps.campaign.cores import Cores, bind
+from hpcps.cores import Cores, bind
 from hpcps.errors import HpcpsError
 from hpcps.launch.guard import tie_to_parent
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from hpcps.campaign.batch import Batch, Ending
-from hpcps.campaign.cores import Cores
+from hpcps.cores import Cores
 
 _TICK = 0.5
 

@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcps.campaign.cores import Cores, crowding, divide, own_cores
+from hpcps.campaign.cores import crowding, divide
+from hpcps.cores import Cores, own_cores
 from hpcps.errors import LaunchError, RunError
 from hpcps.launch.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.blocks import SEGMENT
-from hpcps.layout import Layout, Vector
+from hpcps.layout import Vector
 from hpcps.updates import Updates
 
 Result = TypeVar("Result")
@@ -43,7 +43,7 @@ class Places:
         """Look where the updates lie; they must be kept as long as the places are used."""
         begins = np.array([address(payload) for payload in updates.payloads], np.int64).reshape(-1, 1)
         addresses = np.where(updates.starts >= 0, begins + 4 * updates.starts, 0)
-        return Places(addresses, updates.layout.offsets, segments(updates.layout))
+        return Places(addresses, updates.layout.offsets, updates.layout.segments(SEGMENT))
 
     def run(self, work: Callable[[int, int], Result], threads: int) -> list[Result]:
         """Do the work on the segments from one number to another, in pieces, by so many threads; return all results."""
@@ -61,15 +61,6 @@ def address(array: Vector) -> int:
     """Return where an array's elements lie; they are contiguous."""
     place: int = array.__array_interface__["data"][0]
     return place
-
-
-def segments(layout: Layout) -> Integers:
-    """Cut every block into segments, from its start: `[s, 3]`."""
-    counts = -(-layout.sizes // SEGMENT)
-    block = np.repeat(np.arange(len(counts)), counts)
-    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    start = layout.offsets[block] + within * SEGMENT
-    return np.column_stack((block, start, np.minimum(start + SEGMENT, layout.offsets[block + 1]))).astype(np.int64)
 
 
 @lru_cache(maxsize=4)

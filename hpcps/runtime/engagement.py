@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcps.campaign.cores import own_cores
+from hpcps.cores import own_cores
 from hpcps.errors import HpcpsError
 from hpcps.launch.plan import PlannedRun, Rank
 from hpcps.messages import Peer
