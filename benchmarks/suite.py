@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bars
-from machine import description
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -88,7 +87,7 @@ def front_page(results: Path, problems: dict[str, str]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        f"{description()}. Written by `make bench`; each report says how it was measured.",
+        "`make bench` runs them all. Each report says on which machine, when and how it was measured.",
         "",
         "| Benchmark | |",
         "|---|---|",
