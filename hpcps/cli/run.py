@@ -83,6 +83,7 @@ def handle(args: argparse.Namespace) -> int:
     _check(left, args.results)
     if args.dry_run:
         return _play(args, experiment.name, left)
+    _check_framework(left)
     with ExitStack() as claims:
         return _play(args, experiment.name, _claim(left, args, experiment.name, claims))
 
@@ -220,6 +221,14 @@ def _check(points: Sequence[Point], results: Path) -> None:
         for part in (opened.train, opened.test):
             part.labels()
             part.read(np.zeros(1, np.int64))
+
+
+def _check_framework(points: Sequence[Point]) -> None:
+    """Find out before anything is started whether this Python, which the processes will have too, can train."""
+    from hpcps.training.build import find_framework
+
+    for backend in sorted({point.run.model.backend for point in points}):
+        find_framework(backend)
 
 
 def _show(here: Sequence[Point], launches: Sequence[Launch], results: Path) -> int:

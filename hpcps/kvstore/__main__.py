@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import sys
 
 from hpcps.errors import HpcpsError
@@ -27,6 +28,8 @@ def main() -> int:
     except HpcpsError as error:
         print(f"hpcps: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return 0
 
 

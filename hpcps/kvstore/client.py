@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hpcps.errors import LaunchError
 from hpcps.kvstore.commands import StoreCommand
-from hpcps.kvstore.keys import SPLIT_FROM, Part, head_of, parts
+from hpcps.kvstore.keys import SPLIT_FROM, Part, head_of, key_of, parts
 from hpcps.kvstore.request import Request
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import WORKERS, Meta, NodeRole, id_of
@@ -20,6 +20,9 @@ from hpcps.transport.pslite.payload import TYPES, Bytes, Pairs
 from hpcps.transport.pslite.settings import Settings
 
 Array = npt.NDArray[Any]
+
+_MOST_BYTES = 2**31 - 1
+"""Of a value in one message: its length is a signed number of 32 bits."""
 
 
 class Client:
@@ -42,6 +45,7 @@ class Client:
         if not settings.servers:
             raise LaunchError("a key-value store needs a server; DMLC_NUM_SERVER is 0")
         self._requests: dict[int, Request] = {}
+        self._values: dict[int, tuple[int, np.dtype[Any]]] = {}
         self._split_from = split_from
         self._servers = settings.servers
         self.node = Node(settings, self._take)
@@ -66,11 +70,14 @@ class Client:
     def init(self, key: int, value: Array) -> None:
         """Give a key its first value, the one that the worker of rank 0 has; every worker must call this.
 
-        A worker that takes the place of one that died does nothing here.
+        A worker that takes the place of one that died sends nothing here.
 
         Raises:
+            ValueError: if the key is none, or arrays of that size or type cannot be sent.
             RunError: a server did not answer, or a worker did not come.
         """
+        self._check(key, value)
+        self._values[key] = value.size, value.dtype
         if self.node.recovered:
             return
         if self.rank == 0:
@@ -81,6 +88,7 @@ class Client:
         """Send an array for a key, and wait until the servers have used it; in sync mode they use all workers' at once.
 
         Raises:
+            ValueError: if the value of the key is of another size or type, or such arrays cannot be sent.
             RunError: a server did not answer.
         """
         self.start_push(key, value, priority).wait()
@@ -89,7 +97,7 @@ class Client:
         """Fill an array with the value of a key, and return it.
 
         Raises:
-            ValueError: if `out` is not contiguous or not writable.
+            ValueError: if `out` is not contiguous or not writable, or the value of the key is of another size or type.
             RunError: a server did not answer, or has another number of elements.
         """
         self.start_pull(key, out, priority).wait()
@@ -97,7 +105,7 @@ class Client:
 
     def start_push(self, key: int, value: Array, priority: int = 0) -> Request:
         """Begin to push; the array must not change before the returned request has been waited for."""
-        head = head_of(value.dtype)
+        head = self._check(key, value)
         pieces = self._pieces(key, np.ascontiguousarray(value))
         request = Request(self.node, f"push of key {key}", [server for server, _, _ in pieces])
         self._send(request, pieces, head, priority, push=True)
@@ -107,7 +115,7 @@ class Client:
         """Begin to pull; the array is filled when the returned request has been waited for."""
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise ValueError("the array to pull into must be contiguous and writable")
-        head = head_of(out.dtype)
+        head = self._check(key, out)
         pieces = self._pieces(key, out)
         targets = {server: values for server, _, values in pieces}
         request = Request(self.node, f"pull of key {key}", targets, targets)
@@ -147,15 +155,31 @@ class Client:
         else:
             self.node.abandon()
 
+    def _check(self, key: int, array: Array) -> int:
+        """Refuse what a server would drop, and never answer; return the head of a request."""
+        head = head_of(array.dtype)
+        known = self._values.get(key_of(key, self._servers))
+        if known is not None and known != (array.size, array.dtype):
+            raise ValueError(f"the value of key {key} is {known[0]} of {known[1]}, not {array.size} of {array.dtype}")
+        most = max((part.stop - part.start) * array.itemsize for part in self._parts(key, array.size))
+        if most > _MOST_BYTES:
+            raise ValueError(
+                f"an array of {array.nbytes} bytes puts {most} of them on one server, and a message takes "
+                f"{_MOST_BYTES}: use more servers, or several keys"
+            )
+        return head
+
+    def _parts(self, key: int, size: int) -> list[Part]:
+        return parts(int(key), size, self._servers, self._split_from)
+
     def _pieces(self, key: int, array: Array) -> list[tuple[int, Part, Bytes]]:
         """Return server, place and bytes of each part of an array."""
         flat = array.reshape(-1)
-        where = parts(key, flat.size, self._servers, self._split_from)
         itemsize = flat.itemsize
         octets = flat.view(np.uint8)
         return [
             (id_of(NodeRole.SERVER, part.server), part, octets[part.start * itemsize : part.stop * itemsize])
-            for part in where
+            for part in self._parts(key, flat.size)
         ]
 
     def _send(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,18 @@ def range_start(server: int, servers: int) -> int:
     return _ALL_KEYS // servers * server
 
 
+def key_of(key: object, servers: int) -> int:
+    """Return a key that a server has a place for.
+
+    Raises:
+        ValueError: it is none.
+    """
+    end = range_start(1, servers)
+    if not isinstance(key, Integral) or not 0 <= int(key) < end:
+        raise ValueError(f"a key is a whole number from 0 to {end - 1}, not {key!r}")
+    return int(key)
+
+
 def parts(key: int, size: int, servers: int, split_from: int = SPLIT_FROM) -> list[Part]:
     """Return where the elements of an array live.
 
@@ -54,11 +67,11 @@ def head_of(dtype: np.dtype[Any]) -> int:
     """Return the head of a plain push or pull of arrays of a type: Cantor's pairing of the kind, 0, and the type.
 
     Raises:
-        ValueError: MXNet has no such type.
+        ValueError: MXNet has no such type, or its bytes are in the order of another kind of machine.
     """
-    code = _CODES.get(dtype.name)
+    code = _CODES.get(dtype.name) if dtype.isnative else None
     if code is None:
-        raise ValueError(f"arrays of {dtype.name} cannot be sent; these can: {', '.join(_CODES)}")
+        raise ValueError(f"arrays of {dtype} cannot be sent; these can: {', '.join(_CODES)}")
     return code * (code + 1) // 2 + code
 
 

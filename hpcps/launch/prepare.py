@@ -139,7 +139,6 @@ def _nodes(run: Run) -> dict[str, str]:
         "DMLC_NUM_SERVER": str(topology.servers),
         # ps-lite knows no validators.
         "DMLC_NUM_WORKER": str(topology.workers + topology.validators),
-        "PS_HEARTBEAT_INTERVAL": str(-(-transport.heartbeat_timeout // 10)),
         "PS_HEARTBEAT_TIMEOUT": str(transport.heartbeat_timeout),
         "PS_RESEND": str(int(transport.resend)),
     }

@@ -34,7 +34,8 @@ def main() -> int:
         with meeting(plan, Path(sys.argv[1])) as gathering:
             return play(plan, sys.argv[2] if len(sys.argv) > 2 else "", StopFile(Path(sys.argv[1])), gathering)
     except HpcpsError as error:
-        print(f"hpcps: {me or 'a process'} on {socket.gethostname()}: {error}", file=sys.stderr)
+        # One write: all processes may say so at once, and `print` writes the end of the line by itself.
+        sys.stderr.write(f"hpcps: {me or 'a process'} on {socket.gethostname()}: {error}\n")
         return 2
 
 

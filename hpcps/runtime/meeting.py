@@ -90,14 +90,21 @@ def _settings(plan: Plan, me: Rank, rendezvous: Rendezvous, environment: Mapping
     from hpcps.transport.pslite.settings import Settings
 
     own = {name: value for name, value in environment.items() if name.startswith("PS_") or name == "DMLC_NODE_HOST"}
+    own["PS_HEARTBEAT_INTERVAL"] = "0"  # see `_beating`
     variables = {"DMLC_PS_ROOT_PORT": "0", **own, **plan.nodes, "DMLC_ROLE": _NODE_ROLES[me.role]}
     if me.role != "scheduler":
         # What a user may have set is checked before the scheduler is looked for.
-        settings = Settings.from_environment({**variables, "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "1"})
+        variables |= {"DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": "1"}
+        settings = _beating(Settings.from_environment(variables))
         host, port = rendezvous.find(settings.timeout)
         return replace(settings, root_host=host, root_port=port)
     others = [member.host for member in plan.world if member.host != me.host]
     # On one machine loopback. Else, unless an interface is given, the network that the other hosts are on.
     settings = Settings.from_environment({**variables, "DMLC_PS_ROOT_URI": others[0] if others else "127.0.0.1"})
     told, _ = own_address(settings.host, settings.interface, settings.root_host)
-    return replace(settings, root_host=told)
+    return _beating(replace(settings, root_host=told))
+
+
+def _beating(settings: Settings) -> Settings:
+    """Ten heartbeats until a node counts as dead; the variable has whole seconds only."""
+    return replace(settings, heartbeat_interval=settings.heartbeat_timeout / 10)

@@ -55,6 +55,22 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
     )
 
 
+def find_framework(backend: str) -> None:
+    """Make sure that the framework of a backend is installed here; nothing is loaded.
+
+    Raises:
+        SpecError: it is not.
+    """
+    if backend == "mxnet":
+        from hpcps.training.mxnet.framework import find_mxnet
+
+        find_mxnet()
+    elif find_spec("torch") is None:
+        raise SpecError(
+            'model.backend = "torch", but torch is not installed here: install hpcps with its extra "torch"'
+        )
+
+
 def learner_of(backend: str, threads: int) -> type[TorchLearner] | type[MxnetLearner]:
     """Return the learner of a backend, whose framework is loaded only now.
 
@@ -68,10 +84,7 @@ def learner_of(backend: str, threads: int) -> type[TorchLearner] | type[MxnetLea
         from hpcps.training.mxnet.learner import MxnetLearner
 
         return MxnetLearner
-    if find_spec("torch") is None:
-        raise SpecError(
-            'model.backend = "torch", but torch is not installed here: install hpcps with its extra "torch"'
-        )
+    find_framework(backend)
     from hpcps.training.pytorch.learner import TorchLearner
 
     return TorchLearner

@@ -2,9 +2,12 @@
 
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +48,8 @@ def test_heads_are_as_mxnet_pairs_them():
     assert dtype_of(1) is None, "a row-sparse push"
     with pytest.raises(ValueError, match="complex64 cannot be sent; these can: float32"):
         head_of(np.dtype("complex64"))
+    with pytest.raises(ValueError, match="arrays of >f4 cannot be sent"):
+        head_of(np.dtype("float32").newbyteorder(">"))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "int32", "uint8", "int8", "int64"])
@@ -161,9 +166,10 @@ def test_what_is_wrong_is_said():
     def job(kv):
         kv.init(0, np.zeros(4, np.float32))
         said = []
+        kv.push(2, np.zeros(4, np.float32))
         for action in (
             lambda: kv.pull(1, np.zeros(4, np.float32)),
-            lambda: kv.pull(0, np.zeros(5, np.float32)),
+            lambda: kv.pull(2, np.zeros(5, np.float32)),
             lambda: kv.pull(0, np.zeros((4, 4), np.float32)[:, 0]),
             lambda: kv.push(0, np.zeros(4, np.complex64)),
         ):
@@ -180,11 +186,46 @@ def test_what_is_wrong_is_said():
     assert "complex64" in said[3]
 
 
-def test_a_push_of_another_size_is_refused_and_the_value_stays(caplog):
+@pytest.mark.parametrize("key", [-1, 2**63, 1.5, "w", None])
+def test_a_key_that_no_server_has_a_place_for_is_refused_at_once(key):
+    def job(kv):
+        kv.init(np.int64(3), np.ones(2, np.float32))
+        for action in (kv.init, kv.push, kv.pull):
+            with pytest.raises(ValueError, match=rf"a key is a whole number from 0 to \d+, not {key!r}"):
+                action(key, np.zeros(4, np.float32))
+        return kv.pull(3, np.empty(2, np.float32)).tolist()
+
+    assert Cluster(2, 1).run(job) == [[1.0, 1.0]]
+
+
+def test_an_array_that_does_not_fit_the_value_of_its_key_is_refused_at_once():
+    def job(kv):
+        kv.init(0, np.full(4, 7, np.float32))
+        for action in (kv.init, kv.push, kv.pull):
+            with pytest.raises(ValueError, match="the value of key 0 is 4 of float32, not 5 of float32"):
+                action(0, np.zeros(5, np.float32))
+            with pytest.raises(ValueError, match="not 4 of int32"):
+                action(0, np.zeros(4, np.int32))
+        return kv.pull(0, np.zeros(4, np.float32)).tolist()
+
+    assert Cluster(1, 1).run(job) == [[7.0] * 4]
+
+
+def test_more_than_a_length_can_say_is_refused_at_once():
+    def job(kv):
+        large = np.empty(2**31, np.uint8)  # never touched, so it takes no memory
+        for action in (kv.init, kv.push, kv.pull):
+            with pytest.raises(ValueError, match=r"2147483648 of them on one server, .* use more servers"):
+                action(0, large)
+
+    Cluster(1, 1).run(job)
+
+
+def test_a_push_of_another_size_is_refused_by_the_server_and_the_value_stays(caplog):
     cluster = Cluster(1, 1, timeout=2.0)
 
     def job(kv):
-        kv.init(0, np.full(4, 7, np.float32))
+        kv.push(0, np.full(4, 7, np.float32))  # not `init`, so the client does not know what the server has
         with pytest.raises(RunError, match=r"push of key 0: no answer within 2 s from the server 0"):
             kv.push(0, np.zeros(5, np.float32))
         return kv.pull(0, np.zeros(4, np.float32)).tolist()
@@ -225,3 +266,22 @@ def test_a_wrong_environment_is_an_error_for_people():
     assert done.returncode == 1
     assert done.stderr.startswith("hpcps: the environment of a ps-lite node is wrong:")
     assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_a_node_that_waits_without_a_traceback():
+    port = free_port()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DMLC_ROLE": "scheduler", "DMLC_NUM_SERVER": "1"}
+    environment |= {"DMLC_NUM_WORKER": "1", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(port)}
+    node = subprocess.Popen([sys.executable, "-m", "hpcps.kvstore"], env=environment, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not listens(port) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    node.send_signal(signal.SIGINT)
+    said = node.communicate(timeout=60)[1]
+    assert (node.returncode, said) == (130, "")
+
+
+def listens(port):
+    """Whether somebody does, of this machine."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,8 +1,12 @@
 import socket
+from pathlib import Path
 
 import pytest
 
 from hpcps.errors import LaunchError
+from hpcps.launch.plan import Plan, Rank
+from hpcps.launch.rendezvous import Rendezvous
+from hpcps.runtime.meeting import _settings
 from hpcps.transport.pslite.address import own_address, resolve
 from hpcps.transport.pslite.meta import NodeRole
 from hpcps.transport.pslite.settings import Settings
@@ -56,3 +60,12 @@ def test_an_interface_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(LaunchError, match=r"'ib7'.*this host has.*lo"):
         own_address("", "ib7", "127.0.0.1")
     assert "lo" in [name for _, name in socket.if_nameindex()]
+
+
+@pytest.mark.parametrize("timeout", [0, 1, 6, 60])
+def test_a_process_of_a_launch_beats_ten_times_until_it_counts_as_dead(timeout):
+    nodes = {"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "1", "PS_HEARTBEAT_TIMEOUT": str(timeout)}
+    scheduler = Rank(0, "scheduler", 0, "localhost")
+    plan = Plan((scheduler,), (), nodes)
+    settings = _settings(plan, scheduler, Rendezvous(Path("plan")), {"PS_HEARTBEAT_INTERVAL": "nonsense"})
+    assert (settings.heartbeat_timeout, settings.heartbeat_interval) == (timeout, timeout / 10)

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from training_examples import make_run
 
+from hpcps.cli.main import main
 from hpcps.errors import SpecError
 from hpcps.training.build import build_learner
 from hpcps.training.catalogue import BACKENDS, DATA_SETS, OF_EVERY_BACKEND
@@ -82,3 +84,12 @@ def test_without_mxnet_the_message_names_the_environment():
     run = run.model_copy(update={"model": run.model.model_copy(update={"backend": "mxnet"})})
     with pytest.raises(SpecError, match=r"mxnet and gluoncv cannot be found here: `make mxnet-env`"):
         build_learner(run, "worker", 0)
+
+
+@pytest.mark.skipif(find_spec("mxnet") is not None, reason="MXNet is here")
+def test_without_mxnet_nothing_is_started(tmp_path, capfd):
+    file = ROOT / "experiments/quickstart_mxnet.toml"
+    assert main(["run", str(file), "--results", str(tmp_path)]) == 2
+    assert capfd.readouterr().err.count("mxnet and gluoncv cannot be found here") == 1
+    assert not list(tmp_path.glob("*/launch"))
+    assert main(["run", str(file), "--results", str(tmp_path), "--only", "0", "--dry-run"]) == 0

@@ -16,11 +16,8 @@ from hpcps.spec.schema import Train
 ENVIRONMENT = "`make mxnet-env` makes an environment for it, .venv-mxnet: use .venv-mxnet/bin/hpcps"
 
 
-def load_mxnet(threads: int) -> Any:
-    """Import MXNet and return it.
-
-    Args:
-        threads: compute threads of this process; MXNet reads them when it is imported.
+def find_mxnet() -> None:
+    """Make sure that MXNet can be imported, without doing so.
 
     Raises:
         SpecError: it, GluonCV or a numpy that it works with is not installed here.
@@ -30,6 +27,18 @@ def load_mxnet(threads: int) -> Any:
         raise SpecError(f'model.backend = "mxnet", but {" and ".join(missing)} cannot be found here: {ENVIRONMENT}')
     if NumpyVersion(np.__version__) >= "1.24.0":  # which has no longer, or another, np.bool: MXNet 1.9 uses it
         raise SpecError(f'model.backend = "mxnet" needs numpy 1.23, and this is numpy {np.__version__}: {ENVIRONMENT}')
+
+
+def load_mxnet(threads: int) -> Any:
+    """Import MXNet and return it.
+
+    Args:
+        threads: compute threads of this process; MXNet reads them when it is imported.
+
+    Raises:
+        SpecError: it, GluonCV or a numpy that it works with is not installed here.
+    """
+    find_mxnet()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
     # Where it finds the role of a server or scheduler, MXNet becomes that node, and its import never returns.
