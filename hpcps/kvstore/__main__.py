@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from hpcps.errors import HpcpsError
+from hpcps.errors import HpcpsError, LaunchError
 from hpcps.kvstore.server import Server
 from hpcps.transport.pslite.memory import keep_freed_memory
 from hpcps.transport.pslite.meta import NodeRole
@@ -20,6 +20,8 @@ def main() -> int:
         settings = Settings.from_environment(os.environ)
         keep_freed_memory()
         if settings.role == NodeRole.SCHEDULER:
+            if not settings.root_port:
+                raise LaunchError("DMLC_PS_ROOT_PORT is 0; it is a whole number from 1 to 65535 that all nodes know")
             node = Node(settings, lambda delivery: node.strays.drop("unexpected", "data at a scheduler"))
             node.start()
             node.stop(patient=True)

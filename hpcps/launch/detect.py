@@ -111,5 +111,6 @@ def _version(mpirun: Path) -> str:
             env={**os.environ, "PATH": path},
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"{mpirun} --version does not answer: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else "not within a minute"
+        raise LaunchError(f"{mpirun} --version does not answer: {why}; --mpirun says which one to use") from error
     return asked.stdout + asked.stderr

@@ -62,7 +62,7 @@ def play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
     except Stopped as stopped:
         return 128 + stopped.number
     except HpcpsError as error:
-        print(f"hpcps: {plan.world[gathering.rank]} on {socket.gethostname()}: {error}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"hpcps: {plan.world[gathering.rank]} on {socket.gethostname()}: {error}\n")
         return 1
     finally:
         # It ends anyway.
@@ -176,7 +176,7 @@ def _perform(
                 raise
     except Exception as error:
         phase = node.phase if node else "start"
-        print(f"hpcps: {part.failed(role.round, phase, error)}", file=sys.stderr, flush=True)
+        sys.stderr.write(f"hpcps: {part.failed(role.round, phase, error)}\n")
         part.report(role.round, phase, error)
         return None
     return node

@@ -217,7 +217,7 @@ def test_a_port_that_is_taken_is_named():
     cluster = Cluster()
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.bind(f"tcp://127.0.0.1:{cluster.common['root_port']}")
-        with pytest.raises(LaunchError, match=r"cannot listen at 127.0.0.1:.*in use"):
+        with pytest.raises(LaunchError, match=r"cannot listen at 127.0.0.1:.*in use; take another"):
             cluster.scheduler()[1].result(100)
 
 

@@ -130,14 +130,14 @@ def program(job: Job, role: str = "") -> str:
     for what, path in {"interpreter": job.python, "plan": job.plan_file}.items():
         if not _PLAIN.fullmatch(str(path)):
             raise LaunchError(
-                f"the {what} {path} has a blank or a special character in its path, which the configfiles of MPI "
-                "cannot express: move it, or reach it through a symbolic link with a plain name"
+                f"the {what} {path} has a blank or a special character in its path, which not every "
+                "launcher passes on: move it, or reach it through a symbolic link with a plain name"
             )
     for name, value in job.variables.items():
         if not _PLAIN.fullmatch(value):
             raise LaunchError(
-                f"the environment variable {name} is {value!r}: blanks and special characters cannot be passed in "
-                "a configfile of MPI; use a path without them, a symbolic link for example"
+                f"the environment variable {name} is {value!r}: not every launcher passes blanks and "
+                "special characters on; use a path without them, a symbolic link for example"
             )
     settings = [f"{name}={value}" for name, value in job.variables.items()]
     # mpi4py's -m ends the whole job where one rank fails. ps-lite nodes know no MPI.

@@ -23,7 +23,8 @@ def resolve(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise LaunchError(f"{host!r} has no IPv4 address: {error}") from None
+        where = "DMLC_NODE_HOST, DMLC_PS_ROOT_URI or a host file names it"
+        raise LaunchError(f"{host!r} has no IPv4 address: {error}; {where}") from None
     return str(found[0][4][0])
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.transport.pslite.address import ALL, own_address, resolve
+from hpcps.transport.pslite.address import own_address
 from hpcps.transport.pslite.courier import Courier, Receipt
 from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode
 from hpcps.transport.pslite.membership import objection
@@ -124,7 +124,7 @@ class Node:
         scheduler = NodeInfo(NodeRole.SCHEDULER, settings.root_host, settings.root_port, SCHEDULER_ID)
         try:
             if self._scheduling is not None:
-                bind_to = "0.0.0.0" if settings.interface == ALL else resolve(settings.root_host)
+                _, bind_to = own_address(settings.root_host, settings.interface, settings.root_host)
                 self.me = replace(scheduler, port=self._sockets.bind(bind_to, settings.root_port))
                 self._thread.start()
                 self._announce(self.me)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -46,7 +47,12 @@ class Sockets:
         try:
             self._incoming.bind(f"tcp://{address}:{port or '*'}")
         except zmq.ZMQError as error:
-            raise LaunchError(f"cannot listen at {address}:{port}: {error.strerror}") from None
+            if error.errno == zmq.EADDRINUSE:
+                advice = "the port is in use; take another, or leave it open (transport.port; DMLC_PS_ROOT_PORT, PORT)"
+            else:
+                why = os.strerror(error.errno or 0)
+                advice = f"{why}; is what DMLC_NODE_HOST or DMLC_PS_ROOT_URI says of this host?"
+            raise LaunchError(f"cannot listen at {address}:{port}: {advice}") from None
         return int(self._incoming.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2])
 
     def connect(self, to: int, host: str, port: int, own_id: int | None) -> None:
