@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from hpcps.blocks import Float64
 from hpcps.kernels.means import FINITE, average_segments
-from hpcps.kernels.ordered import ordered_segments
-from hpcps.kernels.places import Integers, Places, address
+from hpcps.kernels.networks import REGISTERS
+from hpcps.kernels.ordered import Network, ordered_segments
+from hpcps.kernels.places import Places, address
 from hpcps.kernels.scores import add_segments, multiply_segments, scale_segments, screen_segments
-from hpcps.kernels.vectors import REGISTERS
+from hpcps.kernels.vectors import WIDTH
 from hpcps.layout import Mask, Vector
 from hpcps.rules.products import Products
 from hpcps.rules.sorting import comparators, needed
@@ -168,13 +169,23 @@ def scale(update: Updates, factors: Float64, out: Vector, threads: int = 1) -> N
 
 
 @lru_cache(maxsize=256)
-def _network(n: int, low: int, high: int) -> tuple[int, Integers]:
-    """Return how many classes of n rows are sorted in registers, and what is then left to compare: `[p, 2]`."""
+def _network(n: int, low: int, high: int) -> Network:
+    """Plan how n rows are sorted, as far as the ranks `low` to `high` (exclusive) ask for it; see `ordered_segments`.
+
+    All are Batcher's networks, as `comparators` gives them; up to 64 rows, their steps p = 2 and p = 1 are done by
+    parts of 32 rows that have nothing to do with each other, and what those leave over.
+    """
     classes = 1
     while -(-n // classes) > REGISTERS:
         classes *= 2
-    pairs = needed(comparators(n, classes), range(low, high))
-    return classes, np.array(pairs, np.int64).reshape(-1, 2)
+    height, merges, pairs = n, [], needed(comparators(n, classes), range(low, high))
+    if classes in (2, 4):
+        height = classes * REGISTERS
+        merges = {2: [(0, 2, 1)], 4: [(0, 4, 2), (1, 4, 2), (0, 4, 1), (2, 4, 1)]}[classes]
+        rest = [(row, row + 1) for row in range(1, n - 1, 2)] if classes == 4 else []
+        pairs = needed(tuple(rest), range(low, high))
+    merged, compared = (np.array(rows, np.int64).reshape(-1, k) for rows, k in ((merges, 3), (pairs, 2)))
+    return height, classes, WIDTH * merged, WIDTH * compared
 
 
 def _ends(updates: Updates, base: Vector | None, out: Vector | None) -> tuple[Vector, int, int]:
