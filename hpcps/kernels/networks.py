@@ -14,7 +14,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcps.blocks import LANES
-from hpcps.kernels.vectors import DOUBLE, I64, SINGLE, load, prefetch, store
+from hpcps.kernels.vectors import DOUBLE, I64, SINGLE, WIDTH, ZERO, load, prefetch, spread, store
 from hpcps.rules.sorting import comparators
 
 REGISTERS = 16
@@ -85,7 +85,7 @@ def take_and_sort(
         begins = [builder.add(builder.load(builder.gep(table, [I64(row)])), offset) for row in range(number)]
         found = cgutils.alloca_once_value(builder, load(builder, worst, _BITS))
         with cgutils.for_range(builder, count) as loop:
-            done = builder.mul(loop.index, I64(4 * LANES))
+            done = builder.mul(loop.index, I64(WIDTH))
             values = []
             for begin in begins:
                 source = builder.add(begin, done)
@@ -159,21 +159,19 @@ def mean_of_rows(context: Any, place: Any, span: Any, low: Any, high: Any, neare
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         place, span, low, high, nearest, out = arguments
-        zero = ir.Constant(DOUBLE, [ir.Constant(ir.DoubleType(), 0.0)] * LANES)
         tiles = _abreast(builder, place, span)
-        totals, centres = ([cgutils.alloca_once_value(builder, zero) for _ in tiles] for _ in range(2))
+        totals, centres = ([cgutils.alloca_once_value(builder, ZERO) for _ in tiles] for _ in range(2))
         for total in totals:
-            builder.store(zero, total)
+            builder.store(ZERO, total)
 
         def add(total: Any, value: Any) -> None:
             builder.store(builder.fadd(builder.load(total), value), total)
 
         def divisor(count: Any) -> Any:
-            one = builder.insert_element(zero, builder.sitofp(count, ir.DoubleType()), ir.Constant(ir.IntType(32), 0))
-            return builder.shuffle_vector(one, one, ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES))
+            return spread(builder, builder.sitofp(count, ir.DoubleType()))
 
         def row(number: Any) -> Any:
-            return builder.mul(number, I64(4 * LANES))
+            return builder.mul(number, I64(WIDTH))
 
         with cgutils.for_range(builder, builder.sub(high, low)) as loop:
             offset = row(builder.add(low, loop.index))
@@ -194,7 +192,7 @@ def mean_of_rows(context: Any, place: Any, span: Any, low: Any, high: Any, neare
             builder.store(high, count)
         for number, total in enumerate(totals):
             mean = builder.fdiv(builder.load(total), divisor(builder.load(count)))
-            store(builder, builder.fptrunc(mean, SINGLE), builder.add(out, I64(4 * LANES * number)))
+            store(builder, builder.fptrunc(mean, SINGLE), builder.add(out, I64(WIDTH * number)))
         return context.get_dummy_value()
 
     return signature, generate

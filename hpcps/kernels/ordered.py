@@ -11,7 +11,7 @@ from hpcps.kernels.compiled import kernel
 from hpcps.kernels.means import FINITE, NONE, deposit
 from hpcps.kernels.networks import ABREAST, LAST, mean_of_rows, merge_rows, sort_pairs, take_and_sort
 from hpcps.kernels.places import Integers
-from hpcps.kernels.vectors import WIDTH, floats_at
+from hpcps.kernels.vectors import WIDTH, fence, floats_at
 
 Network = tuple[int, int, Integers, Integers]
 """How rows are sorted: how many are kept, in how many classes they are taken, what is merged and then compared."""
@@ -134,6 +134,7 @@ def ordered_segments(
     nearest: bool,
     base: int,
     out: int,
+    past: bool,
 ) -> tuple[int, int]:
     """Take the mean of the sorted values from one rank to another, or of those nearest to it, segment by segment.
 
@@ -151,6 +152,7 @@ def ordered_segments(
         nearest: whether not this mean is wanted but that of the `high` values nearest to it (`low` are left out).
         base: the address of what the result is added to, or 0.
         out: the address of where the result goes.
+        past: whether it goes there past all caches.
 
     Returns:
         The largest bit patterns, without signs, of the updates and of the result. The first may be less than that if
@@ -176,5 +178,7 @@ def ordered_segments(
         for k in range(LANES):
             if flags[k] > FINITE:
                 return flags[k], result
-        result = max(result, deposit(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start))
+        result = max(result, deposit(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start, past))
+    if past:
+        fence()
     return NONE, result
