@@ -136,14 +136,18 @@ def calls(updates: Updates, threads: int) -> dict[str, Callable[[], Any]]:
     out, base = np.zeros(d, np.float32), np.zeros(d, np.float32)
     close = np.mean([p[:d] for p in updates.payloads[:2]], axis=0, dtype=np.float32)
     like = close * np.float32(2.0 * len(updates) ** 0.5)  # as long as the updates, or longer: all are accepted
+    some = np.zeros(d, np.float32)  # every other update is like this one, the others point away from it
+    for number, payload in enumerate(updates.payloads):
+        (np.subtract if number % 2 else np.add)(some, payload[:d], out=some)
 
-    def combine(name: str, rule: Any, **more: Any) -> Callable[[], Any]:
-        return lambda: rule.combine(updates, like, out=out, threads=threads, **more)
+    def combine(name: str, rule: Any, v: Any = like, **more: Any) -> Callable[[], Any]:
+        return lambda: rule.combine(updates, v, out=out, threads=threads, **more)
 
     found = {name: combine(name, rule) for name, rule in RULES.items()}
     found["average, added to the model"] = combine("average", RULES["average"], base=base)
     found["zeno"] = combine("zeno", Zeno(rho=-1.0, epsilon=10.0))
     found["zeno, half refused"] = combine("zeno", Zeno(rho=0.0, epsilon=10.0))
+    found["zeno, half turned"] = combine("zeno", Zeno(rho=0.0, epsilon=10.0), some)
     return {name: found[name] for name in SERIES}
 
 

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from hpcps.kernels import engine
+from hpcps.kernels import engine, judging
 from hpcps.kernels.compiled import CACHE, compiled
 from hpcps.layout import Layout
 from hpcps.updates import Updates
@@ -23,7 +23,7 @@ def load() -> int:
         print("hpcps: compiling the kernels of the rules (some seconds, once) ...", file=sys.stderr, flush=True)
     engine.average(updates, vector, None, 1)
     engine.ordered(updates, 1, 2, vector, None, 1)
-    engine.products(updates, vector, 1)
+    judging.products(updates, vector, 1)
     engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1), vector)
     if compiled():
         where = f"kept in {CACHE}" if CACHE else "and cannot be kept: no folder for them can be written to"

@@ -12,7 +12,7 @@ from hpcps.blocks import LANES, SEGMENT, Float64
 from hpcps.kernels.columns import mean_of_columns
 from hpcps.kernels.compiled import kernel
 from hpcps.kernels.places import Integers
-from hpcps.kernels.vectors import bits_at, floats_at
+from hpcps.kernels.vectors import WIDTH, add_rows, bits_at, fence, floats_at, stream
 from hpcps.layout import Vector
 
 MAGNITUDE: Any = np.int32(0x7FFFFFFF)
@@ -21,6 +21,9 @@ FINITE: Any = np.int32(0x7F7FFFFF)
 NONE: Any = np.int32(0)
 ABREAST: Any = 8
 """The most rows that are read side by side: more than that are followed less well than a few, one after another."""
+
+TOGETHER = 4
+"""Rows that are added at once where the sums do not stay in registers."""
 
 
 @kernel
@@ -34,12 +37,34 @@ def largest(place: int, count: int) -> Any:
 
 
 @kernel
-def deposit(values: Vector, count: int, base: int, out: int) -> Any:
+def pass_on(values: int, count: int, out: int) -> None:
+    """Write `count` float32 from one address to another past all caches, but for parts of a line at either end."""
+    head = min(count, -out % WIDTH // 4)
+    lines = (count - head) // LANES
+    source, target = carray(floats_at(values), (count,)), carray(floats_at(out), (count,))
+    for k in range(head):
+        target[k] = source[k]
+    stream(values + 4 * head, lines, out + 4 * head)
+    for k in range(head + LANES * lines, count):
+        target[k] = source[k]
+
+
+@kernel
+def deposit(values: Vector, count: int, base: int, out: int, past: bool) -> Any:
     """Write `count` values to `out`, added to what is at `base` if that is an address.
+
+    With `past`, past all caches, and then the values themselves may change.
 
     Returns:
         The largest bit pattern, without signs, of what was written if there is a base.
     """
+    if past:
+        if base != 0:
+            before = carray(floats_at(base), (count,))
+            for k in range(count):
+                values[k] += before[k]
+        pass_on(values.ctypes.data, count, out)
+        return largest(values.ctypes.data, count) if base != 0 else NONE
     target = carray(floats_at(out), (count,))
     if base == 0:
         for k in range(count):
@@ -58,28 +83,21 @@ def deposit(values: Vector, count: int, base: int, out: int) -> Any:
 @kernel
 def add_up(places: Integers, rows: int, count: int, total: Float64) -> None:
     """Sum `count` float32 at each of so many addresses into `total`, one after another, from +0."""
-    row = 0
-    if rows >= 4:
-        a, b = carray(floats_at(places[0]), (count,)), carray(floats_at(places[1]), (count,))
-        c, d = carray(floats_at(places[2]), (count,)), carray(floats_at(places[3]), (count,))
-        for k in range(count):
-            total[k] = (((0.0 + np.float64(a[k])) + b[k]) + c[k]) + d[k]
-        row = 4
-    else:
-        for k in range(count):
-            total[k] = 0.0
+    whole, row = count // LANES * LANES, 0
+    table, sums = places.ctypes.data, total.ctypes.data
     # Four at a time: the sums travel to the cache and back a quarter as often.
-    while row + 4 <= rows:
-        a, b = carray(floats_at(places[row]), (count,)), carray(floats_at(places[row + 1]), (count,))
-        c, d = carray(floats_at(places[row + 2]), (count,)), carray(floats_at(places[row + 3]), (count,))
-        for k in range(count):
-            total[k] = (((total[k] + a[k]) + b[k]) + c[k]) + d[k]
-        row += 4
+    while row + TOGETHER <= rows:
+        add_rows(table + 8 * row, whole, sums, row == 0, TOGETHER)
+        row += TOGETHER
     while row < rows:
-        a = carray(floats_at(places[row]), (count,))
-        for k in range(count):
-            total[k] += a[k]
+        add_rows(table + 8 * row, whole, sums, row == 0, 1)
         row += 1
+    for k in range(whole if rows > 0 else 0, count):
+        total[k] = 0.0
+    for row in range(rows):
+        a = carray(floats_at(places[row]), (count,))
+        for k in range(whole, count):
+            total[k] += a[k]
 
 
 @kernel
@@ -92,6 +110,7 @@ def average_segments(
     divisors: Float64,
     base: int,
     out: int,
+    past: bool,
 ) -> tuple[int, int]:
     """Take the sum of the updates over the block's divisor, segment by segment.
 
@@ -104,6 +123,7 @@ def average_segments(
         divisors: of each block: `[B]`.
         base: the address of what the mean is added to, or 0.
         out: the address of where the result goes.
+        past: whether it goes there past all caches.
 
     Returns:
         The largest bit patterns, without signs, of the means and of the result.
@@ -127,7 +147,10 @@ def average_segments(
             # By a power of two: to multiply by its inverse is the same, and as fast as to add.
             exact = math.frexp(divisor)[0] == 0.5
             factor = 1.0 / divisor if exact else divisor
-            mean, written = mean_of_columns(places.ctypes.data, present, columns, factor, exact, base_at, out_at)
+            target = means.ctypes.data if past else out_at
+            mean, written = mean_of_columns(places.ctypes.data, present, columns, factor, exact, base_at, target)
+            if past:
+                pass_on(target, columns, out_at)
             worst, result = max(worst, mean), max(result, written)
             for row in range(present):
                 places[row] += 4 * columns
@@ -136,5 +159,8 @@ def average_segments(
         for k in range(rest):
             means[k] = np.float32(total[k] / divisor)
         worst = max(worst, largest(means.ctypes.data, rest))
-        result = max(result, deposit(means, rest, base_at + 4 * columns if base != 0 else 0, out_at + 4 * columns))
+        to = out_at + 4 * columns
+        result = max(result, deposit(means, rest, base_at + 4 * columns if base != 0 else 0, to, past))
+    if past:
+        fence()
     return worst, result

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numba import carray
 from numpy.typing import NDArray
 
 from hpcps.blocks import LANES, SEGMENT, Float64
 from hpcps.kernels.compiled import kernel
-from hpcps.kernels.means import add_up, deposit, largest
+from hpcps.kernels.means import deposit, largest
 from hpcps.kernels.places import Integers
-from hpcps.kernels.vectors import floats_at, products_of
+from hpcps.kernels.vectors import fence, floats_at, products_of, weigh_rows
 from hpcps.layout import Vector
 
 Bits = NDArray[np.int32]
+
+TOGETHER = 4
+"""Rows that are weighed at once: the sums of as many fit the registers of AVX-512."""
 
 
 @kernel
@@ -38,12 +43,13 @@ def multiply_segments(
     last: int,
     v: int,
     sums: Float64,
-    divisors: Float64,
+    weights: Float64,
     base: int,
     out: int,
+    past: bool,
     results: Bits,
 ) -> None:
-    """Hold the updates against v, segment by segment; and take their mean while they are at hand.
+    """Hold the updates against v, segment by segment; and take the mean of some of them while they are at hand.
 
     Args:
         addresses: see `average_segments`, as for the next four.
@@ -53,14 +59,17 @@ def multiply_segments(
         last: the number of the one after the last.
         v: the address of v.
         sums: becomes <u, v> and |u|^2 of each update, and at last of v itself, for each segment: `[s, n + 1, 2]`.
-        divisors: of each block, for the mean of all updates: `[B]`.
+        weights: 1 for what is in the mean of a block, 0 for what is not, and at last what their sum is divided by;
+            that is 0 where no mean is wanted: `[B, n + 1]`.
         base: the address of what the mean is added to, or 0.
-        out: the address of where the mean goes; 0 if it is not wanted.
+        out: the address of where the mean goes.
+        past: whether it goes there past all caches.
         results: becomes the largest bit pattern, without signs, of what went there, for each segment: `[s]`.
     """
     rows = len(addresses)
-    spare, other = np.empty(SEGMENT, np.float32), np.empty(SEGMENT, np.float32)
+    spare, other = np.empty((TOGETHER, SEGMENT), np.float32), np.empty(SEGMENT, np.float32)
     places, total, mean = np.empty(rows, np.int64), np.empty(SEGMENT, np.float64), np.empty(SEGMENT, np.float32)
+    numbers, shares, found = np.empty(rows, np.int64), np.empty(rows, np.float64), np.empty((rows + 1, 2), np.float64)
     for number in range(first, last):
         block, start, stop = segments[number]
         count = stop - start
@@ -68,19 +77,40 @@ def multiply_segments(
         own = padded(v + 4 * start, count, other)
         present = 0
         for row in range(rows):
-            if addresses[row, block] == 0:
-                sums[number, row, 0] = sums[number, row, 1] = 0.0
-            else:
+            sums[number, row, 0] = sums[number, row, 1] = 0.0
+            if addresses[row, block] != 0:
                 places[present] = addresses[row, block] + 4 * (start - offsets[block])
-                theirs = padded(places[present], count, spare)
-                sums[number, row, 0], sums[number, row, 1] = products_of(theirs, own, whole)
+                numbers[present], shares[present] = row, weights[block, row]
                 present += 1
-        sums[number, rows, 0], sums[number, rows, 1] = products_of(own, own, whole)
-        if out != 0:
-            add_up(places, present, count, total)
-            for k in range(count):
-                mean[k] = np.float32(total[k] / divisors[block])
-            results[number] = deposit(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start)
+        row = 0
+        while row < present:
+            taken = TOGETHER if present - row >= TOGETHER else 1
+            for k in range(taken):
+                places[row + k] = padded(places[row + k], count, spare[k])
+            at, share, to = places.ctypes.data + 8 * row, shares.ctypes.data + 8 * row, found.ctypes.data + 16 * row
+            if taken == TOGETHER:
+                weigh_rows(at, own, whole, share, total.ctypes.data, row == 0, to, TOGETHER)
+            else:
+                weigh_rows(at, own, whole, share, total.ctypes.data, row == 0, to, 1)
+            row += taken
+        for row in range(present):
+            sums[number, numbers[row], 0], sums[number, numbers[row], 1] = found[row, 0], found[row, 1]
+        if present == 0:
+            found[0, 0], found[0, 1] = products_of(own, own, whole)
+            total[:] = 0.0
+        sums[number, rows, 0], sums[number, rows, 1] = found[present, 0], found[present, 1]
+        divisor = weights[block, rows]
+        if divisor != 0.0:
+            # By a power of two: to multiply by its inverse is the same, and as fast as to add.
+            if math.frexp(divisor)[0] == 0.5:
+                for k in range(count):
+                    mean[k] = np.float32(total[k] * (1.0 / divisor))
+            else:
+                for k in range(count):
+                    mean[k] = np.float32(total[k] / divisor)
+            results[number] = deposit(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start, past)
+    if past:
+        fence()
 
 
 @kernel
@@ -126,4 +156,4 @@ def scale_segments(
             values = carray(floats_at(addresses[0, block] + 4 * (start - offsets[block])), (count,))
             for k in range(count):
                 scaled[k] = np.float32(factors[block] * values[k])
-        deposit(scaled, count, 0, out + 4 * start)
+        deposit(scaled, count, 0, out + 4 * start, False)

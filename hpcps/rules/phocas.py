@@ -79,4 +79,4 @@ def _nearest_mean(rows: list[Vector], b: int) -> Float64:
     centre = mean(rows[b:keep], keep - b)
     pairs = zip(rows[:b], rows[keep:], strict=True)
     ends = [np.where(centre - low > high - centre, high, low) for low, high in pairs]
-    return mean(ends + rows[b:keep], keep)
+    return mean(rows[b:keep] + ends, keep)

@@ -36,9 +36,9 @@ def products(updates: Updates, v: Vector, threads: int = 1) -> Products:
         threads: the most threads that may share the work; the sums do not depend on them.
     """
     if worthwhile(updates):
-        from hpcps.kernels import engine
+        from hpcps.kernels import judging
 
-        return engine.products(updates, v, threads)
+        return judging.products(updates, v, threads)
     n, layout = len(updates), updates.layout
     inner, squares = np.zeros((n, len(layout.blocks))), np.zeros((n, len(layout.blocks)))
     own = np.zeros(len(layout.blocks))

@@ -50,10 +50,10 @@ class Zeno(Rule):
         assert reference is not None, "zeno compares with the validator's own update"
         layout = updates.layout
         if worthwhile(updates):
-            from hpcps.kernels import engine
+            from hpcps.kernels import judging
 
             return Combined(
-                *engine.mean_of_accepted(
+                *judging.mean_of_accepted(
                     updates,
                     reference,
                     lambda sums: self._accepts(sums, updates),

@@ -44,6 +44,15 @@ def threads_share_small_work(monkeypatch):
     monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
 
 
+@pytest.fixture(params=["as small", "as large"])
+def size(request, monkeypatch):
+    """Have small updates treated as those that fill no cache are, too: looked at first, and written past the caches."""
+    if request.param == "as large":
+        monkeypatch.setattr("hpcps.kernels.engine.LARGE", 0)
+        for name, value in {"SMALLEST_SAMPLED": 0, "SAMPLED": 2, "SAMPLES": 2}.items():
+            monkeypatch.setattr(f"hpcps.kernels.judging.{name}", value)
+
+
 def by(path: str):
     """Have rules use kernels for everything, or for nothing."""
     return patch.object(kernels, "SMALLEST", {"kernels": 0, "numpy": 1 << 62}[path])
@@ -72,6 +81,7 @@ def made(n: int, *, offset: int = 0, refused: bool = False) -> tuple[Updates, np
     return (updates.without(screen(updates)) if refused else updates), v, base
 
 
+@pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule))
 def test_every_rule_is_its_definition(rule: Rule) -> None:
     for n in SIZES:
@@ -92,6 +102,46 @@ def test_every_rule_is_its_definition(rule: Rule) -> None:
                         out[:] = base
                         rule.combine(updates, v, base=out, out=out, threads=threads)
                         assert out.tobytes() == added.update.tobytes(), f"n = {n}, added in place"
+
+
+def test_what_is_foreseen_is_not_gone_through_again(monkeypatch) -> None:
+    rng = np.random.default_rng(0)
+    layout = Layout.of([("first", (131_077,)), ("second", (200_000,))])
+    v = rng.standard_normal(layout.size, dtype=np.float32)
+    noise = rng.standard_normal((6, layout.size), dtype=np.float32)
+    turned = np.where(np.arange(6)[:, None] % 2, -v, v)
+    monkeypatch.setattr("hpcps.kernels.judging.SMALLEST_SAMPLED", 0)
+    again = []
+
+    def average_segments(addresses, offsets, segments, first, last, *rest):
+        again.append(segments[first:last, 0].tolist())
+        return 0, 0
+
+    monkeypatch.setattr("hpcps.kernels.judging.average_segments", average_segments)
+    rule = Zeno(rho=0.0, epsilon=10.0)
+    with by("kernels"):
+        judged = rule.combine(Updates.of(turned + noise, layout), v)
+        assert judged.accepted.tolist() == [[True] * 2, [False] * 2] * 3
+        assert np.allclose(judged.update, (turned + noise)[::2].mean(axis=0), atol=1e-5)
+        assert again == []
+        noise[:, :131_077] += turned[:, :131_077]
+        rule.combine(Updates.of(noise, layout), v)  # it takes all of them to tell which of the second are accepted
+    assert {block for blocks in again for block in blocks} == {1}
+
+
+def test_nothing_is_written_beside_a_large_result(monkeypatch) -> None:
+    monkeypatch.setattr("hpcps.kernels.engine.LARGE", 0)
+    updates, v, _ = made(4)
+    with by("kernels"):
+        for rule in (Average(), Median(), Zeno()):
+            want = rule.combine(updates, v).update
+            for start in range(17):
+                room = np.full(LAYOUT.size + 64, 7, np.float32)
+                out = room[start : start + LAYOUT.size]
+                rule.combine(updates, v, out=out)
+                assert np.array_equal(out, want)
+                out[:] = 7
+                assert (room == 7).all()
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 16, 33])
@@ -123,8 +173,8 @@ def test_judging_one_update_is_its_definition() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule))
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("n", [1, 3, 17])
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n", [1, 3, 17, 40])
 def test_what_is_not_finite_is_found(rule: Rule, bad: float, n: int) -> None:
     values = np.ones((n, LAYOUT.size), np.float32)
     reference = np.ones(LAYOUT.size, np.float32)
