@@ -93,6 +93,9 @@ class Network:
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
+        # Where the firewall of bridges is loaded it sees every frame; a switch has none.
+        firewall = ("sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=0")
+        subprocess.run(["ip", "netns", "exec", switch, *firewall], capture_output=True)
         for number, name in enumerate(self.names, 1):
             space, port = f"{self._prefix}-{name}", f"port{number}"
             _run("ip", "netns", "add", space)
