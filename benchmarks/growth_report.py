@@ -93,7 +93,7 @@ def _hosts(rows: Sequence[Row]) -> list[str]:
     lines += [
         "",
         "What the bound leaves out: the headers of TCP, IP and Ethernet (4.4 % of a link), and the way of a partition "
-        "through a server, n times 512 KiB at the speed of its link, which a small model feels most. All hosts share "
+        "through a server, n times 384 KiB at the speed of its link, which a small model feels most. All hosts share "
         "this machine's cores, and with 4 servers their links carry 8 Gbit/s together: where those cores do anything "
         "else, links stand idle.",
     ]

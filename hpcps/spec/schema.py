@@ -43,7 +43,7 @@ class Transport(Config):
     partition: Literal["auto"] | Annotated[int, Field(ge=64)] = Field(
         "auto",
         description="Bytes of the model that a synchronous round moves as one message, so that combining overlaps "
-        "transfer and no role holds more than a few of them of every sender; `auto`: 512 KiB where a run is spread "
+        "transfer and no role holds more than a few of them of every sender; `auto`: 384 KiB where a run is spread "
         "over hosts, else everything at once. A rule that scores blocks takes whole blocks.",
     )
     timeout: float = Field(
