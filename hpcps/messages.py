@@ -12,6 +12,7 @@ import json
 import struct
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ class Kind(IntEnum):
     PART = 12
     """A part of a checkpoint is written: its checksum in the note; to server 0."""
     GRANT = 13
-    """So many partitions of a round's update or combined update are taken by now; from who combines."""
+    """So many partitions of a round's update or combined update are taken by now; from who combines, and does not say
+    so by sending a partition of the next model."""
     CLOCK = 14
     """Before a run: what time is it? The answer has it in the note, in seconds of the answerer's monotonic clock."""
 
@@ -135,6 +137,11 @@ class Message:
 
     def header(self) -> bytes:
         """Encode everything but the payload."""
+        return self._header
+
+    @cached_property
+    def _header(self) -> bytes:
+        """Once, as a message may go to many."""
         note = json.dumps(self.note, separators=(",", ":")).encode() if self.note else b""
         bits = 0 if self.mask is None else len(self.mask)
         packed = b"" if self.mask is None else np.packbits(self.mask, bitorder="little").tobytes()

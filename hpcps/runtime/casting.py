@@ -16,7 +16,7 @@ from hpcps.spec.schema import Run
 from hpcps.training.catalogue import memory_format
 from hpcps.training.learner import Learner
 
-PARTITION = 1 << 20
+PARTITION = 3 << 17
 """Bytes of a partition where a run is spread over hosts and its file leaves that open."""
 
 

@@ -43,8 +43,8 @@ class Transport(Config):
     partition: Literal["auto"] | Annotated[int, Field(ge=64)] = Field(
         "auto",
         description="Bytes of the model that a synchronous round moves as one message, so that combining overlaps "
-        "transfer and no role holds more than a few of them of every sender; `auto`: 1 MiB where a run is spread over "
-        "hosts, else everything at once. A rule that scores blocks takes whole blocks.",
+        "transfer and no role holds more than a few of them of every sender; `auto`: 384 KiB where a run is spread "
+        "over hosts, else everything at once. A rule that scores blocks takes whole blocks.",
     )
     timeout: float = Field(
         600.0, gt=0, description="Seconds a role waits for a message before the run fails and names who was waited for."

@@ -26,7 +26,7 @@ _ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED = 1, 2, 3, 4
 
 _LONGEST = 0.1
 """Seconds between two polls where every message wakes its receiver."""
-_PROGRESS = 1e-3
+_PROGRESS = 5e-4
 """Seconds between two polls at most as long as transfers are under way: they go on only while somebody polls."""
 
 
@@ -132,7 +132,9 @@ class MpiTransport:
         if self._all_neighbours:
             # To spin would take the core from who is to say something.
             return Patience(polls=0, first=_LONGEST, longest=_LONGEST, sleep=self._rest)
-        return Patience(sleep=self._rest)
+        # What is large takes its time: to look all the while whether it is here would take the core from the kernel,
+        # which is at it, and from others that wait for it.
+        return Patience(sleep=self._rest, hurry=lambda: not (self._busy or self._arrivals))
 
     def settle(self) -> None:
         """Wait until every rank is here and every message has arrived; those that nobody took are dropped.

@@ -21,6 +21,7 @@ class Patience:
         growth: float = 1.5,
         longest: float = 1e-3,
         sleep: Callable[[float], bool | None] = time.sleep,
+        hurry: Callable[[], bool] = lambda: True,
     ) -> None:
         """Set the pace.
 
@@ -30,9 +31,10 @@ class Patience:
             growth: how much longer each pause is than the one before.
             longest: seconds of the longest.
             sleep: pauses for so many seconds; it may return early, with True, if there is a reason to poll.
+            hurry: whether to poll at full speed at all.
         """
         self._polls, self._first, self._growth, self._longest = polls, first, growth, longest
-        self._sleep = sleep
+        self._sleep, self._hurry = sleep, hurry
         self.reset()
 
     def reset(self) -> None:
@@ -42,7 +44,7 @@ class Patience:
 
     def wait(self, most: float = math.inf) -> None:
         """Nothing came: give the core away for a while, so many seconds at most."""
-        if self._left > 0:
+        if self._left > 0 and self._hurry():
             self._left -= 1
             return
         if self._sleep(min(self._interval, most)):

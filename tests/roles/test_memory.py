@@ -50,8 +50,8 @@ def test_a_combiner_never_holds_all_updates(tmp_path, rule, validators):
     np.testing.assert_array_equal(model, same)
     combiner = "validator" if validators else "server"
     # A server has this model, the next one, and at first the initial one in its message; a validator its base, its
-    # network, its own update, what it combines and the model that comes. Besides, six workers' windows are a third of a
-    # model, and MPI has two or three of its own.
+    # network, its own update, what it combines and the model that comes. Besides, six workers' windows are two fifths
+    # of a model, and MPI has two or three of its own.
     assert cut[combiner] < (9 if validators else 6), cut
     assert cut["server"] < 7, cut
     # Whole updates come into what the initial model left and into what MPI has anyway.

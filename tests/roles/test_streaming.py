@@ -123,6 +123,8 @@ def test_nobody_is_further_ahead_than_its_receiver_allows(tmp_path, rule, valida
         for to in (combiner, Peer("server", 0)):
             kind = Kind.UPDATE if to == combiner else Kind.COMBINED
             passed = play.sent(Kind.GRANT, round=round)
+            # A server that has made a partition of the next model takes another.
+            passed += [(when, who, made + 1 + WINDOW) for when, who, made in play.sent(Kind.MODEL, round=round + 1)]
             for place, sender, partition in play.sent(kind, to=to, round=round):
                 granted = [number for when, who, number in passed if who == to and when < place]
                 assert partition < max(granted, default=WINDOW), (sender, partition)
@@ -135,6 +137,18 @@ def test_what_fits_the_window_needs_no_leave(tmp_path):
     play.to_the_end()
     assert len(play.sent(Kind.UPDATE, round=0)) == WINDOW * 3
     assert not play.sent(Kind.GRANT)
+
+
+@pytest.mark.parametrize("validators", [0, 2])
+def test_a_server_gives_leave_by_the_next_model(tmp_path, validators):
+    play = Play(tmp_path, spec(servers=2, validators=validators, every=2))
+    play.to_the_end()
+    saved = {play.log[place][3] - 1 for place, _, _ in play.sent(Kind.PART)}
+    assert saved
+    for round in range(3):
+        # Before a checkpoint the next model is kept back: then it has to be said.
+        said = {sender.role for _, sender, _ in play.sent(Kind.GRANT, round=round)}
+        assert said == ({"validator"} if validators else set()) | ({"server"} if round in saved else set())
 
 
 @pytest.mark.parametrize("validators", [0, 2])

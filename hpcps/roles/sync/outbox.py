@@ -8,13 +8,15 @@ from collections.abc import Iterator, Sequence
 from hpcps.messages import Kind, Message, Peer
 from hpcps.roles.events import Send
 
-WINDOW = 3
+WINDOW = 4
 """Partitions that a sender may be ahead of what its receiver has dealt with: one that is combined, one that is there,
-one that comes. A receiver holds so many of each of its senders at most."""
+one that comes, and one until the sender hears of it. A receiver holds so many of each of its senders at most. More do
+not help: the network lets one sender fall behind the others by what they may be ahead, and at the end of the round all
+wait for that one."""
 
 
 def grants(sender: Peer, run_id: str, round: int, dealt_with: int, total: int, to: Sequence[Peer]) -> Iterator[Send]:
-    """Let senders go on, now that so many of their partitions are dealt with; nobody is told what it knows anyway."""
+    """Let senders go on who are told nothing else, now that so many of their partitions are dealt with."""
     if dealt_with + WINDOW <= total:
         for peer in to:
             yield Send(peer, Message(Kind.GRANT, sender, run_id, round, partition=dealt_with + WINDOW))
@@ -46,6 +48,10 @@ class Outbox:
         """Send the next partition, now if its receiver takes it."""
         self._kept.setdefault(to, deque()).append(message)
         yield from self._send(to)
+
+    def dealt_with(self, source: Peer, partitions: int) -> Iterator[Send]:
+        """A receiver is done with so many partitions of this round: it takes more."""
+        yield from self.grant(source, partitions + WINDOW)
 
     def grant(self, source: Peer, partitions: int) -> Iterator[Send]:
         """A receiver takes so many partitions of this round in all."""

@@ -233,7 +233,8 @@ class Server:
         self._combining = False
         collector, round, done = part.collector, self.round, part.collector.current
         snapshot = Flag.SNAPSHOT in self._flags
-        yield from grants(self.peer, self._run_id, round, done, collector.total, collector.present)
+        if snapshot:  # else the next model says it
+            yield from grants(self.peer, self._run_id, round, done, collector.total, collector.present)
         if done == 1 and not snapshot:
             self._announced = self._announce(part, round + 1)
         if not collector.done:

@@ -41,10 +41,16 @@ class SyncTrainee(Trainee):
         """Go on after a receiver has taken more of the answer."""
 
     def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Take a partition of the next model; adopt it once it is whole."""
+        """Take a partition of the next model; adopt it once it is whole.
+
+        A server that is sent the answer has dealt with what the partition is made of: it takes more.
+        """
         self._inbox.put(message, self.round + self._answering)
         if not self._answering:
             yield from self._adopt_when_complete()
+        elif source in self._receivers:
+            yield from self._outbox.dealt_with(source, message.partition + 1)
+            yield from self.granted()
 
     def take(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take leave to send more; refuse what nobody gets who trains."""
