@@ -272,12 +272,17 @@ def test_ctrl_c_ends_a_node_that_waits_without_a_traceback():
     port = free_port()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DMLC_ROLE": "scheduler", "DMLC_NUM_SERVER": "1"}
     environment |= {"DMLC_NUM_WORKER": "1", "DMLC_PS_ROOT_URI": "127.0.0.1", "DMLC_PS_ROOT_PORT": str(port)}
-    node = subprocess.Popen([sys.executable, "-m", "hpcps.kvstore"], env=environment, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while not listens(port) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    node.send_signal(signal.SIGINT)
-    said = node.communicate(timeout=60)[1]
+    # What runs in the background of a shell ignores Ctrl-C, and so would what it starts.
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "hpcps.kvstore"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as node:
+        try:
+            deadline = time.monotonic() + 60
+            while not listens(port) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            node.send_signal(signal.SIGINT)
+            said = node.communicate(timeout=60)[1]
+        finally:
+            node.kill()
     assert (node.returncode, said) == (130, "")
 
 
