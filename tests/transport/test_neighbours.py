@@ -1,6 +1,7 @@
 """Who can reach whose memory, without MPI: two processes that exchange their cards."""
 
 import os
+import resource
 import shutil
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 from hpcps.messages import MalformedMessageError
 from hpcps.transport.memory import Arena, Neighbours, Place
 from hpcps.transport.memory.arena import PLACE_BYTES
+from hpcps.transport.memory.mailbox import Mailbox, Slot
 from hpcps.transport.memory.neighbours import CARD_BYTES
 
 CARD = struct.Struct("<QQQ16s")
@@ -82,6 +84,20 @@ def test_a_process_of_this_host_is_reached_read_and_heard(start):
     assert heard == [(1, b""), (1, b"hello " * 20_000), (1, b"bye")]
     with pytest.raises(MalformedMessageError, match="cannot be read"):
         here.view(1, place._replace(segment=0))
+
+
+@pytest.mark.parametrize("number", [None, 2000])
+def test_a_mailbox_is_waited_at_whatever_its_number(number):
+    """A process may have more files open than `select` can tell apart."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0]), most))
+    mailbox = Mailbox()
+    if number is not None:
+        mailbox._end = os.dup2(mailbox._end, number)
+    assert not mailbox.wait(0.002)
+    Slot(os.getpid(), mailbox.opening, 3).put(b"hello")
+    assert mailbox.wait(10.0)
+    assert mailbox.take() == [(3, b"hello")]
 
 
 def test_what_a_killed_process_leaves_is_what_others_look_at(start):

@@ -17,6 +17,8 @@ _CHUNK = struct.Struct("<IHB")
 _BODY = select.PIPE_BUF - _CHUNK.size
 """Bytes of a chunk: so much at once is not mixed up with what others write."""
 _READ = 1 << 16
+_SELECTABLE = 1024
+"""Files from this number on are nothing for `select`; `poll` takes them, but knows whole milliseconds only."""
 
 
 class Mailbox:
@@ -60,7 +62,11 @@ class Mailbox:
 
     def wait(self, seconds: float) -> bool:
         """Sleep for so long, or until something comes; say whether something did."""
-        return bool(select.select([self._end], [], [], seconds)[0])
+        if self._end < _SELECTABLE:
+            return bool(select.select([self._end], [], [], seconds)[0])
+        poll = select.poll()
+        poll.register(self._end, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))
 
 
 class Slot:
