@@ -10,14 +10,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcps.blocks import LANES
+from hpcps.kernels.vectors import DOUBLE, I64, SINGLE, WIDTH, ZERO, load, prefetch, spread, store
 
 _AHEAD = 1024
 """Bytes that memory is asked for ahead of their use: the processor itself follows only so many rows at once."""
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
+_I32 = ir.IntType(32)
 _BITS = ir.VectorType(_I32, LANES)
-_SINGLE, _DOUBLE = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(ir.DoubleType(), LANES)
-_ZERO = ir.Constant(_DOUBLE, [ir.Constant(ir.DoubleType(), 0.0)] * LANES)
-_BYTES = 4 * LANES
 
 
 @intrinsic
@@ -45,63 +43,39 @@ def mean_of_columns(
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         places, rows, count, divisor, multiply, base, out = arguments
-        table = builder.inttoptr(places, _I64.as_pointer())
-        divisors = _spread(builder, divisor)
-        total, mean = cgutils.alloca_once_value(builder, _ZERO), cgutils.alloca_once_value(builder, _ZERO)
+        table = builder.inttoptr(places, I64.as_pointer())
+        divisors = spread(builder, divisor)
+        total, mean = cgutils.alloca_once_value(builder, ZERO), cgutils.alloca_once_value(builder, ZERO)
         none = ir.Constant(_BITS, [0] * LANES)
         worst, result = cgutils.alloca_once_value(builder, none), cgutils.alloca_once_value(builder, none)
         for found in (worst, result):
             builder.store(none, found)
-        with cgutils.for_range(builder, builder.sdiv(count, ir.Constant(_I64, LANES))) as columns:
-            offset = builder.mul(columns.index, ir.Constant(_I64, _BYTES))
-            builder.store(_ZERO, total)
+        with cgutils.for_range(builder, builder.sdiv(count, ir.Constant(I64, LANES))) as columns:
+            offset = builder.mul(columns.index, ir.Constant(I64, WIDTH))
+            builder.store(ZERO, total)
             with cgutils.for_range(builder, rows) as row:
                 source = builder.add(builder.load(builder.gep(table, [row.index])), offset)
-                _prefetch(builder, builder.add(source, ir.Constant(_I64, _AHEAD)))
-                value = builder.fpext(_load(builder, source), _DOUBLE)
+                prefetch(builder, source, _AHEAD)
+                value = builder.fpext(load(builder, source), DOUBLE)
                 builder.store(builder.fadd(builder.load(total), value), total)
             with builder.if_else(multiply) as (then, otherwise):
                 with then:
                     builder.store(builder.fmul(builder.load(total), divisors), mean)
                 with otherwise:
                     builder.store(builder.fdiv(builder.load(total), divisors), mean)
-            value = builder.fptrunc(builder.load(mean), _SINGLE)
+            value = builder.fptrunc(builder.load(mean), SINGLE)
             _note(builder, value, worst)
-            with builder.if_else(builder.icmp_signed("==", base, ir.Constant(_I64, 0))) as (then, otherwise):
+            with builder.if_else(builder.icmp_signed("==", base, ir.Constant(I64, 0))) as (then, otherwise):
                 with then:
-                    _store(builder, value, builder.add(out, offset))
+                    store(builder, value, builder.add(out, offset))
                 with otherwise:
-                    value = builder.fadd(_load(builder, builder.add(base, offset)), value)
+                    value = builder.fadd(load(builder, builder.add(base, offset)), value)
                     _note(builder, value, result)
-                    _store(builder, value, builder.add(out, offset))
+                    store(builder, value, builder.add(out, offset))
         largest = [_largest(builder, builder.load(found)) for found in (worst, result)]
         return context.make_tuple(builder, signature.return_type, largest)
 
     return signature, generate
-
-
-def _spread(builder: Any, value: Any) -> Any:
-    """Return a vector of one value."""
-    first = builder.insert_element(_ZERO, value, ir.Constant(_I32, 0))
-    return builder.shuffle_vector(first, _ZERO, ir.Constant(_BITS, [0] * LANES))
-
-
-def _load(builder: Any, address: Any) -> Any:
-    value = builder.load(builder.inttoptr(address, _SINGLE.as_pointer()))
-    value.align = 4
-    return value
-
-
-def _store(builder: Any, value: Any, address: Any) -> None:
-    builder.store(value, builder.inttoptr(address, _SINGLE.as_pointer())).align = 4
-
-
-def _prefetch(builder: Any, address: Any) -> None:
-    """Ask for the cache line at an address, which may be nobody's, to come into the first-level cache."""
-    pointer = ir.IntType(8).as_pointer()
-    kind = ir.FunctionType(ir.VoidType(), [pointer, _I32, _I32, _I32])
-    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(function, [builder.inttoptr(address, pointer), _I32(0), _I32(3), _I32(1)])
 
 
 def _note(builder: Any, value: Any, found: Any) -> None:

@@ -57,16 +57,16 @@ def store(builder: Any, value: Any, address: Any) -> None:
     builder.store(value, builder.inttoptr(address, value.type.as_pointer())).align = 4
 
 
-def prefetch(builder: Any, address: Any) -> None:
-    """Ask for what comes 2 KiB after an address, which may be nobody's, to come into the second-level cache.
+def prefetch(builder: Any, address: Any, ahead: int = 2048) -> None:
+    """Ask for what comes so many bytes after an address, which may be nobody's, to come into the caches.
 
     The processor does that itself, but begins anew with every piece of an update.
     """
     pointer, number = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer, number, number, number])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    ahead = builder.inttoptr(builder.add(address, ir.Constant(I64, 2048)), pointer)
-    builder.call(function, [ahead, number(0), number(3), number(1)])
+    place = builder.inttoptr(builder.add(address, ir.Constant(I64, ahead)), pointer)
+    builder.call(function, [place, number(0), number(3), number(1)])
 
 
 def spread(builder: Any, value: Any) -> Any:
