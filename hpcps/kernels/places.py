@@ -41,16 +41,21 @@ class Places:
     @staticmethod
     def of(updates: Updates) -> Places:
         """Look where the updates lie; they must be kept as long as the places are used."""
+        layout = updates.layout
         begins = np.array([address(payload) for payload in updates.payloads], np.int64).reshape(-1, 1)
-        addresses = np.where(updates.starts >= 0, begins + 4 * updates.starts, 0)
-        return Places(addresses, updates.layout.offsets, updates.layout.segments(SEGMENT))
+        if updates.used.all():
+            addresses = begins + 4 * layout.offsets[:-1]
+        else:
+            addresses = np.where(updates.starts >= 0, begins + 4 * updates.starts, 0)
+        return Places(addresses, layout.offsets, layout.segments(SEGMENT))
 
     def run(self, work: Callable[[int, int], Result], threads: int) -> list[Result]:
         """Do the work on the segments from one number to another, in pieces, by so many threads; return all results."""
-        count = len(self.segments)
+        count, rows = len(self.segments), max(len(self.addresses), 1)
         # Segments are of different length: small blocks are segments too.
-        lengths = np.cumsum(self.segments[:, 2] - self.segments[:, 1])
-        if threads <= 1 or count < 2 * threads or lengths[-1] * max(len(self.addresses), 1) < SMALLEST_SHARED:
+        shared = threads > 1 and count >= 2 * threads and self.offsets[-1] * rows >= SMALLEST_SHARED
+        lengths = np.cumsum(self.segments[:, 2] - self.segments[:, 1]) if shared else None
+        if lengths is None or lengths[-1] * rows < SMALLEST_SHARED:
             return [work(0, count)] if count else []
         shares = np.arange(1, threads * _PIECES) * (lengths[-1] / (threads * _PIECES))
         cuts = np.unique([0, *np.searchsorted(lengths, shares), count]).tolist()

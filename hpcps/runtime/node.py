@@ -134,11 +134,12 @@ class Node:
             if event is None:
                 slowed = self._later is not None and isinstance(self._later[1], Computed)
                 self.phase = self._between = "train" if slowed else "wait"
-                self._stopwatch.leave(self.phase)
+                self._stopwatch.rest(self.phase)
                 self._counts["polls"] += 1
                 return None
             self._tracer.event(event, self.round)
             self._queue.append(event)
+        self._stopwatch.work()
         return self._queue.popleft()
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -157,7 +158,7 @@ class Node:
             self._execute(effect, began)
             self._tracer.after(effect, self.round)
         self._tracer.handled(self.round)
-        self._stopwatch.leave("exchange")
+        self._stopwatch.leave()
 
     def _ask_whether_to_stop(self) -> None:
         if self._stop is None or time.monotonic() - self._asked <= _ASK_EVERY:

@@ -30,7 +30,8 @@ from hpcps.runtime.engagement import Engagement
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search, take_back
 from hpcps.runtime.stopwatch import Stopwatch
-from hpcps.runtime.tracing import compare, tracing
+from hpcps.runtime.tracing import tracing
+from hpcps.trace.clocks import Clocks
 from hpcps.trace.tracer import Tracer
 from hpcps.transport.gathering import Gathering, LostError
 from hpcps.transport.patience import Patience
@@ -114,7 +115,8 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: 
         part.directory.checkpoints.forget_after(moment)
     began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
     suspended = False
-    with tracing(part, gathering, on=trace) as tracer:
+    clocks = Clocks(gathering, Peer(part.me.role, part.me.index)) if trace else None
+    with tracing(part, clocks) as tracer:
         if role is not None:
             node = _perform(role, part, resume.part, stop, gathering, tracer)
             if node is None:
@@ -122,8 +124,8 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: 
             suspended = node.suspended
         # What is still under way, such as an asynchronous worker's last update, must not meet the next run.
         gathering.settle()
-        if trace:
-            compare(part, gathering, tracer)
+        if clocks:
+            tracer.compare(clocks.compare())
     if not gathering.share(suspended) and part.me.rank == 0:
         part.directory.finish(time.monotonic() - began)
     return True

@@ -25,7 +25,7 @@ class Stopwatch:
         Args:
             clock: seconds.
             cpu: CPU seconds.
-            alone: whether `cpu` counts this role only, so that what it uses between two turns is its waiting.
+            alone: whether `cpu` counts this role only, and there is nobody to take turns with.
         """
         self._clock = clock
         self._cpu_clock = cpu
@@ -35,18 +35,36 @@ class Stopwatch:
         self._cpu = 0.0
         self._cpu_by_task: defaultdict[str, float] = defaultdict(float)
         self._cpu_mark = cpu()
+        self._resting = ""
 
     def enter(self, task: str = "wait") -> None:
-        """Begin a turn of the role: time since its last one goes to a task; CPU time was waiting, or other roles'."""
-        now = self._cpu_clock()
-        if self._alone:
-            self._cpu_by_task["wait"] += now - self._cpu_mark
-        self._cpu_mark = now
-        self._charge_clock(task)
+        """Begin a turn of the role, if others had theirs: time since its last one goes to a task."""
+        if not self._alone:
+            self._cpu_mark = self._cpu_clock()
+            self._charge_clock(task)
 
-    def leave(self, task: str) -> None:
+    def rest(self, task: str) -> None:
+        """There is nothing to do: end the turn; time until there is goes to a task."""
+        if not self._alone:
+            self.charge(task)
+        elif task != self._resting:
+            # What clocks cost is felt: they are looked at as the role goes to rest, not as often as it polls.
+            self.work()
+            self.charge("exchange")
+            self._resting = task
+
+    def work(self) -> None:
+        """There is something to do."""
+        if self._resting:
+            self._charge_clock(self._resting)
+            now = self._cpu_clock()
+            self._cpu_by_task["wait"] += now - self._cpu_mark
+            self._cpu_mark, self._resting = now, ""
+
+    def leave(self) -> None:
         """End the turn."""
-        self.charge(task)
+        if not self._alone:
+            self.charge("exchange")
 
     def charge(self, task: str) -> None:
         """Add the time since the last charge to a task (`wait` and `exchange` are their own columns)."""
@@ -64,8 +82,9 @@ class Stopwatch:
     def take(self) -> dict[str, float]:
         """Return the seconds per column since the last take, and begin anew.
 
-        `cpu` holds the CPU seconds of the role's turns; `cpu_<task>` those of a task: `train`, `evaluate`, `combine`,
-        `pack`, `adopt`, `exchange` (messages and records) and `wait` (polls, whether or not they count as turns).
+        `cpu` holds the CPU seconds of all the role did but wait, where it is alone; else those of its turns.
+        `cpu_<task>` are those of a task: `train`, `evaluate`, `combine`, `pack`, `adopt`, `exchange` (messages and
+        records) and `wait` (polls).
         """
         taken = {column: round(seconds, 6) for column, seconds in self._spent.items()}
         taken["cpu"] = round(self._cpu, 6)

@@ -40,57 +40,76 @@ def clock_identity() -> str:
         return f"{os.uname().nodename} {os.getpid()}"
 
 
-def compare_clocks(
-    gathering: Gathering,
-    me: Peer,
-    *,
-    clock: Callable[[], float] = time.perf_counter,
-    identity: Callable[[], str] = clock_identity,
-) -> Offset:
-    """Compare this process's clock with that of rank 0; all processes do so together, while no other message travels.
+class Clocks:
+    """The clocks of a launch's processes.
 
     One process of each clock asks rank 0 for the time again and again. Half of the time until the answer is the most
     by which it can be wrong. (Cristian, "Probabilistic clock synchronization", 1989.)
 
-    Args:
-        gathering: the processes.
-        me: who this one is.
-        clock: this process's.
-        identity: says which clock that is.
-
-    Raises:
-        RunError: no answer comes.
+    Attributes:
+        session: rank 0's time of day as the processes met here, in nanoseconds: the same number for all of them.
     """
-    clocks = gathering.collect(f"{me} {identity()}")
-    peers = [_peer(text.partition(" ")[0]) for text in clocks]
-    names = [text.partition(" ")[2] for text in clocks]
-    asking = [
-        rank
-        for rank, name in enumerate(names)
-        # A scheduler, say, is no role: nothing of it is traced.
-        if name != names[0] and peers[rank].role in ROLES and rank == _representative(names, peers, name)
-    ]
-    answer = ""
-    if gathering.rank in asking:
-        found = _ask(gathering, me, peers[0], clock)
-        answer = json.dumps([found.seconds, found.error])
-    elif gathering.rank == 0:
-        _answer(gathering, me, ROUNDS * len(asking), clock)
-    answers = gathering.collect(answer) if asking else [""] * len(clocks)
-    mine = names[gathering.rank]
-    if mine == names[0] or me.role not in ROLES:
-        return SHARED
-    return Offset(*json.loads(answers[_representative(names, peers, mine)]))
+
+    def __init__(
+        self,
+        gathering: Gathering,
+        me: Peer,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        identity: Callable[[], str] = clock_identity,
+    ) -> None:
+        """Let all processes know who has which clock; they do so together.
+
+        Args:
+            gathering: the processes.
+            me: who this one is.
+            clock: this process's.
+            identity: says which clock that is.
+        """
+        self._gathering, self._me, self._clock = gathering, me, clock
+        cards = [text.split(" ", 2) for text in gathering.collect(f"{me} {time.time_ns()} {identity()}")]
+        self._peers = [_peer(name) for name, _, _ in cards]
+        self._names = [name for _, _, name in cards]
+        self.session = int(cards[0][1])
+        self._asking = [
+            rank
+            for rank, name in enumerate(self._names)
+            # A scheduler, say, is no role: nothing of it is traced.
+            if name != self._names[0] and self._peers[rank].role in ROLES and rank == self._representative(name)
+        ]
+
+    def compare(self) -> Offset:
+        """Compare this process's clock with that of rank 0, once more: no two clocks run equally fast.
+
+        All processes do so together, while no other message travels; those that share one clock need not.
+
+        Raises:
+            RunError: no answer comes.
+        """
+        gathering = self._gathering
+        if not self._asking:
+            return SHARED
+        answer = ""
+        if gathering.rank in self._asking:
+            found = _ask(gathering, self._me, self._peers[0], self._clock)
+            answer = json.dumps([found.seconds, found.error])
+        elif gathering.rank == 0:
+            _answer(gathering, self._me, ROUNDS * len(self._asking), self._clock)
+        answers = gathering.collect(answer)
+        mine = self._names[gathering.rank]
+        if mine == self._names[0] or self._me.role not in ROLES:
+            return SHARED
+        return Offset(*json.loads(answers[self._representative(mine)]))
+
+    def _representative(self, name: str) -> int:
+        """Return the first rank with a clock that can ask."""
+        ranks = enumerate(self._names)
+        return next(rank for rank, other in ranks if other == name and self._peers[rank].role in ROLES)
 
 
 def _peer(text: str) -> Peer:
     role, _, index = text.rpartition("-")
     return Peer(role, int(index))
-
-
-def _representative(names: list[str], peers: list[Peer], name: str) -> int:
-    """Return the first rank with a clock that can ask."""
-    return next(rank for rank, other in enumerate(names) if other == name and peers[rank].role in ROLES)
 
 
 def _ask(gathering: Gathering, me: Peer, first: Peer, clock: Callable[[], float]) -> Offset:

@@ -154,10 +154,7 @@ class MpiTransport:
 
     def barrier(self) -> None:
         """Wait until every rank is here, without spinning."""
-        request = self._communicator.Ibarrier()
-        patience = Patience()
-        while not request.Test():
-            patience.wait()
+        await_request(self._communicator.Ibarrier())
 
     @property
     def _all_neighbours(self) -> bool:
@@ -254,3 +251,10 @@ class MpiTransport:
             return Received(source, Message.decode(header, sent))
         except MalformedMessageError as error:
             return Malformed(source, str(error))
+
+
+def await_request(request: MPI.Request) -> None:
+    """Wait until it is done; a blocking call would spin, beside processes that may have much to do until they come."""
+    patience = Patience()
+    while not request.Test():
+        patience.wait()

@@ -11,7 +11,7 @@ from hpcps.layout import Vector
 from hpcps.messages import Peer
 from hpcps.transport.memory import Neighbours
 from hpcps.transport.memory.neighbours import CARD_BYTES
-from hpcps.transport.mpi import MpiTransport
+from hpcps.transport.mpi import MpiTransport, await_request
 from hpcps.transport.patience import Patience
 
 _TEXT_BYTES = 4096
@@ -31,10 +31,10 @@ class MpiGathering:
         """Find out which ranks share memory with this one."""
         neighbours = Neighbours()
         cards = np.empty((self.size, CARD_BYTES), np.uint8)
-        self._communicator.Allgather(np.frombuffer(neighbours.card(), np.uint8), cards)
+        await_request(self._communicator.Iallgather(np.frombuffer(neighbours.card(), np.uint8), cards))
         reached = np.array(neighbours.reach([row.tobytes() for row in cards], self.rank))
         reaching = np.empty_like(reached)
-        self._communicator.Alltoall(reached, reaching)
+        await_request(self._communicator.Ialltoall(reached, reaching))
         neighbours.keep((reached & reaching).tolist())
         return neighbours
 
@@ -44,19 +44,17 @@ class MpiGathering:
 
     def collect(self, text: str) -> list[str]:
         """See `Gathering.collect`."""
-        self.barrier()
         mine = np.zeros(_TEXT_BYTES, np.uint8)
         encoded = text.encode()[:_TEXT_BYTES]
         mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
         everyone = np.empty((self.size, _TEXT_BYTES), np.uint8)
-        self._communicator.Allgather(mine, everyone)
+        await_request(self._communicator.Iallgather(mine, everyone))
         return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in everyone]
 
     def share(self, number: int) -> int:
         """See `Gathering.share`."""
-        self.barrier()
         shared = np.array([number], np.int64)
-        self._communicator.Bcast(shared)
+        await_request(self._communicator.Ibcast(shared))
         return int(shared[0])
 
     def patience(self) -> Patience:

@@ -6,7 +6,7 @@ import pytest
 from mpi4py import MPI
 
 from hpcps.messages import Peer
-from hpcps.trace.clocks import SHARED, Offset, compare_clocks
+from hpcps.trace.clocks import SHARED, Clocks, Offset
 from hpcps.transport.mpi_gathering import MpiGathering
 
 PEERS = [Peer("worker", 0), Peer("worker", 1), Peer("validator", 0), Peer("server", 0)]
@@ -24,9 +24,8 @@ def gathering():
 
 def compare(gathering, ahead, host):
     """Compare clocks, as if this rank's were so many seconds ahead, and of that host."""
-    return compare_clocks(
-        gathering, PEERS[gathering.rank], clock=lambda: time.perf_counter() + ahead, identity=lambda: host
-    )
+    clocks = Clocks(gathering, PEERS[gathering.rank], clock=lambda: time.perf_counter() + ahead, identity=lambda: host)
+    return clocks.compare()
 
 
 def test_one_host_has_one_clock(gathering):

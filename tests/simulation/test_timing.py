@@ -76,7 +76,8 @@ def test_messages_cost_their_sender_and_receiver(tmp_path):
     # sent at 1, taken at 1.25, sent to worker 0 at 2.25 and to worker 1 at 3.25, each takes it, sends, writes its line
     assert times(played, "worker-0") == [2.25 + 0.25 + 1.0 + 0.5]
     assert times(played, "worker-1") == [3.25 + 0.25 + 1.0 + 0.5]
-    assert times(played, "server-0") == [4.5 + 0.25 + 0.5]
+    # the server sends the next model before it writes of this one
+    assert times(played, "server-0") == [4.5 + 0.25 + 2 * 1.0 + 0.5]
 
 
 def test_waiting_costs_polls_and_delays_what_comes(tmp_path):

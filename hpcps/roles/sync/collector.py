@@ -139,16 +139,15 @@ class Collector:
         threads: int = 1,
     ) -> Combined:
         """Combine what is finite of the next partition, and be done with it; for the arguments, see `Rule.combine`."""
-        rows, partition = np.flatnonzero(self._present), self.partition
-        masks, payloads = [], []
-        for row in rows:
-            mask, payload = self._gathered[row].popleft()
-            masks.append(mask)
-            payloads.append(payload)
-        sent = np.array(masks, np.bool_).reshape(len(rows), len(partition.layout.blocks))
+        partition = self.partition
+        gathered = [row.popleft() for row, present in zip(self._gathered, self._present, strict=True) if present]
+        sent = np.array([mask for mask, _ in gathered], np.bool_).reshape(len(gathered), len(partition.layout.blocks))
+        payloads = [payload for _, payload in gathered]
         combined, rejected = combine(
             rule, Updates(partition.layout, payloads, sent), reference, base=base, out=out, threads=threads
         )
+        # Where all are present, in place.
+        rows = slice(None) if len(gathered) == len(self._present) else np.flatnonzero(self._present)
         self._sent[rows, partition.blocks] |= sent
         self._accepted[rows, partition.blocks] &= combined.accepted
         self._rejected[rows, partition.blocks] |= rejected

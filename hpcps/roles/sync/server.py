@@ -237,16 +237,15 @@ class Server:
             yield from grants(self.peer, self._run_id, round, done, collector.total, collector.present)
         if done == 1 and not snapshot:
             self._announced = self._announce(part, round + 1)
+        if not snapshot:  # before anything is written of this round: who waits for the model goes on meanwhile
+            yield from self._give(part, done - 1, part.shard.coming, round + 1)
         if not collector.done:
-            if not snapshot:
-                yield from self._give(part, done - 1, part.shard.coming, round + 1)
             yield from self._combine_when_ready(part)
             return
         yield from self._end_round(part)
         if snapshot:
             yield Snapshot(self.round, self.state())
         else:
-            yield from self._give(part, done - 1, part.shard.model, self.round)
             yield from self._begin_round(part)
 
     def _end_round(self, part: _Part) -> Iterator[Effect]:
