@@ -35,7 +35,7 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.runtime.stopwatch import Stopwatch
-from hpcps.trace.tracer import NoTracer, Tracer
+from hpcps.trace.tracer import ACTIVITIES, NoTracer, Tracer
 from hpcps.transport.base import Transport
 
 _ASK_EVERY = 0.2
@@ -97,7 +97,7 @@ class Node:
         self._stop = stop if role.keeps_checkpoints else None
         self._asked = 0.0
         self._keep = keep
-        self._between = "wait"
+        self._between, self._resting = "wait", False
         self.finished = self.suspended = False
         self.waiting_for: tuple[Peer, ...] = ()
         self.phase = "start"
@@ -124,9 +124,10 @@ class Node:
     def take(self) -> Event | None:
         """Return what happens next to the role, if anything does now."""
         self._stopwatch.enter(self._between)
-        paused = self._later is not None and isinstance(self._later[1], Resumed)
-        self._tracer.idle("pause" if paused else self._between, self.round)
-        self._between = "wait"
+        if self._resting or not self._stopwatch.alone:
+            paused = self._later is not None and isinstance(self._later[1], Resumed)
+            self._tracer.idle("pause" if paused else self._between, self.round)
+        self._between, self._resting = "wait", False
         self._ask_whether_to_stop()
         if not self._queue:
             self.phase = "exchange"
@@ -136,6 +137,7 @@ class Node:
                 self.phase = self._between = "train" if slowed else "wait"
                 self._stopwatch.rest(self.phase)
                 self._counts["polls"] += 1
+                self._resting = True
                 return None
             self._tracer.event(event, self.round)
             self._queue.append(event)
@@ -153,10 +155,12 @@ class Node:
             if isinstance(effect, Compute):
                 self._stopwatch.charge("exchange")
                 self.phase = effect.task
-            self._tracer.before(effect, self.round)
+            if traced := type(effect) in ACTIVITIES:
+                self._tracer.before(effect, self.round)
             yield effect
             self._execute(effect, began)
-            self._tracer.after(effect, self.round)
+            if traced:
+                self._tracer.after(effect, self.round)
         self._tracer.handled(self.round)
         self._stopwatch.leave()
 

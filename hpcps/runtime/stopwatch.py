@@ -11,7 +11,11 @@ _COLUMN = {"train": "compute", "evaluate": "evaluate", "combine": "combine", "pa
 
 
 class Stopwatch:
-    """Splits wall time into compute, evaluate, combine, exchange and wait, and CPU seconds by task."""
+    """Splits wall time into compute, evaluate, combine, exchange and wait, and CPU seconds by task.
+
+    Attributes:
+        alone: whether there is nobody to take turns with.
+    """
 
     def __init__(
         self,
@@ -29,7 +33,7 @@ class Stopwatch:
         """
         self._clock = clock
         self._cpu_clock = cpu
-        self._alone = alone
+        self.alone = alone
         self._spent = dict.fromkeys(("compute", "evaluate", "combine", "exchange", "wait"), 0.0)
         self._mark = clock()
         self._cpu = 0.0
@@ -39,13 +43,13 @@ class Stopwatch:
 
     def enter(self, task: str = "wait") -> None:
         """Begin a turn of the role, if others had theirs: time since its last one goes to a task."""
-        if not self._alone:
+        if not self.alone:
             self._cpu_mark = self._cpu_clock()
             self._charge_clock(task)
 
     def rest(self, task: str) -> None:
         """There is nothing to do: end the turn; time until there is goes to a task."""
-        if not self._alone:
+        if not self.alone:
             self.charge(task)
         elif task != self._resting:
             # What clocks cost is felt: they are looked at as the role goes to rest, not as often as it polls.
@@ -63,7 +67,7 @@ class Stopwatch:
 
     def leave(self) -> None:
         """End the turn."""
-        if not self._alone:
+        if not self.alone:
             self.charge("exchange")
 
     def charge(self, task: str) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
-from hpcps.messages import Malformed, Peer, Received
-from hpcps.roles.events import Compute, Effect, Event, Record, Save, Seal, Send, Snapshot
+from hpcps.messages import Kind, Malformed, Peer, Received
+from hpcps.roles.events import Compute, Effect, Event, Save, Seal, Send, Snapshot
 from hpcps.trace.clocks import Offset
 
 FORMAT = 1
@@ -23,8 +23,11 @@ _SECONDS = 1.0
 # Seconds of a role's own code, or of waiting, that are counted to what comes after them.
 _SHORT = 20e-6
 
-Detail = tuple[str, str, int]
-"""Whom a message is from or to, its kind, and its bytes."""
+Detail = tuple[Peer, Kind | None, int]
+"""Whom a message is from or to, its kind (None: it is malformed), and its bytes."""
+
+ACTIVITIES = {Send: "send", Compute: "", Snapshot: "checkpoint", Seal: "checkpoint", Save: "save"}
+"""The effects that are told apart, and as what; a computation's task is its name. All others are part of the turn."""
 
 
 class Tracer(Protocol):
@@ -37,7 +40,7 @@ class Tracer(Protocol):
         """It took what came."""
 
     def before(self, effect: Effect, round: int) -> None:
-        """Its own code ran, up to the effect it asks for."""
+        """Its own code ran, up to the effect it asks for, one of `ACTIVITIES`."""
 
     def after(self, effect: Effect, round: int) -> None:
         """The effect was carried out."""
@@ -143,9 +146,9 @@ class FileTracer:
         """See `Tracer.event`."""
         if isinstance(event, Received):
             message = event.message
-            self._add("receive", round, (str(event.source), message.kind.name, message.payload_bytes))
+            self._add("receive", round, (event.source, message.kind, message.payload_bytes))
         elif isinstance(event, Malformed):
-            self._add("receive", round, (str(event.source), "MALFORMED", 0))
+            self._add("receive", round, (event.source, None, 0))
 
     def before(self, effect: Effect, round: int) -> None:
         """See `Tracer.before`."""
@@ -153,17 +156,13 @@ class FileTracer:
 
     def after(self, effect: Effect, round: int) -> None:
         """See `Tracer.after`."""
-        match effect:
-            case Send(to, message):
-                self._add("send", round, (str(to), message.kind.name, message.payload_bytes))
-            case Compute(task, _):
-                self._add(self._names.get(task, task), round)
-            case Snapshot() | Seal():
-                self._add("checkpoint", round)
-            case Save():
-                self._add("save", round)
-            case Record():
-                self.handled(round)
+        if isinstance(effect, Send):
+            message = effect.message
+            self._add("send", round, (effect.to, message.kind, message.payload_bytes))
+        elif isinstance(effect, Compute):
+            self._add(self._names.get(effect.task, effect.task), round)
+        else:
+            self._add(ACTIVITIES[type(effect)], round)
 
     def handled(self, round: int) -> None:
         """See `Tracer.handled`."""
@@ -217,10 +216,14 @@ class FileTracer:
         self._open, self._since = None, self._mark
 
     def _flush(self) -> None:
+        """Write what was noted; only here it is put into words, as a run feels every microsecond between its turns."""
         lines = []
         for activity, start, stop, round, detail in self._spans:
             line = f'["{activity}",{(start - self._began) * 1e6:.1f},{(stop - start) * 1e6:.1f},{round}'
-            lines.append(line + (f',"{detail[0]}","{detail[1]}",{detail[2]}]\n' if detail else "]\n"))
+            if detail is not None:
+                peer, kind, size = detail
+                line += f',"{peer}","{kind.name if kind else "MALFORMED"}",{size}'
+            lines.append(line + "]\n")
         self._spans.clear()
         self._written = self._mark
         self._write("".join(lines))
