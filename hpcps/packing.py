@@ -9,6 +9,8 @@ from hpcps.layout import Layout, Mask, Vector
 
 def runs(layout: Layout, mask: Mask) -> list[tuple[int, int]]:
     """Return the slices (start, stop) of the flat vector that the masked blocks cover, neighbours merged."""
+    if mask.all():  # most rounds of most runs
+        return [(0, layout.size)] if mask.size else []
     edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
     return [(int(layout.offsets[a]), int(layout.offsets[b])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
 

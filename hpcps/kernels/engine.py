@@ -20,6 +20,10 @@ from hpcps.updates import NotFiniteError, Updates
 LARGE = 1 << 25
 """Bytes of a result from which on it is written past all caches: they would not hold it until somebody reads it."""
 
+SMALLEST_SHARED_MEAN = 1 << 23
+"""Elements, over all updates, from which on threads share a mean. Other rules compute, a mean but reads: what another
+core is to read of it comes from caches next to this one's no faster."""
+
 
 def average(updates: Updates, base: Vector | None, out: Vector | None, threads: int) -> tuple[Vector, bool]:
     """Take the mean of the updates.
@@ -37,6 +41,7 @@ def average(updates: Updates, base: Vector | None, out: Vector | None, threads: 
         NotFiniteError: the updates are not finite, which nobody knew.
     """
     places = Places.of(updates)
+    threads = threads if len(updates) * updates.layout.size >= SMALLEST_SHARED_MEAN else 1
     divisors = np.full(len(updates.layout.blocks), float(len(updates)))
     out, to = ends(updates, base, out)
     return out, finite(

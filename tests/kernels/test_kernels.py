@@ -42,6 +42,7 @@ if not kernels.installed():
 @pytest.fixture(autouse=True)
 def threads_share_small_work(monkeypatch):
     monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
+    monkeypatch.setattr("hpcps.kernels.engine.SMALLEST_SHARED_MEAN", 0)
 
 
 @pytest.fixture(params=["as small", "as large"])
