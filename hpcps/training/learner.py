@@ -43,6 +43,32 @@ class Evaluation:
     finite: bool
 
 
+class Examiner(Protocol):
+    """A second network like a learner's, on the same device, that measures models while the learner trains on.
+
+    It works in another thread than the learner does, in one at a time.
+    """
+
+    def copy_from(self, values: Vector) -> None:
+        """Take the parameters to measure, `[d]`."""
+
+    def load_statistics(self, values: Vector) -> None:
+        """Take the BatchNorm statistics to measure with, `[k]`."""
+
+    def reestimate_statistics(self) -> None:
+        """Take the averages over one pass of the learner's shard instead; its training stream does not advance."""
+
+    def evaluate(self) -> Evaluation:
+        """Measure on the whole test set, which is the learner's (loaded at the first call)."""
+
+    def cancel(self) -> None:
+        """Have what is under way, and all that comes later, end with `CancelledError`, a batch later at most."""
+
+
+class CancelledError(Exception):
+    """The measurement was broken off."""
+
+
 class Learner(Protocol):
     """A model, its optimizer and its shard of the data, on some device of some framework.
 
@@ -100,6 +126,10 @@ class Learner(Protocol):
 
     def observe(self, steps: int) -> Progress:
         """Run the next batches without stepping; only BatchNorm statistics change."""
+
+    @property
+    def examiner(self) -> Examiner | None:
+        """What measures models beside training, made at the first call; None if that takes the learner itself."""
 
     def evaluate(self) -> Evaluation:
         """Measure the current model, with its running statistics, on the test set (loaded at the first call)."""

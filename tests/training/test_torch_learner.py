@@ -1,7 +1,9 @@
 import json
 import math
+import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from training_examples import make_run
 
 from hpcps.errors import SpecError
 from hpcps.training.build import build_learner
+from hpcps.training.learner import CancelledError
 
 DIGITS = {"name": "digits"}
 # Few and small samples: a ResNet on one slow core.
@@ -176,6 +179,123 @@ def test_reestimated_statistics_are_averages_over_one_pass():
     one.observe(1)
     assert one.steps_done == 4
     assert one._model.norms[0].momentum == 0.1
+
+
+def begun(work):
+    """Begin in a thread; return what waits for its result."""
+    results, raised = [], []
+
+    def run():
+        try:
+            results.append(work())
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result():
+        thread.join(60)
+        assert not thread.is_alive()
+        if raised:
+            raise raised[0]
+        return results[0]
+
+    return result
+
+
+def measured(examiner, model, statistics, reestimate=False):
+    examiner.copy_from(model)
+    if reestimate:
+        examiner.reestimate_statistics()
+    elif statistics.size:
+        examiner.load_statistics(statistics)
+    return examiner.evaluate()
+
+
+@pytest.mark.parametrize("make", [learner, lambda: learner(model="cnn"), resnet], ids=["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("reestimate", [False, True])
+def test_an_examiner_measures_the_same_while_its_learner_trains(make, reestimate):
+    one, other = make(), make()
+    for steps in (2, 3):
+        one.train(steps)
+        other.train(steps)
+        model, statistics = parameters(one), one.statistics
+        found = begun(lambda model=model, statistics=statistics: measured(one.examiner, model, statistics, reestimate))
+        assert one.train(4) == other.train(4)
+        assert np.array_equal(parameters(one), parameters(other))
+        assert np.array_equal(one.statistics, other.statistics)
+        # What an evaluation in between says.
+        now, kept = parameters(other), other.statistics
+        if reestimate:
+            other.copy_from(model)
+            other.reestimate_statistics()
+            expected = other.evaluate()
+            other.copy_from(now)
+            other.load_statistics(kept)
+        else:
+            expected = measured(other, model, statistics)
+            measured(other, now, kept)
+        assert found() == expected
+
+
+def test_making_an_examiner_draws_nothing_from_what_torch_shares():
+    one = resnet()
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    assert one.examiner is one.examiner
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_an_examiner_holds_no_gradient():
+    twin = resnet().examiner._model
+    assert twin.gradient.numel() == 0
+    assert {parameter.grad for parameter in twin.network.parameters()} == {None}
+
+
+@pytest.mark.parametrize("reestimate", [False, True])
+def test_an_examiner_can_be_stopped(reestimate):
+    one = resnet()
+    examiner, model, statistics = one.examiner, parameters(one), one.statistics
+    found = begun(lambda: [measured(examiner, model, statistics, reestimate) for _ in range(10_000)])
+    examiner.cancel()
+    with pytest.raises(CancelledError):
+        found()
+
+
+@pytest.mark.parametrize("model", ["cifar_resnet20_v1", "mlp"])
+def test_an_examiner_computes_with_the_threads_of_the_experiment(model):
+    program = """
+import json, os, sys, threading
+from hpcps.spec.schema import Run
+from hpcps.training.build import build_learner
+learner = build_learner(Run.model_validate_json(sys.stdin.read()), "worker", 0)
+learner.train(1)
+import numpy as np
+model = np.empty(learner.layout.size, np.float32)
+learner.copy_to(model)
+learner.examiner
+counts = []
+def measure():
+    before = len(os.listdir("/proc/self/task"))
+    learner.examiner.copy_from(model)
+    learner.examiner.reestimate_statistics()
+    learner.examiner.evaluate()
+    counts.append(len(os.listdir("/proc/self/task")) - before)
+thread = threading.Thread(target=measure)
+thread.start()
+thread.join()
+print(json.dumps(counts))
+"""
+    for threads in (1, 3):
+        run = make_run({**SYNTHETIC, "test_limit": 500}, model=model, workers=2, batch_size=8, threads=threads)
+        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, input=run.model_dump_json(), capture_output=True, text=True, check=True, env=variables
+        )
+        assert json.loads(done.stdout) == [threads - 1], "more threads than those that were there"
 
 
 def test_without_batchnorm_there_are_no_statistics():

@@ -150,6 +150,11 @@ class MxnetLearner:
         loss.backward()
         return logits
 
+    @property
+    def examiner(self) -> None:
+        """Nobody can measure beside training: MXNet's engine is not made to be called from two threads."""
+        return None
+
     def evaluate(self) -> Evaluation:
         """Measure the current model on the test set."""
         if self._test is None:

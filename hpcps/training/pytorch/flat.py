@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcps.layout import Block, Layout
+from hpcps.layout import Block, Layout, Vector
+from hpcps.training.data.samples import Labels
 from hpcps.training.weights import draw_weights
 
 
@@ -21,26 +24,39 @@ class FlatModel:
         network: the network; its parameters live in `parameters`.
         layout: the blocks, in the order of `named_parameters`.
         parameters: `[d]`, in the network's order.
-        gradient: `[d]`, likewise; autograd adds to it.
+        gradient: `[d]`, likewise; autograd adds to it. Empty for a model that is only measured.
         norms: the BatchNorm layers, in order.
     """
 
-    def __init__(self, network: nn.Module, device: torch.device, *, channels_last: bool = False) -> None:
+    def __init__(
+        self, network: nn.Module, device: torch.device, *, channels_last: bool = False, trains: bool = True
+    ) -> None:
         self.network = network.to(device)
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         named = list(network.named_parameters())
         self.layout = Layout.of([(name, parameter.shape) for name, parameter in named])
         self.parameters = torch.zeros(self.layout.size, device=device)
-        self.gradient = torch.zeros(self.layout.size, device=device)
+        self.gradient = torch.zeros(self.layout.size if trains else 0, device=device)
         for (_, parameter), block in zip(named, self.layout.blocks, strict=True):
             parameter.data = self._view(self.parameters, block)
             # With a gradient in place, autograd adds to it instead of putting its own tensor there.
-            parameter.grad = self._view(self.gradient, block)
+            parameter.grad = self._view(self.gradient, block) if trains else None
         self.norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+
+    def twin(self) -> FlatModel:
+        """Return a model of the same network, with parameters and statistics of its own, that is only measured."""
+        # A copy, not a network built anew: that would draw weights from the generator that all of torch shares.
+        network, last = copy.deepcopy(self.network), self._format is torch.channels_last
+        return FlatModel(network, self.parameters.device, channels_last=last, trains=False)
 
     def images(self, values: Tensor) -> Tensor:
         """Return images `[b, c, h, w]` as the network's convolutions are quickest with."""
         return values.contiguous(memory_format=self._format)
+
+    def batch(self, images: Vector, labels: Labels) -> tuple[Tensor, Tensor]:
+        """Bring images `[b, c, h, w]` and their labels `[b]` to where the network is."""
+        device = self.parameters.device
+        return self.images(torch.from_numpy(images).to(device)), torch.from_numpy(labels).to(device)
 
     def to_layout(self, values: Tensor, out: Tensor) -> None:
         """Copy a vector `[d]` in the network's order into one in the layout's."""
@@ -86,3 +102,8 @@ class FlatModel:
     def _statistics(self) -> list[Tensor]:
         found = [tensor for norm in self.norms for tensor in (norm.running_mean, norm.running_var)]
         return [tensor for tensor in found if tensor is not None]
+
+
+def readable(values: Vector) -> Tensor:
+    """Return a tensor that is only read; torch warns of arrays that cannot be written."""
+    return torch.from_numpy(values if values.flags.writeable else values.copy())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -15,17 +14,16 @@ from hpcps.layout import Layout, Vector
 from hpcps.spec.schema import Train
 from hpcps.state import State
 from hpcps.training.catalogue import Facts, memory_format
-from hpcps.training.data.batches import Batch, BatchStream, Normaliser, StreamState
+from hpcps.training.data.batches import BatchStream, Normaliser, StreamState
 from hpcps.training.data.samples import Samples
 from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.pytorch.counts import Counts
 from hpcps.training.pytorch.device import prepare_device
-from hpcps.training.pytorch.flat import FlatModel
+from hpcps.training.pytorch.examiner import Exam, TorchExaminer, reestimate_statistics
+from hpcps.training.pytorch.flat import FlatModel, readable
 from hpcps.training.pytorch.models import build_model
 from hpcps.training.pytorch.optimizers import build_optimizer
 from hpcps.training.schedule import learning_rate
-
-TEST_BATCH = 250
-"""Test samples at a time: enough to be quick, few enough for a worker's share of a node's memory."""
 
 
 class TorchLearner:
@@ -63,9 +61,8 @@ class TorchLearner:
         self._train = train
         self._optimizer = build_optimizer(train.optimizer)
         self._stream = stream
-        self._read_test = test
-        self._test: Samples | None = None
-        self._normalise = normalise
+        self._exam = Exam(test, normalise)
+        self._examiner: TorchExaminer | None = None
         self._steps_done = 0
 
     @property
@@ -122,7 +119,7 @@ class TorchLearner:
         """Put an optimizer's vectors `[d]` in another order: a checkpoint has the layout's, on every device."""
         arrays = {name: np.empty_like(values) for name, values in state.arrays.items()}
         for name, values in state.arrays.items():
-            reorder(_readable(values), torch.from_numpy(arrays[name]))
+            reorder(readable(values), torch.from_numpy(arrays[name]))
         return State(arrays, state.facts)
 
     def copy_to(self, out: Vector) -> None:
@@ -131,7 +128,7 @@ class TorchLearner:
 
     def copy_from(self, values: Vector) -> None:
         """Overwrite the live model with `values`, `[d]`."""
-        self._model.from_layout(_readable(values), self._model.parameters)
+        self._model.from_layout(readable(values), self._model.parameters)
 
     def train(
         self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
@@ -141,7 +138,7 @@ class TorchLearner:
         if pull:
             assert anchor is not None, "a proximal step pulls somewhere"
             centre = torch.empty_like(self._model.parameters)
-            self._model.from_layout(_readable(anchor), centre)
+            self._model.from_layout(readable(anchor), centre)
         return self._run(steps, lambda loss: self._step(loss, centre, pull, epoch))
 
     def observe(self, steps: int) -> Progress:
@@ -166,31 +163,29 @@ class TorchLearner:
         outputs: list[Tensor] = []
         labels: list[Tensor] = []
         for _ in range(steps):
-            images, targets = self._to_device(next(self._stream))
+            images, targets = self._model.batch(*next(self._stream))
             logits = self._model.network(images)
             act(functional.cross_entropy(logits, targets))
             self._steps_done += 1
             outputs.append(logits.detach())
             labels.append(targets)
         # Counted once for all steps: each step's count would make a GPU wait.
-        counts = _Counts()
+        counts = Counts()
         if outputs:
             counts.add(torch.cat(outputs), torch.cat(labels))
         return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
 
+    @property
+    def examiner(self) -> TorchExaminer:
+        """What measures models beside training; made at the first call."""
+        if self._examiner is None:
+            twin = self._model.twin()
+            self._examiner = TorchExaminer(twin, self._exam, self._stream.sweep)
+        return self._examiner
+
     def evaluate(self) -> Evaluation:
         """Measure the current model on the test set."""
-        if self._test is None:
-            self._test = self._read_test()
-        self._model.network.eval()
-        counts = _Counts()
-        with torch.inference_mode():
-            for start in range(0, len(self._test), TEST_BATCH):
-                here = slice(start, start + TEST_BATCH)
-                batch = self._normalise(self._test.images[here]), self._test.labels[here]
-                images, labels = self._to_device(batch)
-                counts.add(self._model.network(images), labels)
-        return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
+        return self._exam.evaluate(self._model)
 
     @property
     def statistics(self) -> Vector:
@@ -200,52 +195,8 @@ class TorchLearner:
 
     def load_statistics(self, values: Vector) -> None:
         """Overwrite the running statistics with `values`, `[k]`."""
-        self._model.load_statistics(_readable(values))
+        self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
         """Replace the running statistics by their averages over one pass of the shard."""
-        if not self._model.norms:
-            return
-        usual = [norm.momentum for norm in self._model.norms]
-        for norm in self._model.norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # torch's word for a cumulative average
-        self._model.network.train()
-        with torch.no_grad():
-            for batch in self._stream.sweep():
-                self._model.network(self._to_device(batch)[0])
-        for norm, momentum in zip(self._model.norms, usual, strict=True):
-            norm.momentum = momentum
-
-    def _to_device(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        images, labels = batch
-        return self._model.images(torch.from_numpy(images).to(self._device)), torch.from_numpy(labels).to(self._device)
-
-
-def _readable(values: Vector) -> Tensor:
-    """Return a tensor that is only read; torch warns of arrays that cannot be written."""
-    return torch.from_numpy(values if values.flags.writeable else values.copy())
-
-
-class _Counts:
-    """What has been seen of the outputs of a network."""
-
-    def __init__(self) -> None:
-        self.samples = 0
-        self.correct = 0
-        self.finite = True
-        self._loss = 0.0
-
-    def add(self, outputs: Tensor, labels: Tensor) -> None:
-        """Count `outputs` `[b, classes]` against `labels` `[b]`; a sample with one that is not finite is wrong."""
-        good = outputs.isfinite().all(1)
-        self.samples += len(labels)
-        self.correct += int(((outputs.argmax(1) == labels) & good).sum())
-        self.finite = self.finite and bool(good.all())
-        self._loss += float(functional.cross_entropy(outputs, labels, reduction="sum"))
-
-    @property
-    def mean_loss(self) -> float:
-        """The mean over the samples so far; infinite if it is no number."""
-        mean = self._loss / max(self.samples, 1)
-        return mean if math.isfinite(mean) else math.inf
+        reestimate_statistics(self._model, self._stream.sweep())

@@ -1,0 +1,118 @@
+"""How a network is measured on the test set, in between steps or beside them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from hpcps.layout import Vector
+from hpcps.training.data.batches import Batch, Normaliser
+from hpcps.training.data.samples import Samples
+from hpcps.training.learner import CancelledError, Evaluation
+from hpcps.training.pytorch.counts import Counts
+from hpcps.training.pytorch.flat import FlatModel, readable
+
+TEST_BATCH = 250
+"""Test samples at a time: enough to be quick, few enough for a worker's share of a node's memory."""
+
+
+class Exam:
+    """The test set, and how networks do on it."""
+
+    def __init__(self, read: Callable[[], Samples], normalise: Normaliser) -> None:
+        """Prepare it.
+
+        Args:
+            read: reads the test set; called at the first evaluation.
+            normalise: for the test images.
+        """
+        self._read = read
+        self._normalise = normalise
+        self._test: Samples | None = None
+
+    def evaluate(self, model: FlatModel, go_on: Callable[[], None] = lambda: None) -> Evaluation:
+        """Measure a model with its running statistics; `go_on` is called before each batch, and may raise."""
+        if self._test is None:
+            self._test = self._read()
+        model.network.eval()
+        counts = Counts()
+        with torch.inference_mode():
+            for start in range(0, len(self._test), TEST_BATCH):
+                go_on()
+                here = slice(start, start + TEST_BATCH)
+                images, labels = model.batch(self._normalise(self._test.images[here]), self._test.labels[here])
+                counts.add(model.network(images), labels)
+        return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
+
+
+def reestimate_statistics(model: FlatModel, batches: Iterable[Batch], go_on: Callable[[], None] = lambda: None) -> None:
+    """Replace a model's running statistics by their averages over some batches; `go_on` as in `Exam.evaluate`."""
+    if not model.norms:
+        return
+    usual = [norm.momentum for norm in model.norms]
+    for norm in model.norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # torch's word for a cumulative average
+    model.network.train()
+    with torch.no_grad():
+        for images, labels in batches:
+            go_on()
+            model.network(model.batch(images, labels)[0])
+    for norm, momentum in zip(model.norms, usual, strict=True):
+        norm.momentum = momentum
+
+
+class TorchExaminer:
+    """Measures models in another thread than the learner's; see `hpcps.training.learner.Examiner`."""
+
+    def __init__(self, model: FlatModel, exam: Exam, sweep: Callable[[], Iterable[Batch]]) -> None:
+        """Take a network of its own.
+
+        Args:
+            model: the network; nobody else uses it.
+            exam: the learner's.
+            sweep: yields the batches of one pass over the learner's shard.
+        """
+        self._model = model
+        self._exam = exam
+        self._sweep = sweep
+        self._cancelled = threading.Event()
+        device = model.parameters.device
+        # On a stream of its own it neither waits for the learner's kernels nor holds them up.
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        if self._stream is not None:
+            torch.cuda.current_stream(device).synchronize()
+
+    def copy_from(self, values: Vector) -> None:
+        """Take the parameters."""
+        with self._place():
+            self._model.from_layout(readable(values), self._model.parameters)
+
+    def load_statistics(self, values: Vector) -> None:
+        """Take the statistics."""
+        with self._place():
+            self._model.load_statistics(readable(values))
+
+    def reestimate_statistics(self) -> None:
+        """Take those of one pass over the shard."""
+        with self._place():
+            reestimate_statistics(self._model, self._sweep(), self._go_on)
+
+    def evaluate(self) -> Evaluation:
+        """Measure on the test set."""
+        with self._place():
+            return self._exam.evaluate(self._model, self._go_on)
+
+    def cancel(self) -> None:
+        """Break off."""
+        self._cancelled.set()
+
+    def _go_on(self) -> None:
+        if self._cancelled.is_set():
+            raise CancelledError
+
+    def _place(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
