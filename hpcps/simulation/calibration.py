@@ -83,13 +83,27 @@ class Records:
 
     def rounds(self, peer: Peer) -> list[dict[str, Any]]:
         """Return the lines of a process's rounds, or of a server's entries, of its last attempt, warmed up."""
-        lines = self._lines[peer]
-        starts = [number for number, line in enumerate(lines) if line["event"] == "start"]
-        return [line for line in lines[starts[-1] :] if line["event"] in ("round", "applied")][_WARM_UP:]
+        return [line for line in self._attempt(peer) if line["event"] in ("round", "applied")][_WARM_UP:]
 
-    def evaluations(self, peer: Peer) -> list[dict[str, Any]]:
-        """Return the lines of a process's evaluations."""
-        return [line for line in self._lines[peer] if line["event"] == "evaluation"]
+    def evaluations(self, peer: Peer) -> int:
+        """Return how many evaluations the lines of a process's rounds have the CPU seconds of.
+
+        One goes on beside the rounds that follow its model, and counts in the line that comes after its own.
+        """
+        rounds, found, counted = 0, set(), 0
+        for line in self._attempt(peer):
+            if line["event"] == "evaluation" and rounds >= _WARM_UP:
+                # A round longer than an epoch ends several, which share one.
+                found.add((line["round"], line["step"]))
+            elif line["event"] == "round":
+                rounds += 1
+                counted = len(found)
+        return counted
+
+    def _attempt(self, peer: Peer) -> list[dict[str, Any]]:
+        """Return the lines of the last attempt."""
+        lines = self._lines[peer]
+        return lines[max(number for number, line in enumerate(lines) if line["event"] == "start") :]
 
     @property
     def seconds_per_round(self) -> float:
@@ -153,12 +167,8 @@ def _step_seconds(records: Records) -> Iterator[float]:
 
 def _evaluation(records: Records) -> float:
     for peer in records.peers():
-        lines = records.rounds(peer)
-        rounds = {line["round"] for line in lines}
-        # A round longer than an epoch ends several, which share one evaluation.
-        found = {(line["round"], line["step"]) for line in records.evaluations(peer)}
-        if count := sum(number in rounds for number, _ in found):
-            return float(sum(line.get("cpu_evaluate", 0.0) for line in lines) / count)
+        if count := records.evaluations(peer):
+            return sum(float(line.get("cpu_evaluate", 0.0)) for line in records.rounds(peer)) / count
     return 0.0
 
 

@@ -28,8 +28,11 @@ def measured_run(**changes):
     return run
 
 
-def write_run(path, rounds=30, run=None, columns=True, byte=BYTE):
-    """Write the records of a run whose costs are known, with a few rounds in which the machine did something else."""
+def write_run(path, rounds=30, run=None, columns=True, byte=BYTE, late=0):
+    """Write the records of a run whose costs are known, with a few rounds in which the machine did something else.
+
+    An evaluation ends so many rounds later than it began.
+    """
     directory, draw = RunDirectory(path), random.Random(1)
     directory.create({"run_id": "known", "run": run or measured_run()})
     directory.write_provenance({"machine": {"usable_cores": 3}})
@@ -56,7 +59,7 @@ def write_run(path, rounds=30, run=None, columns=True, byte=BYTE):
                     fields |= {"participants": present}
                     tasks |= {"combine": KNOWN["call"] + KNOWN["element"] * len(present) * SIZE}
                     if number % 2:
-                        record.write("evaluation", round=number, step=4 * number)
+                        record.write("evaluation", round=number - late, step=4 * (number - late))
                         tasks["evaluate"] = KNOWN["evaluate"]
                 else:
                     tasks["combine"] = KNOWN["apply"]
@@ -80,6 +83,14 @@ def test_known_costs_are_recovered(tmp_path):
     assert (found.send, found.receive, found.byte, found.record) == pytest.approx((SEND, RECEIVE, BYTE, LINE))
     assert costs.waiting.poll == pytest.approx(POLL)
     assert costs.waiting.interval == 1e-3
+
+
+def test_an_evaluation_counts_where_its_cpu_seconds_are(tmp_path):
+    path = write_run(tmp_path, late=2)
+    with RecordWriter(path, "known", "validator", 0, "here") as record:
+        # The last one ended after the last round.
+        record.write("evaluation", round=28, step=112)
+    assert fit(path).costs.evaluate == pytest.approx(KNOWN["evaluate"])
 
 
 def test_no_cost_is_negative(tmp_path):
