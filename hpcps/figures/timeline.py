@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib as mpl
@@ -89,12 +89,15 @@ def whole_rounds(lanes: Sequence[Lane], first: int | None = None, last: int | No
 def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure:
     """Draw what every process does in a window of time, and the messages between them.
 
+    What goes on beside a process's own work is a thin bar over the lower edge of its lane.
+
     Args:
         lanes: the trace.
         window: what to show of it.
         heading: what ran.
     """
-    spans = {lane.peer: _inside(lane, window) for lane in lanes}
+    spans = {lane.peer: _inside(lane.spans(), window) for lane in lanes}
+    beside = {lane.peer: _inside(lane.beside(), window) for lane in lanes}
     place = {str(lane.peer): -row for row, lane in enumerate(lanes)}
     unit, scale = _unit(window.stop - window.start)
     hosts = list(dict.fromkeys(lane.host for lane in lanes))
@@ -103,7 +106,9 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure
         figure = Figure(figsize=(_WIDTH, _LANE * len(lanes) + 1.45), layout="constrained")
         axes = figure.subplots()
         for lane in lanes:
-            _draw_lane(axes, place[str(lane.peer)], spans[lane.peer], window, scale)
+            row = place[str(lane.peer)]
+            _draw_lane(axes, row - 0.36, 0.72, spans[lane.peer], window, scale)
+            _draw_lane(axes, row - 0.46, 0.26, beside[lane.peer], window, scale)
         if len(arrows) <= _MOST_ARROWS:
             _draw_arrows(axes, arrows, place, window, scale)
         axes.set_yticks(list(place.values()), [_label(lane, hosts) for lane in lanes])
@@ -119,7 +124,7 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure
         facts += [f"clocks of {len(hosts)} hosts compared to {error * 1e6:.0f} µs"] if error else []
         facts += [f"{len(arrows)} messages not drawn"] if len(arrows) > _MOST_ARROWS else []
         figure.suptitle(f"{heading}\n{' · '.join(facts)}", fontsize=9)
-        present = {span.activity for found in spans.values() for span in found}
+        present = {span.activity for found in (*spans.values(), *beside.values()) for span in found}
         handles: list[Artist] = [
             Patch(color=color, linewidth=0, label=name) for name, color in _COLOR.items() if name in present
         ]
@@ -130,32 +135,44 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure
 
 
 def shares(lanes: Sequence[Lane], window: Window) -> str:
-    """Return a Markdown table: what share of the window each role spends on what, in percent."""
+    """Return a Markdown table: what share of the window each role spends on what, in percent.
+
+    What it does beside its own work is in columns of its own, of the same time.
+    """
     spent: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for lane in lanes:
-        for span in _inside(lane, window):
-            inside = min(span.stop, window.stop) - max(span.start, window.start)
-            spent[lane.peer.role][span.activity] += inside
-    used = [name for name in _COLOR if any(counts[name] for counts in spent.values())]
+        counts = spent[lane.peer.role]
+        for span in _inside(lane.spans(), window):
+            counts[span.activity] += _seconds(span, window)
+            counts["total"] += _seconds(span, window)
+        for span in _inside(lane.beside(), window):
+            counts[f"{span.activity} beside"] += _seconds(span, window)
+    names = [*_COLOR, *(f"{name} beside" for name in _COLOR)]
+    used = [name for name in names if any(counts[name] for counts in spent.values())]
     lines = ["| % of the time | " + " | ".join(used) + " |", "|---|" + "---:|" * len(used)]
     for role, counts in spent.items():
-        total = sum(counts.values()) or 1
+        total = counts["total"] or 1
         cells = (f"{100 * counts[name] / total:.1f}" if counts[name] else "" for name in used)
         lines.append(f"| {role}s | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _inside(lane: Lane, window: Window) -> list[Span]:
-    return [span for span in lane.spans() if span.stop > window.start and span.start < window.stop]
+def _inside(spans: Iterable[Span], window: Window) -> list[Span]:
+    return [span for span in spans if span.stop > window.start and span.start < window.stop]
 
 
-def _draw_lane(axes: Axes, row: int, spans: Sequence[Span], window: Window, scale: float) -> None:
+def _seconds(span: Span, window: Window) -> float:
+    """Return how much of a span is inside the window."""
+    return min(span.stop, window.stop) - max(span.start, window.start)
+
+
+def _draw_lane(axes: Axes, bottom: float, height: float, spans: Sequence[Span], window: Window, scale: float) -> None:
     by_activity: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
     for span in spans:
         start, stop = max(span.start, window.start), min(span.stop, window.stop)
         by_activity[span.activity].append(((start - window.start) * scale, (stop - start) * scale))
     for activity, bars in by_activity.items():
-        axes.broken_barh(bars, (row - 0.36, 0.72), facecolor=_COLOR.get(activity, "#444444"), linewidth=0)
+        axes.broken_barh(bars, (bottom, height), facecolor=_COLOR.get(activity, "#444444"), linewidth=0)
 
 
 def _arrows(lanes: Sequence[Lane], window: Window) -> list[tuple[str, str, float, float]]:

@@ -78,13 +78,18 @@ class RecordWriter:
         """Return this process's part of a checkpoint, with a role's state: where the record is now."""
         return Part(state, self._lines, self._clock() - self._started)
 
+    @property
+    def time(self) -> float:
+        """Seconds since the record began; what a line says if it is written now, unless it has a `time` of its own."""
+        return round(self._clock() - self._started, 6)
+
     def write(self, event: str, **fields: object) -> None:
         """Append one line: the event, the common fields, `time`, then the given fields.
 
         Raises:
             RunError: the line could not be written whole (disk full, quota).
         """
-        values: dict[str, object] = {"time": round(self._clock() - self._started, 6), **fields}
+        values: dict[str, object] = {"time": self.time, **fields}
         if event == "start":
             values["attempt"] = self.attempt
             if self._continues is not None:

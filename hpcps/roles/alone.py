@@ -26,11 +26,11 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.roles.examination import evaluation_records, examine
+from hpcps.roles.examination import Candidate, examine_in_between
 from hpcps.roles.training import training_fields
 from hpcps.spec.schema import Run
 from hpcps.state import State
-from hpcps.training.learner import Evaluation, Learner, Progress
+from hpcps.training.learner import Learner, Progress
 
 
 class Alone:
@@ -59,11 +59,12 @@ class Alone:
         match event:
             case Start():
                 yield from self._train()
-            case Computed("train", progress):
+            case Computed("train", progress, time):
                 self._seen.append(progress)
-                yield from self._trained()
-            case Computed("evaluate", evaluation):
-                yield from self._evaluated(evaluation)
+                yield from self._trained(time)
+            case Computed("evaluate", (candidate, evaluation)):
+                yield from candidate.records(evaluation)
+                yield from self._evaluated()
             case StopRequested():
                 self._ledger.wanted = True
             case Snapped(moment, checksum):
@@ -108,20 +109,23 @@ class Alone:
     def _epoch(self) -> int:
         return self._learner.steps_per_epoch
 
-    def _trained(self) -> Iterator[Effect]:
+    def _trained(self, time: float) -> Iterator[Effect]:
         done = self._learner.steps_done
         if done % self._run.train.local_steps == 0 or done == self._last:
             yield Record("round", training_fields(self._learner, self._seen))
             self._seen = []
             self.round += 1
         if done % self._epoch == 0:
-            yield Compute("evaluate", partial(examine, self._learner, self._run.validation.batchnorm))
+            # In between: nobody waits for it.
+            candidate = Candidate.of(self._learner, self.round, time, (done // self._epoch,))
+            again = self._run.validation.batchnorm == "reestimated"
+            measure = partial(examine_in_between, self._learner, candidate, reestimate=again)
+            yield Compute("evaluate", lambda: (candidate, measure()))
         else:
             yield from self._go_on(checkpoint=False)
 
-    def _evaluated(self, evaluation: Evaluation) -> Iterator[Effect]:
+    def _evaluated(self) -> Iterator[Effect]:
         done = self._learner.steps_done
-        yield from evaluation_records((done // self._epoch,), evaluation, self._learner, dict)
         if done < self._last:
             epoch = done // self._epoch
             yield from self._go_on(checkpoint=periodic(self._run.checkpoint.every, epoch - 1, epoch))

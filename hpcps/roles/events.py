@@ -18,10 +18,17 @@ class Start:
 
 @dataclass(frozen=True)
 class Computed:
-    """The `Compute` effect of this task is done."""
+    """The `Compute` or `Aside` effect of this task is done.
+
+    Attributes:
+        task: which.
+        result: what its work returned.
+        time: when it was done, in seconds since the role's record began: what a line says that is written later.
+    """
 
     task: str
     result: Any
+    time: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,28 @@ class Compute:
     work: Callable[[], Any]
     steps: int = 0
     elements: int = 0
+
+
+@dataclass(frozen=True)
+class Aside:
+    """Run something beside what the role does next, then hand back its result as `Computed`; one thing at a time.
+
+    It must touch nothing that the role changes meanwhile. Where all roles share a process it runs at once.
+
+    Attributes:
+        task: as of `Compute`.
+        work: what to run.
+        cancel: has `work` end early; called from another thread when the run fails or is stopped.
+    """
+
+    task: str
+    work: Callable[[], Any]
+    cancel: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Wait for the end of what runs `Aside`, if anything does: its `Computed` is handled before the next effect."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +172,7 @@ class Finish:
     suspended: bool = False
 
 
-Effect = Send | Compute | Pause | Drain | SetDeadline | Record | Save | Snapshot | Seal | Finish
+Effect = Send | Compute | Aside | Settle | Pause | Drain | SetDeadline | Record | Save | Snapshot | Seal | Finish
 
 
 class Role(Protocol):

@@ -24,23 +24,26 @@ from hpcps.roles.events import (
     Resumed,
     Send,
     SetDeadline,
+    Settle,
     Snapped,
     Snapshot,
     Start,
     StopRequested,
 )
-from hpcps.roles.examination import StatisticsInbox, evaluation_records, examine
+from hpcps.roles.examination import Candidate
 from hpcps.roles.inbox import ModelInbox
+from hpcps.roles.measuring import Measuring
 from hpcps.roles.training import training_fields
 from hpcps.spec.schema import Run
 from hpcps.state import State
-from hpcps.training.learner import Evaluation, Learner, Progress
+from hpcps.training.learner import Learner, Progress
 
 
 class Trainee(ABC):
     """A role that trains between two models; subclasses say what it does with the result.
 
-    One round: adopt the model, evaluate it if that is due (the chief only), take the local steps, `finish_steps`.
+    One round: adopt the model, begin to evaluate it if that is due (the chief only), take the local steps,
+    `finish_steps`. The evaluation goes on beside the steps, so that nobody waits for it.
     """
 
     def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
@@ -65,10 +68,11 @@ class Trainee(ABC):
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         others = tuple(p for p in self._cast.readers() if p.role == "worker" and p != peer)
-        self._statistics = StatisticsInbox(others, learner.statistics.size)
-        self._own_statistics = learner.statistics
-        self._batchnorm = run.validation.batchnorm
-        self._evaluating = False
+        validation = run.validation
+        self._averages = bool(validation.batchnorm == "averaged" and learner.statistics.size)
+        self._measuring = Measuring(
+            learner, others, own=peer.role == "worker", reestimate=validation.batchnorm == "reestimated"
+        )
         self._evaluated = 0
         self._restored = False
         self._flags = Flag.NONE
@@ -124,6 +128,7 @@ class Trainee(ABC):
 
     def snapshot(self, moment: int) -> Iterator[Effect]:
         """Write this process's part of a checkpoint."""
+        yield Settle()
         yield Snapshot(moment, self.state())
 
     def epochs_due(self) -> tuple[int, ...]:
@@ -160,24 +165,22 @@ class Trainee(ABC):
             case Received(source, message):
                 yield from self._receive(source, message)
             case Malformed(source, reason):
-                if source in self._statistics.waiting_for and self._evaluating:
+                if self._measuring.lacks(source):
                     yield rejection(source, reason)
-                    self._statistics.refuse(source)
-                    yield from self._examine_when_ready()
+                    yield from self._measuring.refuse(source)
                 else:
                     yield from self.refuse(source, reason)
             case Computed("train", progress) if not self._segments:
                 # The step before the first model.
                 self._seen.append(progress)
                 yield from self._present_initial_model()
-            case Computed("train", progress):
+            case Computed("train", progress, time):
                 self._seen.append(progress)
-                yield from self._after_segment()
-            case Computed("adopt"):
-                yield from self._after_adopting()
-            case Computed("evaluate", (epochs, evaluation)):
-                yield from self._record_evaluation(epochs, evaluation)
-                yield from self._after_evaluation()
+                yield from self._after_segment(time)
+            case Computed("adopt", _, time):
+                yield from self._after_adopting(time)
+            case Computed("evaluate", (candidate, evaluation)):
+                yield from self._measuring.measured(candidate, evaluation)
             case Computed():
                 yield from self.computed(event)
             case Resumed():
@@ -200,7 +203,7 @@ class Trainee(ABC):
             note = {
                 "layout": self._learner.layout.to_json(),
                 "steps_per_epoch": self._learner.steps_per_epoch,
-                "statistics": bool(self._run.validation.batchnorm == "averaged" and self._own_statistics.size),
+                "statistics": self._averages,
             }
             for server, (start, stop) in zip(
                 self._cast.all_servers(), self._learner.layout.bounds(self._cast.servers), strict=True
@@ -218,71 +221,65 @@ class Trainee(ABC):
             yield from self.refuse(source, reason)
         elif message.kind is Kind.MODEL and source.role == "server":
             yield from self.take_model(source, message)
-        elif message.kind is Kind.STATISTICS and source in self._statistics.waiting_for and self._is_chief:
-            yield from self._statistics.put(source, message)
-            if self._evaluating:
-                yield from self._examine_when_ready()
+        elif message.kind is Kind.STATISTICS and self._takes_statistics(source, message.round):
+            yield from self._measuring.put(source, message)
         else:
             yield from self.take(source, message)
 
-    def _after_adopting(self) -> Iterator[Effect]:
+    def _takes_statistics(self, source: Peer, of: int) -> bool:
+        return self._averages and self._is_chief and self._measuring.takes(source, of, self.round)
+
+    def _after_adopting(self, time: float) -> Iterator[Effect]:
         self._flags = self._inbox.flags
-        if self._flags & Flag.STATISTICS:
-            self._own_statistics = self._learner.statistics
-            if self.peer.role == "worker" and not self._is_chief:
-                yield Send(
-                    self._cast.chief,
-                    Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=self._own_statistics),
-                )
-        if self._is_chief and self.epochs_due():
-            self._evaluating = True
-            yield from self._examine_when_ready()
+        if self._flags & Flag.STATISTICS and self.peer.role == "worker" and not self._is_chief:
+            statistics = self._learner.statistics
+            yield Send(
+                self._cast.chief, Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=statistics)
+            )
+        epochs = self.epochs_due() if self._is_chief else ()
+        if epochs:
+            yield from self._measuring.when_over(partial(self._examine_adopted, epochs, time))
         else:
             yield from self._begin_steps()
 
-    def _examine_when_ready(self) -> Iterator[Effect]:
-        """Evaluate the model a round begins with, once the statistics it needs are there."""
-        averaged = None
-        if self._inbox.flags & Flag.STATISTICS:
-            yield SetDeadline(self._statistics.waiting_for)
-            if self._statistics.waiting_for:
-                return
-            averaged = self._statistics.take(self._own_statistics if self.peer.role == "worker" else None)
-        epochs = self.epochs_due()
-        model = None if self._run.validation.evaluate == "validator_model" else self._inbox.model
-        yield Compute("evaluate", lambda: (epochs, examine(self._learner, self._batchnorm, model, averaged)))
+    def _examine_adopted(self, epochs: tuple[int, ...], time: float) -> Iterator[Effect]:
+        """Begin to measure the model that a round begins with, and go on."""
+        own = self._run.validation.evaluate == "validator_model"
+        candidate = self._candidate(epochs, time, None if own else self._inbox.model)
+        average = bool(self._flags & Flag.STATISTICS)
+        yield from self._measuring.begin(candidate, self._begin_steps, average=average)
 
-    def _after_evaluation(self) -> Iterator[Effect]:
-        if self._evaluating:
-            self._evaluating = False
-            yield from self._begin_steps()
-        else:
-            yield from self._next_segment()
+    def _examine_own(self, epoch: int, time: float) -> Iterator[Effect]:
+        """Begin to measure the chief's own network where an epoch ends inside a round, and go on."""
+        yield from self._measuring.begin(self._candidate((epoch,), time), self._next_segment)
+
+    def _candidate(self, epochs: tuple[int, ...], time: float, model: Vector | None = None) -> Candidate:
+        self._evaluated = epochs[-1]
+        return Candidate.of(self._learner, self.round, time, epochs, self.evaluation_fields, model)
 
     def _begin_steps(self) -> Iterator[Effect]:
         last = bool(self._inbox.flags & Flag.LAST)
         self._inbox.clear()
         if last:
-            yield Finish()
+            yield from self._measuring.when_over(self._finish)
             return
         whole = [Segment(self._course.stop(self.round))]
         self._segments = self._course.segments(self.round) if self._is_chief else whole
         yield from self._next_segment()
 
+    def _finish(self) -> Iterator[Effect]:
+        yield Finish()
+
     def _next_segment(self) -> Iterator[Effect]:
         steps = self._segments[0].stop - self._learner.steps_done
         yield Compute("train", partial(self.take_steps, steps), steps=steps)
 
-    def _after_segment(self) -> Iterator[Effect]:
+    def _after_segment(self, time: float) -> Iterator[Effect]:
         segment = self._segments.pop(0)
-        if segment.epoch is not None:
-            yield Compute("evaluate", lambda: ((segment.epoch,), examine(self._learner, self._batchnorm)))
-        else:
+        if segment.epoch is None:
             yield from self.finish_steps()
-
-    def _record_evaluation(self, epochs: tuple[int, ...], evaluation: Evaluation) -> Iterator[Effect]:
-        self._evaluated = epochs[-1]
-        yield from evaluation_records(epochs, evaluation, self._learner, self.evaluation_fields)
+        else:
+            yield from self._measuring.when_over(partial(self._examine_own, segment.epoch, time))
 
     def training_fields(self) -> dict[str, object]:
         """What the local steps since the last round saw, for the round's record."""

@@ -92,6 +92,7 @@ def run_in_process(
                     clock=clock,
                     stopwatch=simulation.stopwatch(peer) if simulation else None,
                     tracer=tracer,
+                    sideline=simulation.sideline(peer) if simulation else None,
                     stop=stop,
                     keep=run.checkpoint.keep,
                 )

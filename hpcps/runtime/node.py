@@ -6,6 +6,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from hpcps.messages import Malformed, Peer, Received
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import (
+    Aside,
     Compute,
     Computed,
     Drain,
@@ -29,11 +32,13 @@ from hpcps.roles.events import (
     Seal,
     Send,
     SetDeadline,
+    Settle,
     Snapped,
     Snapshot,
     Start,
     StopRequested,
 )
+from hpcps.runtime.sideline import Sideline
 from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.trace.tracer import ACTIVITIES, NoTracer, Tracer
 from hpcps.transport.base import Transport
@@ -63,6 +68,7 @@ class Node:
         clock: Callable[[], float] = time.monotonic,
         stopwatch: Stopwatch | None = None,
         tracer: Tracer | None = None,
+        sideline: Sideline | None = None,
         stop: Callable[[], bool] = lambda: False,
         keep: int = 2,
     ) -> None:
@@ -77,6 +83,7 @@ class Node:
             clock: seconds; what pauses and slowed steps are measured by.
             stopwatch: what the times in its record are measured by; by default those of this process.
             tracer: is told what the role does when; by default nobody is.
+            sideline: where that runs which the role wants beside its own work; by default that runs at once.
             stop: says whether the run shall stop at its next checkpoint; asked of whom keeps the checkpoints.
             keep: how many checkpoints to keep.
         """
@@ -87,6 +94,9 @@ class Node:
         self._queue: deque[Event] = deque([Start()])
         self._stopwatch = stopwatch or Stopwatch()
         self._tracer = tracer or NoTracer()
+        self._sideline = sideline
+        self._beside: Computed | None = None
+        self._failed_round: int | None = None
         self._reported = (transport.traffic.sent, transport.traffic.received)
         self._counts: Counter[str] = Counter()
         self._checksums: dict[str, str] = {}
@@ -109,8 +119,8 @@ class Node:
 
     @property
     def round(self) -> int:
-        """The round its role is in."""
-        return self._role.round
+        """The round its role is in; after a failure, the round of what failed."""
+        return self._role.round if self._failed_round is None else self._failed_round
 
     def step(self) -> bool:
         """Handle one event, if there is one; say whether there was."""
@@ -129,6 +139,10 @@ class Node:
             self._tracer.idle("pause" if paused else self._between, self.round)
         self._between, self._resting = "wait", False
         self._ask_whether_to_stop()
+        ended = self._ended_beside()
+        if ended is not None:
+            self._stopwatch.work()
+            return ended
         if not self._queue:
             self.phase = "exchange"
             event = self._next()
@@ -144,6 +158,22 @@ class Node:
         self._stopwatch.work()
         return self._queue.popleft()
 
+    def _ended_beside(self) -> Computed | None:
+        """Return what ran beside the role, if that is over.
+
+        Raises:
+            Exception: what it raised.
+        """
+        event, self._beside = self._beside, None
+        if event is not None or self._sideline is None or (finished := self._sideline.take()) is None:
+            return event
+        self._stopwatch.add(finished.task, finished.stop - finished.start, finished.cpu)
+        self._tracer.beside(finished.task, finished.start, finished.stop, finished.round)
+        if finished.error is not None:
+            self.phase, self._failed_round = finished.task, finished.round
+            raise finished.error
+        return Computed(finished.task, finished.result, self._record.time)
+
     def handle(self, event: Event) -> Iterator[Effect]:
         """Tell the role what happened; yield each effect, which is carried out after that, when the next is asked for.
 
@@ -152,17 +182,31 @@ class Node:
         self._counts["messages_received"] += isinstance(event, (Received, Malformed))
         for effect in self._role.handle(event):
             began = self._clock()
-            if isinstance(effect, Compute):
+            beside = isinstance(effect, Aside) and self._sideline is not None
+            if isinstance(effect, Compute | Aside | Settle) and not beside:
                 self._stopwatch.charge("exchange")
-                self.phase = effect.task
-            if traced := type(effect) in ACTIVITIES:
+                self.phase = "evaluate" if isinstance(effect, Settle) else effect.task
+            if traced := type(effect) in ACTIVITIES and not beside:
                 self._tracer.before(effect, self.round)
             yield effect
+            if isinstance(effect, Settle):
+                yield from self._settle(effect)
+                continue
             self._execute(effect, began)
             if traced:
                 self._tracer.after(effect, self.round)
         self._tracer.handled(self.round)
         self._stopwatch.leave()
+
+    def _settle(self, effect: Settle) -> Iterator[Effect]:
+        """Wait for what runs beside the role, and tell it the end of that."""
+        if self._sideline is not None and self._sideline.busy:
+            self._sideline.wait()
+            self._stopwatch.charge("wait")
+            self._tracer.after(effect, self.round)
+        event = self._ended_beside()
+        if event is not None:
+            yield from self.handle(event)
 
     def _ask_whether_to_stop(self) -> None:
         if self._stop is None or time.monotonic() - self._asked <= _ASK_EVERY:
@@ -187,7 +231,7 @@ class Node:
             return Idle()
         if self._later is not None and self._clock() >= self._later[0]:
             event, self._later = self._later[1], None
-            return event
+            return replace(event, time=self._record.time) if isinstance(event, Computed) else event
         return None
 
     def late(self, seconds: float) -> RunError:
@@ -220,16 +264,17 @@ class Node:
                 self._transport.send(to, message)
                 self._counts["messages_sent"] += 1
             case Compute(task, work):
-                # numpy warns where float32 overflows; a diverging run is a legitimate result, recorded as such.
-                with np.errstate(over="ignore", invalid="ignore"):
-                    result = work()
-                self._stopwatch.charge(task)
-                done = Computed(task, result)
+                done = self._compute(task, work)
                 if task == "train" and self._slowdown > 1.0:
                     took = self._clock() - began
                     self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
                 else:
                     self._queue.append(done)
+            case Aside(task, work, cancel):
+                if self._sideline is None:
+                    self._beside = self._compute(task, work)
+                else:
+                    self._sideline.begin(task, self._role.round, work, cancel)
             case Pause(seconds):
                 self._later = (self._clock() + seconds, Resumed())
             case Drain():
@@ -253,7 +298,15 @@ class Node:
             case Finish(suspended):
                 reason = "suspended" if suspended else "finished"
                 self._write("end", {"reason": reason, "checksums": self._checksums})
+                assert self._sideline is None or not self._sideline.busy, "the role settles before it ends"
                 self.finished, self.suspended = True, suspended
+
+    def _compute(self, task: str, work: Callable[[], Any]) -> Computed:
+        # numpy warns where float32 overflows; a diverging run is a legitimate result, recorded as such.
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = work()
+        self._stopwatch.charge(task)
+        return Computed(task, result, self._record.time)
 
     def _write(self, event: str, fields: dict[str, object]) -> None:
         if event in ("round", "applied"):
@@ -265,4 +318,4 @@ class Node:
             self._counts.clear()
             self._stopwatch.charge("exchange")
             fields |= self._stopwatch.take()
-        self._record.write(event, **{"round": self._role.round, **fields})
+        self._record.write(event, **{"round": self.round, **fields})

@@ -29,6 +29,7 @@ from hpcps.runtime.casting import make_role, memory_facts
 from hpcps.runtime.engagement import Engagement
 from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search, take_back
+from hpcps.runtime.sideline import Background
 from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.runtime.tracing import tracing
 from hpcps.trace.clocks import Clocks
@@ -137,9 +138,10 @@ def _perform(
     """Play the role from start to end; return its node, or None if it failed."""
     me, node = part.me, None
     try:
-        with RecordWriter(
-            part.directory.path, part.planned.run_id, me.role, me.index, part.host, part=before
-        ) as record:
+        with (
+            RecordWriter(part.directory.path, part.planned.run_id, me.role, me.index, part.host, part=before) as record,
+            Background() as beside,
+        ):
             record.write(
                 "start",
                 pid=os.getpid(),
@@ -163,8 +165,9 @@ def _perform(
                 record,
                 part.directory,
                 slowdown=slowdown,
-                stopwatch=Stopwatch(alone=True),
+                stopwatch=Stopwatch(cpu=beside.cpu_beside, alone=True),
                 tracer=tracer,
+                sideline=beside,
                 stop=stop.requested,
                 keep=keep,
             )
@@ -177,9 +180,9 @@ def _perform(
                 node.give_up("failed", error)
                 raise
     except Exception as error:
-        phase = node.phase if node else "start"
-        sys.stderr.write(f"hpcps: {part.failed(role.round, phase, error)}\n")
-        part.report(role.round, phase, error)
+        round, phase = (node.round, node.phase) if node else (role.round, "start")
+        sys.stderr.write(f"hpcps: {part.failed(round, phase, error)}\n")
+        part.report(round, phase, error)
         return None
     return node
 

@@ -13,6 +13,8 @@ _COLUMN = {"train": "compute", "evaluate": "evaluate", "combine": "combine", "pa
 class Stopwatch:
     """Splits wall time into compute, evaluate, combine, exchange and wait, and CPU seconds by task.
 
+    What runs beside the role counts too, once it is over: then the columns are more than the time that has passed.
+
     Attributes:
         alone: whether there is nobody to take turns with.
     """
@@ -28,7 +30,7 @@ class Stopwatch:
 
         Args:
             clock: seconds.
-            cpu: CPU seconds.
+            cpu: CPU seconds, without those of what runs beside the role.
             alone: whether `cpu` counts this role only, and there is nobody to take turns with.
         """
         self._clock = clock
@@ -77,6 +79,12 @@ class Stopwatch:
         self._cpu += now - self._cpu_mark
         self._cpu_by_task[task] += now - self._cpu_mark
         self._cpu_mark = now
+
+    def add(self, task: str, seconds: float, cpu: float) -> None:
+        """Add what ran beside the role, which neither clock here has counted."""
+        self._spent[_COLUMN.get(task, task)] += seconds
+        self._cpu += cpu
+        self._cpu_by_task[task] += cpu
 
     def _charge_clock(self, task: str) -> None:
         now = self._clock()

@@ -13,6 +13,7 @@ from hpcps.runtime.node import Node
 from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.seeds import generator
 from hpcps.simulation.agenda import Action, Agenda
+from hpcps.simulation.beside import Beside
 from hpcps.simulation.calibration import fit
 from hpcps.simulation.config import Costs, Machine, Measured, Modelled
 from hpcps.simulation.network import Network
@@ -55,11 +56,16 @@ class Simulation:
         self._network = Network(self.clock, homes, settings.local, settings.remote)
         self._processes: dict[Peer, Process] = {}
         self._meters = {peer: Meter() for peer in homes}
+        self._beside = {peer: Beside(self.clock) for peer in homes}
         self.exchange = Exchange(self._carry)
 
     def stopwatch(self, peer: Peer) -> Stopwatch:
         """Return what the times in a role's record are to be measured by."""
         return Stopwatch(self.clock, self._meters[peer], alone=True)
+
+    def sideline(self, peer: Peer) -> Beside:
+        """Return where that runs which a role wants beside its own work."""
+        return self._beside[peer]
 
     def host(self, peer: Peer) -> str:
         """Return the name of a role's imagined host."""
@@ -69,7 +75,7 @@ class Simulation:
         """Let the nodes do their work, until they are done or none of them can go on.
 
         Args:
-            nodes: one for each role, made with this clock, exchange and stopwatches.
+            nodes: one for each role, made with this clock, exchange, stopwatches and sidelines.
             guard: a context in which a node's own code runs, which reports its failures.
         """
         for node in nodes:
@@ -85,7 +91,7 @@ class Simulation:
             costs = costs.model_copy(update={"combine": costs.apply})
         streams = (generator(seed, peer.role, peer.index, "step time"), generator(seed, peer.role, peer.index, "polls"))
         cores = self._cores[self._homes[peer]]
-        return Process(node, self.clock, cores, costs, self._meters[peer], streams, guard)
+        return Process(node, self.clock, cores, costs, self._meters[peer], self._beside[peer], streams, guard)
 
     def _carry(self, source: Peer, to: Peer, size: int, arrive: Action) -> None:
         def deliver() -> None:

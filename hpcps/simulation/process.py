@@ -9,9 +9,10 @@ from functools import partial
 import numpy as np
 
 from hpcps.messages import Malformed, Received
-from hpcps.roles.events import Compute, Effect, Event, Record, Send
+from hpcps.roles.events import Aside, Compute, Effect, Event, Record, Send, Settle
 from hpcps.runtime.node import Node
 from hpcps.simulation.agenda import Action, Agenda
+from hpcps.simulation.beside import Beside
 from hpcps.simulation.config import Costs
 from hpcps.simulation.sharing import Cores, Job
 from hpcps.transport.patience import Patience
@@ -42,6 +43,7 @@ class Process:
         cores: Cores,
         costs: Costs,
         meter: Meter,
+        beside: Beside,
         streams: tuple[np.random.Generator, np.random.Generator],
         guard: Callable[[Node], AbstractContextManager[None]],
     ) -> None:
@@ -53,6 +55,7 @@ class Process:
             cores: those of its host.
             costs: what its effects cost.
             meter: where its CPU seconds are counted.
+            beside: the node's sideline.
             streams: random generators of its step times and of when it polls.
             guard: a context in which the node's own code runs, which reports its failures.
         """
@@ -61,6 +64,8 @@ class Process:
         self._cores = cores
         self._costs = costs
         self._meter = meter
+        self._beside = beside
+        self._settling = False
         self._steps, self._polls = streams
         self._guard = guard
         self._turn: Iterator[Effect] | None = None
@@ -88,6 +93,15 @@ class Process:
                 interval = self._polls.random() * min(interval, self._patience.interval_after(slept))
             self._agenda.at(self._agenda() + interval, self._wake)
 
+    def _ended_beside(self, seconds: float) -> None:
+        """What ran beside the role is over: the role hears of it at once if it waits for that."""
+        self._beside.end(seconds)
+        if self._settling:
+            self._settling = False
+            self._advance()
+        else:
+            self.notice()
+
     def _wake(self) -> None:
         assert self._asleep is not None
         self._cores.poll(-1)
@@ -110,8 +124,15 @@ class Process:
         assert self._turn is not None
         with self._guard(self.node):
             effect = next(self._turn, None)
+        if isinstance(effect, Settle) and self._beside.under_way:
+            self._settling = True
+            return
         if effect is not None:
             self._spend(self._cost_of_effect(effect), self._advance)
+            if isinstance(effect, Aside):
+                # After the effect: it is begun at this moment, and a core does it beside what comes next.
+                cost = self._costs.evaluate
+                self._begin(cost, partial(self._ended_beside, cost))
             return
         self._turn = None
         if not self.node.finished:
@@ -135,11 +156,14 @@ class Process:
         self._cores.poll(1)
 
     def _spend(self, seconds: float, then: Action) -> None:
-        """Use a core for so many CPU seconds."""
-        if not seconds:
+        """Use a core for so many CPU seconds of the role's."""
+        self._begin(seconds, partial(self._spent, seconds, then))
+
+    def _begin(self, seconds: float, then: Action) -> None:
+        if seconds:
+            self._cores.begin(seconds, then)
+        else:
             self._agenda.at(self._agenda(), then)
-            return
-        self._cores.begin(seconds, partial(self._spent, seconds, then))
 
     def _spent(self, seconds: float, then: Action) -> None:
         self._meter.seconds += seconds

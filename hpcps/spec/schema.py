@@ -161,7 +161,9 @@ class Train(Config):
     lr_scale: Literal["none", "sqrt_workers"] = Field(
         "none", description="`sqrt_workers`: every learning rate is multiplied by sqrt(1 / (workers + 1))."
     )
-    threads: PositiveInt = Field(1, description="Compute threads per process; results depend on them.")
+    threads: PositiveInt = Field(
+        1, description="Compute threads per process, and of an evaluation beside its steps; results depend on them."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to train; auto: a GPU if there is one.")
     first_step: Literal["counted", "overwritten"] = Field(
         "counted",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcps.trace.lanes import Lane, read_lanes
+from hpcps.trace.lanes import Lane, Span, read_lanes
 
 NAME = "trace.json"
 """What the file is called, in the run's folder."""
@@ -18,7 +18,8 @@ NAME = "trace.json"
 def merge(run_directory: Path) -> Path:
     """Write what all processes noted to `trace.json`, whole or not at all; return it.
 
-    A process is a thread there, its host a process. Each message is an arrow from the `send` to the `receive`.
+    A process is a thread there, its host a process. Each message is an arrow from the `send` to the `receive`. A thread
+    of its own, below that, has what went on beside a process's own work.
 
     Raises:
         RunError: the run has no trace.
@@ -37,6 +38,8 @@ def merge(run_directory: Path) -> Path:
             file.write(",\n".join(map(_dump, _named(lanes))))
             for lane, (host, thread) in _places(lanes):
                 for event in _events(lane, host, thread):
+                    file.write(",\n" + _dump(event))
+                for event in _beside(lane, host, thread):
                     file.write(",\n" + _dump(event))
             file.write("\n]}\n")
         beside.replace(path)
@@ -57,19 +60,17 @@ def _dump(event: dict[str, Any]) -> str:
 
 
 def _places(lanes: list[Lane]) -> Iterator[tuple[Lane, tuple[int, int]]]:
-    """Yield each lane with the numbers of its host and of itself, from 1."""
+    """Yield each lane with the numbers of its host and of itself, from 1; those between are for what is beside it."""
     hosts = list(dict.fromkeys(lane.host for lane in lanes))
-    for thread, lane in enumerate(lanes, 1):
-        yield lane, (hosts.index(lane.host) + 1, thread)
+    for number, lane in enumerate(lanes):
+        yield lane, (hosts.index(lane.host) + 1, 2 * number + 1)
 
 
 def _named(lanes: list[Lane]) -> Iterator[dict[str, Any]]:
     """Yield what names and orders hosts and processes."""
     for lane, (host, thread) in _places(lanes):
-        common = {"ph": "M", "pid": host, "tid": thread}
-        yield {"name": "process_name", **common, "args": {"name": lane.host}}
-        yield {"name": "thread_name", **common, "args": {"name": str(lane.peer)}}
-        yield {"name": "thread_sort_index", **common, "args": {"sort_index": thread}}
+        yield {"name": "process_name", "ph": "M", "pid": host, "tid": thread, "args": {"name": lane.host}}
+        yield from _thread(str(lane.peer), host, thread)
 
 
 def _events(lane: Lane, host: int, thread: int) -> Iterator[dict[str, Any]]:
@@ -82,16 +83,37 @@ def _events(lane: Lane, host: int, thread: int) -> Iterator[dict[str, Any]]:
     me = str(lane.peer)
     for span in lane.spans():
         place = {"pid": host, "tid": thread, "ts": round(span.start * 1e6, 3)}
-        arguments: dict[str, Any] = {"round": span.round}
+        arguments: dict[str, Any] = {}
         if span.other:
             sent = span.activity == "send"
             pair = (me, span.other) if sent else (span.other, me)
             arguments |= {"to" if sent else "from": span.other, "kind": span.kind, "bytes": span.bytes}
-        yield {
-            "ph": "X", "name": span.activity, "cat": "hpcps", **place, "dur": round(span.seconds * 1e6, 3),
-            "args": arguments,
-        }  # fmt: skip
+        yield _complete(span, host, thread, arguments)
         if span.other:
             arrow = {"name": span.kind, "cat": "message", "id": f"{pair[0]} {pair[1]} {numbers[pair]}", **place}
             numbers[pair] += 1
             yield {"ph": "s", **arrow} if sent else {"ph": "f", "bp": "e", **arrow}
+
+
+def _beside(lane: Lane, host: int, thread: int) -> Iterator[dict[str, Any]]:
+    """Yield what went on beside a lane, with the name of its thread; nothing if nothing did."""
+    named = False
+    for span in lane.beside():
+        if not named:
+            named = True
+            yield from _thread(f"{lane.peer} beside", host, thread + 1)
+        yield _complete(span, host, thread + 1)
+
+
+def _complete(span: Span, host: int, thread: int, more: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return a span as an event that has a duration."""
+    return {
+        "ph": "X", "name": span.activity, "cat": "hpcps", "pid": host, "tid": thread, "ts": round(span.start * 1e6, 3),
+        "dur": round(span.seconds * 1e6, 3), "args": {"round": span.round, **(more or {})},
+    }  # fmt: skip
+
+
+def _thread(name: str, host: int, thread: int) -> Iterator[dict[str, Any]]:
+    common = {"ph": "M", "pid": host, "tid": thread}
+    yield {"name": "thread_name", **common, "args": {"name": name}}
+    yield {"name": "thread_sort_index", **common, "args": {"sort_index": thread}}

@@ -66,7 +66,7 @@ class Lane:
     drift: float
 
     def spans(self) -> Iterator[Span]:
-        """Read the spans, in order; a torn or damaged line is passed over."""
+        """Read the spans, one after the other; a torn or damaged line is passed over."""
         begin, rate = self.began - self.zero, 1.0 + self.drift
         with self.path.open("rb") as file:
             for line in file:
@@ -77,6 +77,15 @@ class Lane:
                     yield Span(activity, begin + start * 1e-6 * rate, length * 1e-6 * rate, round, *detail)
                 except (ValueError, TypeError):
                     continue
+
+    def beside(self) -> Iterator[Span]:
+        """Read what went on beside those spans, likewise."""
+        begin, rate = self.began - self.zero, 1.0 + self.drift
+        with self.path.open("rb") as file:
+            for line in file:
+                if line.startswith(b'{"beside"') and (table := _table(line)):
+                    start, length = table["start"] * 1e-6 * rate, table["length"] * 1e-6 * rate
+                    yield Span(table["beside"], begin + start, length, table["round"])
 
 
 def read_lanes(run_directory: Path) -> list[Lane]:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol
 
 from hpcps.messages import Kind, Malformed, Peer, Received
-from hpcps.roles.events import Compute, Effect, Event, Save, Seal, Send, Snapshot
+from hpcps.roles.events import Aside, Compute, Effect, Event, Save, Seal, Send, Settle, Snapshot
 from hpcps.trace.clocks import Offset
 
 FORMAT = 1
@@ -26,7 +26,15 @@ _SHORT = 20e-6
 Detail = tuple[Peer, Kind | None, int]
 """Whom a message is from or to, its kind (None: it is malformed), and its bytes."""
 
-ACTIVITIES = {Send: "send", Compute: "", Snapshot: "checkpoint", Seal: "checkpoint", Save: "save"}
+ACTIVITIES = {
+    Send: "send",
+    Compute: "",
+    Aside: "",
+    Settle: "wait",
+    Snapshot: "checkpoint",
+    Seal: "checkpoint",
+    Save: "save",
+}
 """The effects that are told apart, and as what; a computation's task is its name. All others are part of the turn."""
 
 
@@ -47,6 +55,9 @@ class Tracer(Protocol):
 
     def handled(self, round: int) -> None:
         """Its own code ran to the end of the turn."""
+
+    def beside(self, task: str, start: float, stop: float, round: int) -> None:
+        """Something that was begun in a round ran beside all this, from and to these seconds of the clock."""
 
     def compare(self, offset: Offset) -> None:
         """Its clock was compared with that of the first process."""
@@ -70,6 +81,9 @@ class NoTracer:
     def handled(self, round: int) -> None:
         """See `Tracer.handled`."""
 
+    def beside(self, task: str, start: float, stop: float, round: int) -> None:
+        """See `Tracer.beside`."""
+
     def compare(self, offset: Offset) -> None:
         """See `Tracer.compare`."""
 
@@ -80,8 +94,9 @@ class FileTracer:
     The first line is a table: `format`, `session` (the same for all processes of an attempt, and larger in a later
     one), `run`, `role`, `index`, `host`, `clock` (`monotonic` or `virtual`) and `began`, the clock's seconds from which
     on the others count. Then a list for each span: activity, begin and duration in microseconds, round; for `send` and
-    `receive` also the other process, the kind of message and its bytes. A table with `at` (microseconds), `offset` and
-    `error` (seconds) says what to add to this clock to get the first process's, as measured then.
+    `receive` also the other process, the kind of message and its bytes. A table with `beside` (an activity), `start`,
+    `length` (microseconds) and `round` is of what ran beside those spans. A table with `at` (microseconds), `offset`
+    and `error` (seconds) says what to add to this clock to get the first process's, as measured then.
 
     Lines are written many at a time, at least every second in which something happens. A trace that cannot be written
     ends, and the run goes on.
@@ -159,7 +174,7 @@ class FileTracer:
         if isinstance(effect, Send):
             message = effect.message
             self._add("send", round, (effect.to, message.kind, message.payload_bytes))
-        elif isinstance(effect, Compute):
+        elif isinstance(effect, Compute | Aside):
             self._add(self._names.get(effect.task, effect.task), round)
         else:
             self._add(ACTIVITIES[type(effect)], round)
@@ -167,6 +182,11 @@ class FileTracer:
     def handled(self, round: int) -> None:
         """See `Tracer.handled`."""
         self._go_on("handle", round)
+
+    def beside(self, task: str, start: float, stop: float, round: int) -> None:
+        """See `Tracer.beside`."""
+        name, begin, length = self._names.get(task, task), (start - self._began) * 1e6, (stop - start) * 1e6
+        self._write(f'{{"beside":"{name}","start":{begin:.1f},"length":{length:.1f},"round":{round}}}\n')
 
     def compare(self, offset: Offset) -> None:
         """See `Tracer.compare`."""

@@ -25,6 +25,7 @@ class Toy:
     batch_size = 1
     learning_rate = 0.5
     statistics = np.zeros(0, np.float32)
+    examiner = None
 
     def __init__(self, layout, steps_per_epoch=1):
         self.layout = layout
@@ -62,6 +63,9 @@ class Toy:
 
     def evaluate(self):
         return Evaluation(1, 0.0, float(np.clip(self.x[0], 0, 100)) / 100, True)
+
+    def cancel(self):
+        pass
 
     def load_statistics(self, values):
         pass

@@ -40,14 +40,24 @@ def constant(seconds):
     return {"kind": "constant", "seconds": seconds}
 
 
-def simulate(path, run, order=lambda nodes: nodes):
+class Examined(Quadratic):
+    """Has another one that measures beside it."""
+
+    @property
+    def examiner(self):
+        return Quadratic(self.layout, self.target)
+
+
+def simulate(path, run, order=lambda nodes: nodes, learner=Quadratic):
     """Play a run in virtual time; `order` may have the roles begin in another order."""
     directory, simulation = RunDirectory(Path(path)), Simulation(run)
     directory.create({"run_id": "toy"})
     nodes = []
     for peer in everyone(run):
-        learner = Quadratic(ONE, 8 - 3 * peer.index)
-        role = make_role(run, "toy", peer) if peer.role == "server" else make_trainee(run, "toy", peer, learner)
+        if peer.role == "server":
+            role = make_role(run, "toy", peer)
+        else:
+            role = make_trainee(run, "toy", peer, learner(ONE, 8 - 3 * peer.index))
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, simulation.host(peer), simulation.clock)
         nodes.append(
             Node(
@@ -58,6 +68,7 @@ def simulate(path, run, order=lambda nodes: nodes):
                 slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
                 clock=simulation.clock,
                 stopwatch=simulation.stopwatch(peer),
+                sideline=simulation.sideline(peer),
             )
         )
     simulation.play(order(nodes), lambda node: nullcontext())

@@ -56,9 +56,10 @@ def lines(directory, process="validator-0"):
 
 
 def told(directory):
-    """What a record says of the training, without times."""
+    """What a record says of the training, without times: of each event, as an evaluation ends beside the rounds."""
     keys = ("event", "round", "loss", "accuracy", "participants", "accepted_pairs", "bytes_sent")
-    return [{key: line.get(key) for key in keys} for line in lines(directory) if line["event"] != "start"]
+    said = [{key: line.get(key) for key in keys} for line in lines(directory) if line["event"] != "start"]
+    return sorted(said, key=lambda line: line["event"])
 
 
 def test_time_changes_nothing_else_of_a_synchronous_run(tmp_path):

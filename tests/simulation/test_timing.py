@@ -1,7 +1,7 @@
 """Whole runs in virtual time, against schedules worked out by hand."""
 
 import pytest
-from simulated import constant, simulate, spec, times
+from simulated import Examined, constant, simulate, spec, times
 
 SECOND = {"step": constant(1.0)}
 
@@ -65,9 +65,32 @@ def test_every_task_takes_its_time(tmp_path):
     assert times(played, "worker-0") == [0.25 + 1 + 0.5]
     assert times(played, "validator-0") == [0.25 + 1 + 0.5 + 2.0 + 3 * 0.25]
     assert times(played, "server-0") == [4.5 + 4.0]
-    assert times(played, "validator-0", "evaluation") == [8.5 + 0.25 + 0.125]
+    assert times(played, "validator-0", "evaluation") == [8.5 + 0.25], "the model is there before it is measured"
+    assert times(played, "validator-0", "end") == [8.5 + 0.25 + 0.125]
     without = simulate(tmp_path / "without", spec(costs, workers=3, epochs=1))
     assert times(without, "server-0") == [0.25 + 1 + 0.5 + 2.0 + 3 * 0.25], "the server combines"
+
+
+@pytest.mark.parametrize("cores", [2, 1])
+def test_an_evaluation_is_done_beside_the_steps(tmp_path, cores):
+    """Two epochs of a step each, which a process does alone: 1 s, and 1.5 s for an evaluation."""
+    costs = {**SECOND, "evaluate": 1.5, "cores": cores, "placement": [["worker-0"], ["server-0"]], "hosts": 2}
+    played = simulate(tmp_path, spec(costs, workers=1, epochs=2), learner=Examined)
+    assert times(played, "worker-0", "evaluation") == times(played, "server-0")
+    if cores == 2:
+        # From 1 to 2.5 beside the second step; from 2.5, as they are measured one at a time.
+        assert times(played, "server-0") == [1.0, 2.0]
+        assert times(played, "worker-0", "end") == [2.5 + 1.5]
+        assert [line["compute"] for line in played.lines("worker-0", "round")] == [1.0, 1.0]
+    else:
+        # They share the core: the step is over at 3, when the evaluation has had 1 s of it.
+        assert times(played, "server-0") == [1.0, 3.0]
+        assert times(played, "worker-0", "end") == [3.5 + 1.5]
+    # What the first one took is in no round: it ended after the last.
+    assert [line.get("cpu_evaluate", 0.0) for line in played.lines("worker-0", "round")] == [0.0, 0.0]
+    long = simulate(tmp_path / "long", spec(costs, workers=1, epochs=4), learner=Examined)
+    assert [line.get("cpu_evaluate", 0.0) for line in long.lines("worker-0", "round")] == [0.0, 0.0, 1.5, 1.5]
+    assert [line["wait"] for line in long.lines("worker-0", "round")][2] == pytest.approx(0.5), "for the one before"
 
 
 def test_messages_cost_their_sender_and_receiver(tmp_path):

@@ -84,23 +84,30 @@ def test_it_changes_nothing_of_the_run(tmp_path):
         assert np.array_equal(np.load(run / f"final/{shard}.npy"), np.load(other / f"final/{shard}.npy"))
 
 
-def test_over_mpi_every_process_is_on_one_clock(tmp_path):
+def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     run, trace = traced(tmp_path, "--set", "transport.kind=mpi")
     check(run, trace)
     plans = list(tmp_path.glob("small/launch/*/*.plan.json"))
     assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
     lanes = read_lanes(run)
+    chief = next(lane for lane in lanes if lane.peer.role == "validator")
+    assert [span.activity for span in chief.beside()] == ["evaluate"] * 2
+    assert "evaluate" not in {span.activity for lane in lanes for span in lane.spans()}
+    assert main(["plot", "timeline", str(run), "--seconds", "0-99", "-o", str(tmp_path / "figures")]) == 0
+    assert "| evaluate beside |" in capsys.readouterr().out
     assert {lane.error for lane in lanes} == {0.0}
     assert max(lane.began for lane in lanes) - min(lane.began for lane in lanes) < 30
 
 
 def test_a_simulation_is_traced_in_its_own_time(tmp_path):
-    costs = 'simulation={kind="modelled", step={kind="constant", seconds=0.25}}'
+    costs = 'simulation={kind="modelled", evaluate=0.125, step={kind="constant", seconds=0.25}}'
     run, trace = traced(tmp_path, "--set", costs)
     check(run, trace)
     lanes = read_lanes(run)
     assert {lane.clock for lane in lanes} == {"virtual"}
     worker = next(lane for lane in lanes if lane.peer.role == "worker")
+    chief = next(lane for lane in lanes if lane.peer.role == "validator")
+    assert [span.seconds for span in chief.beside()] == pytest.approx([0.125] * 2, abs=1e-6)
     steps = [span.seconds for span in worker.spans() if span.activity == "train"]
     assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
 

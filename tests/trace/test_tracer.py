@@ -105,6 +105,27 @@ def test_what_a_killed_process_had_noted_is_there(tmp_path):
     tracer.close()
 
 
+def test_what_went_on_beside_is_told_apart(tmp_path):
+    clock = Clock()
+    with tracer_of(tmp_path, clock=clock) as tracer:
+        clock.now += 2.0
+        tracer.beside("evaluate", 100.5, 101.75, 7)
+        tracer.after(Compute("train", nothing), 8)
+    (lane,) = read_lanes(tmp_path)
+    (span,) = lane.beside()
+    assert (span.activity, span.start, span.seconds, span.round) == ("evaluate", 0.5, 1.25, 7)
+    assert [span.activity for span in lane.spans()] == ["train"]
+    events = json.loads(merge(tmp_path).read_text())["traceEvents"]
+    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {event["name"]: threads[event["tid"]] for event in events if event["ph"] == "X"} == {
+        "train": "worker-0",
+        "evaluate": "worker-0 beside",
+    }
+    with tracer.path.open("ab") as file:
+        file.write(b'{"beside":"evaluate","start":1')
+    assert len(list(lane.beside())) == 1
+
+
 def test_only_the_last_attempt_counts(tmp_path):
     for peer, session in ((WORKER, 1), (SERVER, 2)):
         tracer_of(tmp_path, peer, session).close()

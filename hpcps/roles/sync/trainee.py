@@ -72,10 +72,17 @@ class SyncTrainee(Trainee):
         yield from self.close()
         self.round += 1
         if self._flags & Flag.SNAPSHOT:
-            yield from self.snapshot(self.round)
+            yield from self._measuring.when_over(self._snapshot_and_go_on)
+        else:
+            yield from self._adopt_when_complete()
+
+    def _snapshot_and_go_on(self) -> Iterator[Effect]:
+        yield from self.snapshot(self.round)
         yield from self._adopt_when_complete()
 
     def _adopt_when_complete(self) -> Iterator[Effect]:
+        if self._measuring.holds:
+            return  # what is put off, such as a checkpoint, comes first
         yield SetDeadline(self._inbox.waiting_for)
         if self._inbox.complete:
             yield Compute("adopt", self.adopt, elements=self._base.size)

@@ -1,0 +1,76 @@
+"""The chief's evaluation runs in a thread beside its steps: what becomes of the run if either is lost."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fault_runs import Play, assert_blamed, assert_quiet, within
+
+RECORDS = 10_000 * 3073
+"""Bytes of each file of CIFAR-10."""
+EPOCH = 500
+"""Rounds of one, where the test set is lost before the first is over."""
+GRACE = 5.0
+"""Seconds after which what has not ended is killed."""
+BUSY = (
+    "--set", "model.name=cifar_resnet56_v1", "--set", "data={name='synthetic', limit=160, test_limit=2000}",
+    "--set", "transport.timeout=60",
+)  # fmt: skip
+"""An epoch takes a second or two, and an evaluation several."""
+
+
+def measuring(start: Callable[..., Play]) -> Play:
+    """Start a run, and wait until its chief measures a model, in a later round than that of the model."""
+    play = start(*BUSY)
+    # An epoch is 5 steps, a round is 2: the first evaluation begins with round 3, and the second has to wait for it.
+    play.until("worker-0", round=3)
+    return play
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_stopped_does_not_wait_for_it(start: Callable[..., Play], number: int) -> None:
+    play = measuring(start)
+    play.process.send_signal(number)
+    # The next checkpoint comes after the evaluation.
+    within(10, lambda: "once more: at once" in play.text, "the offer")
+    began = time.monotonic()
+    play.process.send_signal(number)
+    assert play.end() == 128 + number
+    assert time.monotonic() - began < GRACE
+    assert play.left() == {}
+    assert_quiet(play.text)
+    assert "terminate called" not in play.text
+    assert play.lines("worker-0")[-1]["reason"] == "stopped"
+    assert play.lines("worker-0")[-1]["reason"] == "stopped"
+
+
+def test_a_chief_that_is_killed_is_named(start: Callable[..., Play]) -> None:
+    play = measuring(start)
+    os.kill(play.pid("worker-0"), signal.SIGKILL)
+    assert play.end() > 0
+    assert play.left() == {}
+    assert_quiet(play.text)
+    assert_blamed(play.text, play.run, "worker-0", r"the process was killed by signal 9 \(SIGKILL\)")
+
+
+def test_what_it_raises_is_told_with_the_round_of_the_model(start: Callable[..., Play], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for name in (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin"):
+        with (data / name).open("wb") as file:
+            file.truncate(RECORDS)
+    limit = EPOCH * 2 * 16 * 2  # of two steps a round, 16 samples a step, and two shards
+    play = start("--set", f"data={{name='cifar10', dir='{data}', limit={limit}, augment=false}}")
+    play.until(round=5)
+    os.truncate(data / "test_batch.bin", 1000)
+    assert play.end(120) > 0
+    assert play.left() == {}
+    assert_quiet(play.text)
+    assert_blamed(play.text, play.run, "worker-0", "truncated: 1,000 bytes")
+    assert re.search(rf"worker-0 on \S+ failed in round {EPOCH}, phase evaluate: ", play.text)
+    end = play.lines("worker-0")[-1]
+    assert (end["reason"], end["round"]) == ("failed", EPOCH)

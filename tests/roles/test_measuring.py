@@ -1,0 +1,280 @@
+"""The chief goes on while a model is measured, and what is recorded of it is as if it had not."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from idle_learner import IdleLearner
+
+from hpcps.layout import Layout
+from hpcps.messages import Kind, Peer
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.roles.events import Aside, Compute, Record, Settle, Snapshot
+from hpcps.runtime.casting import make_role, make_trainee
+from hpcps.runtime.node import Node
+from hpcps.runtime.sideline import Finished
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Evaluation
+from hpcps.transport.inproc import Exchange
+
+LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
+ROUNDS = 3
+"""In an epoch."""
+VALIDATOR, WORKER = Peer("validator", 0), Peer("worker", 0)
+
+
+class Examiner:
+    """Says what it was given: the model's first element as the loss, the first of the statistics as the accuracy."""
+
+    def __init__(self):
+        self.model, self.statistics = np.full(1, -1.0), np.full(1, -1.0)
+
+    def copy_from(self, values):
+        self.model = values
+
+    def load_statistics(self, values):
+        self.statistics = values
+
+    def reestimate_statistics(self):
+        self.statistics = np.full(1, 1000.0)
+
+    def evaluate(self):
+        return Evaluation(1, float(self.model[0]), float(self.statistics[0]), bool(np.isfinite(self.model).all()))
+
+    def cancel(self):
+        raise AssertionError("nobody stops this run")
+
+
+class Watching(IdleLearner):
+    """Has an examiner, and statistics that tell whose they are and after how many steps."""
+
+    def __init__(self, index, step, size=0):
+        super().__init__(LAYOUT, step, ROUNDS)
+        self.examiner = Examiner()
+        self._index, self._size = index, size
+
+    @property
+    def statistics(self):
+        return np.full(self._size, 10 * self.steps_done + self._index, np.float32)
+
+    def evaluate(self):
+        raise AssertionError("it trains on")
+
+
+class Slow:
+    """A sideline that is not done with anything before somebody waits for it."""
+
+    def __init__(self, patient=True):
+        self.waits, self.patient = 0, patient
+        self._given = self._finished = None
+
+    @property
+    def busy(self):
+        return self._given is not None or self._finished is not None
+
+    def begin(self, task, round, work, cancel):
+        assert not self.busy
+        self._given = (task, round, work)
+
+    def wait(self):
+        assert self.patient, "it had to wait"
+        self.waits += 1
+        task, round, work = self._given
+        self._given, self._finished = None, Finished(task, round, work(), None, 0.0, 1.0, 0.5)
+
+    def take(self):
+        finished, self._finished = self._finished, None
+        return finished
+
+
+class Withheld:
+    """A transport that keeps some messages to itself until it is told to send them."""
+
+    def __init__(self, inner, keep):
+        self._inner, self._keep, self.kept = inner, keep, []
+        self.traffic = inner.traffic
+
+    def send(self, to, message):
+        if self._keep(message):
+            self.kept.append((to, message))
+        else:
+            self._inner.send(to, message)
+
+    def receive(self):
+        return self._inner.receive()
+
+    def release(self):
+        self._keep = lambda message: False
+        for to, message in self.kept:
+            self._inner.send(to, message)
+
+
+class Play:
+    """A run in this process; `did` holds the effects of its chief."""
+
+    def __init__(self, folder, run, sideline=None, size=0, withhold=lambda peer, message: False):
+        self.folder, self.did, self.nodes, self.posts = folder, [], {}, {}
+        exchange, directory, topology = Exchange(), RunDirectory(folder), run.topology
+        directory.create({"run_id": "test"})
+        trainees = [Peer("worker", k) for k in range(topology.workers)]
+        trainees += [Peer("validator", v) for v in range(topology.validators)]
+        self.chief = VALIDATOR if topology.validators else WORKER
+        roles = [make_trainee(run, "test", p, Watching(p.index, p.index + 1, size)) for p in trainees]
+        roles += [make_role(run, "test", Peer("server", s)) for s in range(topology.servers)]
+        for role in roles:
+            peer = role.peer
+            if peer == self.chief:
+                role.handle = self._watched(role.handle)
+            record = RecordWriter(folder, "test", peer.role, peer.index, "here")
+            self.posts[peer] = Withheld(exchange.endpoint(peer), lambda m, peer=peer: withhold(peer, m))
+            beside = sideline if peer == self.chief else None
+            self.nodes[peer] = Node(role, self.posts[peer], record, directory, sideline=beside)
+
+    def _watched(self, handle):
+        def watched(event):
+            for effect in handle(event):
+                self.did.append(effect)
+                yield effect
+
+        return watched
+
+    def go_on(self):
+        moved = True
+        while moved:
+            moved = False
+            for node in self.nodes.values():
+                moved |= not node.finished and node.step()
+
+    def to_the_end(self):
+        self.go_on()
+        assert all(node.finished for node in self.nodes.values())
+        return np.concatenate([np.load(path) for path in sorted(self.folder.glob("final/*.npy"))])
+
+    def lines(self, event, process=None):
+        text = (self.folder / f"records/{process or self.chief}.jsonl").read_text()
+        return [line for line in map(json.loads, text.splitlines()) if line["event"] == event]
+
+    def measured(self):
+        return [{**line, "time": None} for line in self.lines("evaluation")]
+
+
+def spec(**tables):
+    run = {
+        "name": "measured",
+        "topology": {"servers": 2, "validators": 1, "workers": 3},
+        "model": {"name": "mlp"},
+        "data": {"name": "synthetic"},
+        "train": {"epochs": 4, "batch_size": 1},
+    }
+    for table, values in tables.items():
+        run[table] = {**run.get(table, {}), **values}
+    return Run.model_validate(run)
+
+
+NO_VALIDATOR = {"topology": {"servers": 1, "validators": 0, "workers": 3}}
+ZENO = {"rule": {"kind": "zeno"}, "evaluate": "validator_model"}
+ALONE = {"topology": {"workers": 1}, "train": {"mode": "async"}, "validation": {"rule": {"kind": "naive_async"}}}
+CASES = {
+    "validator": {},
+    "worker": NO_VALIDATOR,
+    "own network, inside of rounds": {"validation": ZENO, "train": {"local_steps": 2}},
+    "rounds longer than epochs": {"train": {"local_steps": 7}},
+    "reestimated": {"validation": {"batchnorm": "reestimated"}},
+    "averaged": {"validation": {"batchnorm": "averaged"}},
+    "averaged, worker": {**NO_VALIDATOR, "validation": {"batchnorm": "averaged"}},
+    "checkpoints": {"checkpoint": {"every": 1}},
+    "asynchronous": ALONE,
+    "asynchronous, checkpoints": {**ALONE, "checkpoint": {"every": 2}},
+    "asynchronous, worker": {**ALONE, "topology": {"servers": 1, "validators": 0, "workers": 1}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_recorded_is_of_the_model_whenever_it_is_measured(tmp_path, case):
+    run, slow = spec(**CASES[case]), Slow()
+    at_once, late = Play(tmp_path / "at once", run, size=2), Play(tmp_path / "late", run, slow, size=2)
+    np.testing.assert_array_equal(at_once.to_the_end(), late.to_the_end())
+    assert late.measured() == at_once.measured()
+    assert [line["epoch"] for line in late.measured()] == [1, 2, 3, 4]
+    assert len({line["loss"] for line in late.measured()}) == 4 - (case == "rounds longer than epochs") * 2
+    assert slow.waits == sum(isinstance(effect, Aside) for effect in late.did)
+    times = [line["time"] for line in late.lines("evaluation")]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize("changes", [{}, NO_VALIDATOR, {"validation": ZENO, "train": {"local_steps": 2}}])
+def test_nobody_waits_for_a_measurement(tmp_path, changes):
+    play = Play(tmp_path, spec(**changes, checkpoint={"every": 0}), Slow(patient=False))
+    with pytest.raises(AssertionError, match="it had to wait"):
+        play.go_on()
+    # That was the second one; what is between them has been done.
+    rounds = 6 // (2 if "train" in changes else 1)
+    assert len(play.lines("round", "worker-2")) == rounds
+    steps = [effect for effect in play.did if isinstance(effect, (Aside, Compute)) and effect.task != "pack"]
+    assert steps[[isinstance(effect, Aside) for effect in steps].index(True) + 1].task == "train"
+
+
+def test_a_line_has_the_time_of_its_model(tmp_path):
+    play = Play(tmp_path, spec(), Slow())
+    play.to_the_end()
+    lines = play.lines("round") + play.lines("evaluation")
+    # Epoch 1 ended with round 2, and its line was written after round 5.
+    evaluation = play.lines("evaluation")[0]
+    before, after = (next(line for line in lines if line["round"] == number) for number in (2, 3))
+    assert (evaluation["round"], evaluation["step"]) == (3, 3)
+    assert before["time"] <= evaluation["time"] <= after["time"]
+    text = (tmp_path / "records/validator-0.jsonl").read_text()
+    assert text.index('"round": 5') < text.index('"event": "evaluation"') < text.index('"round": 6')
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_checkpoint_has_the_evaluation_before_it(tmp_path, mode):
+    run = spec(checkpoint={"every": 1}, **(ALONE if mode == "async" else {}))
+    play = Play(tmp_path, run, Slow())
+    play.to_the_end()
+    under_way = False
+    parts = 0
+    for effect in play.did:
+        under_way |= isinstance(effect, Aside)
+        if isinstance(effect, Record) and effect.event == "evaluation":
+            under_way = False
+        if isinstance(effect, Snapshot):
+            assert not under_way
+            parts += 1
+    assert parts >= 2
+    assert any(isinstance(a, Aside) and isinstance(b, Compute) for a, b in pairwise(play.did))
+
+
+@pytest.mark.parametrize("changes", [{}, NO_VALIDATOR, {"checkpoint": {"every": 1}}])
+def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_path, changes):
+    late = Peer("worker", 1)
+
+    def withhold(peer, message):
+        return peer == late and message.kind is Kind.STATISTICS
+
+    run = spec(**changes, validation={"batchnorm": "averaged"})
+    play = Play(tmp_path, run, Slow(), size=2, withhold=withhold)
+    play.go_on()
+    # It trained on, up to what must come after the measurement: the next one, or the checkpoint.
+    assert len(play.lines("round")) == 2 * ROUNDS
+    assert not any(isinstance(effect, Aside) for effect in play.did)
+    assert [effect.moment for effect in play.did if isinstance(effect, Snapshot)] == [ROUNDS] * (
+        "checkpoint" in changes
+    )
+    assert play.nodes[play.chief].waiting_for == (late,)
+    play.posts[late].release()
+    play.to_the_end()
+    # Of workers 0, 1 and 2 after 3, 6, … steps.
+    assert [line["accuracy"] for line in play.lines("evaluation")] == [31.0, 61.0, 91.0, 121.0]
+    moments = [effect.moment for effect in play.did if isinstance(effect, Snapshot)]
+    assert moments == ([3, 6, 9] if "checkpoint" in changes else [])
+
+
+def test_settling_is_for_the_chief(tmp_path):
+    run = spec(checkpoint={"every": 1})
+    play = Play(tmp_path, run)
+    play.to_the_end()
+    assert any(isinstance(effect, Settle) for effect in play.did)
+    assert all(line["event"] != "evaluation" for line in play.lines("evaluation", "worker-0"))

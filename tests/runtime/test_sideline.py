@@ -1,0 +1,166 @@
+"""A thread beside the role: what it returns, what it costs, and how it ends."""
+
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hpcps.errors import RunError
+from hpcps.messages import Peer
+from hpcps.records.lines import read_lines
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
+from hpcps.roles.events import Aside, Compute, Computed, Finish, Record, Settle, Start
+from hpcps.runtime.node import Node
+from hpcps.runtime.process import drive
+from hpcps.runtime.sideline import Background
+from hpcps.runtime.stopwatch import Stopwatch
+from hpcps.transport.inproc import Exchange
+from hpcps.transport.patience import Patience
+
+
+def never():
+    raise AssertionError("nobody cancels it")
+
+
+def burn(seconds, clock=time.thread_time):
+    """Use a core for so long."""
+    until = clock() + seconds
+    while clock() < until:
+        sum(range(1000))
+
+
+def test_it_runs_beside_and_hands_back_what_came_of_it():
+    gate = threading.Event()
+    with Background() as beside:
+        assert beside.take() is None
+        for number in (1, 2):
+            gate.clear()
+            beside.begin("evaluate", number, lambda number=number: gate.wait(10) and number, never)
+            assert beside.busy
+            assert beside.take() is None
+            gate.set()
+            beside.wait()
+            finished = beside.take()
+            assert (finished.task, finished.round, finished.result, finished.error) == (
+                "evaluate",
+                number,
+                number,
+                None,
+            )
+            assert not beside.busy
+            assert beside.take() is None
+
+
+def test_what_it_raises_is_handed_back():
+    with Background() as beside:
+        beside.begin("evaluate", 7, lambda: 1 // 0, never)
+        beside.wait()
+        assert isinstance(beside.take().error, ZeroDivisionError)
+
+
+def test_numbers_that_overflow_there_do_not_warn():
+    with Background() as beside:
+        beside.begin("evaluate", 0, lambda: np.float32(3e38) * np.float32(3e38), never)
+        beside.wait()
+        assert beside.take().result == np.inf
+
+
+def test_its_cpu_seconds_are_its_own():
+    with Background() as beside:
+        beside.begin("evaluate", 0, lambda: burn(0.3), never)
+        before = beside.cpu_beside()
+        time.sleep(0.1)
+        assert beside.cpu_beside() - before < 0.05
+        beside.wait()
+        assert 0.3 <= beside.take().cpu < 0.35
+        burn(0.1)
+        assert 0.1 <= beside.cpu_beside() - before < 0.2
+
+
+def test_it_ends_with_the_role():
+    stopped, threads = threading.Event(), threading.active_count()
+    with Background() as beside:
+        beside.begin("evaluate", 0, lambda: stopped.wait(10), stopped.set)
+    assert stopped.is_set()
+    assert threading.active_count() == threads
+
+
+def test_a_signal_interrupts_who_waits_for_it():
+    class Stopped(BaseException):
+        pass
+
+    def stop(number, frame):
+        raise Stopped
+
+    stopped, before = threading.Event(), signal.signal(signal.SIGALRM, stop)
+    try:
+        began = time.monotonic()
+        with Background() as beside:
+            beside.begin("evaluate", 0, lambda: stopped.wait(30), stopped.set)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(Stopped):
+                beside.wait()
+        assert time.monotonic() - began < 5
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+class Chief:
+    """A role that has something measured beside steps of 0.2 CPU seconds, and records both."""
+
+    peer, round, device, keeps_checkpoints = Peer("validator", 0), 3, "cpu", False
+
+    def __init__(self, measure):
+        self.measure, self.threads = measure, []
+
+    def handle(self, event):
+        match event:
+            case Start():
+                yield Aside("evaluate", self.measure, never)
+                self.round = 5
+                yield Compute("train", lambda: burn(0.2))
+            case Computed("train"):
+                yield Settle()
+                yield Record("round")
+                yield Finish()
+            case Computed("evaluate", result, time):
+                yield Record("evaluation", {"found": result, "at": time})
+
+
+def play(folder, measure):
+    directory = RunDirectory(folder)
+    directory.create({"run_id": "test"})
+    with RecordWriter(folder, "test", "validator", 0, "here") as record, Background() as beside:
+        stopwatch = Stopwatch(cpu=beside.cpu_beside, alone=True)
+        transport = Exchange().endpoint(Chief.peer)
+        node = Node(Chief(measure), transport, record, directory, stopwatch=stopwatch, sideline=beside)
+        try:
+            drive(node, 10.0, Patience())
+        except Exception:
+            return node, []
+    return node, read_lines(folder / "records/validator-0.jsonl").lines
+
+
+def test_a_node_charges_each_its_own(tmp_path):
+    _, (evaluation, line, end) = play(tmp_path, lambda: burn(0.4) or 17)
+    assert (evaluation["event"], evaluation["found"], end["reason"]) == ("evaluation", 17, "finished")
+    assert 0.4 <= line["cpu_evaluate"] < 0.45
+    assert 0.2 <= line["cpu_train"] < 0.3
+    assert line["cpu_wait"] < 0.1
+    assert 0.6 <= line["cpu"] < 0.8
+    assert line["evaluate"] >= 0.4
+    assert line["compute"] >= 0.2
+    # It waited for the measurement once its steps were done, and both columns together hold that time.
+    assert line["wait"] > 0.0
+    assert line["time"] >= line["evaluate"]
+
+
+def test_a_failure_there_is_the_role_s_and_names_the_round_of_the_model(tmp_path):
+    def fail():
+        raise RunError("the test set is gone")
+
+    node, _ = play(tmp_path, fail)
+    assert (node.phase, node.round) == ("evaluate", 3)
