@@ -183,7 +183,7 @@ class Node:
         for effect in self._role.handle(event):
             began = self._clock()
             beside = isinstance(effect, Aside) and self._sideline is not None
-            if isinstance(effect, Compute | Aside | Settle) and not beside:
+            if isinstance(effect, (Compute, Aside, Settle)) and not beside:
                 self._stopwatch.charge("exchange")
                 self.phase = "evaluate" if isinstance(effect, Settle) else effect.task
             if traced := type(effect) in ACTIVITIES and not beside:

@@ -14,6 +14,9 @@ from hpcps.trace.lanes import Lane, Span, read_lanes
 NAME = "trace.json"
 """What the file is called, in the run's folder."""
 
+_INSIDE = 0.001
+"""Microseconds before a span's end at which an arrow that belongs to it ends: at the end itself the next one begins."""
+
 
 def merge(run_directory: Path) -> Path:
     """Write what all processes noted to `trace.json`, whole or not at all; return it.
@@ -82,7 +85,6 @@ def _events(lane: Lane, host: int, thread: int) -> Iterator[dict[str, Any]]:
     numbers: Counter[tuple[str, str]] = Counter()
     me = str(lane.peer)
     for span in lane.spans():
-        place = {"pid": host, "tid": thread, "ts": round(span.start * 1e6, 3)}
         arguments: dict[str, Any] = {}
         if span.other:
             sent = span.activity == "send"
@@ -90,7 +92,12 @@ def _events(lane: Lane, host: int, thread: int) -> Iterator[dict[str, Any]]:
             arguments |= {"to" if sent else "from": span.other, "kind": span.kind, "bytes": span.bytes}
         yield _complete(span, host, thread, arguments)
         if span.other:
-            arrow = {"name": span.kind, "cat": "message", "id": f"{pair[0]} {pair[1]} {numbers[pair]}", **place}
+            # It leaves as one span begins, and is here as the other ends: who had to wait for a core began that one early.
+            at = span.start * 1e6 if sent else max(span.start * 1e6, span.stop * 1e6 - _INSIDE)
+            arrow = {
+                "name": span.kind, "cat": "message", "id": f"{pair[0]} {pair[1]} {numbers[pair]}",
+                "pid": host, "tid": thread, "ts": round(at, 3),
+            }  # fmt: skip
             numbers[pair] += 1
             yield {"ph": "s", **arrow} if sent else {"ph": "f", "bp": "e", **arrow}
 
