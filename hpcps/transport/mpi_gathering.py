@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from hpcps.layout import Vector
 from hpcps.messages import Peer
+from hpcps.transport.leftovers import take_away
 from hpcps.transport.memory import Neighbours
 from hpcps.transport.memory.neighbours import CARD_BYTES
 from hpcps.transport.mpi import MpiTransport, await_request
@@ -36,6 +37,8 @@ class MpiGathering:
         reaching = np.empty_like(reached)
         await_request(self._communicator.Ialltoall(reached, reaching))
         neighbours.keep((reached & reaching).tolist())
+        # Each rank has heard from every other: all of them have what MPI gave them by name.
+        take_away()
         return neighbours
 
     def facts(self) -> dict[str, object]:
