@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def plot_timeline(what: str, args: argparse.Namespace) -> int:
     """Merge the traces of a run's processes, draw a part, and print what share of the time went where."""
     from hpcps.figures.page import save
-    from hpcps.figures.timeline import Window, draw_timeline, shares, whole_rounds
+    from hpcps.figures.timeline import between, draw_timeline, shares, whole_rounds
     from hpcps.records.run_directory import RunDirectory
     from hpcps.trace.chrome import is_stale, merge
     from hpcps.trace.lanes import read_lanes
@@ -33,11 +33,7 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
     lanes = read_lanes(run)
     if is_stale(run):
         print(f"wrote {merge(run)}: open it in ui.perfetto.dev")
-    if args.seconds:
-        first, last = args.seconds
-        window = Window(first, last, f"{first:g} to {last:g} s")
-    else:
-        window = whole_rounds(lanes, *(args.rounds or ()))
+    window = between(lanes, *args.seconds) if args.seconds else whole_rounds(lanes, *(args.rounds or ()))
     spec = RunDirectory(run).spec
     name = spec.get("run", {}).get("name", run.name)
     heading = " · ".join(dict.fromkeys((name, spec.get("label") or run.name)))

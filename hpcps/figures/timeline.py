@@ -79,11 +79,25 @@ def whole_rounds(lanes: Sequence[Lane], first: int | None = None, last: int | No
         # The last number is that of the round that never began.
         first = max(0, (max(ends) - ROUNDS) // 2)
         last = min(first + ROUNDS, max(1, max(ends))) - 1
-    shown = [ends[round] for round in ends if first <= round <= (first if last is None else last)]
+    shown = sorted(round for round in ends if first <= round <= (first if last is None else last))
     if not shown:
         raise RunError(f"--rounds: the trace of {lane.peer} has the rounds {min(ends)} to {max(ends)}")
-    what = f"rounds {first} to {last}" if last not in (None, first) else f"round {first}"
-    return Window(min(start for start, _ in shown), max(stop for _, stop in shown), f"{what} of {lane.peer}")
+    first, last = shown[0], shown[-1]
+    what = f"rounds {first} to {last}" if last != first else f"round {first}"
+    return Window(min(ends[k][0] for k in shown), max(ends[k][1] for k in shown), f"{what} of {lane.peer}")
+
+
+def between(lanes: Sequence[Lane], first: float, last: float) -> Window:
+    """Return the time between two moments, in seconds since the run began.
+
+    Raises:
+        RunError: the trace has nothing there.
+    """
+    window = Window(first, last, f"{first:g} to {last:g} s")
+    if not any(_inside(lane.spans(), window) for lane in lanes):
+        end = max((span.stop for lane in lanes for span in lane.spans()), default=0.0)
+        raise RunError(f"--seconds: the trace ends {end:.3f} s after the run began")
+    return window
 
 
 def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure:

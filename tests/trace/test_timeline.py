@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from hpcps.cli.main import main
+from hpcps.figures.timeline import whole_rounds
 from hpcps.launch.plan import Plan, Rank
+from hpcps.messages import Peer
 from hpcps.trace.lanes import read_lanes
 
 SMALL = """
@@ -128,6 +130,11 @@ def test_the_figure(tmp_path, capsys):
     capsys.readouterr()
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path), "--rounds", "900"]) == 2
     assert "has the rounds 0 to" in capsys.readouterr().err
+    assert main(["plot", "timeline", run.name, "--results", str(tmp_path), "--seconds", "900-901"]) == 2
+    assert "--seconds: the trace ends" in capsys.readouterr().err
+    lanes = read_lanes(run)
+    last = max(span.round for lane in lanes if lane.peer == Peer("worker", 0) for span in lane.spans())
+    assert whole_rounds(lanes, 1, 900).title == f"rounds 1 to {last} of worker-0"
 
 
 def test_which_run_is_meant(tmp_path, capsys):
