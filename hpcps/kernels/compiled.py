@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,8 +32,14 @@ def _cache() -> Path | None:
     """
     sources = b"".join(path.read_bytes() for path in sorted(_HERE.glob("*.py")))
     name = "kernels-" + hashlib.sha256(sources).hexdigest()[:12]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return next((base / name for base in (_HERE / "__pycache__", home / "hpcps") if _writable(base / name)), None)
+    return next((base / name for base in _bases() if _writable(base / name)), None)
+
+
+def _bases() -> Iterator[Path]:
+    yield _HERE / "__pycache__"
+    # In a container a user may have neither a HOME nor an entry among the users.
+    with suppress(RuntimeError):
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcps"
 
 
 CACHE = _cache()

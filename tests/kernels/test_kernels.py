@@ -235,6 +235,19 @@ def test_what_was_compiled_once_is_loaded_by_every_later_process() -> None:
     assert "compiled already" in python("-m", "hpcps.kernels").stdout
 
 
+def test_a_user_without_a_home_has_kernels() -> None:
+    """In a container, say: neither HOME nor an entry among the users."""
+    code = """
+import pwd
+def nobody(number): raise KeyError(number)
+pwd.getpwuid = nobody
+from hpcps import kernels
+print(kernels.ready())
+"""
+    homeless = python("-c", code)
+    assert (homeless.returncode, homeless.stdout) == (0, "True\n"), homeless.stderr
+
+
 def test_rules_do_without_a_compiler() -> None:
     code = """
 import sys
