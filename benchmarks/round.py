@@ -177,7 +177,7 @@ def bars(verdicts: Sequence[dict[str, Any]]) -> list[Bar]:
         half = row["megabytes"] == 64
         if "ratio" in row:
             found.append(Bar.at_most(f"{what}, to {row['best_peer']}", row["ratio"], 0.5 if half else 1.0))
-        if "of_bound" in row and half and row["ranks"] == 4:
+        if "of_bound" in row and half:
             found.append(Bar.at_most(f"{what}, to its bytes at the speed of copies", row["of_bound"], 1.5))
     return found
 

@@ -180,9 +180,11 @@ def draw(rows: list[Row], path: Path) -> None:
     axes.plot([0, top], [0, top], color="0.6", linewidth=1)
     for row, marker in zip(rows, ["s"] + ["o"] * (len(rows) - 1), strict=True):
         axes.plot(row.middle * 1e3, row.predicted * 1e3, marker, color="tab:blue" if marker == "o" else "tab:orange")
-        axes.annotate(
-            row.name, (row.middle * 1e3, row.predicted * 1e3), (4, -9), textcoords="offset points", fontsize=7
-        )
+        place = row.middle * 1e3, row.predicted * 1e3
+        # Names of neighbours on either side of the line.
+        below = sorted(rows, key=lambda other: other.middle).index(row) % 2 == 0
+        offset, side = ((6, -9), "left") if below and place[0] < 0.8 * top else ((-6, 4), "right")
+        axes.annotate(row.name, place, offset, textcoords="offset points", ha=side, fontsize=7)
     axes.set(xlabel="measured, ms per round", ylabel="predicted, ms per round", xlim=(0, top), ylim=(0, top))
     axes.legend(loc="upper left", frameon=False)
     figure.savefig(path, dpi=120)

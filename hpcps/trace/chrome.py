@@ -92,7 +92,7 @@ def _events(lane: Lane, host: int, thread: int) -> Iterator[dict[str, Any]]:
             arguments |= {"to" if sent else "from": span.other, "kind": span.kind, "bytes": span.bytes}
         yield _complete(span, host, thread, arguments)
         if span.other:
-            # It leaves as one span begins, and is here as the other ends: who had to wait for a core began that one early.
+            # It leaves as one span begins, and is here as the other ends, which began early if no core was free.
             at = span.start * 1e6 if sent else max(span.start * 1e6, span.stop * 1e6 - _INSIDE)
             arrow = {
                 "name": span.kind, "cat": "message", "id": f"{pair[0]} {pair[1]} {numbers[pair]}",

@@ -20,6 +20,8 @@ FORMAT = 1
 
 _SPANS = 512
 _SECONDS = 1.0
+# Seconds since the last writing from which on a computation is begun with nothing left to write.
+_LATE = 0.1
 # Seconds of a role's own code, or of waiting, that are counted to what comes after them.
 _SHORT = 20e-6
 
@@ -168,6 +170,9 @@ class FileTracer:
     def before(self, effect: Effect, round: int) -> None:
         """See `Tracer.before`."""
         self.handled(round)
+        # Of a computation nobody knows how long it takes.
+        if isinstance(effect, Compute) and self._mark - self._written > _LATE:
+            self._flush()
 
     def after(self, effect: Effect, round: int) -> None:
         """See `Tracer.after`."""

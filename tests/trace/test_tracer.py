@@ -126,6 +126,17 @@ def test_what_went_on_beside_is_told_apart(tmp_path):
     assert len(list(lane.beside())) == 1
 
 
+def test_what_comes_before_a_long_computation_is_in_the_file(tmp_path):
+    clock = Clock()
+    tracer = tracer_of(tmp_path, clock=clock)
+    a_turn(tracer, clock)
+    clock.now += 0.2
+    tracer.before(Compute("train", nothing), 1)
+    (lane,) = read_lanes(tmp_path)
+    assert [span.activity for span in lane.spans()] == ["wait", "receive", "handle", "train", "send"]
+    tracer.close()
+
+
 def test_only_the_last_attempt_counts(tmp_path):
     for peer, session in ((WORKER, 1), (SERVER, 2)):
         tracer_of(tmp_path, peer, session).close()
