@@ -33,9 +33,12 @@ class Footprint:
         self._asked += 1
         if self._asked % 10 == 1:
             self._ranks.update(_ranks(self._plan))
+        usages = {pid: _usage(pid) for pid in self._ranks}
+        if not all(now["pss"] for now in usages.values()):
+            # One has ended: what it shared with others would now seem to be theirs alone.
+            return
         total = 0
-        for pid in self._ranks:
-            now = _usage(pid)
+        for pid, now in usages.items():
             before = self.peaks.setdefault(pid, dict.fromkeys(now, 0))
             self.peaks[pid] = {name: max(before[name], value) for name, value in now.items()}
             total += now["pss"]
