@@ -126,7 +126,7 @@ def read_pass(data: Data, threads: int) -> Callable[[], Any]:
 
     begin, count = address(data.values), data.elements
     pieces = np.array([(0, a, a + 65536) for a in range(0, count - 65536, 65536)], np.int64)
-    places = Places(np.empty(0, np.int64), np.empty(0, np.int64), pieces)
+    places = Places(np.empty(0, np.int64), np.array([0, count]), pieces)
     return lambda: places.run(lambda a, b: largest(begin + 4 * 65536 * a, 65536 * (b - a)), threads)
 
 
