@@ -24,6 +24,7 @@ from hpcps.roles.events import (
     Event,
     Finish,
     Idle,
+    Now,
     Pause,
     Record,
     Resumed,
@@ -183,7 +184,7 @@ class Node:
         for effect in self._role.handle(event):
             began = self._clock()
             beside = isinstance(effect, Aside) and self._sideline is not None
-            if isinstance(effect, (Compute, Aside, Settle)) and not beside:
+            if isinstance(effect, (Compute, Now, Aside, Settle)) and not beside:
                 self._stopwatch.charge("exchange")
                 self.phase = "evaluate" if isinstance(effect, Settle) else effect.task
             if traced := type(effect) in ACTIVITIES and not beside:
@@ -270,6 +271,8 @@ class Node:
                     self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
                 else:
                     self._queue.append(done)
+            case Now(task, work):
+                self._compute(task, work)
             case Aside(task, work, cancel):
                 if self._sideline is None:
                     self._beside = self._compute(task, work)
