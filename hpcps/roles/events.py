@@ -88,6 +88,21 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Now:
+    """Run something that takes time; the role goes on as soon as that is done.
+
+    Attributes:
+        task: `apply`; time is accounted to it.
+        work: what to run.
+        elements: how many elements of models or updates it goes through, for a clock that models time.
+    """
+
+    task: str
+    work: Callable[[], None]
+    elements: int = 0
+
+
+@dataclass(frozen=True)
 class Aside:
     """Run something beside what the role does next, then hand back its result as `Computed`; one thing at a time.
 
@@ -172,7 +187,7 @@ class Finish:
     suspended: bool = False
 
 
-Effect = Send | Compute | Aside | Settle | Pause | Drain | SetDeadline | Record | Save | Snapshot | Seal | Finish
+Effect = Send | Compute | Now | Aside | Settle | Pause | Drain | SetDeadline | Record | Save | Snapshot | Seal | Finish
 
 
 class Role(Protocol):

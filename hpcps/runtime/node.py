@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +24,7 @@ from hpcps.roles.events import (
     Event,
     Finish,
     Idle,
+    Now,
     Pause,
     Record,
     Resumed,
@@ -38,6 +39,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.runtime.account import Account
 from hpcps.runtime.sideline import Sideline
 from hpcps.runtime.stopwatch import Stopwatch
 from hpcps.trace.tracer import ACTIVITIES, NoTracer, Tracer
@@ -93,12 +95,11 @@ class Node:
         self._directory = directory
         self._queue: deque[Event] = deque([Start()])
         self._stopwatch = stopwatch or Stopwatch()
+        self._account = Account(record, transport.traffic, self._stopwatch)
         self._tracer = tracer or NoTracer()
         self._sideline = sideline
         self._beside: Computed | None = None
         self._failed_round: int | None = None
-        self._reported = (transport.traffic.sent, transport.traffic.received)
-        self._counts: Counter[str] = Counter()
         self._checksums: dict[str, str] = {}
         self._slowdown = slowdown
         self._clock = clock
@@ -150,7 +151,7 @@ class Node:
                 slowed = self._later is not None and isinstance(self._later[1], Computed)
                 self.phase = self._between = "train" if slowed else "wait"
                 self._stopwatch.rest(self.phase)
-                self._counts["polls"] += 1
+                self._account.counts["polls"] += 1
                 self._resting = True
                 return None
             self._tracer.event(event, self.round)
@@ -179,11 +180,11 @@ class Node:
 
         So time that an effect is to take can pass in between; no other event is taken meanwhile.
         """
-        self._counts["messages_received"] += isinstance(event, (Received, Malformed))
+        self._account.counts["messages_received"] += isinstance(event, (Received, Malformed))
         for effect in self._role.handle(event):
             began = self._clock()
             beside = isinstance(effect, Aside) and self._sideline is not None
-            if isinstance(effect, (Compute, Aside, Settle)) and not beside:
+            if isinstance(effect, (Compute, Now, Aside, Settle)) and not beside:
                 self._stopwatch.charge("exchange")
                 self.phase = "evaluate" if isinstance(effect, Settle) else effect.task
             if traced := type(effect) in ACTIVITIES and not beside:
@@ -262,7 +263,7 @@ class Node:
         match effect:
             case Send(to, message):
                 self._transport.send(to, message)
-                self._counts["messages_sent"] += 1
+                self._account.counts["messages_sent"] += 1
             case Compute(task, work):
                 done = self._compute(task, work)
                 if task == "train" and self._slowdown > 1.0:
@@ -270,6 +271,8 @@ class Node:
                     self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
                 else:
                     self._queue.append(done)
+            case Now(task, work):
+                self._compute(task, work)
             case Aside(task, work, cancel):
                 if self._sideline is None:
                     self._beside = self._compute(task, work)
@@ -309,13 +312,4 @@ class Node:
         return Computed(task, result, self._record.time)
 
     def _write(self, event: str, fields: dict[str, object]) -> None:
-        if event in ("round", "applied"):
-            traffic = self._transport.traffic
-            sent, received = self._reported
-            fields = fields | {"bytes_sent": traffic.sent - sent, "bytes_received": traffic.received - received}
-            self._reported = (traffic.sent, traffic.received)
-            fields |= {name: self._counts[name] for name in ("messages_sent", "messages_received", "polls")}
-            self._counts.clear()
-            self._stopwatch.charge("exchange")
-            fields |= self._stopwatch.take()
-        self._record.write(event, **{"round": self.round, **fields})
+        self._account.write(event, self.round, fields)

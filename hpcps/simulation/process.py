@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from hpcps.messages import Malformed, Received
-from hpcps.roles.events import Aside, Compute, Effect, Event, Record, Send, Settle
+from hpcps.roles.events import Aside, Compute, Effect, Event, Now, Record, Send, Settle
 from hpcps.runtime.node import Node
 from hpcps.simulation.agenda import Action, Agenda
 from hpcps.simulation.beside import Beside
@@ -193,6 +193,8 @@ class Process:
                 return costs.adopt.seconds(effect.elements)
             case Compute("combine"):
                 return costs.combine.seconds(effect.elements)
+            case Now("apply"):
+                return costs.apply.seconds(effect.elements)
             case Record():
                 return costs.messages.record
         return 0.0

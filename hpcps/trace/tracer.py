@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Protocol
 
 from hpcps.messages import Kind, Malformed, Peer, Received
-from hpcps.roles.events import Aside, Compute, Effect, Event, Save, Seal, Send, Settle, Snapshot
+from hpcps.roles.events import Aside, Compute, Effect, Event, Now, Save, Seal, Send, Settle, Snapshot
 from hpcps.trace.clocks import Offset
 
 FORMAT = 1
@@ -31,6 +31,7 @@ Detail = tuple[Peer, Kind | None, int]
 ACTIVITIES = {
     Send: "send",
     Compute: "",
+    Now: "",
     Aside: "",
     Settle: "wait",
     Snapshot: "checkpoint",
@@ -179,7 +180,7 @@ class FileTracer:
         if isinstance(effect, Send):
             message = effect.message
             self._add("send", round, (effect.to, message.kind, message.payload_bytes))
-        elif isinstance(effect, Compute | Aside):
+        elif isinstance(effect, (Compute, Now, Aside)):
             self._add(self._names.get(effect.task, effect.task), round)
         else:
             self._add(ACTIVITIES[type(effect)], round)

@@ -79,3 +79,8 @@ def test_random_steps_make_workers_overtake_one_another(tmp_path):
     order = [line["reader"] for line in updates(played)]
     assert order != sorted(order)
     assert order[:4] != order[4:8]
+
+
+def test_an_addition_takes_its_time(tmp_path):
+    run = spec({"step": constant(1.0), "apply": {"call": 0.25, "element": 0.5}}, workers=1, **RULE)
+    assert times(simulate(tmp_path, run), "server-0", "applied")[:2] == [1.75, 3.5]

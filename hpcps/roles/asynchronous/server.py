@@ -9,7 +9,7 @@ from hpcps.errors import RunError
 from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.roles.asynchronous.entry import UPDATES, Entry
 from hpcps.roles.asynchronous.log import Log, Place
-from hpcps.roles.asynchronous.shard import Shard
+from hpcps.roles.asynchronous.shard import Applied, Shard
 from hpcps.roles.cast import Cast
 from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
 from hpcps.roles.checks import rejection, wrong_blocks, wrong_envelope, wrong_size
@@ -17,6 +17,7 @@ from hpcps.roles.events import (
     Effect,
     Event,
     Finish,
+    Now,
     Record,
     Save,
     Send,
@@ -226,13 +227,15 @@ class Server:
         applied = None
         if entry.kind in UPDATES:
             settings = self._run.asynchronous
-            if entry.kind is Kind.UPDATE:
-                epoch = place.epoch if settings.epochs == "validator" else entry.epoch
-                entry, rejections = shard.judge(entry, settings.alpha_in(epoch))
-                yield from rejections
-            applied = entry.mask
-            weight = shard.apply(entry, staleness)
-            fields = {"staleness": staleness, "weight": weight, "blocks": 0 if applied is None else int(applied.sum())}
+            alpha = settings.alpha_in(place.epoch if settings.epochs == "validator" else entry.epoch)
+            updates: list[Applied] = []
+            size = 0 if entry.payload is None else entry.payload.size
+            yield Now("apply", lambda: updates.append(shard.take(entry, staleness, alpha)), elements=size)
+            (update,) = updates
+            yield from update.rejections
+            applied = update.mask
+            blocks = 0 if applied is None else int(applied.sum())
+            fields = {"staleness": staleness, "weight": update.weight, "blocks": blocks}
         yield Record(
             "applied",
             {

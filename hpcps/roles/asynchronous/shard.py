@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,21 @@ from hpcps.roles.asynchronous.log import Place
 from hpcps.roles.checks import not_finite
 from hpcps.roles.events import Record
 from hpcps.rules import AsyncRule
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What became of an update.
+
+    Attributes:
+        mask: the blocks that were added `[B]`; None if none could be.
+        weight: what they were weighted with.
+        rejections: records of what was refused.
+    """
+
+    mask: Mask | None
+    weight: float
+    rejections: list[Record]
 
 
 class Shard:
@@ -45,7 +60,14 @@ class Shard:
         self.finite = bool(np.isfinite(self.model).all())
         self._judge = Judge(rule, self.layout)
 
-    def judge(self, entry: Entry, alpha: float) -> tuple[Entry, list[Record]]:
+    def take(self, entry: Entry, staleness: int, alpha: float) -> Applied:
+        """Add an update to the model, weighted for its staleness; judge it first if no validator has."""
+        rejections: list[Record] = []
+        if entry.kind is Kind.UPDATE:
+            entry, rejections = self._judged(entry, alpha)
+        return Applied(entry.mask, self._apply(entry, staleness), rejections)
+
+    def _judged(self, entry: Entry, alpha: float) -> tuple[Entry, list[Record]]:
         """Judge a worker's update, as a validator would; return what is to be applied, and what to record."""
         update = Announcement(entry.reader, entry.request, mask=entry.mask, payload=entry.payload)
         verdict = self._judge(update, alpha, None)
@@ -54,7 +76,7 @@ class Shard:
         records = [not_finite(entry.reader, verdict.rejected)] if verdict.rejected.any() else []
         return replace(entry, mask=verdict.applied, payload=payload), records
 
-    def apply(self, entry: Entry, staleness: int) -> float:
+    def _apply(self, entry: Entry, staleness: int) -> float:
         """Add an update, weighted by the rule for its staleness; return the weight."""
         weight = self._rule.weight(staleness)
         if entry.mask is None or entry.payload is None:

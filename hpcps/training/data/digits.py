@@ -51,6 +51,8 @@ def open_digits() -> tuple[Part, Part]:
         if table.shape != (total, 65) or table[:, :64].max() > facts.levels or table[:, 64].max() >= facts.classes:
             raise ValueError(f"not {total} digits of 64 pixels and a label")
     except (OSError, EOFError, ValueError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system; gzip's own have no number
+            raise DataError(f"{path}: {error.strerror}") from error
         raise DataError(f"{path}: corrupt ({error}); {REINSTALL}") from error
     order = np.argsort(np.random.Philox(0).random_raw(total), kind="stable")
     samples = Samples(table[:, :64].reshape(-1, *facts.shape), table[:, 64].astype(np.int64))
