@@ -7,7 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable
 
 # Tasks of roles, and the column of the record that their time is added to.
-_COLUMN = {"train": "compute", "evaluate": "evaluate", "combine": "combine", "apply": "combine", "pack": "exchange", "adopt": "exchange"}
+_COLUMN = {
+    "train": "compute",
+    "evaluate": "evaluate",
+    "combine": "combine",
+    "apply": "combine",
+    "pack": "exchange",
+    "adopt": "exchange",
+}
 
 
 class Stopwatch:
@@ -95,8 +102,8 @@ class Stopwatch:
         """Return the seconds per column since the last take, and begin anew.
 
         `cpu` holds the CPU seconds of all the role did but wait, where it is alone; else those of its turns.
-        `cpu_<task>` are those of a task: `train`, `evaluate`, `combine`, `apply`, `pack`, `adopt`, `exchange` (messages and
-        records) and `wait` (polls).
+        `cpu_<task>` are those of a task: `train`, `evaluate`, `combine`, `apply`, `pack`, `adopt`, `exchange` (messages
+        and records) and `wait` (polls).
         """
         taken = {column: round(seconds, 6) for column, seconds in self._spent.items()}
         taken["cpu"] = round(self._cpu, 6)

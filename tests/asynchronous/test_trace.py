@@ -24,14 +24,14 @@ def trace(tmp_path, monkeypatch, run, made=None):
     """Play a run; return the model after each entry that changed it, and the played run."""
     from hpcps.roles.asynchronous.shard import Shard
 
-    models, apply = [], Shard.apply
+    models, take = [], Shard.take
 
-    def applied(self, entry, staleness):
-        weight = apply(self, entry, staleness)
+    def taken(self, entry, staleness, alpha):
+        applied = take(self, entry, staleness, alpha)
         models.append(float(self.model[0]))
-        return weight
+        return applied
 
-    monkeypatch.setattr(Shard, "apply", applied)
+    monkeypatch.setattr(Shard, "take", taken)
     return models, play(tmp_path, run, made or learners(run.topology.validators))
 
 
