@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from hpcps.errors import HpcpsError
 from hpcps.launch.dialects import Launch
 from hpcps.launch.prepare import run_folder, spec_of
+from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
@@ -102,41 +101,35 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
 
     follower = threading.Thread(target=follow, daemon=True)
     follower.start()
-    stops: list[int] = []
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def hear(count: int) -> None:
         """The first signal asks for a checkpoint, the second one ends it at once."""
-        if stops:
+        if count > 1:
             raise KeyboardInterrupt
-        stops.append(number)
         say("hpcps: stopping at the next checkpoint ... (once more: at once)")
 
-    def stopping() -> bool:
-        return bool(stops) or (batch.until is not None and time.monotonic() > batch.until)
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # What is ignored (by nohup, say) stays ignored.
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, hear) for number in heeded}
     try:
-        for point in batch.points:
-            if stopping():
-                return _suspended(stops)
-            directory = batch.directory(point)
-            try:
-                directory.create(spec_of(point))
-                code = source_state(Path(__file__).parent)
-                facts = provenance(batch.arguments, code) | {"seed": point.run.seed, "host": socket.gethostname()}
-                if point.run.simulation.kind != "none":
-                    facts["clock"] = "virtual"
-                directory.write_provenance(facts, code.uncommitted)
-                if not run_in_process(point.run, point.run_id, directory, stopping, trace=batch.trace):
+        with stops_of(hear) as stops:
+
+            def stopping() -> bool:
+                return bool(stops) or (batch.until is not None and time.monotonic() > batch.until)
+
+            for point in batch.points:
+                if stopping():
                     return _suspended(stops)
-            except HpcpsError as error:
-                return Ending(1, f"run {point.run_id} ({point.label}): {error}", point.run_id)
+                directory = batch.directory(point)
+                try:
+                    directory.create(spec_of(point))
+                    code = source_state(Path(__file__).parent)
+                    facts = provenance(batch.arguments, code) | {"seed": point.run.seed, "host": socket.gethostname()}
+                    if point.run.simulation.kind != "none":
+                        facts["clock"] = "virtual"
+                    directory.write_provenance(facts, code.uncommitted)
+                    if not run_in_process(point.run, point.run_id, directory, stopping, trace=batch.trace):
+                        return _suspended(stops)
+                except HpcpsError as error:
+                    return Ending(1, f"run {point.run_id} ({point.label}): {error}", point.run_id)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         finished.set()
         follower.join()
     tick()

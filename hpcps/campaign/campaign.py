@@ -14,7 +14,7 @@ from hpcps.campaign.batch import Batch, Ending, play
 from hpcps.campaign.lanes import Lanes
 from hpcps.cores import Cores
 from hpcps.launch.prepare import Site, prepare
-from hpcps.launch.supervise import stops_of
+from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import SUSPENDED
 from hpcps.spec.load import Point
 

@@ -9,11 +9,10 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from hpcps.errors import LaunchError
@@ -22,6 +21,7 @@ from hpcps.launch.dialects import Launch
 from hpcps.launch.guard import adopt_orphans, tie_to_parent
 from hpcps.launch.plan import PlannedRun
 from hpcps.launch.rendezvous import Rendezvous
+from hpcps.launch.signals import stops_of
 from hpcps.launch.stop import PATIENCE, StopFile
 from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import Failure, RunDirectory
@@ -178,25 +178,6 @@ def _start(launch: Launch) -> subprocess.Popen[str]:
 def _read(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:
     for line in stream:
         lines.put(line.rstrip("\n"))
-
-
-@contextmanager
-def stops_of() -> Iterator[list[signal.Signals]]:
-    """Collect the signals that tell us to stop, instead of dying of them."""
-    stops: list[signal.Signals] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        stops.append(signal.Signals(number))
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # What is ignored (by nohup, say) stays ignored.
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heeded}
-    try:
-        yield stops
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _running(process: subprocess.Popen[str], seconds: float) -> bool:
