@@ -65,7 +65,7 @@ class Gathering(Protocol):
         """
 
     def in_memory(self) -> list[Peer]:
-        """Return who reads in place what is sent from there."""
+        """Return who reads in place all that is sent from there; nobody if some of it is ordinary memory."""
 
     def barrier(self) -> None:
         """Wait until every process is here."""

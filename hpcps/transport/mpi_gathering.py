@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -66,11 +68,19 @@ class MpiGathering:
 
     def allocate(self, size: int) -> Vector:
         """See `Gathering.allocate`."""
-        return self.transport.neighbours.arena.allocate(size)
+        arena = self.transport.neighbours.arena
+        before = arena.shortage
+        values = arena.allocate(size)
+        if arena.shortage and not before and self.transport.neighbouring:
+            sys.stderr.write(
+                f"hpcps: rank {self.rank} on {socket.gethostname()} got no shared memory ({arena.shortage}); what it "
+                "sends from there goes by MPI, which takes longer\n"
+            )
+        return values
 
     def in_memory(self) -> list[Peer]:
         """See `Gathering.in_memory`."""
-        return self.transport.neighbouring
+        return [] if self.transport.neighbours.arena.shortage else self.transport.neighbouring
 
     def barrier(self) -> None:
         """See `Gathering.barrier`."""

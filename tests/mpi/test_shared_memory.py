@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 
 import numpy as np
@@ -125,6 +126,26 @@ def test_a_wrong_place_is_malformed(gathering, place, said):
     assert transport.traffic.received - before < 1000, "what it only claims to be is not counted"
     assert said in event.reason
     gathering.settle()
+
+
+def test_where_none_is_left_it_is_sent_and_said(gathering, capsys):
+    """The limit of open files, as small segments reach it first."""
+    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(3, limits[0]), limits[1]))
+    try:
+        mine, more = gathering.allocate(1 << 21), gathering.allocate(1 << 21)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert capsys.readouterr().err.count("got no shared memory (8.4 MB: Too many open files)") == 1
+    assert gathering.in_memory() == []
+    mine[:], more[:] = rank, rank + 10
+    for payload in (mine, more):
+        transport.send(Peer("worker", (rank + 1) % size), say(rank, payload))
+    left = (rank - 1) % size
+    assert [set(wait_for(transport).message.values.tolist()) for _ in range(2)] == [{left}, {left + 10}]
+    gathering.settle()
+    assert len(gathering.in_memory()) == size - 1
 
 
 def test_nothing_has_a_name_that_could_stay_behind(gathering):

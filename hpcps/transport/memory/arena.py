@@ -62,10 +62,15 @@ class _Segment:
 
 
 class Arena:
-    """Gives out memory that can be found again by the address of what lies there."""
+    """Gives out memory that can be found again by the address of what lies there.
+
+    Attributes:
+        shortage: why some of what it gave out since `recycle` is ordinary memory; None if nothing is.
+    """
 
     def __init__(self) -> None:
         self._segments: list[_Segment] = []
+        self.shortage: str | None = None
 
     def allocate(self, size: int) -> Vector:
         """Return an array of so many float32, contents unspecified; ordinary memory where the system has no other."""
@@ -75,7 +80,11 @@ class Arena:
         if segment is None:
             try:
                 segment = _make(-(-bytes_ // _PAGE) * _PAGE)
-            except (OSError, AttributeError):  # none left, or not Linux
+            except OSError as error:
+                self.shortage = f"{bytes_ / 1e6:.1f} MB: {error.strerror}"
+                return np.empty(size, np.float32)
+            except AttributeError:  # not Linux
+                self.shortage = "this system has none"
                 return np.empty(size, np.float32)
             self._segments.append(segment)
         segment.taken = True
@@ -96,6 +105,7 @@ class Arena:
         """Take everything back: nobody reads or writes any more what was allocated so far."""
         for segment in self._segments:
             segment.taken = False
+        self.shortage = None
 
 
 def _make(size: int) -> _Segment:
