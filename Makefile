@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help mxnet-env unit-mxnet demo test check unit soak mpi notebooks schema bench bench-quick bench-simulation clean
+.PHONY: help mxnet-env unit-mxnet demo test check unit soak mpi gpu notebooks schema bench bench-quick bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make test       every check and test, set-up included"
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
 	@echo "make soak       long checks: 10,000 asynchronous updates of 30 workers, 100,000 mutated ps-lite messages"
+	@echo "make gpu        the tests that need a GPU, on a machine that has one"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
@@ -89,6 +90,12 @@ soak: $(VENV)/.dev
 # pytest-mpi under a deadline: with mpi4py's -m, one failing rank ends all of them.
 mpi: $(VENV)/.dev
 	timeout 120 $(BIN)/mpirun -n 4 $(BIN)/python -m mpi4py -m pytest --with-mpi --only-mpi -x -q --timeout 60 tests/mpi
+
+# Where there is no GPU they would all be skipped, which looks like success.
+gpu: $(VENV)/.dev
+	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
+	  "torch %s in $(VENV) sees no GPU" % torch.__version__)'
+	$(BIN)/python -m pytest tests/gpu
 
 notebooks: $(VENV)/.dev
 	for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done

@@ -11,8 +11,9 @@ from hpcps.training.build import build_learner
 from hpcps.training.catalogue import DATA_SETS, memory_format
 from hpcps.training.pytorch.flat import FlatModel
 from hpcps.training.pytorch.models import build_model
+from hpcps.training.pytorch.place import Place
 
-CPU = torch.device("cpu")
+CPU = Place()
 RESNET = {"model": "cifar_resnet20_v1", "workers": 2}
 
 
@@ -66,14 +67,15 @@ def test_which_models_have_it():
 
 
 @pytest.mark.parametrize("optimizer", [{"name": "nag", "lr": 0.1}, {"name": "adam", "lr": 0.001}])
-def test_a_checkpoint_is_in_the_layouts_order(optimizer):
+def test_a_checkpoint_is_in_the_layouts_order(monkeypatch, optimizer):
     """One written with channels last is gone on from without them (on a GPU, say), and the other way round."""
     run = make_run({"name": "synthetic", "limit": 96}, optimizer=optimizer, **RESNET)
     first = build_learner(run, "worker", 0)
     first.train(2)
+    other = build_learner(run, "worker", 0)
+    monkeypatch.setattr("hpcps.training.pytorch.learner.memory_format", lambda model, device: "contiguous_format")
     usual = build_learner(run, "worker", 0)
-    usual._model = next(models())
-    for learner in (usual, other := build_learner(run, "worker", 0)):
+    for learner in (usual, other):
         learner.restore(first.state())
     steps = [np.empty(first.layout.size, np.float32) for _ in range(3)]
     start = steps[0].copy()

@@ -6,8 +6,9 @@ from hpcps import seeds
 from hpcps.training.catalogue import DATA_SETS, OF_EVERY_BACKEND
 from hpcps.training.pytorch.flat import FlatModel
 from hpcps.training.pytorch.models import build_model
+from hpcps.training.pytorch.place import Place
 
-CPU = torch.device("cpu")
+CPU = Place()
 
 
 def flat(name, data="cifar10", seed=1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -80,30 +79,25 @@ class TorchExaminer:
         self._exam = exam
         self._sweep = sweep
         self._cancelled = threading.Event()
-        device = model.parameters.device
-        # On a stream of its own it neither waits for the learner's kernels nor holds them up.
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        if self._stream is not None:
-            torch.cuda.current_stream(device).synchronize()
 
     def copy_from(self, values: Vector) -> None:
         """Take the parameters."""
-        with self._place():
-            self._model.from_layout(readable(values), self._model.parameters)
+        with self._model.place.here():
+            self._model.from_host(values, self._model.parameters)
 
     def load_statistics(self, values: Vector) -> None:
         """Take the statistics."""
-        with self._place():
+        with self._model.place.here():
             self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
         """Take those of one pass over the shard."""
-        with self._place():
+        with self._model.place.here():
             reestimate_statistics(self._model, self._sweep(), self._go_on)
 
     def evaluate(self) -> Evaluation:
         """Measure on the test set."""
-        with self._place():
+        with self._model.place.here():
             return self._exam.evaluate(self._model, self._go_on)
 
     def cancel(self) -> None:
@@ -113,6 +107,3 @@ class TorchExaminer:
     def _go_on(self) -> None:
         if self._cancelled.is_set():
             raise CancelledError
-
-    def _place(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

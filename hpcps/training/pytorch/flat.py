@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hpcps.layout import Block, Layout, Vector
 from hpcps.training.data.samples import Labels
+from hpcps.training.pytorch.place import Place
 from hpcps.training.weights import draw_weights
 
 
@@ -20,18 +21,19 @@ class FlatModel:
     (`layout`), which is that of its logical shape: `to_layout` and `from_layout` change the one into the other. An
     optimizer goes through all elements alike and need not know.
 
+    It is used inside `place.here()`.
+
     Attributes:
         network: the network; its parameters live in `parameters`.
+        place: where it computes.
         layout: the blocks, in the order of `named_parameters`.
         parameters: `[d]`, in the network's order.
         gradient: `[d]`, likewise; autograd adds to it. Empty for a model that is only measured.
         norms: the BatchNorm layers, in order.
     """
 
-    def __init__(
-        self, network: nn.Module, device: torch.device, *, channels_last: bool = False, trains: bool = True
-    ) -> None:
-        self.network = network.to(device)
+    def __init__(self, network: nn.Module, place: Place, *, channels_last: bool = False, trains: bool = True) -> None:
+        self.network, self.place, device = network.to(place.device), place, place.device
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         named = list(network.named_parameters())
         self.layout = Layout.of([(name, parameter.shape) for name, parameter in named])
@@ -44,10 +46,13 @@ class FlatModel:
         self.norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
 
     def twin(self) -> FlatModel:
-        """Return a model of the same network, with parameters and statistics of its own, that is only measured."""
+        """Return a model of the same network beside it, with parameters and statistics of its own, only measured."""
         # A copy, not a network built anew: that would draw weights from the generator that all of torch shares.
         network, last = copy.deepcopy(self.network), self._format is torch.channels_last
-        return FlatModel(network, self.parameters.device, channels_last=last, trains=False)
+        twin = FlatModel(network, self.place.beside(), channels_last=last, trains=False)
+        # It was copied in this one's order, which its own place does not wait for.
+        self.place.finish()
+        return twin
 
     def images(self, values: Tensor) -> Tensor:
         """Return images `[b, c, h, w]` as the network's convolutions are quickest with."""
@@ -55,8 +60,29 @@ class FlatModel:
 
     def batch(self, images: Vector, labels: Labels) -> tuple[Tensor, Tensor]:
         """Bring images `[b, c, h, w]` and their labels `[b]` to where the network is."""
-        device = self.parameters.device
-        return self.images(torch.from_numpy(images).to(device)), torch.from_numpy(labels).to(device)
+        from_host = self.place.from_host
+        return self.images(from_host(torch.from_numpy(images))), from_host(torch.from_numpy(labels))
+
+    def to_host(self, values: Tensor, out: Vector) -> None:
+        """Copy a vector `[d]` of the network's, in its order, into one of the host in the layout's."""
+        host, carrier = torch.from_numpy(out), self.place.carrier
+        if carrier is None:
+            self.to_layout(values, host)
+            return
+        if self._format is not torch.contiguous_format:
+            # In one piece, however many tensors there are: put in order before it travels, or after.
+            ordered = torch.empty_like(values)
+            self.to_layout(values, ordered)
+            values = ordered
+        carrier.to_host(values, host)
+
+    def from_host(self, values: Vector, out: Tensor) -> None:
+        """Copy a vector `[d]` of the host, in the layout's order, into one of the network's in its own."""
+        host, carrier = readable(values), self.place.carrier
+        if carrier is None or self._format is not torch.contiguous_format:
+            self.from_layout(self.place.from_host(host), out)
+        else:
+            carrier.to_device(host, out)
 
     def to_layout(self, values: Tensor, out: Tensor) -> None:
         """Copy a vector `[d]` in the network's order into one in the layout's."""
@@ -85,8 +111,7 @@ class FlatModel:
     def draw_weights(self, generator: np.random.Generator) -> None:
         """Set the initial weights; see `hpcps.training.weights`."""
         gammas = {f"{name}.weight" for name, module in self.network.named_modules() if module in self.norms}
-        flat = torch.from_numpy(draw_weights(self.layout, gammas, generator))
-        self.from_layout(flat, self.parameters)
+        self.from_host(draw_weights(self.layout, gammas, generator), self.parameters)
 
     def running_statistics(self) -> Tensor:
         """Return a copy of the running means and variances, layer by layer, `[k]`."""
@@ -94,8 +119,8 @@ class FlatModel:
         return torch.cat(tensors) if tensors else torch.empty(0)
 
     def load_statistics(self, values: Tensor) -> None:
-        """Overwrite the running statistics with `values`, `[k]`."""
-        tensors = self._statistics()
+        """Overwrite the running statistics with `values` of the host, `[k]`."""
+        values, tensors = self.place.from_host(values), self._statistics()
         for tensor, piece in zip(tensors, torch.split(values, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(piece)
 

@@ -8,7 +8,6 @@ from dataclasses import asdict
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hpcps.layout import Layout, Vector
 from hpcps.spec.schema import Train
@@ -23,11 +22,17 @@ from hpcps.training.pytorch.examiner import Exam, TorchExaminer, reestimate_stat
 from hpcps.training.pytorch.flat import FlatModel, readable
 from hpcps.training.pytorch.models import build_model
 from hpcps.training.pytorch.optimizers import build_optimizer
+from hpcps.training.pytorch.place import place_of
+from hpcps.training.pytorch.step import Step
 from hpcps.training.schedule import learning_rate
 
 
 class TorchLearner:
-    """Trains one network on one shard; see `hpcps.training.learner.Learner`."""
+    """Trains one network on one shard; see `hpcps.training.learner.Learner`.
+
+    Attributes:
+        place: where it computes.
+    """
 
     def __init__(
         self,
@@ -51,13 +56,13 @@ class TorchLearner:
             test: reads the test set; called at the first evaluation.
             normalise: for the test images.
         """
-        self._device = prepare_device(train)
-        self._model = FlatModel(
-            build_model(model, facts),
-            self._device,
-            channels_last=memory_format(model, self._device.type) == "channels_last",
-        )
-        self._model.draw_weights(weights)
+        self.place = place_of(prepare_device(train))
+        last = memory_format(model, self.place.device.type) == "channels_last"
+        with self.place.here():
+            self._model = FlatModel(build_model(model, facts), self.place, channels_last=last)
+            self._model.draw_weights(weights)
+        self._forward = Step(self._model, backward=False)
+        self._gradient = Step(self._model, backward=True)
         self._train = train
         self._optimizer = build_optimizer(train.optimizer)
         self._stream = stream
@@ -73,7 +78,7 @@ class TorchLearner:
     @property
     def device(self) -> str:
         """Where it trains."""
-        return str(self._device)
+        return str(self.place.device)
 
     @property
     def batch_size(self) -> int:
@@ -101,9 +106,9 @@ class TorchLearner:
         self.copy_to(parameters)
         arrays = {"parameters": parameters, "statistics": self.statistics}
         facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
-        return State(arrays, facts).having(
-            optimizer=self._optimizer_state(self._optimizer.state(), self._model.to_layout)
-        )
+        with self.place.here():
+            optimizer = self._optimizer.state()
+        return State(arrays, facts).having(optimizer=self._optimizer_state(optimizer, self._model.to_layout))
 
     def restore(self, state: State) -> None:
         """Go on from a state."""
@@ -112,7 +117,8 @@ class TorchLearner:
         self._steps_done = state.facts["steps"]
         self._stream.restore(StreamState(**state.facts["stream"]))
         optimizer = self._optimizer_state(state.part("optimizer"), self._model.from_layout)
-        self._optimizer.restore(optimizer, self._device)
+        with self.place.here():
+            self._optimizer.restore(optimizer, self.place.device)
 
     @staticmethod
     def _optimizer_state(state: State, reorder: Callable[[Tensor, Tensor], None]) -> State:
@@ -124,50 +130,50 @@ class TorchLearner:
 
     def copy_to(self, out: Vector) -> None:
         """Copy the live model into `out`, `[d]`."""
-        self._model.to_layout(self._model.parameters, torch.from_numpy(out))
+        with self.place.here():
+            self._model.to_host(self._model.parameters, out)
 
     def copy_from(self, values: Vector) -> None:
         """Overwrite the live model with `values`, `[d]`."""
-        self._model.from_layout(readable(values), self._model.parameters)
+        with self.place.here():
+            self._model.from_host(values, self._model.parameters)
 
     def train(
         self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
     ) -> Progress:
         """Take optimizer steps on the next batches."""
-        centre = None
-        if pull:
-            assert anchor is not None, "a proximal step pulls somewhere"
-            centre = torch.empty_like(self._model.parameters)
-            self._model.from_layout(readable(anchor), centre)
-        return self._run(steps, lambda loss: self._step(loss, centre, pull, epoch))
+        with self.place.here():
+            centre = None
+            if pull:
+                assert anchor is not None, "a proximal step pulls somewhere"
+                centre = torch.empty_like(self._model.parameters)
+                self._model.from_host(anchor, centre)
+            return self._run(steps, self._gradient, lambda: self._step(centre, pull, epoch))
 
     def observe(self, steps: int) -> Progress:
         """Run the next batches without stepping.
 
         ZenoPS's validators run backward as well and discard the gradients; leaving that out changes nothing else.
         """
-        with torch.no_grad():
-            return self._run(steps, lambda loss: None)
+        with self.place.here():
+            return self._run(steps, self._forward, lambda: None)
 
-    def _step(self, loss: Tensor, centre: Tensor | None, pull: float, epoch: int | None) -> None:
-        self._model.gradient.zero_()
-        loss.backward()  # type: ignore[no-untyped-call]
+    def _step(self, centre: Tensor | None, pull: float, epoch: int | None) -> None:
+        rate = learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
         with torch.no_grad():
-            rate = learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
             self._optimizer.step(self._model.parameters, self._model.gradient, rate)
             if centre is not None:
                 self._model.parameters.lerp_(centre, pull)
 
-    def _run(self, steps: int, act: Callable[[Tensor], None]) -> Progress:
+    def _run(self, steps: int, over: Step, act: Callable[[], None]) -> Progress:
         self._model.network.train()
         outputs: list[Tensor] = []
         labels: list[Tensor] = []
         for _ in range(steps):
             images, targets = self._model.batch(*next(self._stream))
-            logits = self._model.network(images)
-            act(functional.cross_entropy(logits, targets))
+            outputs.append(over(images, targets))
+            act()
             self._steps_done += 1
-            outputs.append(logits.detach())
             labels.append(targets)
         # Counted once for all steps: each step's count would make a GPU wait.
         counts = Counts()
@@ -179,24 +185,29 @@ class TorchLearner:
     def examiner(self) -> TorchExaminer:
         """What measures models beside training; made at the first call."""
         if self._examiner is None:
-            twin = self._model.twin()
+            with self.place.here():
+                twin = self._model.twin()
             self._examiner = TorchExaminer(twin, self._exam, self._stream.sweep)
         return self._examiner
 
     def evaluate(self) -> Evaluation:
         """Measure the current model on the test set."""
-        return self._exam.evaluate(self._model)
+        with self.place.here():
+            return self._exam.evaluate(self._model)
 
     @property
     def statistics(self) -> Vector:
         """A copy of the running means and variances, `[k]`."""
-        values: Vector = self._model.running_statistics().cpu().numpy()
+        with self.place.here():
+            values: Vector = self._model.running_statistics().cpu().numpy()
         return values
 
     def load_statistics(self, values: Vector) -> None:
         """Overwrite the running statistics with `values`, `[k]`."""
-        self._model.load_statistics(readable(values))
+        with self.place.here():
+            self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
         """Replace the running statistics by their averages over one pass of the shard."""
-        reestimate_statistics(self._model, self._stream.sweep())
+        with self.place.here():
+            reestimate_statistics(self._model, self._stream.sweep())

@@ -1,0 +1,312 @@
+"""Passes that are recorded and replayed are the same passes bit for bit, on a stand-in, and on a GPU if there is one.
+
+On a GPU they are compared with those of the same GPU that are not recorded. Torch's algorithms are deterministic there
+too (`prepare_device`), and a graph launches the kernels that it was recorded from, so nothing may differ.
+"""
+
+import sys
+import threading
+from pathlib import Path
+
+import fake_cuda
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from hpcps.training.build import build_learner
+from hpcps.training.pytorch.place import Gpu, Place
+from hpcps.training.pytorch.step import WARM_UP
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+from training_examples import make_run
+
+DIGITS = {"name": "digits"}
+SYNTHETIC = {"name": "synthetic", "limit": 96, "test_limit": 32, "shards": 3}
+MODELS = {
+    "mlp": (DIGITS, {}),
+    "cnn": (DIGITS, {}),
+    "cifar_resnet20_v1": (SYNTHETIC, {"workers": 2, "batch_size": 8}),
+}
+OPTIMIZERS = [
+    {"name": "sgd", "lr": 0.05, "momentum": 0.0},
+    {"name": "sgd", "lr": 0.05},
+    {"name": "nag", "lr": 0.05, "weight_decay": 1e-3},
+    {"name": "adam", "lr": 0.001, "weight_decay": 1e-3},
+]
+
+
+GPU = pytest.param(
+    "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"), id="gpu"
+)
+
+
+class Kind:
+    """Makes learners that replay, and such that do not."""
+
+    def __init__(self, device, monkeypatch):
+        self.device, self._monkeypatch = device, monkeypatch
+
+    def usual(self, model="mlp", **train):
+        learner = self._build(model, train)
+        learner.place.recorder = None
+        return learner
+
+    def replaying(self, model="mlp", **train):
+        """Return a learner; its `replays` has how often each of its recordings has been replayed."""
+        if self.device == "cpu":
+            fake_cuda.install(self._monkeypatch)
+        with self._monkeypatch.context() as patch:
+            patch.setattr("hpcps.training.pytorch.learner.place_of", Gpu)
+            learner = self._build(model, train)
+        learner.replays, record = [], learner.place.recorder
+
+        def recorder(compute):
+            replay, number = record(compute), len(learner.replays)
+            learner.replays.append(0)
+
+            def counted():
+                learner.replays[number] += 1
+                return replay()
+
+            return counted
+
+        learner.place.recorder = recorder
+        return learner
+
+    def pair(self, model="mlp", **train):
+        return self.usual(model, **train), self.replaying(model, **train)
+
+    def _build(self, model, train):
+        data, more = MODELS[model]
+        return build_learner(make_run(data, model=model, **{**more, "device": self.device, **train}), "worker", 0)
+
+
+@pytest.fixture(params=[pytest.param("cpu", id="pretended"), GPU])
+def kind(request, monkeypatch):
+    return Kind(request.param, monkeypatch)
+
+
+def parameters(one):
+    out = np.empty(one.layout.size, dtype=np.float32)
+    one.copy_to(out)
+    return out
+
+
+def same(one, other):
+    for name, values in one.state().arrays.items():
+        assert np.array_equal(values, other.state().arrays[name]), name
+    assert one.state().facts == other.state().facts
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+@pytest.mark.parametrize("model", MODELS)
+def test_replayed_steps_are_the_same_steps(kind, model, optimizer):
+    one, other = kind.pair(model, optimizer=optimizer)
+    for steps in (2, 4, 1):
+        assert one.train(steps) == other.train(steps)
+        same(one, other)
+    assert other.replays == [7 - WARM_UP]
+    anchor = np.linspace(-1, 1, one.layout.size, dtype=np.float32)
+    assert one.train(2, anchor=anchor, pull=0.3) == other.train(2, anchor=anchor, pull=0.3)
+    model = parameters(one)
+    one.copy_from(0.5 * model)
+    other.copy_from(0.5 * model)
+    assert one.train(1, epoch=3) == other.train(1, epoch=3)
+    same(one, other)
+    assert one.evaluate() == other.evaluate()
+
+
+@pytest.mark.parametrize("model", ["mlp", "cifar_resnet20_v1"])
+def test_observing_is_recorded_by_itself(kind, model):
+    one, other = kind.pair(model)
+    for _ in range(2):
+        assert one.observe(WARM_UP + 1) == other.observe(WARM_UP + 1)
+        same(one, other)
+        assert one.train(WARM_UP + 1) == other.train(WARM_UP + 1)
+        same(one, other)
+    assert other.replays == [WARM_UP + 2] * 2
+
+
+def test_a_rate_that_changes_needs_no_other_recording(kind):
+    """Warm-up changes it at every step, decay at the end of an epoch."""
+    schedule = {"warmup": {"epochs": 1}, "lr_decay": {"factor": 0.1, "epochs": [2]}}
+    one, other = kind.pair(**schedule)
+    for _ in range(9):
+        assert one.train(3) == other.train(3)
+    same(one, other)
+    assert one.learning_rate == pytest.approx(0.1 * one._train.optimizer.lr)
+    assert other.replays == [27 - WARM_UP]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+def test_a_recording_outlives_a_restored_state(kind, optimizer):
+    one, other = kind.pair("cifar_resnet20_v1", optimizer=optimizer)
+    one.train(2)
+    state = one.state()
+    one.train(3)
+    other.train(WARM_UP + 2)
+    other.restore(state)
+    assert other.train(3).steps == 3
+    same(one, other)
+    assert other.replays == [5 - WARM_UP + 3]
+
+
+def test_statistics_that_are_loaded_or_reestimated_are_those_of_the_recording(kind):
+    one, other = kind.pair("cifar_resnet20_v1")
+    for learner in (one, other):
+        learner.train(WARM_UP + 1)
+        learner.reestimate_statistics()
+        learner.train(1)
+        learner.load_statistics(2 * learner.statistics)
+        learner.train(1)
+    same(one, other)
+
+
+def test_an_examiner_measures_while_passes_are_recorded_and_replayed(kind):
+    one, other = kind.pair("cifar_resnet20_v1")
+    model, found, begun = parameters(one), [], threading.Event()
+    examiner = other.examiner
+    assert examiner._model.place is not other.place
+
+    def measure():
+        for _ in range(4):
+            examiner.copy_from(model)
+            examiner.reestimate_statistics()
+            found.append(examiner.evaluate())
+            begun.set()
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    begun.wait(60)
+    assert one.train(WARM_UP + 3) == other.train(WARM_UP + 3)
+    thread.join(60)
+    one.examiner.copy_from(model)
+    one.examiner.reestimate_statistics()
+    assert found == [one.examiner.evaluate()] * 4
+    same(one, other)
+    assert other.replays == [3]
+
+
+def test_what_cannot_be_recorded_is_said_once_and_computed_as_before(kind, capfd):
+    """Something that waits for a value cannot."""
+    one, other = kind.pair()
+    other._model.network.register_forward_pre_hook(lambda network, inputs: inputs[0].sum().item() and None)
+    assert [one.train(5), one.observe(5)] == [other.train(5), other.observe(5)]
+    same(one, other)
+    assert other.replays == []
+    (line,) = (line for line in capfd.readouterr().err.splitlines() if line.startswith("hpcps"))
+    said = f"hpcps: steps on {other.device} are not replayed as CUDA graphs, which is slower: "
+    assert line.startswith(said)
+    assert "operation not permitted when stream is capturing" in line
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """The stand-in alone, for what cannot be seen of a GPU."""
+    return Kind("cpu", monkeypatch)
+
+
+def test_a_model_is_one_transfer_whatever_its_tensors_and_their_order(pretended, monkeypatch):
+    other, copies = pretended.replaying("cifar_resnet20_v1"), []
+    copy = other.place.copy
+    monkeypatch.setattr(other.place, "copy", lambda source, out: (copies.append(out.nbytes), copy(source, out)))
+    for move in (parameters, lambda one: one.copy_from(np.ones(one.layout.size, np.float32))):
+        copies.clear()
+        move(other)
+        assert copies == [1 << 20, 4 * other.layout.size - (1 << 20)]
+
+
+class Watch(TorchDispatchMode):
+    """Takes note of what touches given tensors outside of a stream."""
+
+    def __init__(self, tensors, stream):
+        super().__init__()
+        self.addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+        self.stream, self.seen, self.astray = stream, 0, []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        tensors = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, torch.Tensor)]
+        if any(one.untyped_storage().data_ptr() in self.addresses for one in tensors):
+            self.seen += 1
+            if fake_cuda.current() is not self.stream:
+                self.astray.append(function)
+        return function(*args, **(kwargs or {}))
+
+
+def test_all_that_touches_a_network_is_in_the_order_of_its_stream(pretended):
+    other = pretended.replaying("cifar_resnet20_v1")
+    other.train(1)
+    model, anchor = other._model, np.zeros(other.layout.size, np.float32)
+    own = [model.parameters, model.gradient, *model.network.buffers(), other._optimizer._buffer]
+    statistics, state = other.statistics, other.state()
+    doings = [
+        lambda: other.examiner,
+        other.state,
+        lambda: other.train(2, anchor=anchor, pull=0.5),
+        lambda: other.observe(1),
+        lambda: other.restore(state),
+        other.evaluate,
+        lambda: other.load_statistics(statistics),
+        other.reestimate_statistics,
+    ]
+    for doing in doings:
+        with Watch(own, other.place._stream) as watch:
+            doing()
+        assert watch.seen
+        assert watch.astray == []
+    examiner, twin = other.examiner, other.examiner._model
+    doings = [lambda: examiner.copy_from(anchor), lambda: examiner.load_statistics(statistics)]
+    for doing in [*doings, examiner.reestimate_statistics, examiner.evaluate]:
+        with Watch([twin.parameters, *twin.network.buffers()], twin.place._stream) as watch:
+            doing()
+        assert watch.seen
+        assert watch.astray == []
+    assert twin.place._stream is not other.place._stream
+
+
+def test_nobody_is_at_work_beside_while_a_pass_is_recorded(pretended, monkeypatch):
+    """Torch wants no other thread at work while one captures; at other times nobody waits for anybody."""
+    other = pretended.replaying()
+    beside, within, out, order = other.examiner._model.place, threading.Event(), threading.Event(), []
+
+    def work():
+        with beside.here():
+            within.set()
+            order.append("at work")
+            out.wait(60)
+            order.append("done")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    within.wait(60)
+    other.train(WARM_UP)
+    record = other.place.recorder
+    threading.Timer(0.3, out.set).start()
+    other.place.recorder = lambda compute: record(lambda: (order.append("recorded"), compute())[1])
+    other.train(1)
+    thread.join(60)
+    assert order == ["at work", "done", "recorded"]
+
+
+def test_the_host_carries_and_records_nothing(monkeypatch):
+    one = Kind("cpu", monkeypatch).usual()
+    place = Place()
+    assert (place.carrier, place.recorder, one.place.carrier) == (None, None, None)
+    images, labels = next(one._stream)
+    placed = one._model.batch(images, labels)
+    assert [tensor.data_ptr() for tensor in placed] == [array.ctypes.data for array in (images, labels)]
+
+
+@pytest.mark.parametrize("device", [GPU])
+def test_a_gpu_trains_as_the_cpu_does_but_for_rounding(device):
+    """Sums in another order, of products that TF32 rounds to 11 bits."""
+    data, more = MODELS["cifar_resnet20_v1"]
+    optimizer = {"name": "sgd", "lr": 0.001, "momentum": 0.0}
+    seen = {}
+    for where in ("cpu", device):
+        run = make_run(data, model="cifar_resnet20_v1", **more, optimizer=optimizer, device=where)
+        learner = build_learner(run, "worker", 0)
+        seen[where] = [learner.train(1).loss for _ in range(WARM_UP + 3)]
+    np.testing.assert_allclose(seen[device], seen["cpu"], rtol=0.02)
