@@ -19,6 +19,8 @@ from pathlib import Path
 
 import bars
 
+from hpcps.records.provenance import gpus
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 
@@ -34,6 +36,7 @@ class Benchmark:
         arguments: for the whole of it; `{results}` is the folder of results.
         quick: for a little of it; None to leave it out then.
         needs: an environment to be made first.
+        gpu: whether it is left out where there is no GPU.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Benchmark:
     arguments: Sequence[str] = ("--output", "{results}")
     quick: Sequence[str] | None = ("--quick", "--output", "{results}")
     needs: str = ".venv"
+    gpu: bool = False
 
 
 SUITE = [
@@ -58,6 +62,7 @@ SUITE = [
         ("--repeats", "1", "--output", "{results}/pslite.md"),
         ".venv-mxnet",
     ),
+    Benchmark("gpu", "Figure 3's sixteen workers on one GPU", 4, gpu=True),
     Benchmark("simulation", "Predicted and measured time per round of topologies", 4, quick=None),
 ]
 
@@ -70,6 +75,8 @@ def run(benchmark: Benchmark, results: Path, quick: bool) -> str:
         return f"there is no {program.relative_to(ROOT)}"
     if arguments is None:
         return "left out of the quick run"
+    if benchmark.gpu and not gpus():
+        return "left out: there is no GPU here"
     if not (ROOT / benchmark.needs / ".ready").exists():
         subprocess.run(["make", "-C", str(ROOT), f"{benchmark.needs}/.ready"])
     # What it leaves is to be of this run, or not there.

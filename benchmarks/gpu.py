@@ -1,0 +1,221 @@
+"""Figure 3's sixteen workers on one GPU: images per second, and what rounds cost beside the steps.
+
+`python benchmarks/gpu.py [--quick] [--output FOLDER] [--rounds N] [--set KEY=VALUE]` writes gpu.md. It plays the four
+rules of experiments/fig3_sync_single_validator.toml without an attack, a few epochs each, in one launch; with made-up
+images of CIFAR-10's shape where its files are not given (HPCPS_DATA), which nothing augments. `--device cpu` tries it
+without a GPU.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import bars
+import torch
+from machine import Others, description
+
+from hpcps.errors import HpcpsError
+from hpcps.spec.load import load_experiment
+from hpcps.spec.selection import select
+from hpcps.training.build import build_learner
+from hpcps.training.data import open_data, steps_per_epoch
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENT = ROOT / "experiments/fig3_sync_single_validator.toml"
+POINTS, ONE_POINT = "attack=none", "attack=none,validation.rule=average"
+SETTLED = 3
+"""Rounds of a run that do not count: in them passes are recorded, and libraries are loaded."""
+CURVE = 200 * 91 // 8
+"""Rounds of a curve of the figure: 200 epochs of 91 batches, 8 in a round."""
+COLUMNS = ("compute", "exchange", "combine", "wait", "evaluate")
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the records of a run say, from the end of round `SETTLED` to that of the last.
+
+    Attributes:
+        rule: its kind.
+        images: per second, of all workers.
+        round: seconds of a round.
+        steps: of these, how long the slowest worker or validator took for its local steps.
+        outside: seconds of the run that are not rounds, to load the data, begin and end.
+        shares: of the time of each role, how it is spent, by column of the records.
+    """
+
+    rule: str
+    images: float
+    round: float
+    steps: float
+    outside: float
+    shares: dict[str, dict[str, float]]
+
+    @property
+    def between(self) -> float:
+        """The share of a round in which not even the slowest takes local steps: exchange, combining, and waiting."""
+        return 1 - self.steps / self.round
+
+    def curve(self, startup: float) -> float:
+        """Seconds that all rounds of a curve would take at this rate."""
+        return startup + self.outside + CURVE * self.round
+
+
+def read(folder: Path, run) -> Played:
+    """Read the records of a run.
+
+    Args:
+        folder: of the run.
+        run: what was played.
+    """
+    lines = {}
+    for path in sorted((folder / "records").glob("*.jsonl")):
+        records = map(json.loads, path.read_text().splitlines())
+        lines[path.stem] = [line for line in records if line["event"] == "round"]
+    trainees = {name: rounds for name, rounds in lines.items() if not name.startswith("server")}
+    workers = [rounds for name, rounds in trainees.items() if name.startswith("worker")]
+    walls = [rounds[-1]["time"] - rounds[SETTLED - 1]["time"] for rounds in workers]
+    counted = len(workers[0]) - SETTLED
+    slowest = [max(line["compute"] for line in turn) for turn in zip(*trainees.values(), strict=True)]
+    shares = {}
+    for role in ("worker", "validator", "server"):
+        own = [line for name, rounds in lines.items() if name.startswith(role) for line in rounds[SETTLED:]]
+        spent = {column: sum(line[column] for line in own) for column in COLUMNS}
+        shares[role] = {column: seconds / sum(spent.values()) for column, seconds in spent.items()}
+    wall = statistics.mean(walls)
+    return Played(
+        run.validation.rule.kind,
+        sum(line["samples"] for rounds in workers for line in rounds[SETTLED:]) / wall,
+        wall / counted,
+        statistics.mean(slowest[SETTLED:]),
+        json.loads((folder / "DONE").read_text())["wall"] - wall * len(workers[0]) / counted,
+        shares,
+    )
+
+
+def overrides(device: str, rounds: int, more: list[str]) -> list[str]:
+    """Return what to set in the experiment's file so that its runs have so many rounds and their data are there."""
+    settings = [f"train.device={device}", "checkpoint.every=0", *more]
+
+    def of_a_run(*extra):
+        return load_experiment(EXPERIMENT, [*settings, *extra]).points[0].run
+
+    try:
+        open_data(of_a_run().data)
+    except HpcpsError:
+        # Which are not augmented: what that costs is missing then.
+        settings += ["data.name=synthetic", "data.augment=false"]
+    run = of_a_run()
+    epochs = -(-rounds * run.train.local_steps // steps_per_epoch(run))
+    return [*settings, f"train.epochs={epochs}"]
+
+
+def play(folder: Path, points: str, settings: list[str]) -> tuple[list[Played], float]:
+    """Play some points in one launch; return what was measured of each, and the seconds of the launch beside them."""
+    options = [word for setting in settings for word in ("--set", setting)]
+    command = [sys.executable, "-m", "hpcps", "run", str(EXPERIMENT), "--only", points, "--results", str(folder)]
+    began = time.monotonic()
+    subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
+    took = time.monotonic() - began
+    runs = folder / EXPERIMENT.stem / "runs"
+    chosen = select(load_experiment(EXPERIMENT, settings).points, points)
+    found = [(next(runs.glob(f"{point.run_id}*")), point.run) for point in chosen]
+    walls = [json.loads((run / "DONE").read_text())["wall"] for run, _ in found]
+    return [read(*each) for each in found], took - sum(walls)
+
+
+def seconds_of_a_step(settings: list[str], *, replays: bool, seconds: float) -> float | None:
+    """Return how long a step of a worker takes that has the device to itself; None if it cannot be replayed there."""
+    run = select(load_experiment(EXPERIMENT, settings).points, ONE_POINT)[0].run
+    learner = build_learner(run, "worker", 0)
+    if not replays:
+        learner.place.recorder = None
+    elif learner.place.recorder is None:
+        return None
+    learner.train(8)
+    began, steps = time.monotonic(), 0
+    while (took := time.monotonic() - began) < seconds:
+        steps += learner.train(8).steps
+    return None if replays and learner.place.recorder is None else took / steps
+
+
+def report(played, startup, steps, about: str) -> str:
+    """Return gpu.md."""
+    eager, replayed = (f"{each * 1e3:.2f} ms" if each else "not possible here" for each in steps)
+    lines = [
+        "# Sixteen workers on one GPU",
+        "",
+        about,
+        "",
+        f"`between`: the share of a round in which not even the slowest process takes local steps. A curve: {CURVE} "
+        "rounds at this rate, and what comes before and after them.",
+        "",
+        "| rule | images/s of all workers | ms a round | of these, local steps | between | seconds of a curve |",
+        "|---|---:|---:|---:|---:|---:|",
+        *(
+            f"| {one.rule} | {one.images:.0f} | {one.round * 1e3:.1f} | {one.steps * 1e3:.1f} | {one.between:.1%} | "
+            f"{one.curve(startup):.0f} |"
+            for one in played
+        ),
+        "",
+        "How each role spends its time, by its records; evaluations run beside the steps:",
+        "",
+        f"| rule | role | {' | '.join(COLUMNS)} |",
+        f"|---|---|{'---:|' * len(COLUMNS)}",
+        *(
+            f"| {one.rule} | {role} | {' | '.join(f'{shares[column]:.1%}' for column in COLUMNS)} |"
+            for one in played
+            for role, shares in one.shares.items()
+        ),
+        "",
+        f"A step of one worker alone: eager {eager}, replayed as a CUDA graph {replayed}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def bars_of(played, startup) -> list[bars.Bar]:
+    """Hold the worst rule against what was to be reached."""
+    images, between = min(one.images for one in played), max(one.between for one in played)
+    return [
+        bars.Bar("images/s of 16 workers on one GPU, rounds included", "≥ 45000", f"{images:.0f}", images >= 45_000),
+        bars.Bar("share of its rounds that is exchange and combining", "≤ 8 %", f"{between:.1%}", between <= 0.08),
+        bars.Bar.at_most("seconds of a 200-epoch curve on one GPU", max(one.curve(startup) for one in played), 300),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one rule and a few rounds, to see that it works")
+    parser.add_argument("--rounds", type=int, default=150, help="of each run, about (default: 150)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it; no bars are written")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of `hpcps run`")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results", help="default: benchmarks/results")
+    args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch sees no GPU here; --device cpu tries it without one")
+    points, rounds, seconds = (ONE_POINT, min(args.rounds, 20), 2.0) if args.quick else (POINTS, args.rounds, 10.0)
+    others = Others()
+    settings = overrides(args.device, rounds, args.set)
+    steps = [seconds_of_a_step(settings, replays=replays, seconds=seconds) for replays in (False, True)]
+    with tempfile.TemporaryDirectory() as folder:
+        played, startup = play(Path(folder), points, settings)
+    about = (
+        f"{description()}. {EXPERIMENT.name} with `{' '.join(settings)}`, all processes on one machine, no attack. "
+        f"Other processes used {others.cores():.2f} cores meanwhile."
+    )
+    args.output.mkdir(parents=True, exist_ok=True)
+    text = report(played, startup, steps, about)
+    (args.output / "gpu.md").write_text(text)
+    if args.device == "cuda":
+        bars.write(args.output, "gpu", bars_of(played, startup))
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The benchmark of a GPU, as far as it goes without one."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parents[2] / "benchmarks"
+sys.path.append(str(HERE))
+
+import bars  # noqa: E402
+import gpu  # noqa: E402
+import suite  # noqa: E402
+
+from hpcps.spec.load import load_experiment  # noqa: E402
+
+RUN = load_experiment(gpu.EXPERIMENT).points[0].run
+ROUNDS = 6
+
+
+def records(folder, slow=1.0, busy=0.9):
+    """A run of two workers, a validator and a server, with rounds of a second; the first three take ten."""
+    (folder / "records").mkdir(parents=True)
+    (folder / "DONE").write_text(json.dumps({"wall": 40.0}))
+    compute = {"worker-0": 0.75, "worker-1": busy, "validator-0": 0.5, "server-0": 0.0}
+    for number, (name, steps) in enumerate(compute.items()):
+        lines, now = [{"event": "start", "time": 0.0}], 0.5 * number
+        for round in range(ROUNDS):
+            took = (10.0 if round < gpu.SETTLED else 1.0) * slow
+            now += took
+            spent = {"compute": steps * took, "exchange": 0.05 * took, "combine": 0.0, "evaluate": 0.0}
+            spent["wait"] = took - sum(spent.values())
+            lines.append({"event": "round", "time": now, "samples": 256, **spent})
+        (folder / "records" / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return folder
+
+
+def test_what_is_read_of_a_run(tmp_path):
+    played = gpu.read(records(tmp_path), RUN)
+    assert (played.rule, played.round, played.steps) == ("average", pytest.approx(1.0), pytest.approx(0.9))
+    assert played.images == pytest.approx(512)
+    assert played.between == pytest.approx(0.1)
+    assert played.outside == pytest.approx(40 - ROUNDS)
+    assert played.curve(startup=5.0) == pytest.approx(5 + 40 - ROUNDS + 2275)
+    assert played.shares["worker"]["compute"] == pytest.approx(0.825)
+    assert played.shares["server"]["wait"] == pytest.approx(0.95)
+
+
+def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
+    good, bad = gpu.read(records(tmp_path / "a", 0.005, 0.95), RUN), gpu.read(records(tmp_path / "b"), RUN)
+    assert [bar.holds for bar in gpu.bars_of([good], startup=5.0)] == [True, True, True]
+    assert [bar.holds for bar in gpu.bars_of([good, bad], startup=5.0)] == [False, False, False]
+
+
+def test_it_is_played_and_reported_without_a_gpu(tmp_path, monkeypatch, capsys):
+    small = ["topology.workers=3", "model.name=mlp", "train.batch_size=4", "train.local_steps=2"]
+    small += ["data.name=synthetic", "data.augment=false", "data.limit=64", "data.test_limit=20"]
+    words = ["--quick", "--device", "cpu", "--rounds", "8", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *words, *(word for key in small for word in ("--set", key))])
+    gpu.main()
+    report = (tmp_path / "gpu.md").read_text()
+    assert "train.epochs=4" in report  # of 4 batches each, 2 in a round
+    rows = re.findall(r"^\| average \| (\d+) \| ([\d.]+) \| ([\d.]+) \| (-?[\d.]+)% \| (\d+) \|$", report, re.MULTILINE)
+    ((images, milliseconds, steps, *_),) = rows
+    assert float(images) == pytest.approx(3 * 2 * 4 / (float(milliseconds) / 1e3), rel=0.1)
+    assert 0 < float(steps) < float(milliseconds)
+    assert "replayed as a CUDA graph not possible here" in report
+    assert bars.read(tmp_path, "gpu") == []
+    assert report in capsys.readouterr().out
+
+
+def test_the_suite_leaves_it_out_by_name_where_there_is_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.setattr(suite, "gpus", list)
+    (benchmark,) = (benchmark for benchmark in suite.SUITE if benchmark.name == "gpu")
+    why = suite.run(benchmark, tmp_path, quick=True)
+    assert why == "left out: there is no GPU here"
+    assert "Figure 3's sixteen workers on one GPU (left out: there is no GPU here)" in suite.front_page(
+        tmp_path, {"gpu": why}
+    )
