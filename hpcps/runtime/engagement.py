@@ -26,9 +26,10 @@ class Engagement:
         directory: its folder.
         me: the process.
         host: where it is.
+        mps: whether it uses its GPU through MPS.
     """
 
-    def __init__(self, planned: PlannedRun, world: Sequence[Rank], rank: int, host: str) -> None:
+    def __init__(self, planned: PlannedRun, world: Sequence[Rank], rank: int, host: str, *, mps: bool = False) -> None:
         """Take the part of one process of the launch.
 
         Args:
@@ -36,6 +37,7 @@ class Engagement:
             world: all processes, by rank.
             rank: which of them it is.
             host: where it is.
+            mps: whether it uses its GPU through MPS.
         """
         me = world[rank]
         self.planned = planned
@@ -43,6 +45,7 @@ class Engagement:
         self.directory = RunDirectory(Path(planned.directory))
         self.me = me
         self.host = host
+        self.mps = mps
         self._neighbours = [member for member in world if member.host == me.host]
 
     @property

@@ -46,7 +46,7 @@ class Stopped(BaseException):
         self.number = number
 
 
-def play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
+def play(plan: Plan, role: str, stop: StopFile, gathering: Gathering, *, mps: bool = False) -> int:
     """Verify this process's place in the plan and play its role in every run; return the exit status.
 
     Args:
@@ -54,10 +54,11 @@ def play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
         role: what the configfile makes of this process; empty if it leaves that to the plan.
         stop: once it is there, the run stops at its next checkpoint and no further one begins.
         gathering: the processes.
+        mps: whether this process uses its GPU through MPS.
     """
     _on_stop(stop.listener(_stop))
     try:
-        status = _play(plan, role, stop, gathering)
+        status = _play(plan, role, stop, gathering, mps)
         if status == 0:
             gathering.leave()
         return status
@@ -71,7 +72,7 @@ def play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
         _on_stop(_overhear)
 
 
-def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
+def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering, mps: bool) -> int:
     host = socket.gethostname()
     if not agree(gathering, "\n".join(problems(plan, gathering.rank, gathering.size, role, host))):
         return 2
@@ -81,7 +82,7 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering) -> int:
                 print("hpcps: stopped; start it again to go on", flush=True)
                 stop.clear()
             break
-        part = Engagement(planned, plan.world, gathering.rank, host)
+        part = Engagement(planned, plan.world, gathering.rank, host, mps=mps)
         try:
             if not _play_one(part, stop, gathering, trace=plan.trace):
                 return 1
@@ -155,6 +156,7 @@ def _perform(
                 device=role.device,
                 **memory_facts(part.run, me.role, role.device),
                 gpu=me.gpu,
+                mps=part.mps,
                 cpu_model=machine()["cpu"],
             )
             slowdown = part.run.heterogeneity.slowdown(me.role, me.index)

@@ -12,7 +12,7 @@ from hpcps.spec.schema import Run
 SCHEMA_VERSION = 1
 """Raise it when a default or the meaning of a key changes: old runs are then other runs. A new key needs nothing."""
 
-IRRELEVANT = frozenset({"name", "description", "fidelity", "data.dir", "checkpoint"}) | {
+IRRELEVANT = frozenset({"name", "description", "fidelity", "data.dir", "train.mps", "checkpoint"}) | {
     f"transport.{key}" for key in ("timeout", "shared_memory", "interface", "port", "heartbeat_timeout", "resend")
 }
 """Keys that do not affect results; `fidelity` acts through the keys that it expands to."""

@@ -165,6 +165,11 @@ class Train(Config):
         1, description="Compute threads per process, and of an evaluation beside its steps; results depend on them."
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to train; auto: a GPU if there is one.")
+    mps: Literal["auto", "off"] = Field(
+        "auto",
+        description="`auto`: processes of one host that train on one GPU share it through MPS, NVIDIA's "
+        "Multi-Process Service, where that works; the result is the same.",
+    )
     first_step: Literal["counted", "overwritten"] = Field(
         "counted",
         description="`overwritten` (artifact): every process takes its first local step before it has the model; "

@@ -226,6 +226,8 @@ def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
         ("[heterogeneity.slow]\nfactor = 3", "heterogeneity.slow.factor: acts only with both"),
         ("[transport]\ninterface = 'ib0'", "transport.interface: acts only with transport.kind = \"pslite\""),
         ("[transport]\nkind = 'pslite'\nshared_memory = 'off'", "transport.shared_memory: acts only with"),
+        ("mps = 'off'\ndevice = 'cpu'", "train.mps: without a GPU none is shared"),
+        ("mps = 'off'\n[transport]\nkind = 'inproc'", "train.mps: one process shares with nobody"),
         ("[transport]\nkind = 'inproc'\nresend = true", "transport.resend: acts only with transport.kind = \"pslite\""),
         ("[transport]\nkind = 'inproc'\n[heterogeneity.slow]\nworkers = [1]\nfactor = 2", "heterogeneity.slow: in one"),
         ("[heterogeneity]\ndelay = { kind = 'uniform', low = 2.0, high = 1.0 }", "heterogeneity.delay.high: 1.0 s is"),

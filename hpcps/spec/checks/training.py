@@ -142,6 +142,11 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
         # Epochs that are said to be none are an answer, such as the first value of a sweep.
         if key in table.model_fields_set and not table.model_fields_set & {"epochs", "validator_epochs"}:
             yield Problem((*path, key), "acts only with epochs: give them, or leave it out", ((*path, "epochs"),))
+    if run.train.mps == "off":
+        if run.train.device == "cpu":
+            yield Problem(("train", "mps"), "without a GPU none is shared: leave it out", (("train", "device"),))
+        if run.transport.kind == "inproc":
+            yield Problem(("train", "mps"), "one process shares with nobody: leave it out", (("transport", "kind"),))
     if "alpha" in data.model_fields_set and data.split != "dirichlet":
         yield Problem(("data", "alpha"), 'only split = "dirichlet" uses it: leave it out', (("data", "split"),))
 
