@@ -26,8 +26,10 @@ from hpcps.launch.stop import PATIENCE, StopFile
 from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import Failure, RunDirectory
 
-# Seconds that ranks may outlive their launcher.
+# Seconds that a launcher gets to end its ranks elsewhere.
 _LINGER = 2.0
+# Seconds that processes here may outlive their launcher; MPS takes some to let a GPU go.
+_OUTLIVE = 5.0
 _LAST_LINES = 5
 _OUTPUT_LINES = 40
 _TOLD_TO_STOP = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
@@ -208,7 +210,7 @@ def _clean_up(process: subprocess.Popen[str], others: set[int], patient: bool) -
     if process.poll() is None:
         _signal_group(process, signal.SIGKILL)
         process.wait()
-    deadline = time.monotonic() + _LINGER
+    deadline = time.monotonic() + _OUTLIVE
     while orphans := _children() - others:
         for pid in orphans:
             with suppress(ProcessLookupError, ChildProcessError):
