@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, content: str | memoryview) -> None:
-    """Write a file so that it appears under its name complete: beside, then renamed."""
+def write_whole(path: Path, *content: str | memoryview) -> None:
+    """Write a file, made of parts, so that it appears under its name complete: beside, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with beside.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            for part in content:
+                file.write(part.encode() if isinstance(part, str) else part)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

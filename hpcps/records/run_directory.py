@@ -163,10 +163,13 @@ class RunDirectory:
         """Keep an array as `<name>.npy`, such as `final/server-0.npy`; return the SHA-256 of its bytes."""
         path = self.path / f"{name}.npy"
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = io.BytesIO()
-        np.save(content, values, allow_pickle=False)
-        write_whole(path, content.getbuffer())
-        return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()
+        values = np.ascontiguousarray(values)
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(values))
+        # From where they lie: a model may be all that there is room for.
+        bytes_ = values.data.cast("B") if values.size else memoryview(b"")
+        write_whole(path, head.getbuffer(), bytes_)
+        return hashlib.sha256(bytes_).hexdigest()
 
     @property
     def checkpoints(self) -> Checkpoints:

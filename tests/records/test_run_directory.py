@@ -3,6 +3,7 @@ import hashlib
 import json
 import os
 import shutil
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -38,6 +39,20 @@ def test_saved_arrays_come_back_and_their_checksum_is_of_their_bytes(tmp_path):
     values = np.arange(5, dtype=np.float32)
     assert RunDirectory(tmp_path).save("final/server-0", values) == hashlib.sha256(values.tobytes()).hexdigest()
     assert np.load(tmp_path / "final" / "server-0.npy").tobytes() == values.tobytes()
+
+
+def test_a_file_of_an_array_is_what_numpy_writes_and_takes_no_memory_of_its_size(tmp_path):
+    for name, values in {"large": np.arange(1 << 20, dtype=np.float32), "empty": np.zeros(0, np.float32)}.items():
+        tracemalloc.start()
+        try:
+            checksum = RunDirectory(tmp_path).save(name, values)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 1 << 19
+        assert checksum == hashlib.sha256(values.tobytes()).hexdigest()
+        np.save(tmp_path / "numpy.npy", values)
+        assert (tmp_path / f"{name}.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
 
 
 def test_records_are_in_order_of_role_and_index(tmp_path):
