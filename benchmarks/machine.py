@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 import resource
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 from hpcps.records.provenance import gpus, machine
+
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def description() -> str:
@@ -23,25 +28,54 @@ def description() -> str:
 
 
 class Others:
-    """What processes that are not of this benchmark use meanwhile."""
+    """What processes that are not of this benchmark use meanwhile.
+
+    Of this benchmark are this process and all that it starts, and what those start: a launcher's ranks outlive it where
+    it is killed, and have another parent then; from here on that is this process.
+    """
 
     def __init__(self) -> None:
         """Begin."""
-        self._busy, self._ours, self._began = _busy(), _ours(), os.times().elapsed
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self._busy, self._ours, self._began = busy(), ours(), os.times().elapsed
 
     def cores(self) -> float:
-        """Return how many cores they have used on average; what we have started counts once it has ended."""
+        """Return how many cores they have used on average."""
         wall = max(os.times().elapsed - self._began, 1e-9)
-        return max(0.0, (_busy() - self._busy - (_ours() - self._ours)) / wall)
+        return max(0.0, (busy() - self._busy - (ours() - self._ours)) / wall)
 
 
-def _busy() -> float:
+def busy() -> float:
     """Return the CPU seconds that all processes of this machine have used since it was started."""
     user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:])
     return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
 
 
-def _ours() -> float:
-    """Return the CPU seconds of the processes that this one has started and waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+def ours() -> float:
+    """Return the CPU seconds of this process and of all that it has started, with what those have started."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used) + sum(_descendants())
+
+
+def _descendants() -> Iterator[float]:
+    """Yield the CPU seconds of every process that was started from here and that nobody has waited for, ended or not.
+
+    With them go those of its own children that it has waited for.
+    """
+    parents: dict[int, int] = {}
+    seconds: dict[int, float] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                # Its name is in brackets, and may have any of them in it.
+                fields = (folder / "stat").read_text().rpartition(") ")[2].split()
+                pid = int(folder.name)
+                parents[pid] = int(fields[1])
+                seconds[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    me = os.getpid()
+    for pid, used in seconds.items():
+        ancestor = parents[pid]
+        while ancestor in parents and ancestor != me:
+            ancestor = parents[ancestor]
+        if ancestor == me:
+            yield used
