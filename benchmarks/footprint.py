@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 _FIELDS = {"Pss": "pss", "Private_Dirty": "own", "Private_Clean": "own"}
+_SHARED = {"RssShmem": "shared"}
 
 
 class Footprint:
     """The peak of every rank, in bytes.
 
     `pss` counts a page that k processes have mapped as the k-th part of one in each of them, so that a sum over the
-    processes is what the machine needs. `own` counts what only that process has.
+    processes is what the machine needs. `own` counts what only that process has. Both say of memory that a process
+    maps, but did not make, that it has some of it, or all once nobody else maps it any more: so nothing counts from
+    when the first rank lets go of what it shares.
     """
 
     def __init__(self, plan: Path) -> None:
@@ -25,6 +28,7 @@ class Footprint:
         self._plan = str(plan)
         self._ranks: dict[int, str] = {}
         self._asked = 0
+        self._shared: dict[int, int] = {}
         self.peaks: dict[int, dict[str, int]] = {}
         self.total = 0
 
@@ -33,9 +37,13 @@ class Footprint:
         self._asked += 1
         if self._asked % 10 == 1:
             self._ranks.update(_ranks(self._plan))
-        usages = {pid: _usage(pid) for pid in self._ranks}
+        usages = {pid: _bytes(pid, "smaps_rollup", _FIELDS) for pid in self._ranks}
+        # Looked at afterwards: one may have let go while others were read.
+        shared = {pid: _bytes(pid, "status", _SHARED)["shared"] for pid in self._ranks}
+        if any(now < self._shared.get(pid, 0) for pid, now in shared.items()):
+            return
+        self._shared.update(shared)
         if not all(now["pss"] for now in usages.values()):
-            # One has ended: what it shared with others would now seem to be theirs alone.
             return
         total = 0
         for pid, now in usages.items():
@@ -60,12 +68,12 @@ def _ranks(plan: str) -> Iterator[tuple[int, str]]:
                     yield int(folder.name), words[-1]
 
 
-def _usage(pid: int) -> dict[str, int]:
-    """Return the bytes of a process; nothing of one that is gone."""
-    found = {"pss": 0, "own": 0}
+def _bytes(pid: int, file: str, fields: Mapping[str, str]) -> dict[str, int]:
+    """Return bytes that a file of `/proc` has of a process, some of its lines added up; none of one that is gone."""
+    found = dict.fromkeys(fields.values(), 0)
     with suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
             name, _, value = line.partition(":")
-            if name in _FIELDS:
-                found[_FIELDS[name]] += int(value.split()[0]) * 1024
+            if name in fields:
+                found[fields[name]] += int(value.split()[0]) * 1024
     return found

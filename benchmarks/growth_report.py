@@ -11,6 +11,8 @@ import matplotlib.pyplot as plt
 from bars import Bar
 from machine import description
 
+from hpcps.runtime.casting import PARTITION
+
 Row = dict[str, Any]
 FAR = 1.5
 """A point is named if it takes so many times as long as its bytes do at the usual speed of its table."""
@@ -93,9 +95,9 @@ def _hosts(rows: Sequence[Row]) -> list[str]:
     lines += [
         "",
         "What the bound leaves out: the headers of TCP, IP and Ethernet (4.4 % of a link), and the way of a partition "
-        "through a server, n times 384 KiB at the speed of its link, which a small model feels most. All hosts share "
-        "this machine's cores, and with 4 servers their links carry 8 Gbit/s together: where those cores do anything "
-        "else, links stand idle.",
+        f"through a server, n times {PARTITION // 1024} KiB at the speed of its link, which a small model feels most. "
+        "All hosts share this machine's cores, and with 4 servers their links carry 8 Gbit/s together: where those "
+        "cores do anything else, links stand idle.",
     ]
     return lines
 
@@ -121,7 +123,15 @@ def _memory(rows: Sequence[Row]) -> list[str]:
         if not row["validators"]:
             cells[1] = "–"
         lines.append(f"{head} {' | '.join(cells)} | {row['all']:.1f} |")
-    return lines
+    return [
+        *lines,
+        "",
+        "On one host nobody copies an update: who combines them maps where they lie, so that half of each is its in "
+        "the first number, which grows with the workers, and nothing in brackets. In brackets a validator has the "
+        "model and its result, under `zeno` its own update as well. Who measures the model at the end of an epoch (the "
+        "first validator, or the first worker) has two copies of it for a moment, which looks some tenths of a second "
+        "apart see or do not.",
+    ]
 
 
 _SECTIONS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
