@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import date
 from pathlib import Path
 
 FOLDER = "bars"
@@ -19,12 +20,14 @@ class Bar:
         wanted: what it should be, such as `≤ 0.50`.
         measured: what it was, such as `0.43`.
         holds: whether that is enough.
+        date: when it was measured, such as `2026-11-21`; `write` knows.
     """
 
     what: str
     wanted: str
     measured: str
     holds: bool
+    date: str = ""
 
     @staticmethod
     def at_most(what: str, measured: float, limit: float) -> Bar:
@@ -38,10 +41,11 @@ class Bar:
 
 
 def write(results: Path, benchmark: str, bars: Sequence[Bar]) -> None:
-    """Leave a benchmark's bars in the folder of results, for the front page."""
+    """Leave a benchmark's bars in the folder of results, for the front page, as measured today."""
     folder = results / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{benchmark}.json").write_text(json.dumps([asdict(bar) for bar in bars], indent=1) + "\n")
+    dated = [asdict(replace(bar, date=date.today().isoformat())) for bar in bars]
+    (folder / f"{benchmark}.json").write_text(json.dumps(dated, indent=1) + "\n")
 
 
 def read(results: Path, benchmark: str) -> list[Bar]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,11 @@ from pathlib import Path
 import launches
 from launches import Case, Measured, Setting, seconds_of
 from meeting import Meeting
-from processes import ROOT, Command, MeasurementError, run_together
+from processes import ROOT, Command, NotHereError, free_port, on_free_ports, run_together
 
 PEERS = ROOT / "benchmarks/peers"
+SET_UP = 1200.0
+"""Seconds in which an environment is to be made."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,20 @@ class Exchange:
         """Measure the cases, one after another.
 
         Raises:
-            MeasurementError: it cannot be measured here; the text says why.
+            NotHereError: it cannot be measured here; the text says why.
+            MeasurementError: it failed.
         """
         if self.setting is not None:
             return launches.measure(self.setting(ranks), cases, timeout)
-        assert self.start is not None
         make(self.environment)
+        return on_free_ports(lambda: self._measure(ranks, cases, timeout))
+
+    def _measure(self, ranks: int, cases: Sequence[Case], timeout: float) -> Measured:
+        assert self.start is not None
         with tempfile.TemporaryDirectory(prefix="hpcps-bench-") as temporary:
             folder = Meeting.prepare(Path(temporary) / "meeting")
             (folder / "cases.json").write_text(json.dumps([vars(case) for case in cases]))
-            problem = run_together(self.start(folder, ranks), folder / "log", timeout)
+            problem = run_together(self.start(folder, ranks), folder / "logs", timeout)
             return Measured([seconds_of(folder, number, ranks) for number in range(len(cases))], problem)
 
 
@@ -65,20 +71,25 @@ def make(environment: str) -> None:
     """Set an environment up if it is not there.
 
     Raises:
-        MeasurementError: it cannot be.
+        NotHereError: it cannot be.
     """
-    if (ROOT / environment / ".ready").exists():
+    ready = ROOT / environment / ".ready"
+    if ready.exists():
         return
     print(f"setting up {environment} ...", flush=True)
-    if subprocess.run(["make", "-C", str(ROOT), f"{environment}/.ready"], stdout=subprocess.DEVNULL).returncode:
-        raise MeasurementError(f"{environment} cannot be made here")
+    make = ["make", "-C", str(ROOT), f"{environment}/.ready"]
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(make, stdout=subprocess.DEVNULL, timeout=SET_UP)
+    # Where an index lacks what it needs, that is said, and nothing fails.
+    if not ready.exists():
+        raise NotHereError(f"{environment} cannot be made here")
 
 
 def _allreduce(environment: str, options: Sequence[str], folder: Path, ranks: int) -> list[Command]:
     binaries = ROOT / environment / "bin"
     words = [binaries / "mpirun", *options, "-n", str(ranks), binaries / "python", PEERS / "allreduce.py", folder]
     variables = {"PATH": f"{binaries}:/usr/local/bin:/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
-    return [Command([str(word) for word in words], variables | _ROOT)]
+    return [Command([str(word) for word in words], variables | _ROOT, f"mpirun of {environment}")]
 
 
 # Open MPI does not run as root unless told so, and it needs a home.
@@ -89,16 +100,14 @@ def _each(program: str, environment: str, more: Sequence[str], extra: int, folde
     """One process per rank, and some more."""
     python = ROOT / environment / "bin/python"
     words = [[str(python), str(PEERS / program), str(folder), str(rank), str(ranks)] for rank in range(ranks + extra)]
-    return [Command([*each, *more], {"OMP_NUM_THREADS": "1"}) for each in words]
+    one_thread = {"OMP_NUM_THREADS": "1"}
+    return [Command([*each, *more], one_thread, f"rank {rank} of {program}") for rank, each in enumerate(words)]
 
 
 def _kvstore(servers: int, folder: Path, ranks: int) -> list[Command]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     shared = {
         "DMLC_PS_ROOT_URI": "127.0.0.1",
-        "DMLC_PS_ROOT_PORT": str(port),
+        "DMLC_PS_ROOT_PORT": str(free_port()),
         "DMLC_NODE_HOST": "127.0.0.1",
         "DMLC_NUM_SERVER": str(servers),
         "DMLC_NUM_WORKER": str(ranks),
@@ -108,7 +117,10 @@ def _kvstore(servers: int, folder: Path, ranks: int) -> list[Command]:
     python = str(ROOT / ".venv-mxnet/bin/python")
     nodes = [python, "-c", "import mxnet"]
     worker = [python, str(PEERS / "kvstore.py"), str(folder), "0", str(ranks)]
-    return [Command(worker if role == "worker" else nodes, shared | {"DMLC_ROLE": role}) for role in roles]
+    return [
+        Command(worker if role == "worker" else nodes, shared | {"DMLC_ROLE": role}, f"MXNet's {role}")
+        for role in roles
+    ]
 
 
 def _ours(servers: int, mpi: str, ranks: int) -> Setting:

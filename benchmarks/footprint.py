@@ -59,7 +59,7 @@ class Footprint:
 
 
 def _ranks(plan: str) -> Iterator[tuple[int, str]]:
-    """Yield the process id and role of every rank; its guard has another command line, its launcher another program."""
+    """Yield the process id and role of every rank, and of its guard: that has the rank's command line at first."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):

@@ -9,7 +9,6 @@ without a GPU.
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 import bars
 import torch
 from machine import Others, description
+from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_together
 
 from hpcps.errors import HpcpsError
 from hpcps.spec.load import load_experiment
@@ -26,13 +26,14 @@ from hpcps.spec.selection import select
 from hpcps.training.build import build_learner
 from hpcps.training.data import open_data, steps_per_epoch
 
-ROOT = Path(__file__).parents[1]
 EXPERIMENT = ROOT / "experiments/fig3_sync_single_validator.toml"
 POINTS, ONE_POINT = "attack=none", "attack=none,validation.rule=average"
 SETTLED = 3
 """Rounds of a run that do not count: in them passes are recorded, and libraries are loaded."""
 CURVE = 200 * 91 // 8
 """Rounds of a curve of the figure: 200 epochs of 91 batches, 8 in a round."""
+TIMEOUT = 900.0
+"""Seconds for a launch: it takes a few minutes where there is a GPU."""
 COLUMNS = ("compute", "exchange", "combine", "wait", "evaluate")
 
 
@@ -116,11 +117,16 @@ def overrides(device: str, rounds: int, more: list[str]) -> list[str]:
 
 
 def play(folder: Path, points: str, settings: list[str]) -> tuple[list[Played], float]:
-    """Play some points in one launch; return what was measured of each, and the seconds of the launch beside them."""
+    """Play some points in one launch; return what was measured of each, and the seconds of the launch beside them.
+
+    Raises:
+        MeasurementError: the launch failed.
+    """
     options = [word for setting in settings for word in ("--set", setting)]
     command = [sys.executable, "-m", "hpcps", "run", str(EXPERIMENT), "--only", points, "--results", str(folder)]
     began = time.monotonic()
-    subprocess.run([*command, *options], check=True, stdout=subprocess.DEVNULL)
+    if problem := run_together([Command([*command, *options], name="hpcps run")], folder / "logs", TIMEOUT):
+        raise MeasurementError(problem)
     took = time.monotonic() - began
     runs = folder / EXPERIMENT.stem / "runs"
     chosen = select(load_experiment(EXPERIMENT, settings).points, points)
@@ -189,7 +195,7 @@ def bars_of(played, startup) -> list[bars.Bar]:
     ]
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one rule and a few rounds, to see that it works")
     parser.add_argument("--rounds", type=int, default=150, help="of each run, about (default: 150)")
@@ -197,14 +203,19 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of `hpcps run`")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results", help="default: benchmarks/results")
     args = parser.parse_args()
+    clean_up_on_sigterm()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; --device cpu tries it without one")
     points, rounds, seconds = (ONE_POINT, min(args.rounds, 20), 2.0) if args.quick else (POINTS, args.rounds, 10.0)
     others = Others()
     settings = overrides(args.device, rounds, args.set)
     steps = [seconds_of_a_step(settings, replays=replays, seconds=seconds) for replays in (False, True)]
-    with tempfile.TemporaryDirectory() as folder:
-        played, startup = play(Path(folder), points, settings)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            played, startup = play(Path(folder), points, settings)
+    except MeasurementError as error:
+        print("failed:", error, flush=True)
+        return 1
     about = (
         f"{description()}. {EXPERIMENT.name} with `{' '.join(settings)}`, all processes on one machine, no attack. "
         f"Other processes used {others.cores():.2f} cores meanwhile."
@@ -215,7 +226,8 @@ def main() -> None:
     if args.device == "cuda":
         bars.write(args.output, "gpu", bars_of(played, startup))
     print(text)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

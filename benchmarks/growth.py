@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,9 +20,9 @@ from typing import Any
 import growth_report
 from bars import write
 from exchanges import yardstick
-from hosts import Network
+from hosts import Network, link_speed
 from launches import Case, Setting, measure
-from processes import MeasurementError, clean_up_on_sigterm
+from processes import TOO_LARGE, MeasurementError, NotHereError, clean_up_on_sigterm
 
 HERE = Path(__file__).parent
 GIGABITS = 1.0
@@ -91,26 +90,36 @@ def launch(setting: Setting, megabytes: Sequence[int], repeats: int, **more: Any
 
 
 def copy_speed(megabytes: int, repeats: int) -> float:
-    """Return the bytes per second that two processes move at once when they copy: what they read and write."""
-    found = [yardstick(4).measure(2, [Case(megabytes << 18, 6)], 60).rounds[0] for _ in range(repeats)]
+    """Return the bytes per second that two processes move at once when they copy: what they read and write.
+
+    Raises:
+        MeasurementError: they failed.
+    """
+    found = []
+    for _ in range(repeats):
+        measured = yardstick(4).measure(2, [Case(megabytes << 18, 6)], 60)
+        if measured.problem:
+            raise MeasurementError(f"the copies: {measured.problem}")
+        found.append(measured.rounds[0])
     return 2 * 4 * 2 * megabytes * 2**20 / statistics.median(statistics.median(each) for each in found)
 
 
 def by_workers(amount: Amount) -> list[Row]:
     """More workers on this machine, with a model of 4 MB."""
-    rows = [row for n in amount.workers for row in launch(Setting(n), [4], amount.repeats)]
-    return _with_bytes(rows, copy_speed(4, amount.repeats))
+    speed = copy_speed(4, amount.repeats)
+    return _with_bytes([row for n in amount.workers for row in launch(Setting(n), [4], amount.repeats)], speed)
 
 
 def by_size(amount: Amount) -> list[Row]:
     """A larger model, with two workers on this machine: of 1 GB, more of them need more memory than many have."""
-    return _with_bytes(launch(Setting(2), amount.sizes, amount.repeats), copy_speed(64, amount.repeats))
+    speed = copy_speed(64, amount.repeats)
+    return _with_bytes(launch(Setting(2), amount.sizes, amount.repeats), speed)
 
 
 def by_servers(amount: Amount) -> list[Row]:
     """More servers on this machine, with 4 workers and a model of 64 MB."""
-    rows = [row for k in amount.servers for row in launch(Setting(4, k), [64], amount.repeats)]
-    return _with_bytes(rows, copy_speed(64, amount.repeats))
+    speed = copy_speed(64, amount.repeats)
+    return _with_bytes([row for k in amount.servers for row in launch(Setting(4, k), [64], amount.repeats)], speed)
 
 
 def _with_bytes(rows: list[Row], speed: float) -> list[Row]:
@@ -121,44 +130,19 @@ def _with_bytes(rows: list[Row], speed: float) -> list[Row]:
     return rows
 
 
-_SINK = """
-import socket, time
-listener = socket.create_server(("0.0.0.0", 5000))
-connection, _ = listener.accept()
-connection.recv(1)
-began, count = time.monotonic(), 0
-while part := connection.recv(1 << 20):
-    count += len(part)
-print(count / (time.monotonic() - began))
-"""
-_SOURCE = """
-import socket, time
-part = bytes(1 << 20)
-for _ in range(100):
-    try:
-        connection = socket.create_connection(("host1", 5000))
-        break
-    except OSError:
-        time.sleep(0.05)
-for _ in range(64):
-    connection.sendall(part)
-"""
-
-
-def link_speed(network: Network) -> float:
-    """Return the bytes per second that one TCP connection carries between two hosts."""
-    sink = subprocess.Popen([*network.enter("host1"), sys.executable, "-c", _SINK], stdout=subprocess.PIPE, text=True)
-    subprocess.run([*network.enter("host2"), sys.executable, "-c", _SOURCE], check=True, timeout=60)
-    return float(sink.communicate(timeout=60)[0])
-
-
 def by_hosts(amount: Amount) -> list[Row]:
     """A role on each host, with links of 1 Gbit/s, 4 workers."""
-    rows = []
+    rows: list[Row] = []
     for servers in (1, 2, 4):
-        with Network(4 + servers, GIGABITS) as network:
-            speed = link_speed(network)
-            found = launch(Setting(4, servers), amount.hosts_mb, 1, network=network)
+        try:
+            with Network(4 + servers, GIGABITS) as network:
+                speed = link_speed(network)
+                found = launch(Setting(4, servers), amount.hosts_mb, 1, network=network)
+        except NotHereError:
+            raise
+        except MeasurementError as error:
+            rows += [{"servers": servers, "megabytes": size, "problem": str(error)} for size in amount.hosts_mb]
+            continue
         for row in found:
             size = row["megabytes"] * 2**20
             bytes_of_slowest = max(size, row["workers"] * size / servers)
@@ -184,7 +168,7 @@ def memory(amount: Amount) -> list[Row]:
             try:
                 with Network(setting.processes, 10 * GIGABITS) as network:
                     rows.append(_memory_row(setting, network))
-            except MeasurementError as error:
+            except NotHereError as error:
                 print(f"no hosts here: {error}")
     return rows
 
@@ -223,7 +207,7 @@ PARTS: dict[str, Callable[[Amount], list[Row]]] = {
 }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="less of everything, once")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="these parts")
@@ -235,20 +219,34 @@ def main() -> None:
     if args.repeats:
         amount = replace(amount, repeats=args.repeats)
     found: dict[str, list[Row]] = {}
-    problems = {}
+    problems: dict[str, str] = {}
+    failed = []
     for part in args.only:
         try:
             found[part] = PARTS[part](amount)
+        except NotHereError as error:
+            problems[part] = str(error)
         except MeasurementError as error:
             problems[part] = str(error)
-    text = growth_report.report(found, problems)
-    print(text)
-    if args.output:
-        args.output.mkdir(parents=True, exist_ok=True)
-        (args.output / "growth.md").write_text(text, encoding="utf-8")
-        write(args.output, "growth", growth_report.bars(found))
-        growth_report.draw(found, args.output / "growth.png")
+            failed.append(f"{part}: {error}")
+        # What a later part does, this is written.
+        if args.output:
+            write_down(found, problems, args.output)
+    print(growth_report.report(found, problems))
+    for part, rows in found.items():
+        failed += [f"{part}: {row['problem']}" for row in rows if row.get("problem", TOO_LARGE) != TOO_LARGE]
+    for line in failed:
+        print("failed:", line, flush=True)
+    return 1 if failed else 0
+
+
+def write_down(found: dict[str, list[Row]], problems: dict[str, str], output: Path) -> None:
+    """Write the report, the plot and the bars of what is there."""
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "growth.md").write_text(growth_report.report(found, problems), encoding="utf-8")
+    write(output, "growth", growth_report.bars(found))
+    growth_report.draw(found, output / "growth.png")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
 
-from processes import MeasurementError
+from processes import Command, MeasurementError, NotHereError, run_together
 
 from hpcps.launch.hostfile import Host
 
@@ -39,6 +40,32 @@ done
 host=$1
 shift
 exec {folder}/enter "$host" /bin/sh -c "$*"
+"""
+
+
+_SINK = """
+import socket, sys, time
+listener = socket.create_server(("0.0.0.0", 5000))
+connection, _ = listener.accept()
+connection.recv(1)
+began, count = time.monotonic(), 0
+while part := connection.recv(1 << 20):
+    count += len(part)
+open(sys.argv[1], "w").write(str(count / (time.monotonic() - began)))
+"""
+_SOURCE = """
+import socket, time
+part = bytes(1 << 20)
+for attempt in range(100, -1, -1):
+    try:
+        connection = socket.create_connection(("host1", 5000))
+        break
+    except OSError:
+        if not attempt:
+            raise
+        time.sleep(0.05)
+for _ in range(64):
+    connection.sendall(part)
 """
 
 
@@ -74,7 +101,7 @@ class Network:
     def __enter__(self) -> Network:
         missing = [name for name in ("ip", "tc", "unshare", "nsenter") if shutil.which(name) is None]
         if missing or os.geteuid():
-            raise MeasurementError(f"hosts need {', '.join(missing) or 'root'}")
+            raise NotHereError(f"hosts need {', '.join(missing) or 'root'}")
         try:
             self._build()
         except BaseException:
@@ -117,7 +144,22 @@ class Network:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def link_speed(network: Network) -> float:
+    """Return the bytes per second that one TCP connection carries between two hosts.
+
+    Raises:
+        MeasurementError: there is no connection.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpcps-bench-") as folder:
+        result = Path(folder) / "speed"
+        sink = Command([*network.enter("host1"), sys.executable, "-c", _SINK, str(result)], name="the sink on host1")
+        source = Command([*network.enter("host2"), sys.executable, "-c", _SOURCE], name="the source on host2")
+        if problem := run_together([sink, source], Path(folder) / "logs", 60):
+            raise MeasurementError(problem)
+        return float(result.read_text())
+
+
 def _run(*words: str) -> None:
-    done = subprocess.run(words, capture_output=True, text=True)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     if done.returncode:
-        raise MeasurementError(f"{' '.join(words)}: {done.stderr.strip()}")
+        raise NotHereError(f"{' '.join(words)}: {done.stderr.strip()}")

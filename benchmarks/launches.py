@@ -12,7 +12,7 @@ from pathlib import Path
 from footprint import Footprint
 from hosts import Network
 from meeting import Meeting
-from processes import ROOT, Command, MeasurementError, run_together
+from processes import ROOT, Command, MeasurementError, NotHereError, on_free_ports, run_together
 
 from hpcps.errors import SpecError
 from hpcps.launch.detect import detect_mpi
@@ -130,28 +130,44 @@ def measure(
     Raises:
         MeasurementError: it cannot be started.
     """
-    with tempfile.TemporaryDirectory(prefix="hpcps-bench-") as temporary:
-        folder = keep or Path(temporary)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "cases.json").write_text(json.dumps([vars(case) for case in cases]))
-        for number in range(len(cases)):
-            Meeting.prepare(folder / f"case-{number}")
-        command = _command(setting, len(cases), folder, network)
-        footprint = Footprint(folder / "conf.plan.json") if watch_memory else None
-        problem = run_together([command], folder / "log", timeout, footprint.look if footprint else lambda: None)
-        numbers, workers = range(len(cases)), setting.workers
-        return Measured(
-            [seconds_of(folder, number, workers) for number in numbers],
-            problem,
-            [seconds_of(folder, number, workers, 2) for number in numbers],
-            footprint,
-        )
+    if keep is not None:
+        keep.mkdir(parents=True, exist_ok=True)
+        return _measure(setting, cases, timeout, network, watch_memory, keep)
+
+    def attempt() -> Measured:
+        with tempfile.TemporaryDirectory(prefix="hpcps-bench-") as folder:
+            return _measure(setting, cases, timeout, network, watch_memory, Path(folder))
+
+    return on_free_ports(attempt)
+
+
+def _measure(
+    setting: Setting,
+    cases: Sequence[Case],
+    timeout: float,
+    network: Network | None,
+    watch_memory: bool,
+    folder: Path,
+) -> Measured:
+    (folder / "cases.json").write_text(json.dumps([vars(case) for case in cases]))
+    for number in range(len(cases)):
+        Meeting.prepare(folder / f"case-{number}")
+    command = _command(setting, len(cases), folder, network)
+    footprint = Footprint(folder / "conf.plan.json") if watch_memory else None
+    problem = run_together([command], folder / "logs", timeout, footprint.look if footprint else lambda: None)
+    numbers, workers = range(len(cases)), setting.workers
+    return Measured(
+        [seconds_of(folder, number, workers) for number in numbers],
+        problem,
+        [seconds_of(folder, number, workers, 2) for number in numbers],
+        footprint,
+    )
 
 
 def _command(setting: Setting, cases: int, folder: Path, network: Network | None) -> Command:
     python = ROOT / ENVIRONMENTS[setting.mpi] / "bin/python"
     if not (python.parent / "mpirun").exists():
-        raise MeasurementError(f"{ENVIRONMENTS[setting.mpi]} has no mpirun")
+        raise NotHereError(f"{ENVIRONMENTS[setting.mpi]} has no mpirun")
     text = _EXPERIMENT.format(
         servers=setting.servers,
         validators=setting.validators,
@@ -181,7 +197,7 @@ def _command(setting: Setting, cases: int, folder: Path, network: Network | None
         text = path.read_text()
         path.write_text(text.replace("-m hpcps.runtime", str(ROOT / "benchmarks/hpcps_rank.py")))
     words = [*network.enter(network.names[0]), *launch.command] if network else launch.command
-    return Command(words, launch.environment())
+    return Command(words, launch.environment(), "mpirun of hpcps")
 
 
 def seconds_of(folder: Path, case: int, ranks: int, until: int = 1) -> list[float]:
@@ -191,7 +207,7 @@ def seconds_of(folder: Path, case: int, ranks: int, until: int = 1) -> list[floa
     """
     try:
         times = [json.loads((folder / f"times-{case}-{rank}.json").read_text()) for rank in range(ranks)]
-    except FileNotFoundError:
+    except (FileNotFoundError, json.JSONDecodeError):  # none, or half of one
         return []
     return [max(each[until] for each in turn) - turn[0][0] for turn in zip(*times, strict=True)]
 

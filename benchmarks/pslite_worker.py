@@ -1,8 +1,9 @@
-"""One worker of benchmarks/pslite.py: `pslite_worker.py mxnet|hpcps BYTES KEYS ROUNDS`; prints its GB/s."""
+"""One worker of benchmarks/pslite.py: `pslite_worker.py mxnet|hpcps BYTES KEYS ROUNDS FILE`; FILE gets its GB/s."""
 
 import json
 import sys
 import time
+from pathlib import Path
 
 
 class Mxnet:
@@ -13,7 +14,6 @@ class Mxnet:
 
         self._mx = mx
         self._kv = mx.kv.create("dist_sync")
-        self.rank, self._keys = self._kv.rank, keys
         # Several arrays: a push or pull of one must not wait for the other's memory.
         self._arrays = [mx.nd.ones(elements) for _ in range(keys)]
         for key, array in enumerate(self._arrays):
@@ -47,7 +47,6 @@ class Hpcps:
 
         # One server: nothing to split, as with MXNET_KVSTORE_BIGARRAY_BOUND.
         self._kv = Client()
-        self.rank = self._kv.rank
         self._arrays = [np.ones(elements, np.float32) for _ in range(keys)]
         for key, array in enumerate(self._arrays):
             self._kv.init(key, array)
@@ -68,7 +67,7 @@ class Hpcps:
 
 
 def main():
-    kind, size, keys, rounds = sys.argv[1], *map(int, sys.argv[2:])
+    kind, size, keys, rounds = sys.argv[1], *map(int, sys.argv[2:5])
     worker = {"mxnet": Mxnet, "hpcps": Hpcps}[kind](size // 4, keys)
     speeds = {}
     for name, action in (("push", worker.push), ("pull", worker.pull)):
@@ -79,7 +78,7 @@ def main():
             action()
         speeds[name] = size * keys * rounds / (time.perf_counter() - began) / 1e9
         worker.barrier()
-    print(json.dumps({"rank": worker.rank, **speeds}), flush=True)
+    Path(sys.argv[5]).write_text(json.dumps(speeds))
     worker.close()
 
 

@@ -12,26 +12,20 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib.pyplot as plt
-from bars import Bar, write
-from exchanges import ABSENT, OTHER_PEERS, OURS, Exchange, yardstick
+from bars import write
+from exchanges import OTHER_PEERS, OURS, Exchange, yardstick
 from launches import Case, Measured
-from machine import Others, description
-from processes import MeasurementError, clean_up_on_sigterm
+from machine import Others
+from processes import TOO_LARGE, MeasurementError, NotHereError, clean_up_on_sigterm
+from round_report import ADOPTED, Findings, Found, Table, bars, draw, report
 
-HERE = Path(__file__).parent
 ROUNDS = {1: 40, 4: 30, 16: 12, 64: 7, 256: 4}
 """Rounds of a launch at most, by MB; a slow peer takes fewer."""
-
-ADOPTED = " adopted"
-
-# Exchange -> case (ranks, MB) -> the median round of each launch, in seconds.
-Found = dict[str, dict[tuple[int, int], list[float]]]
 
 
 def cases(megabytes: Sequence[int], ranks: int, seconds: float) -> list[Case]:
@@ -40,10 +34,10 @@ def cases(megabytes: Sequence[int], ranks: int, seconds: float) -> list[Case]:
     return [Case(size << 18, max(3, most[size] // (1 + ranks // 8)), seconds) for size in megabytes]
 
 
-def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> tuple[Found, dict[str, str]]:
-    """Measure everything in turn; return what was found, and what was not, with the reason."""
-    found: Found = {}
-    problems: dict[str, str] = {}
+def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> Iterator[Findings]:
+    """Measure everything in turn; yield what was found after each turn."""
+    findings = Findings()
+    found = findings.found
     for repeat in range(args.repeats):
         for ranks in args.ranks:
             asked = cases(args.sizes, ranks, args.seconds)
@@ -52,15 +46,16 @@ def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> tuple[Fo
                 here = [case for case in asked if ranks * case.megabytes <= exchange.limit]
                 if len(here) < len(asked):
                     too_slow = f"more than {exchange.limit / 1024:g} GB in all: too slow"
-                    problems[f"{exchange.title}, {ranks} ranks"] = too_slow
+                    findings.absent[f"{exchange.title}, {ranks} ranks"] = too_slow
                 began = time.monotonic()
                 try:
-                    measured = exchange.measure(processes, here, args.timeout)
+                    measured, absent = exchange.measure(processes, here, args.timeout), False
                 except MeasurementError as error:
-                    measured = Measured([], str(error))
+                    measured, absent = Measured([], str(error)), isinstance(error, NotHereError)
                 problem, rounds = measured.problem, measured.rounds
                 if problem:
-                    problems[f"{exchange.title}, {ranks} ranks"] = problem
+                    kept = findings.absent if absent or problem == TOO_LARGE else findings.failed
+                    kept[f"{exchange.title}, {ranks} ranks"] = problem
                 _add(found, name, ranks, here, rounds)
                 if exchange.ours:
                     _add(found, f"{name}{ADOPTED}", ranks, here, measured.adopted)
@@ -69,7 +64,8 @@ def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> tuple[Fo
                     f"{repeat}: {name}, {ranks} ranks: {told} ms {problem} ({time.monotonic() - began:.0f} s)",
                     flush=True,
                 )
-    return found, problems
+        findings.repeats = repeat + 1
+        yield findings
 
 
 def _add(found: Found, name: str, ranks: int, here: Sequence[Case], rounds: Sequence[Sequence[float]]) -> None:
@@ -79,142 +75,7 @@ def _add(found: Found, name: str, ranks: int, here: Sequence[Case], rounds: Sequ
             found.setdefault(name, {}).setdefault(key, []).append(statistics.median(seconds))
 
 
-class Table:
-    """The numbers behind the report.
-
-    A case is (ranks, MB); times are seconds.
-    """
-
-    def __init__(self, found: Found, exchanges: Sequence[Exchange]) -> None:
-        self.found = found
-        self.ours = [e for e in exchanges if e.ours and e.name in found]
-        self.others = [e for e in exchanges if not e.ours and e.name in found]
-        self.cases = sorted({case for times in found.values() for case in times})
-
-    def time(self, name: str, case: tuple[int, int]) -> float | None:
-        """Return the median of the launches, if it was measured."""
-        times = self.found.get(name, {}).get(case)
-        return statistics.median(times) if times else None
-
-    def best(self, exchanges: Sequence[Exchange], case: tuple[int, int]) -> tuple[str, float] | None:
-        """Return the fastest of some exchanges and its time."""
-        times = [(e.title, time) for e in exchanges if (time := self.time(e.name, case)) is not None]
-        return min(times, key=lambda pair: pair[1]) if times else None
-
-    def bound(self, case: tuple[int, int]) -> float | None:
-        """Return what the round's bytes cost at the bandwidth of two processes that copy.
-
-        The n updates and the model are read and the model is written: (n + 2) M bytes, and a copy moves 2 M. The
-        yardstick copies n arrays in a round, in each of its processes.
-        """
-        ranks, _ = case
-        copies = self.time("copy-2", case)
-        return None if copies is None else (ranks + 2) / 2 * copies / ranks / 2
-
-    def verdicts(self) -> list[dict[str, Any]]:
-        """Return, for each case, our time beside the best peer's and the bound."""
-        rows = []
-        for case in self.cases:
-            ours, other, bound = self.best(self.ours, case), self.best(self.others, case), self.bound(case)
-            if ours is None:
-                continue
-            row: dict[str, Any] = {"ranks": case[0], "megabytes": case[1], "ours": ours[1], "by": ours[0]}
-            if other is not None:
-                row |= {"best_peer": other[0], "peer": other[1], "ratio": ours[1] / other[1]}
-            if bound is not None:
-                row |= {"bound": bound, "of_bound": ours[1] / bound}
-            rows.append(row)
-        return rows
-
-
-def report(table: Table, problems: dict[str, str], repeats: int, others: float) -> str:
-    """Write the tables."""
-    lines = [
-        "# A synchronous round, beside peers",
-        "",
-        f"{description()}; other processes used {others:.2f} cores meanwhile. Written by `benchmarks/round.py`.",
-        "",
-        "Every rank has an update of M bytes of float32 in a buffer; time runs until the last one has the result. "
-        "hpcps: the mean, added to the model, with the real roles over mpirun. Peers: the sum, in place. Milliseconds: "
-        f"the median of {repeats} launches (the range of their medians), taken in turn; results checked. The bound is "
-        "what reading n updates and the model and writing the model costs at the bandwidth of two processes that copy "
-        "arrays of this size. Adopted: until every worker has also added its residual and copied the model to where it "
-        "trains, which no peer does.",
-    ]
-    for ranks in sorted({ranks for ranks, _ in table.cases}):
-        sizes = [size for r, size in table.cases if r == ranks]
-        lines += ["", f"## {ranks} ranks", "", "| | " + " | ".join(f"{size} MB" for size in sizes) + " |"]
-        lines += ["|---|" + "---|" * len(sizes)]
-        for exchange in [*table.ours, *table.others]:
-            cells = [_cell(table.found[exchange.name].get((ranks, size))) for size in sizes]
-            lines.append(f"| {exchange.title} | " + " | ".join(cells) + " |")
-            if exchange.ours:
-                cells = [_cell(table.found[exchange.name + ADOPTED].get((ranks, size))) for size in sizes]
-                lines.append("| … until adopted | " + " | ".join(cells) + " |")
-        for processes in (1, 2):
-            times = [table.time(f"copy-{processes}", (ranks, size)) for size in sizes]
-            cells = ["–" if t is None else f"{t / ranks * 1e3:.2f}" for t in times]
-            lines.append(
-                f"| one numpy copy, {processes} process{'es at once' * (processes > 1)} | {' | '.join(cells)} |"
-            )
-        bounds = [table.bound((ranks, size)) for size in sizes]
-        lines.append("| bound | " + " | ".join("–" if b is None else f"{b * 1e3:.1f}" for b in bounds) + " |")
-        verdicts = {row["megabytes"]: row for row in table.verdicts() if row["ranks"] == ranks}
-        for key, name in (("ratio", "hpcps / best peer"), ("of_bound", "hpcps / bound")):
-            cells = [f"**{verdicts[size][key]:.2f}**" if key in verdicts.get(size, {}) else "–" for size in sizes]
-            lines.append(f"| **{name}** | " + " | ".join(cells) + " |")
-    lines += ["", "![Time of a round against its size](round.png)"]
-    lines += ["", "Not measured here:", ""]
-    lines += [f"- {name}: {reason}" for name, reason in sorted({**problems, **ABSENT}.items())]
-    return "\n".join(lines) + "\n"
-
-
-def bars(verdicts: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return what was to be reached: half the best peer's time at 64 MB and 1.5 times the bound, nowhere slower."""
-    found = []
-    for row in verdicts:
-        what = f"Round of {row['ranks']} workers, {row['megabytes']} MB"
-        half = row["megabytes"] == 64
-        if "ratio" in row:
-            found.append(Bar.at_most(f"{what}, to {row['best_peer']}", row["ratio"], 0.5 if half else 1.0))
-        if "of_bound" in row and half:
-            found.append(Bar.at_most(f"{what}, to its bytes at the speed of copies", row["of_bound"], 1.5))
-    return found
-
-
-def _cell(times: Sequence[float] | None) -> str:
-    if not times:
-        return "–"
-    low, high = min(times) * 1e3, max(times) * 1e3
-    return f"{statistics.median(times) * 1e3:.1f} ({low:.1f} to {high:.1f})" if len(times) > 1 else f"{low:.1f}"
-
-
-def draw(table: Table, path: Path) -> None:
-    """Plot time against size, one panel per number of ranks."""
-    counts = sorted({ranks for ranks, _ in table.cases})
-    figure, panels = plt.subplots(
-        1, len(counts), figsize=(4.6 * len(counts), 4.2), layout="constrained", squeeze=False, sharey=True
-    )
-    for axes, ranks in zip(panels[0], counts, strict=True):
-        sizes = [size for r, size in table.cases if r == ranks]
-        for exchange in [*table.ours, *table.others]:
-            times = [(size, time) for size in sizes if (time := table.time(exchange.name, (ranks, size))) is not None]
-            style = {"linewidth": 2.2, "marker": "o"} if exchange.ours else {"linewidth": 1, "marker": "."}
-            axes.plot([size for size, _ in times], [time * 1e3 for _, time in times], label=exchange.title, **style)
-        bounds = [(size, bound) for size in sizes if (bound := table.bound((ranks, size))) is not None]
-        axes.plot([s for s, _ in bounds], [b * 1e3 for _, b in bounds], color="0.5", linestyle=":", label="bound")
-        axes.set(xscale="log", yscale="log", title=f"{ranks} ranks", xlabel="update, MB")
-        axes.set_xticks(sizes, [str(size) for size in sizes])
-        axes.minorticks_off()
-        axes.grid(alpha=0.3)
-    panels[0][0].set_ylabel("round, ms")
-    figure.legend(
-        *panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=7
-    )
-    figure.savefig(path, dpi=120)
-
-
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="4 ranks, 1, 16 and 64 MB, one launch each")
     parser.add_argument("--peers", nargs="*", help="names of peers (none: hpcps alone); default: all")
@@ -234,16 +95,21 @@ def main() -> None:
         parser.error(f"unknown peers {', '.join(unknown)}; there are {', '.join(known)}")
     exchanges = [*OURS, *(known[name] for name in names)]
     others = Others()
-    found, problems = measure(args, exchanges)
-    table = Table(found, exchanges)
-    text = report(table, problems, args.repeats, others.cores())
+    text, findings = "", Findings()
+    for findings in measure(args, exchanges):
+        table = Table(findings.found, exchanges)
+        text = report(table, findings, others.cores())
+        # What a later turn does, this is written.
+        if args.output and table.cases:
+            args.output.mkdir(parents=True, exist_ok=True)
+            (args.output / "round.md").write_text(text, encoding="utf-8")
+            write(args.output, "round", bars(table.verdicts()))
+            draw(table, args.output / "round.png")
     print(text)
-    if args.output:
-        args.output.mkdir(parents=True, exist_ok=True)
-        (args.output / "round.md").write_text(text, encoding="utf-8")
-        write(args.output, "round", bars(table.verdicts()))
-        draw(table, args.output / "round.png")
+    for name, how in findings.failed.items():
+        print(f"failed: {name}: {how}", flush=True)
+    return 1 if findings.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import mmap
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,9 @@ from unittest.mock import patch
 
 import numpy as np
 from bars import write
+from byzfl_peer import ByzFL, environment
 from machine import Others
+from processes import MeasurementError, NotHereError, clean_up_on_sigterm
 from rules_report import BLOCKS, BYZFL, SERIES, Times, draw, report
 
 from hpcps import kernels
@@ -31,8 +32,6 @@ from hpcps.layout import Layout
 from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno, ZenoPlusPlus
 from hpcps.updates import Updates
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent
 SAMPLE = 1 << 20
 """Elements of ByzFL's results that are compared."""
 RULES = {
@@ -64,52 +63,6 @@ class Data:
         edges[-1] = size
         layout = Layout.of([(f"block {b}", (int(length),)) for b, length in enumerate(np.diff(edges))])
         return Updates.of(self.values[: n * size].reshape(n, size), layout)
-
-
-class ByzFL:
-    """ByzFL in its own process."""
-
-    def __init__(self, data: Data) -> None:
-        python = environment()
-        program = HERE / "peers/byzfl_rules.py"
-        command = [python, program, str(data.fd), str(data.result_fd)]
-        fds = (data.fd, data.result_fd)
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, pass_fds=fds)
-        if self._answer() != "ready":
-            raise RuntimeError("ByzFL did not start")
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline().strip()
-
-    def seconds(self, rule: str, updates: Updates) -> float:
-        """Measure a rule; its result is in `data.result` then."""
-        assert self._process.stdin is not None
-        n, d = len(updates), updates.layout.size
-        print(rule, n, d, TrimmedMean().trimmed(n) if n > 2 else 0, file=self._process.stdin, flush=True)
-        return float(self._answer())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-
-
-def environment() -> Path:
-    """Make ByzFL's environment: its own code, and this environment's packages (it would bring another torch)."""
-    folder = ROOT / ".venv-byzfl"
-    python = folder / "bin/python"
-    if not (folder / ".ready").exists():
-        print("setting up .venv-byzfl ...", flush=True)
-        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", "byzfl==0.0.11"], check=True)
-        shared = Path(np.__file__).parents[1]
-        (own,) = folder.glob("lib/python3*/site-packages")
-        (own / "shared.pth").write_text(f"{shared}\n")
-        subprocess.run([python, "-c", "import scipy, torch"], check=True)
-        (folder / ".ready").touch()
-    return python
 
 
 @contextmanager
@@ -171,14 +124,18 @@ def check(updates: Updates) -> None:
         assert np.array_equal(got.accepted, want.accepted), f"{name} of {len(updates)}"
 
 
-def measure(args: argparse.Namespace, data: Data, times: Times) -> str:
-    """Measure everything in turn; return why ByzFL was not, or nothing."""
-    problem, byzfl = "not asked for", None
+def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[str, bool]:
+    """Measure everything in turn.
+
+    Returns:
+        Why ByzFL was not measured, or not to the end, nothing if it was; and whether it was there and failed.
+    """
+    problem, failed, byzfl = "it was not asked for", False, None
     if args.peers != ["none"]:
         try:
-            byzfl, problem = ByzFL(data), ""
-        except (OSError, RuntimeError, subprocess.CalledProcessError) as error:
-            problem = str(error)
+            byzfl, problem = ByzFL(environment(), data.fd, data.result_fd), ""
+        except MeasurementError as error:
+            problem, failed = str(error), not isinstance(error, NotHereError)
     for n in args.updates:
         updates = data.updates(n)
         check(updates)
@@ -190,10 +147,15 @@ def measure(args: argparse.Namespace, data: Data, times: Times) -> str:
                     if repeat:
                         times.setdefault((name, n, f"{threads}"), []).append(seconds)
             if byzfl and (repeat == 1 or (repeat == args.repeats and n == 16)):
-                for name in BYZFL:
-                    times.setdefault((name, n, "byzfl"), []).append(byzfl.seconds(name, updates))
-                    ours = asked[2][name]().update[:SAMPLE]
-                    assert np.allclose(data.result[: ours.size], ours, rtol=1e-5, atol=1e-6), f"ByzFL's {name} of {n}"
+                try:
+                    for name in BYZFL:
+                        seconds = byzfl.seconds(name, updates)
+                        times.setdefault((name, n, "byzfl"), []).append(seconds)
+                        ours = asked[2][name]().update[:SAMPLE]
+                        same = np.allclose(data.result[: ours.size], ours, rtol=1e-5, atol=1e-6)
+                        assert same, f"ByzFL's {name} of {n}"
+                except MeasurementError as error:
+                    problem, failed, byzfl = f"{error}, at {name} of {n}", True, None
         if n == 16:
             del asked[1]["read"]
             with numpy_alone():
@@ -203,7 +165,7 @@ def measure(args: argparse.Namespace, data: Data, times: Times) -> str:
     judge(args, data, times)
     if byzfl:
         byzfl.close()
-    return problem
+    return problem, failed
 
 
 def judge(args: argparse.Namespace, data: Data, times: Times) -> None:
@@ -233,6 +195,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int)
     parser.add_argument("--output", type=Path, help="folder for the report; without it, it is printed only")
     args = parser.parse_args()
+    clean_up_on_sigterm()
     args.repeats = args.repeats or (2 if args.quick else 5)
     if not kernels.ready():
         print("there are no kernels to measure: pip install 'hpcps[kernels]'", file=sys.stderr)
@@ -240,7 +203,7 @@ def main() -> int:
     others = Others()
     data = Data(40_000_000 if args.quick else 400_000_000)
     times: Times = {}
-    problem = measure(args, data, times)
+    problem, failed = measure(args, data, times)
     text, bars = report(args, times, others.cores(), problem, 4e-9 * data.elements)
     print(text)
     for bar in bars:
@@ -251,7 +214,9 @@ def main() -> int:
         (args.output / "rules.md").write_text(text, encoding="utf-8")
         draw(args, times, args.output / "rules.png")
         write(args.output, "rules", bars)
-    return 0
+    if failed:
+        print(f"failed: {problem}", flush=True)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def report(
                 faster = middle[name, n, "byzfl"] / middle[name, n, "2"]
                 bars.append(Bar.at_least(f"{name}, n = {n}: times ByzFL's speed", faster, 15))
     said = (
-        f"was left out: {problem}"
+        f"is left out where nothing is said of it: {problem}"
         if problem
         else "0.0.11 on numpy arrays. Its mean is numpy's, one pass by one core: no other pass is 15 times as fast"
     )
@@ -102,3 +102,4 @@ def draw(args: argparse.Namespace, times: Times, file: Path) -> None:
     axes.set_ylabel("Time over that of one read pass")
     axes.legend(fontsize=8, ncols=2, loc="upper left")
     figure.savefig(file, dpi=150)
+    plt.close(figure)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from bars import Bar, write
 from machine import Others, description
+from processes import Command, MeasurementError, clean_up_on_sigterm, run_together
 
 from hpcps.launch.prepare import run_folder
 from hpcps.simulation.calibration import Records, fit
@@ -27,6 +27,9 @@ from hpcps.spec.load import Point, load_experiment
 HERE = Path(__file__).parent
 GOAL = 0.2
 """How far a prediction may be off, as a part of what was measured."""
+
+TIMEOUT = 300.0
+"""Seconds for a launch: the longest takes a twentieth of that."""
 
 DISTURBED = 0.1
 """A row is marked if other processes used more cores than this, averaged over the launch."""
@@ -56,11 +59,17 @@ class Row:
 
 
 def measure(file: Path, points: list[Point], results: Path) -> float:
-    """Play points of one topology over MPI; return how many cores other processes used meanwhile."""
+    """Play points of one topology over MPI; return how many cores other processes used meanwhile.
+
+    Raises:
+        MeasurementError: it failed.
+    """
     only = ",".join(str(point.index) for point in points)
-    command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results), "--only", only]
+    words = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results), "--only", only]
     others = Others()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    with tempfile.TemporaryDirectory(prefix="hpcps-simulation-") as folder:
+        if problem := run_together([Command(words, name="hpcps run")], Path(folder) / "logs", TIMEOUT):
+            raise MeasurementError(problem)
     return others.cores()
 
 
@@ -72,20 +81,33 @@ class Measurement:
     folders: list[Path]
 
 
-def measure_all(file: Path, groups: list[list[Point]], results: Path, attempts: int) -> list[Measurement]:
-    """Measure every topology, and those that others disturbed once more after all of them, but not for ever."""
+def measure_all(
+    file: Path, groups: list[list[Point]], results: Path, attempts: int
+) -> tuple[list[Measurement | None], dict[str, str]]:
+    """Measure every topology, and those that others disturbed once more after all of them, but not for ever.
+
+    Returns:
+        What was measured of each, None of one that never ended well; and what failed, and how.
+    """
     best: list[Measurement | None] = [None] * len(groups)
+    failed: dict[str, str] = {}
     for attempt in range(attempts):
         place = results / f"attempt-{attempt}"
         for number, group in enumerate(groups):
             before = best[number]
             if before is not None and before.others <= DISTURBED:
                 continue
-            others = measure(file, group, place)
+            try:
+                others = measure(file, group, place)
+            except MeasurementError as error:
+                failed[group[0].label] = str(error)
+                print(f"{group[0].label} failed: {error}", flush=True)
+                continue
+            failed.pop(group[0].label, None)
             print(f"measured {group[0].label}; others used {others:.2f} cores", flush=True)
             if before is None or others < before.others:
                 best[number] = Measurement(others, [run_folder(point, place) for point in group])
-    return [measurement for measurement in best if measurement is not None]
+    return best, failed
 
 
 def by_topology(points: tuple[Point, ...]) -> list[list[Point]]:
@@ -102,20 +124,27 @@ def main() -> int:
     parser.add_argument("--attempts", type=int, default=3, help="launches of a topology that others disturb")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="default: benchmarks/results")
     args = parser.parse_args()
+    clean_up_on_sigterm()
     results = args.results or Path(tempfile.mkdtemp(prefix="hpcps-simulation-"))
     file = HERE / "simulation.toml"
     groups = by_topology(load_experiment(file).points)
-    measurements = measure_all(file, groups, results, args.attempts)
+    measurements, failed = measure_all(file, groups, results, args.attempts)
+    for label, problem in failed.items():
+        print(f"failed: {label}: {problem}", flush=True)
+    if measurements[0] is None or not any(measurements[1:]):
+        print("there is nothing to fit the model to, or nothing to be predicted")
+        return 1
     if measurements[0].others > DISTURBED:
         print(
             "other processes disturbed what the model is to be fitted to: try again on a machine that does nothing else"
         )
         return 2
-    times = [[Records(folder).seconds_per_round for folder in found.folders] for found in measurements]
+    found_of = [(group, found) for group, found in zip(groups, measurements, strict=True) if found is not None]
+    times = [[Records(folder).seconds_per_round for folder in found.folders] for _, found in found_of]
     middle = measurements[0].folders[times[0].index(statistics.median_low(times[0]))]
     simulation = Measured(records=str(middle), speed=speed_of(middle))
     rows = []
-    for group, found, measured in zip(groups, measurements, times, strict=True):
+    for (group, found), measured in zip(found_of, times, strict=True):
         row = Row(group[0], measured, seconds_per_round(group[0].run, simulation), found.others)
         rows.append(row)
         print(f"{row.name}: predicted {row.predicted * 1e3:.1f} ms, measured {row.middle * 1e3:.1f} ms", flush=True)
@@ -125,7 +154,7 @@ def main() -> int:
     worst = max(abs(row.ratio - 1) for row in rows[1:])
     write(args.output, "simulation", [Bar.at_most("Largest error of a predicted time per round", worst, GOAL)])
     print(f"the worst prediction is off by {worst:.0%}; the goal is {GOAL:.0%}; wrote {args.output / 'simulation.md'}")
-    return 0 if worst <= GOAL else 1
+    return 1 if failed else 0
 
 
 def report(rows: list[Row], simulation: Measured) -> str:
@@ -188,6 +217,7 @@ def draw(rows: list[Row], path: Path) -> None:
     axes.set(xlabel="measured, ms per round", ylabel="predicted, ms per round", xlim=(0, top), ylim=(0, top))
     axes.legend(loc="upper left", frameon=False)
     figure.savefig(path, dpi=120)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     make bench          all of it, about 45 minutes on 2 cores
     make bench-quick    a little of everything, to see that it works; written to a folder of its own
 
-Wants a machine that does nothing else. A benchmark that fails does not keep the others from being run.
+Wants a machine that does nothing else. A benchmark that fails, or hangs, does not keep the others from being run, nor
+what it has measured before from being read: the front page has the date of every number.
 """
 
 from __future__ import annotations
@@ -13,16 +14,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import bars
+from exchanges import make
+from processes import NotHereError, clean_up_on_sigterm, end
 
 from hpcps.records.provenance import gpus
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
+PATIENCE = 3.0
+"""A benchmark that takes so many times as long as usual, and `SLACK`, hangs."""
+SLACK = 600.0
+"""Seconds that any benchmark may take: a machine may be slow, and an environment is to be made."""
+GRACE = 60.0
+"""Seconds in which a benchmark that hangs may end its processes."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,24 @@ class Benchmark:
     needs: str = ".venv"
     gpu: bool = False
 
+    @property
+    def deadline(self) -> float:
+        """Seconds after which it is ended."""
+        return PATIENCE * 60 * self.minutes + SLACK
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a benchmark.
+
+    Attributes:
+        note: why it failed or was left out; empty if it was run to its end.
+        failed: whether it failed.
+    """
+
+    note: str = ""
+    failed: bool = False
+
 
 SUITE = [
     Benchmark("rules", "Rules, beside a read pass over the data and ByzFL", 6),
@@ -67,29 +94,56 @@ SUITE = [
 ]
 
 
-def run(benchmark: Benchmark, results: Path, quick: bool) -> str:
-    """Run one; return why it failed or was left out, or nothing."""
+def run(benchmark: Benchmark, results: Path, quick: bool) -> Outcome:
+    """Run one, for as long as its deadline allows."""
     program = HERE / f"{benchmark.name}.py"
     arguments = benchmark.quick if quick else benchmark.arguments
     if not program.exists():
-        return f"there is no {program.relative_to(ROOT)}"
+        return Outcome(f"there is no {program.name}", failed=True)
     if arguments is None:
-        return "left out of the quick run"
+        return Outcome("left out of the quick run")
     if benchmark.gpu and not gpus():
-        return "left out: there is no GPU here"
-    if not (ROOT / benchmark.needs / ".ready").exists():
-        subprocess.run(["make", "-C", str(ROOT), f"{benchmark.needs}/.ready"])
-    # What it leaves is to be of this run, or not there.
-    (results / bars.FOLDER / f"{benchmark.name}.json").unlink(missing_ok=True)
+        return Outcome("left out: there is no GPU here")
+    try:
+        make(benchmark.needs)
+    except NotHereError as error:
+        return Outcome(f"left out: {error}")
     words = [argument.format(results=results) for argument in arguments]
     # This tree is measured, wherever the environment's hpcps comes from.
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
-    status = subprocess.run([sys.executable, str(program), *words], cwd=ROOT, env=environment).returncode
-    return f"it ended with status {status}" if status else ""
+    process = subprocess.Popen(
+        [sys.executable, str(program), *words], cwd=ROOT, env=environment, start_new_session=True
+    )
+    try:
+        status = process.wait(benchmark.deadline)
+    except subprocess.TimeoutExpired:
+        return Outcome(f"it was ended after {benchmark.deadline / 60:.0f} minutes", failed=True)
+    finally:
+        end([process], GRACE)
+    return Outcome(f"it ended with status {status}", failed=True) if status else Outcome()
 
 
-def front_page(results: Path, problems: dict[str, str]) -> str:
+def run_all(chosen: Sequence[Benchmark], results: Path, quick: bool) -> dict[str, Outcome]:
+    """Run some, one after another, and say how far that is; write the front page after each of them."""
+    outcomes: dict[str, Outcome] = {}
+    began = time.monotonic()
+    for number, benchmark in enumerate(chosen, 1):
+        left = sum(each.minutes for each in chosen[number - 1 :])
+        usual = "" if quick else f"; it takes {benchmark.minutes:g} minutes, and all that is left {left:g}"
+        so_far = f"{(time.monotonic() - began) / 60:.1f} minutes so far"
+        print(f"== {number} of {len(chosen)}: {benchmark.name}: {benchmark.title}; {so_far}{usual} ==", flush=True)
+        start = time.monotonic()
+        outcome = outcomes[benchmark.name] = run(benchmark, results, quick)
+        print(
+            f"== {benchmark.name}: {outcome.note or 'done'}, {(time.monotonic() - start) / 60:.1f} minutes ==",
+            flush=True,
+        )
+        (results / "README.md").write_text(front_page(results, outcomes), encoding="utf-8")
+    return outcomes
+
+
+def front_page(results: Path, outcomes: Mapping[str, Outcome]) -> str:
     """Write what was to be reached and what was measured, of all benchmarks that have left something."""
     lines = [
         "# Benchmarks",
@@ -101,12 +155,13 @@ def front_page(results: Path, problems: dict[str, str]) -> str:
     ]
     for benchmark in SUITE:
         report = f"[{benchmark.name}]({benchmark.name}.md)" if (results / f"{benchmark.name}.md").exists() else "–"
-        note = f" ({problems[benchmark.name]})" if problems.get(benchmark.name) else ""
-        lines.append(f"| {report} | {benchmark.title}{note} |")
-    lines += ["", "## What was to be reached", "", "| | Wanted | Measured | |", "|---|---|---|---|"]
+        note = outcomes.get(benchmark.name, Outcome()).note
+        lines.append(f"| {report} | {benchmark.title}{f' ({note})' if note else ''} |")
+    lines += ["", "## What was to be reached", "", "| | Wanted | Measured | | On |", "|---|---|---|---|---|"]
     for benchmark in SUITE:
         for bar in bars.read(results, benchmark.name):
-            lines.append(f"| {bar.what} | {bar.wanted} | {bar.measured} | {'✓' if bar.holds else '**missed**'} |")
+            verdict = "✓" if bar.holds else "**missed**"
+            lines.append(f"| {bar.what} | {bar.wanted} | {bar.measured} | {verdict} | {bar.date or '–'} |")
     return "\n".join(lines) + "\n"
 
 
@@ -117,20 +172,17 @@ def main() -> int:
     parser.add_argument("--page", action="store_true", help="write the front page from what is there, run nothing")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="default: benchmarks/results")
     args = parser.parse_args()
+    clean_up_on_sigterm()
     results = args.output.absolute()
     results.mkdir(parents=True, exist_ok=True)
     chosen = [b for b in SUITE if not args.page and (not args.only or b.name in args.only)]
-    problems = {}
-    for number, benchmark in enumerate(chosen, 1):
-        about = "" if args.quick else f", about {benchmark.minutes:g} minutes"
-        print(f"== {number} of {len(chosen)}: {benchmark.name}{about} ==", flush=True)
-        began = time.monotonic()
-        problems[benchmark.name] = run(benchmark, results, args.quick)
-        told = problems[benchmark.name] or "done"
-        print(f"== {benchmark.name}: {told}, {(time.monotonic() - began) / 60:.1f} minutes ==", flush=True)
-    (results / "README.md").write_text(front_page(results, problems), encoding="utf-8")
+    outcomes = run_all(chosen, results, args.quick)
+    (results / "README.md").write_text(front_page(results, outcomes), encoding="utf-8")
     print(f"wrote {results / 'README.md'}")
-    return 1 if any(problem.startswith("it ended") for problem in problems.values()) else 0
+    failed = {name: outcome.note for name, outcome in outcomes.items() if outcome.failed}
+    for name, note in failed.items():
+        print(f"failed: {name}: {note}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

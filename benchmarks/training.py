@@ -7,17 +7,16 @@ the loops, theirs together.
 
 import argparse
 import json
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import bars
 from machine import Others, description
+from meeting import Meeting
+from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_together
 
-ROOT = Path(__file__).parents[1]
 WORKERS, BATCH, LOCAL_STEPS, LOOPS = 8, 32, 8, 2
 EPOCH = 3
 """Rounds."""
@@ -44,8 +43,9 @@ rule = {{ kind = "average" }}
 """
 
 
-def of_hpcps(folder, rounds):
-    """Play a run of so many rounds; return images per second and per CPU second, that of the server included."""
+def of_hpcps(folder, seconds):
+    """Play a run of about so long; return images per second and per CPU second, that of the server included."""
+    rounds = max(3, round(seconds * 1000 / (WORKERS * BATCH * LOCAL_STEPS)))
     folder.mkdir()
     # One shard more than workers: the validators' one, which nobody uses here.
     samples = (WORKERS + 1) * BATCH * LOCAL_STEPS * EPOCH
@@ -53,8 +53,10 @@ def of_hpcps(folder, rounds):
         workers=WORKERS, samples=samples, batch=BATCH, local_steps=LOCAL_STEPS, epochs=-(-rounds // EPOCH)
     )
     (folder / "speed.toml").write_text(text)
-    command = [sys.executable, "-m", "hpcps", "run", str(folder / "speed.toml"), "--results", str(folder)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    words = [sys.executable, "-m", "hpcps", "run", str(folder / "speed.toml"), "--results", str(folder)]
+    # A core slower than any may take ten times as long as was asked for.
+    if problem := run_together([Command(words, name="hpcps run")], folder / "logs", 120 + 10 * seconds):
+        raise MeasurementError(problem)
     (run,) = (folder / "speed/runs").iterdir()
     begins, ends, cpu, images = [], [], 0.0, 0
     for record in (run / "records").glob("*.jsonl"):
@@ -68,44 +70,44 @@ def of_hpcps(folder, rounds):
     return images / (max(ends) - max(begins)), images / cpu
 
 
-def of_loops(seconds, form):
+def of_loops(folder, seconds, form):
     """Run the plain loops side by side; return their images per second together, and per CPU second."""
-    command = [sys.executable, str(ROOT / "benchmarks/training_loop.py"), str(seconds), form, str(BATCH)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-    loops = [subprocess.Popen(command, **pipes) for _ in range(LOOPS)]
-    for loop in loops:
-        assert loop.stdout.readline() == "ready\n"
-    for loop in loops:
-        loop.stdin.write("go\n")
-        loop.stdin.flush()
-    speeds = [[float(number) for number in loop.communicate()[0].split()] for loop in loops]
+    Meeting.prepare(folder)
+    words = [sys.executable, str(ROOT / "benchmarks/training_loop.py"), str(seconds), form, str(BATCH), str(folder)]
+    results = [folder / f"loop-{number}.json" for number in range(LOOPS)]
+    one_thread = {"OMP_NUM_THREADS": "1"}
+    loops = [Command([*words, str(LOOPS), str(file)], one_thread, f"{file.stem}, {form}") for file in results]
+    if problem := run_together(loops, folder / "logs", 120 + 2 * seconds):
+        raise MeasurementError(problem)
+    speeds = [json.loads(result.read_text()) for result in results]
     return sum(speed for speed, _ in speeds), statistics.mean(each for _, each in speeds)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("turns", nargs="?", type=int, default=3)
-    parser.add_argument("seconds", nargs="?", type=float, default=15.0, help="of every measurement, about")
-    parser.add_argument("--quick", action="store_true", help="one turn of three seconds, to see that it works")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results", help="default: benchmarks/results")
-    args = parser.parse_args()
-    turns, seconds = (1, 3.0) if args.quick else (args.turns, args.seconds)
-    others = Others()
-    rounds = max(3, round(seconds * 1000 / (WORKERS * BATCH * LOCAL_STEPS)))
+def measure(folder, turns, seconds):
+    """Measure in turns; return what hpcps and the loops of each format did in those that were finished, and failed."""
     ours, theirs = [], {form: [] for form in FORMATS}
-    with tempfile.TemporaryDirectory() as folder:
-        for turn in range(turns):
-            ours.append(of_hpcps(Path(folder) / str(turn), rounds))
-            for form in FORMATS if turn % 2 else reversed(FORMATS):
-                theirs[form].append(of_loops(seconds, form))
-            print(f"turn {turn}: {ours[-1]}", {form: speeds[-1] for form, speeds in theirs.items()}, flush=True)
+    for turn in range(turns):
+        try:
+            of_ours = of_hpcps(folder / f"{turn}", seconds)
+            forms = FORMATS if turn % 2 else FORMATS[::-1]
+            of_theirs = {form: of_loops(folder / f"{turn}-{form}", seconds, form) for form in forms}
+        except MeasurementError as error:
+            return ours, theirs, f"turn {turn}: {error}"
+        ours.append(of_ours)
+        for form, speed in of_theirs.items():
+            theirs[form].append(speed)
+        print(f"turn {turn}: {of_ours}", of_theirs, flush=True)
+    return ours, theirs, ""
+
+
+def report(ours, theirs, others):
+    """Write the table."""
     lines = [
         "# Training on the CPU: eight workers, and plain loops",
         "",
         f"{description()}. ResNet-20 on 3 x 32 x 32 images, batch {BATCH}, Nesterov momentum, one thread per process.",
-        f"Medians of {turns} turns, each of all three one after another; in brackets their range. Other processes used "
-        f"{others.cores():.2f} cores meanwhile.",
+        f"Medians of {len(ours)} turns, each of all three one after another; in brackets their range. Other processes",
+        f"used {others:.2f} cores meanwhile.",
         "",
         "| | images/s in all | hpcps to that | per CPU second | hpcps to that |",
         "|---|---:|---:|---:|---:|",
@@ -122,12 +124,32 @@ def main():
         "The loops go over the same few batches and augment nothing.",
         "",
     ]
-    args.output.mkdir(parents=True, exist_ok=True)
-    (args.output / "training.md").write_text("\n".join(lines))
-    what = f"images/s of {WORKERS} workers to those of {LOOPS} PyTorch loops"
-    least = min(_ratio(ours, speeds, 0) for speeds in theirs.values())
-    bars.write(args.output, "training", [bars.Bar.at_least(what, least, 0.9)])
-    print("\n".join(lines))
+    return "\n".join(lines)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("turns", nargs="?", type=int, default=3)
+    parser.add_argument("seconds", nargs="?", type=float, default=15.0, help="of every measurement, about")
+    parser.add_argument("--quick", action="store_true", help="one turn of three seconds, to see that it works")
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results", help="default: benchmarks/results")
+    args = parser.parse_args()
+    clean_up_on_sigterm()
+    turns, seconds = (1, 3.0) if args.quick else (args.turns, args.seconds)
+    others = Others()
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs, problem = measure(Path(folder), turns, seconds)
+    if ours:
+        text = report(ours, theirs, others.cores())
+        args.output.mkdir(parents=True, exist_ok=True)
+        (args.output / "training.md").write_text(text)
+        what = f"images/s of {WORKERS} workers to those of {LOOPS} PyTorch loops"
+        least = min(_ratio(ours, speeds, 0) for speeds in theirs.values())
+        bars.write(args.output, "training", [bars.Bar.at_least(what, least, 0.9)])
+        print(text)
+    if problem:
+        print("failed:", problem, flush=True)
+    return 1 if problem else 0
 
 
 def _cell(speeds, which):
@@ -140,4 +162,4 @@ def _ratio(ours, theirs, which):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -59,7 +59,7 @@ def test_it_is_played_and_reported_without_a_gpu(tmp_path, monkeypatch, capsys):
     small += ["data.name=synthetic", "data.augment=false", "data.limit=64", "data.test_limit=20"]
     words = ["--quick", "--device", "cpu", "--rounds", "8", "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["gpu.py", *words, *(word for key in small for word in ("--set", key))])
-    gpu.main()
+    assert gpu.main() == 0
     report = (tmp_path / "gpu.md").read_text()
     assert "train.epochs=4" in report  # of 4 batches each, 2 in a round
     rows = re.findall(r"^\| average \| (\d+) \| ([\d.]+) \| ([\d.]+) \| (-?[\d.]+)% \| (\d+) \|$", report, re.MULTILINE)
@@ -75,7 +75,7 @@ def test_the_suite_leaves_it_out_by_name_where_there_is_no_gpu(tmp_path, monkeyp
     monkeypatch.setattr(suite, "gpus", list)
     (benchmark,) = (benchmark for benchmark in suite.SUITE if benchmark.name == "gpu")
     why = suite.run(benchmark, tmp_path, quick=True)
-    assert why == "left out: there is no GPU here"
+    assert why == suite.Outcome("left out: there is no GPU here")
     assert "Figure 3's sixteen workers on one GPU (left out: there is no GPU here)" in suite.front_page(
         tmp_path, {"gpu": why}
     )
