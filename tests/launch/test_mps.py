@@ -16,6 +16,7 @@ import pytest
 from environments import ROOT, interpreter
 from mps_machine import PATIENCE, machine_with, make_driver, plan_of, within, world_of
 
+from hpcps.launch import supervise
 from hpcps.launch.mps import keeper, membership
 
 
@@ -157,6 +158,11 @@ def test_a_daemon_that_does_not_quit_is_killed(machine):
     assert machine.daemons()
     rank.leave()
     machine.wait_until_clean()
+
+
+def test_the_keeper_is_done_before_its_launch_loses_patience():
+    """Killed in the middle of it, it would leave its folder behind."""
+    assert keeper.QUIT_WITHIN + keeper.GONE_WITHIN <= supervise._OUTLIVE - 1.0
 
 
 @pytest.mark.parametrize("known_by", ["its answer", "its pid"])

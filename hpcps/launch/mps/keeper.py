@@ -23,7 +23,9 @@ from pathlib import Path
 
 CONTROL = "nvidia-cuda-mps-control"
 DEFAULT_PIPE = "/tmp/nvidia-mps"
-QUIT_WITHIN = 10.0
+QUIT_WITHIN, GONE_WITHIN = 3.0, 1.0
+"""Seconds for the daemon to end by itself, and then for its processes until they are killed; together less than what a
+launch waits for us at its end (`supervise`), or we were killed with the folder still there."""
 
 _PIPE, _LOG, _VISIBLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"
 _PR_SET_CHILD_SUBREAPER = 36
@@ -52,11 +54,15 @@ class Mps:
         self.ours: dict[str, str] | None = None
 
     def offer(self, gpus: Sequence[str]) -> tuple[dict[str, str], str]:
-        """Return what a rank's environment needs so that CUDA uses MPS on these GPUs, and why it does not."""
+        """Return what a rank's environment needs so that CUDA uses MPS on these GPUs or does without, and why that."""
         there = self._environment.get(_PIPE) or DEFAULT_PIPE
         if self._runs(there, self._environment):
             why = self._probe(gpus, self._environment, "")
-            return {}, f"with the MPS daemon of {there}, which was there before, {why}" if why else ""
+            if not why:
+                return {}, ""
+            # CUDA would find it all the same, and wait where it serves somebody else: it is sent where nobody is.
+            why = f"with the MPS daemon of {there}, which was there before, {why}"
+            return {_PIPE: str(self._folder / "nobody")}, why
         if not self._control:
             return {}, f"there is no {CONTROL} on PATH"
         variables = {_PIPE: str(self._folder / "pipe"), _LOG: str(self._folder / "log")}
@@ -72,7 +78,7 @@ class Mps:
             return
         # It waits for its last clients; those that were killed are about to go.
         self._ask("quit", self.ours, QUIT_WITHIN)
-        deadline = time.monotonic() + 1.0
+        deadline = time.monotonic() + GONE_WITHIN
         while left := _children():
             if time.monotonic() > deadline:
                 for pid in left:
