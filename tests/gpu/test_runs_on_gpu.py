@@ -42,7 +42,11 @@ def test_a_small_experiment(tmp_path, device):
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "slower" not in done.stdout + done.stderr, "graphs and pinned memory are to be had"
+    # That there is no MPS is the machine's business.
+    slower = [
+        line for line in (done.stdout + done.stderr).splitlines() if "slower" in line and "without MPS" not in line
+    ]
+    assert slower == [], "graphs and pinned memory are to be had"
     runs = list((tmp_path / "onagpu/runs").iterdir())
     assert len(runs) == 2
     for run in runs:

@@ -266,6 +266,14 @@ def test_all_that_touches_a_network_is_in_the_order_of_its_stream(pretended):
     assert twin.place._stream is not other.place._stream
 
 
+def test_a_twin_is_there_before_its_own_stream_uses_it(pretended, monkeypatch):
+    """It is copied on the other's stream, which its own does not wait for."""
+    other, waited = pretended.replaying(), []
+    monkeypatch.setattr(other.place._stream, "synchronize", lambda: waited.append("for the copy"))
+    assert other.examiner
+    assert waited == ["for the copy"]
+
+
 def test_nobody_is_at_work_beside_while_a_pass_is_recorded(pretended, monkeypatch):
     """Torch wants no other thread at work while one captures; at other times nobody waits for anybody."""
     other = pretended.replaying()
