@@ -20,7 +20,7 @@ from hpcps.runtime.resume import Resume, take_back
 from hpcps.simulation.config import NoSimulation
 from hpcps.simulation.driver import Simulation
 from hpcps.spec.schema import Run
-from hpcps.trace.tracer import FileTracer, names_of
+from hpcps.trace.tracer import Tracer, names_of
 from hpcps.transport.inproc import Exchange
 
 
@@ -75,7 +75,7 @@ def run_in_process(
             if trace:
                 timing = simulation.clock if simulation else time.perf_counter
                 names = names_of(peer, topology.validators)
-                tracer = FileTracer(
+                tracer = Tracer(
                     directory.path, run_id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
                 )
                 stack.enter_context(tracer)

@@ -42,7 +42,7 @@ from hpcps.roles.events import (
 from hpcps.runtime.account import Account
 from hpcps.runtime.sideline import Sideline
 from hpcps.runtime.stopwatch import Stopwatch
-from hpcps.trace.tracer import ACTIVITIES, NoTracer, Tracer
+from hpcps.trace.tracer import TOLD_APART, Tracer
 from hpcps.transport.base import Transport
 
 _ASK_EVERY = 0.2
@@ -84,7 +84,7 @@ class Node:
             slowdown: how many times as long its local steps shall take as they do.
             clock: seconds; what pauses and slowed steps are measured by.
             stopwatch: what the times in its record are measured by; by default those of this process.
-            tracer: is told what the role does when; by default nobody is.
+            tracer: is told what the role does when, if the run is traced.
             sideline: where that runs which the role wants beside its own work; by default that runs at once.
             stop: says whether the run shall stop at its next checkpoint; asked of whom keeps the checkpoints.
             keep: how many checkpoints to keep.
@@ -96,7 +96,7 @@ class Node:
         self._queue: deque[Event] = deque([Start()])
         self._stopwatch = stopwatch or Stopwatch()
         self._account = Account(record, transport.traffic, self._stopwatch)
-        self._tracer = tracer or NoTracer()
+        self._tracer = tracer
         self._sideline = sideline
         self._beside: Computed | None = None
         self._failed_round: int | None = None
@@ -112,6 +112,7 @@ class Node:
         self.finished = self.suspended = False
         self.waiting_for: tuple[Peer, ...] = ()
         self.phase = "start"
+        self._leave()
 
     @property
     def peer(self) -> Peer:
@@ -135,29 +136,35 @@ class Node:
     def take(self) -> Event | None:
         """Return what happens next to the role, if anything does now."""
         self._stopwatch.enter(self._between)
-        if self._resting or not self._stopwatch.alone:
-            paused = self._later is not None and isinstance(self._later[1], Resumed)
-            self._tracer.idle("pause" if paused else self._between, self.round)
+        tracer, rested = self._tracer, self._resting
+        start = 0.0 if tracer is None else tracer.clock()
         self._between, self._resting = "wait", False
         self._ask_whether_to_stop()
-        ended = self._ended_beside()
-        if ended is not None:
-            self._stopwatch.work()
-            return ended
-        if not self._queue:
+        event: Event | None = self._ended_beside()
+        if event is None and self._queue:
+            event = self._queue.popleft()
+        if event is None:
             self.phase = "exchange"
             event = self._next()
-            if event is None:
-                slowed = self._later is not None and isinstance(self._later[1], Computed)
-                self.phase = self._between = "train" if slowed else "wait"
-                self._stopwatch.rest(self.phase)
-                self._account.counts["polls"] += 1
-                self._resting = True
-                return None
-            self._tracer.event(event, self.round)
-            self._queue.append(event)
+        if event is None:
+            slowed = self._later is not None and isinstance(self._later[1], Computed)
+            self.phase = self._between = "train" if slowed else "wait"
+            self._stopwatch.rest(self.phase)
+            self._account.counts["polls"] += 1
+            self._resting = True
+            if tracer is not None:
+                tracer.write_late() if rested else tracer.rest(self._rest())
+            return None
+        if tracer is not None:
+            tracer.took(event, self._role.round, start)
         self._stopwatch.work()
-        return self._queue.popleft()
+        return event
+
+    def _rest(self) -> str:
+        """Return what it does while it has nothing to do, as a trace calls it."""
+        if self._later is None:
+            return "wait"
+        return "pause" if isinstance(self._later[1], Resumed) else "train"
 
     def _ended_beside(self) -> Computed | None:
         """Return what ran beside the role, if that is over.
@@ -169,7 +176,8 @@ class Node:
         if event is not None or self._sideline is None or (finished := self._sideline.take()) is None:
             return event
         self._stopwatch.add(finished.task, finished.stop - finished.start, finished.cpu)
-        self._tracer.beside(finished.task, finished.start, finished.stop, finished.round)
+        if self._tracer is not None:
+            self._tracer.beside(finished.task, finished.start, finished.stop, finished.round)
         if finished.error is not None:
             self.phase, self._failed_round = finished.task, finished.round
             raise finished.error
@@ -180,34 +188,44 @@ class Node:
 
         So time that an effect is to take can pass in between; no other event is taken meanwhile.
         """
+        yield from self._react(event)
+        self._leave()
+
+    def _leave(self) -> None:
+        """End the role's turn, if it takes turns with others."""
+        self._stopwatch.leave()
+        if not self._stopwatch.alone and self._tracer is not None:
+            self._resting = True
+            self._tracer.rest(self._rest())
+
+    def _react(self, event: Event) -> Iterator[Effect]:
         self._account.counts["messages_received"] += isinstance(event, (Received, Malformed))
         for effect in self._role.handle(event):
-            began = self._clock()
             beside = isinstance(effect, Aside) and self._sideline is not None
             if isinstance(effect, (Compute, Now, Aside, Settle)) and not beside:
                 self._stopwatch.charge("exchange")
                 self.phase = "evaluate" if isinstance(effect, Settle) else effect.task
-            if traced := type(effect) in ACTIVITIES and not beside:
-                self._tracer.before(effect, self.round)
+            tracer = None if beside or type(effect) not in TOLD_APART else self._tracer
+            start = 0.0 if tracer is None else tracer.begin(effect)
+            began = self._clock() if self._slowdown > 1.0 else 0.0
             yield effect
             if isinstance(effect, Settle):
-                yield from self._settle(effect)
+                yield from self._settle(effect, start)
                 continue
             self._execute(effect, began)
-            if traced:
-                self._tracer.after(effect, self.round)
-        self._tracer.handled(self.round)
-        self._stopwatch.leave()
+            if tracer is not None:
+                tracer.carried_out(effect, self._role.round, start)
 
-    def _settle(self, effect: Settle) -> Iterator[Effect]:
+    def _settle(self, effect: Settle, start: float) -> Iterator[Effect]:
         """Wait for what runs beside the role, and tell it the end of that."""
         if self._sideline is not None and self._sideline.busy:
             self._sideline.wait()
             self._stopwatch.charge("wait")
-            self._tracer.after(effect, self.round)
+            if self._tracer is not None:
+                self._tracer.carried_out(effect, self._role.round, start)
         event = self._ended_beside()
         if event is not None:
-            yield from self.handle(event)
+            yield from self._react(event)
 
     def _ask_whether_to_stop(self) -> None:
         if self._stop is None or time.monotonic() - self._asked <= _ASK_EVERY:

@@ -31,7 +31,7 @@ from hpcps.runtime.node import Node
 from hpcps.runtime.resume import Resume, search, take_back
 from hpcps.runtime.sideline import Background
 from hpcps.runtime.stopwatch import Stopwatch
-from hpcps.runtime.tracing import tracing
+from hpcps.runtime.tracing import compare, tracing
 from hpcps.trace.clocks import Clocks
 from hpcps.trace.tracer import Tracer
 from hpcps.transport.gathering import Gathering, LostError
@@ -76,6 +76,9 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering, mps: bool
     host = socket.gethostname()
     if not agree(gathering, "\n".join(problems(plan, gathering.rank, gathering.size, role, host))):
         return 2
+    # Once for all runs: to meet costs them time, and who has which clock stays as it is.
+    me = plan.world[gathering.rank]
+    clocks = Clocks(gathering, Peer(me.role, me.index)) if plan.trace else None
     for planned in plan.runs:
         if gathering.share(stop.requested()):
             if gathering.rank == 0:
@@ -84,7 +87,7 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering, mps: bool
             break
         part = Engagement(planned, plan.world, gathering.rank, host, mps=mps)
         try:
-            if not _play_one(part, stop, gathering, trace=plan.trace):
+            if not _play_one(part, stop, gathering, clocks):
                 return 1
         except LostError as error:
             part.report(None, "exchange", error)
@@ -92,7 +95,7 @@ def _play(plan: Plan, role: str, stop: StopFile, gathering: Gathering, mps: bool
     return 0
 
 
-def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: bool) -> bool:
+def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, clocks: Clocks | None) -> bool:
     """Play one run to its end, or to a checkpoint if it shall stop; say whether it went well."""
     role, problem, report = None, "", nothing
     resume = Resume(part.directory, part.run, part.planned.run_id)
@@ -117,7 +120,6 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: 
         part.directory.checkpoints.forget_after(moment)
     began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
     suspended = False
-    clocks = Clocks(gathering, Peer(part.me.role, part.me.index)) if trace else None
     with tracing(part, clocks) as tracer:
         if role is not None:
             node = _perform(role, part, resume.part, stop, gathering, tracer)
@@ -126,15 +128,14 @@ def _play_one(part: Engagement, stop: StopFile, gathering: Gathering, *, trace: 
             suspended = node.suspended
         # What is still under way, such as an asynchronous worker's last update, must not meet the next run.
         gathering.settle()
-        if clocks:
-            tracer.compare(clocks.compare())
+        compare(clocks, tracer)
     if not gathering.share(suspended) and part.me.rank == 0:
         part.directory.finish(time.monotonic() - began)
     return True
 
 
 def _perform(
-    role: Role, part: Engagement, before: Part | None, stop: StopFile, gathering: Gathering, tracer: Tracer
+    role: Role, part: Engagement, before: Part | None, stop: StopFile, gathering: Gathering, tracer: Tracer | None
 ) -> Node | None:
     """Play the role from start to end; return its node, or None if it failed."""
     me, node = part.me, None

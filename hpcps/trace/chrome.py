@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hpcps.trace.lanes import Lane, Span, read_lanes
+from hpcps.trace.lanes import Lane, Span, files_of, read_lanes
 
 NAME = "trace.json"
 """What the file is called, in the run's folder."""
@@ -53,7 +53,7 @@ def merge(run_directory: Path) -> Path:
 
 def is_stale(run_directory: Path) -> bool:
     """Say whether the run has a trace that is newer than its `trace.json`."""
-    parts = [path.stat().st_mtime for path in (run_directory / "trace").glob("*-*.jsonl")]
+    parts = [path.stat().st_mtime for path in files_of(run_directory)]
     merged = run_directory / NAME
     return bool(parts) and (not merged.exists() or merged.stat().st_mtime < max(parts))
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from hpcps.errors import RunError
-from hpcps.messages import ROLES, Peer
-from hpcps.trace.tracer import FORMAT
+from hpcps.messages import ROLES, Kind, Peer
+from hpcps.trace.spans import ACTIVITIES, BESIDE, COMPARED, FORMAT, SUFFIX, UNPACKED
+
+# Seconds of a role's own code, or of waiting, that are counted to what comes after them.
+_SHORT = 20e-6
+# So many are put into words at a time.
+_CHUNK = 4096
+
+_NAMES = ("", *ACTIVITIES)
+_KINDS = {0: "MALFORMED", **{kind.value: kind.name for kind in Kind}}
 
 
 @dataclass(frozen=True)
@@ -41,6 +53,29 @@ class Span:
         return self.start + self.seconds
 
 
+class _Noted(NamedTuple):
+    """A span as the process noted it; its message, if it is of one, as `other`, `kind` and `bytes` of `Span`."""
+
+    activity: str
+    beside: bool
+    before: str
+    round: int
+    rested: float
+    start: float
+    stop: float
+    message: tuple[str, str, int] | tuple[()]
+
+
+class _Piece(NamedTuple):
+    """A part of a process's time, until it stops; a loose one may go on, or be too short to be told."""
+
+    loose: bool
+    activity: str
+    round: int
+    stop: float
+    message: tuple[str, str, int] | tuple[()] = ()
+
+
 @dataclass(frozen=True)
 class Lane:
     """The trace of one process.
@@ -50,7 +85,8 @@ class Lane:
         host: where it ran.
         path: the file.
         clock: `monotonic` or `virtual`.
-        began: when it began, in seconds on the first process's clock.
+        origin: when it began, in seconds on its own clock.
+        began: likewise, on the first process's.
         zero: what counts as 0 on that clock.
         error: how far off its clock may be, in seconds.
         drift: how many seconds per second its clock has to be corrected, further on.
@@ -60,32 +96,58 @@ class Lane:
     host: str
     path: Path
     clock: str
+    origin: float
     began: float
     zero: float
     error: float
     drift: float
 
     def spans(self) -> Iterator[Span]:
-        """Read the spans, one after the other; a torn or damaged line is passed over."""
-        begin, rate = self.began - self.zero, 1.0 + self.drift
-        with self.path.open("rb") as file:
-            for line in file:
-                if not line.startswith(b"["):
-                    continue
-                try:
-                    activity, start, length, round, *detail = json.loads(line)
-                    yield Span(activity, begin + start * 1e-6 * rate, length * 1e-6 * rate, round, *detail)
-                except (ValueError, TypeError):
-                    continue
+        """Read the spans, which follow one another without a gap.
+
+        What is not noted between two of them is `handle`, the role's own code. That, and having nothing to do, is one
+        span as long as it goes on, and counted to the next one if it is short.
+        """
+        since, loose = self.origin, None
+        for piece in chain(self._pieces(), (None,)):
+            if loose and (piece is None or piece[:3] != loose[:3]) and loose.stop - since > _SHORT:
+                yield self._span(loose.activity, since, loose.stop, loose.round)
+                since = loose.stop
+            loose = piece if piece and piece.loose else None
+            if piece and not piece.loose:
+                yield self._span(piece.activity, since, piece.stop, piece.round, *piece.message)
+                since = piece.stop
 
     def beside(self) -> Iterator[Span]:
         """Read what went on beside those spans, likewise."""
-        begin, rate = self.began - self.zero, 1.0 + self.drift
-        with self.path.open("rb") as file:
-            for line in file:
-                if line.startswith(b'{"beside"') and (table := _table(line)):
-                    start, length = table["start"] * 1e-6 * rate, table["length"] * 1e-6 * rate
-                    yield Span(table["beside"], begin + start, length, table["round"])
+        for noted in _read(self.path):
+            if noted.beside:
+                yield self._span(noted.activity, noted.start, noted.stop, noted.round)
+
+    def _pieces(self) -> Iterator[_Piece]:
+        """Read what was noted of the process's own time, and what it did in between."""
+        until = self.origin
+        for noted in _read(self.path):
+            if noted.beside:
+                continue
+            worked = noted.rested if noted.before else noted.start
+            if worked > until:
+                yield _Piece(True, "handle", noted.round, worked)
+            if noted.before:
+                yield _Piece(True, noted.before, noted.round, noted.start)
+            yield _Piece(noted.activity == "handle", noted.activity, noted.round, noted.stop, noted.message)
+            until = noted.stop
+
+    def _span(self, activity: str, start: float, stop: float, round: int, *detail: Any) -> Span:
+        """Put a span on the first process's clock."""
+        rate = 1.0 + self.drift
+        begin = self.began - self.zero + (start - self.origin) * rate
+        return Span(activity, begin, (stop - start) * rate, round, *detail)
+
+
+def files_of(run_directory: Path) -> list[Path]:
+    """Return the files of a run's trace, one of each process."""
+    return list((run_directory / "trace").glob(f"*-*{SUFFIX}"))
 
 
 def read_lanes(run_directory: Path) -> list[Lane]:
@@ -94,7 +156,7 @@ def read_lanes(run_directory: Path) -> list[Lane]:
     Raises:
         RunError: the run has no trace.
     """
-    found = [(head, path) for path in (run_directory / "trace").glob("*-*.jsonl") if (head := _head(path))]
+    found = [(head, path) for path in files_of(run_directory) if (head := _head(path))]
     if not found:
         raise RunError(
             f"{run_directory} has no trace: play the run with `hpcps run FILE --trace` (with --no-resume if it is done)"
@@ -103,41 +165,50 @@ def read_lanes(run_directory: Path) -> list[Lane]:
     lanes = [_lane(head, path) for head, path in found if head["session"] == session]
     zero = min(lane.began for lane in lanes)
     lanes.sort(key=lambda lane: (ROLES.index(lane.peer.role), lane.peer.index))
-    return [
-        Lane(lane.peer, lane.host, lane.path, lane.clock, lane.began, zero, lane.error, lane.drift) for lane in lanes
-    ]
+    return [replace(lane, zero=zero) for lane in lanes]
 
 
 def _lane(head: dict[str, Any], path: Path) -> Lane:
-    comparisons = _comparisons(path)
-    offset = error = drift = 0.0
-    if comparisons:
-        first, last = comparisons[0], comparisons[-1]
-        error = max(each["error"] for each in comparisons)
-        seconds = (last["at"] - first["at"]) * 1e-6
-        if seconds > 0:
-            drift = (last["offset"] - first["offset"]) / seconds
-        offset = first["offset"] - drift * first["at"] * 1e-6
+    origin, offset, error, drift = head["began"], 0.0, 0.0, 0.0
+    spans = _spans(path)
+    compared = spans[spans["activity"] == COMPARED]
+    if compared.size:
+        at, offsets = compared["start"] - origin, compared["stop"]
+        error = float(compared["bytes"].max()) * 1e-9
+        if at[-1] > at[0]:
+            drift = float((offsets[-1] - offsets[0]) / (at[-1] - at[0]))
+        offset = float(offsets[0] - drift * at[0])
     peer = Peer(head["role"], head["index"])
-    return Lane(peer, head["host"], path, head["clock"], head["began"] + offset, 0.0, error, drift)
+    return Lane(peer, head["host"], path, head["clock"], origin, origin + offset, 0.0, error, drift)
 
 
 def _head(path: Path) -> dict[str, Any]:
     """Return the first line; empty if it is not whole, or of another version."""
     with path.open("rb") as file:
-        head = _table(file.readline())
-    return head if head.get("format") == FORMAT else {}
+        try:
+            head = json.loads(file.readline())
+        except ValueError:
+            return {}
+    return head if isinstance(head, dict) and head.get("format") == FORMAT else {}
 
 
-def _comparisons(path: Path) -> list[dict[str, Any]]:
+def _spans(path: Path) -> NDArray[Any]:
+    """Return all spans of a file; one that was cut short is left out."""
     with path.open("rb") as file:
-        next(file, None)
-        return [table for line in file if line.startswith(b"{") and "at" in (table := _table(line))]
+        file.readline()
+        return np.fromfile(file, UNPACKED)
 
 
-def _table(line: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _read(path: Path) -> Iterator[_Noted]:
+    """Yield the spans of a file in words; what stands for nothing is passed over."""
+    spans = _spans(path)
+    for chunk in range(0, spans.size, _CHUNK):
+        rows = spans[chunk : chunk + _CHUNK].tolist()
+        for number, kind, role, before, round, rested, start, stop, size, index in rows:
+            if not 0 < number & ~BESIDE <= len(ACTIVITIES) or before > len(ACTIVITIES) or not start <= stop:
+                continue
+            if kind not in _KINDS or role >= len(ROLES):
+                continue
+            name, rest = _NAMES[number & ~BESIDE], _NAMES[before]
+            message = (f"{ROLES[role]}-{index}", _KINDS[kind], size) if name in ("send", "receive") else ()
+            yield _Noted(name, bool(number & BESIDE), rest, round, rested, start, stop, message)

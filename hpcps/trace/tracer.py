@@ -3,106 +3,48 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
-from hpcps.messages import Kind, Malformed, Peer, Received
-from hpcps.roles.events import Aside, Compute, Effect, Event, Now, Save, Seal, Send, Settle, Snapshot
+from hpcps.messages import ROLES, Malformed, Peer, Received
+from hpcps.roles.events import Aside, Compute, Effect, Now, Save, Seal, Send, Settle, Snapshot
 from hpcps.trace.clocks import Offset
+from hpcps.trace.spans import ACTIVITIES, BESIDE, COMPARED, FORMAT, PACKED, SUFFIX, code
 
-FORMAT = 1
-"""Version of the file; another one is not read."""
-
-_SPANS = 512
+_pack, _SIZE = PACKED.pack_into, PACKED.size
+_ROOM = 512 * _SIZE
 _SECONDS = 1.0
-# Seconds since the last writing from which on a computation is begun with nothing left to write.
+# Seconds since the last writing from which on nothing is begun with something left to write.
 _LATE = 0.1
-# Seconds of a role's own code, or of waiting, that are counted to what comes after them.
-_SHORT = 20e-6
 
-Detail = tuple[Peer, Kind | None, int]
-"""Whom a message is from or to, its kind (None: it is malformed), and its bytes."""
+_NAMED = {Settle: "wait", Snapshot: "checkpoint", Seal: "checkpoint", Save: "save"}
 
-ACTIVITIES = {
-    Send: "send",
-    Compute: "",
-    Now: "",
-    Aside: "",
-    Settle: "wait",
-    Snapshot: "checkpoint",
-    Seal: "checkpoint",
-    Save: "save",
-}
-"""The effects that are told apart, and as what; a computation's task is its name. All others are part of the turn."""
+TOLD_APART = frozenset({Send, Compute, Now, Aside, *_NAMED})
+"""The effects that have a span of their own. All others are part of the turn."""
+
+_RECEIVE, _SEND, _HANDLE = code("receive"), code("send"), code("handle")
+_ROLE = {role: number for number, role in enumerate(ROLES)}
 
 
-class Tracer(Protocol):
-    """Is told of everything a role does, as it ends; time since the last call went into it."""
-
-    def idle(self, activity: str, round: int) -> None:
-        """Nothing came: it waited, or went on with `train` or a `pause`; successive calls are one span."""
-
-    def event(self, event: Event, round: int) -> None:
-        """It took what came."""
-
-    def before(self, effect: Effect, round: int) -> None:
-        """Its own code ran, up to the effect it asks for, one of `ACTIVITIES`."""
-
-    def after(self, effect: Effect, round: int) -> None:
-        """The effect was carried out."""
-
-    def handled(self, round: int) -> None:
-        """Its own code ran to the end of the turn."""
-
-    def beside(self, task: str, start: float, stop: float, round: int) -> None:
-        """Something that was begun in a round ran beside all this, from and to these seconds of the clock."""
-
-    def compare(self, offset: Offset) -> None:
-        """Its clock was compared with that of the first process."""
-
-
-class NoTracer:
-    """Notes nothing."""
-
-    def idle(self, activity: str, round: int) -> None:
-        """See `Tracer.idle`."""
-
-    def event(self, event: Event, round: int) -> None:
-        """See `Tracer.event`."""
-
-    def before(self, effect: Effect, round: int) -> None:
-        """See `Tracer.before`."""
-
-    def after(self, effect: Effect, round: int) -> None:
-        """See `Tracer.after`."""
-
-    def handled(self, round: int) -> None:
-        """See `Tracer.handled`."""
-
-    def beside(self, task: str, start: float, stop: float, round: int) -> None:
-        """See `Tracer.beside`."""
-
-    def compare(self, offset: Offset) -> None:
-        """See `Tracer.compare`."""
-
-
-class FileTracer:
-    """Writes `trace/<role>-<index>.jsonl` in the run's folder: the last attempt's, spans that follow one another.
+class Tracer:
+    """Writes `trace/<role>-<index>.spans` in the run's folder: the last attempt's.
 
     The first line is a table: `format`, `session` (the same for all processes of an attempt, and larger in a later
-    one), `run`, `role`, `index`, `host`, `clock` (`monotonic` or `virtual`) and `began`, the clock's seconds from which
-    on the others count. Then a list for each span: activity, begin and duration in microseconds, round; for `send` and
-    `receive` also the other process, the kind of message and its bytes. A table with `beside` (an activity), `start`,
-    `length` (microseconds) and `round` is of what ran beside those spans. A table with `at` (microseconds), `offset`
-    and `error` (seconds) says what to add to this clock to get the first process's, as measured then.
+    one), `run`, `role`, `index`, `host`, `clock` (`monotonic` or `virtual`) and `began`, in the clock's seconds. The
+    rest is spans as `hpcps.trace.spans` has them, by their ends. The time between two of them went into the role's own
+    code, or, if it is short, into what led to the second one; the reader decides.
 
-    Lines are written many at a time, at least every second in which something happens. A trace that cannot be written
-    ends, and the run goes on.
+    They are written many at a time, before anything that may last is begun and at least every second in which something
+    happens. A trace that cannot be written ends, and the run goes on.
+
+    Attributes:
+        path: the file.
+        clock: seconds.
     """
 
     def __init__(
@@ -129,13 +71,15 @@ class FileTracer:
             virtual: whether it is a simulation's.
             names: other names for tasks, such as `apply` for a server's `combine`.
         """
-        self.path = Path(run_directory) / "trace" / f"{peer}.jsonl"
-        self._clock = clock
-        self._names = dict(names or {})
-        self._spans: list[tuple[str, float, float, int, Detail | None]] = []
-        self._mark = self._began = self._written = clock()
-        self._open: tuple[str, int] | None = None
-        self._since = self._mark
+        self.path = Path(run_directory) / "trace" / f"{peer}{SUFFIX}"
+        self.clock = clock
+        self._codes = {activity: code(activity) for activity in ACTIVITIES}
+        self._codes |= {task: code(name) for task, name in (names or {}).items()}
+        self._spans = bytearray(_ROOM)
+        self._end = 0
+        self._written = self._rested = began = clock()
+        # What the rest is that the next span follows; 0 if there is none.
+        self._before = 0
         self._file = -1
         head = {
             "format": FORMAT,
@@ -145,69 +89,69 @@ class FileTracer:
             "index": peer.index,
             "host": host,
             "clock": "virtual" if virtual else "monotonic",
-            "began": self._began,
+            "began": began,
         }
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
         except OSError as error:
             self._give_up(error)
-        self._write(json.dumps(head) + "\n")
+        self._write(json.dumps(head).encode() + b"\n")
 
-    def idle(self, activity: str, round: int) -> None:
-        """See `Tracer.idle`."""
-        self._go_on(activity, round)
-        if self._mark - self._written > _SECONDS and self._spans:
-            self._flush()
+    def rest(self, activity: str) -> None:
+        """From now on there is nothing to do, or others have their turn: it waits, goes on with `train`, a `pause`."""
+        self._before, self._rested = self._codes[activity], self.clock()
 
-    def event(self, event: Event, round: int) -> None:
-        """See `Tracer.event`."""
+    def took(self, event: object, round: int, start: float) -> None:
+        """Its rest, if it had one, ended as it began to look; now it has taken what was there."""
         if isinstance(event, Received):
-            message = event.message
-            self._add("receive", round, (event.source, message.kind, message.payload_bytes))
+            message, other = event.message, event.source
+            self._add(_RECEIVE, round, start, message.kind, _ROLE[other.role], message.payload_bytes, other.index)
         elif isinstance(event, Malformed):
-            self._add("receive", round, (event.source, None, 0))
+            self._add(_RECEIVE, round, start, 0, _ROLE[event.source.role], 0, event.source.index)
+        elif self._before:
+            self._add(_HANDLE, round, start)
 
-    def before(self, effect: Effect, round: int) -> None:
-        """See `Tracer.before`."""
-        self.handled(round)
-        # Of a computation nobody knows how long it takes.
-        if isinstance(effect, Compute) and self._mark - self._written > _LATE:
-            self._flush()
+    def begin(self, effect: Effect) -> float:
+        """An effect, one that is `TOLD_APART`, begins; return the time. It may last as long as it likes."""
+        now = self.clock()
+        if now - self._written > _LATE and not isinstance(effect, Send):
+            self._flush(now)
+        return now
 
-    def after(self, effect: Effect, round: int) -> None:
-        """See `Tracer.after`."""
+    def carried_out(self, effect: Effect, round: int, start: float) -> None:
+        """The effect was carried out, from a beginning until now."""
         if isinstance(effect, Send):
-            message = effect.message
-            self._add("send", round, (effect.to, message.kind, message.payload_bytes))
+            message, other = effect.message, effect.to
+            self._add(_SEND, round, start, message.kind, _ROLE[other.role], message.payload_bytes, other.index)
         elif isinstance(effect, (Compute, Now, Aside)):
-            self._add(self._names.get(effect.task, effect.task), round)
+            self._add(self._codes[effect.task], round, start)
         else:
-            self._add(ACTIVITIES[type(effect)], round)
+            self._add(self._codes[_NAMED[type(effect)]], round, start)
 
-    def handled(self, round: int) -> None:
-        """See `Tracer.handled`."""
-        self._go_on("handle", round)
+    def write_late(self) -> None:
+        """Write what was noted a while ago."""
+        now = self.clock()
+        if now - self._written > _SECONDS:
+            self._flush(now)
 
     def beside(self, task: str, start: float, stop: float, round: int) -> None:
-        """See `Tracer.beside`."""
-        name, begin, length = self._names.get(task, task), (start - self._began) * 1e6, (stop - start) * 1e6
-        self._write(f'{{"beside":"{name}","start":{begin:.1f},"length":{length:.1f},"round":{round}}}\n')
+        """Something that was begun in a round ran beside all this, from and to these seconds of the clock."""
+        self._write(PACKED.pack(self._codes[task] | BESIDE, 0, 0, 0, round, start, start, stop, 0, 0))
 
     def compare(self, offset: Offset) -> None:
-        """See `Tracer.compare`."""
-        at = round((self._clock() - self._began) * 1e6, 1)
-        self._write(json.dumps({"at": at, "offset": offset.seconds, "error": offset.error}) + "\n")
+        """Its clock was compared with that of the first process."""
+        now, error = self.clock(), math.ceil(offset.error * 1e9)
+        self._write(PACKED.pack(COMPARED, 0, 0, 0, 0, now, now, offset.seconds, error, 0))
 
     def close(self) -> None:
         """Write what is left; a second call does nothing."""
-        self._close()
-        self._flush()
+        self._flush(self.clock())
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> FileTracer:
+    def __enter__(self) -> Tracer:
         return self
 
     def __exit__(
@@ -215,51 +159,29 @@ class FileTracer:
     ) -> None:
         self.close()
 
-    def _add(self, activity: str, round: int, detail: Detail | None = None) -> None:
-        """Note what the time since the last note went into."""
-        self._close()
-        now = self._clock()
-        self._spans.append((activity, self._mark, now, round, detail))
-        self._since = self._mark = now
-        if len(self._spans) >= _SPANS or now - self._written > _SECONDS:
-            self._flush()
+    def _add(
+        self, activity: int, round: int, start: float, kind: int = 0, role: int = 0, size: int = 0, index: int = 0
+    ) -> None:
+        """Note a span that ends now, and the rest that came before it."""
+        now = self.clock()
+        _pack(self._spans, self._end, activity, kind, role, self._before, round, self._rested, start, now, size, index)
+        self._before = 0
+        self._end += _SIZE
+        if self._end == _ROOM or now - self._written > _SECONDS:
+            self._flush(now)
 
-    def _go_on(self, activity: str, round: int) -> None:
-        """Prolong the open span if it is of this activity, else begin one, with the time since the last note."""
-        now = self._clock()
-        if self._open != (activity, round):
-            self._close()
-            self._open = (activity, round)
-        self._mark = now
+    def _flush(self, now: float) -> None:
+        """Write what was noted."""
+        self._written = now
+        if self._end:
+            self._write(memoryview(self._spans)[: self._end])
+            self._end = 0
 
-    def _close(self) -> None:
-        """End the open span; a short one becomes part of the next."""
-        if self._open is not None:
-            if self._mark - self._since > _SHORT:
-                self._spans.append((self._open[0], self._since, self._mark, self._open[1], None))
-            else:
-                self._mark = self._since
-        self._open, self._since = None, self._mark
-
-    def _flush(self) -> None:
-        """Write what was noted; only here it is put into words, as a run feels every microsecond between its turns."""
-        lines = []
-        for activity, start, stop, round, detail in self._spans:
-            line = f'["{activity}",{(start - self._began) * 1e6:.1f},{(stop - start) * 1e6:.1f},{round}'
-            if detail is not None:
-                peer, kind, size = detail
-                line += f',"{peer}","{kind.name if kind else "MALFORMED"}",{size}'
-            lines.append(line + "]\n")
-        self._spans.clear()
-        self._written = self._mark
-        self._write("".join(lines))
-
-    def _write(self, text: str) -> None:
+    def _write(self, noted: bytes | memoryview) -> None:
         if self._file < 0:
             return
-        encoded = text.encode()
         try:
-            if os.write(self._file, encoded) == len(encoded):
+            if os.write(self._file, noted) == len(noted):
                 return
             raise OSError(0, "no room left on the disk")
         except OSError as error:

@@ -31,6 +31,8 @@ batch_size = 8
 local_steps = 2
 """
 
+COLUMNS = {"train": "compute", "wait": "wait"}
+
 
 def play(folder, *arguments, text=SMALL):
     (folder / "small.toml").write_text(text)
@@ -74,6 +76,23 @@ def test_in_process(tmp_path, capsys, mode):
     assert names["apply"] == len(added) > 0
 
 
+# A test whose name has an `mpi` for itself is taken for one that runs as a rank.
+@pytest.mark.parametrize("transport", ["inproc", "mpi"], ids=["in-process", "over-mpi"])
+def test_it_agrees_with_the_records(tmp_path, transport):
+    """They have it from other clocks, and do not know the end of the run: so about."""
+    text = SMALL.replace("epochs = 2", "epochs = 8")
+    run, _ = traced(tmp_path, "--set", f"transport.kind={transport}", text=text)
+    for lane in read_lanes(run):
+        told, noted = Counter(), Counter()
+        for span in lane.spans():
+            noted[span.activity] += span.seconds
+        for line in map(json.loads, (run / f"records/{lane.peer}.jsonl").read_text().splitlines()):
+            if line["event"] == "round":
+                told += Counter({activity: line[column] for activity, column in COLUMNS.items()})
+        for activity in COLUMNS:
+            assert 0.5 * told[activity] - 0.02 < noted[activity] < 1.5 * told[activity] + 0.05, (lane.peer, activity)
+
+
 def test_it_changes_nothing_of_the_run(tmp_path):
     for name in ("with", "without"):
         (tmp_path / name).mkdir()
@@ -87,8 +106,11 @@ def test_it_changes_nothing_of_the_run(tmp_path):
 
 
 def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
-    run, trace = traced(tmp_path, "--set", "transport.kind=mpi")
-    check(run, trace)
+    """In every run of a launch."""
+    text = SMALL + "[[sweep]]\nseed = [1, 2]\n"
+    assert play(tmp_path, "--trace", "--set", "transport.kind=mpi", text=text) == 0
+    for run in (tmp_path / "small/runs").iterdir():
+        check(run, json.loads((run / "trace.json").read_text()))
     plans = list(tmp_path.glob("small/launch/*/*.plan.json"))
     assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
     lanes = read_lanes(run)
