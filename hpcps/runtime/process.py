@@ -157,7 +157,7 @@ def _perform(
                 device=role.device,
                 **memory_facts(part.run, me.role, role.device),
                 gpu=me.gpu,
-                mps=part.mps,
+                mps=part.mps and role.device != "cpu",
                 cpu_model=machine()["cpu"],
             )
             slowdown = part.run.heterogeneity.slowdown(me.role, me.index)

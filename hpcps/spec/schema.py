@@ -168,7 +168,7 @@ class Train(Config):
     mps: Literal["auto", "off"] = Field(
         "auto",
         description="`auto`: processes of one host that train on one GPU share it through MPS, NVIDIA's "
-        "Multi-Process Service, where that works; the result is the same.",
+        "Multi-Process Service, where that works; `off`: no daemon is started for them. The result is the same.",
     )
     first_step: Literal["counted", "overwritten"] = Field(
         "counted",

@@ -104,6 +104,8 @@ def test_a_folder_that_others_may_write_to(machine):
 def test_more_processes_than_mps_takes(machine):
     (rank,) = machine.start(plan_of(world_of(*["worker"] * 49)), 0)
     assert not rank.said["used"]
+    assert list(rank.said["changed"]) == ["CUDA_MPS_PIPE_DIRECTORY"], "CUDA would find a daemon that is there already"
+    assert not Path(rank.said["changed"]["CUDA_MPS_PIPE_DIRECTORY"]).exists()
     assert "49 processes share GPU 0, MPS takes 48" in rank.leave()
     assert list(machine.room.iterdir()) == []
 

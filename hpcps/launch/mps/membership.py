@@ -27,7 +27,7 @@ CLIENTS = 48
 """How many processes MPS takes on one GPU (Volta and later)."""
 
 _TRAINERS = ("worker", "validator")
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_VISIBLE, _PIPE = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 _NO_GPU = ("", "-1", "NoDevFiles")
 # Of a socket's path there may be 107 bytes, the longest name that the daemon adds to its folder's included.
 _LONGEST = 80
@@ -62,16 +62,19 @@ def join(plan: Plan, plan_file: Path, environment: MutableMapping[str, str]) -> 
     here = _trainers(plan, me, environment) if me else {}
     if me not in here or len(set(here.values())) == len(here):
         return Membership()
-    hold = None
-    try:
-        gpu, most = Counter(here.values()).most_common(1)[0]
-        if most > CLIENTS:
-            raise OSError(f"{most} processes share GPU {gpu}, MPS takes {CLIENTS}")
-        hold, answer = _ask(_folder(plan_file, environment), sorted(set(here.values())), environment)
-        why = answer["why"]
-        environment.update(answer["variables"])
-    except OSError as error:
-        why = str(error)
+    hold, folder = None, _folder(plan_file, environment)
+    gpu, most = Counter(here.values()).most_common(1)[0]
+    if most > CLIENTS:
+        why = f"{most} processes share GPU {gpu}, MPS takes {CLIENTS}"
+        # A daemon that is there already is out of CUDA's sight then.
+        environment[_PIPE] = str(folder / "nobody")
+    else:
+        try:
+            hold, answer = _ask(folder, sorted(set(here.values())), environment)
+            why = answer["why"]
+            environment.update(answer["variables"])
+        except OSError as error:
+            why = str(error)
     if why and me is next(iter(here)):
         # One write: others may say something at the same time.
         sys.stderr.write(
