@@ -17,7 +17,7 @@ help:
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
-	@echo "make bench      all benchmarks beside their peers, on a machine that does nothing else (45 minutes)"
+	@echo "make bench      all benchmarks beside their peers, on a machine that does nothing else (55 minutes)"
 	@echo "make bench-quick  a little of each, into build/bench"
 	@echo "make bench-simulation  measure the time per round of topologies here, and predict it"
 	@echo "make clean      remove the environments and caches"
