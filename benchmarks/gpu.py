@@ -2,8 +2,8 @@
 
 `python benchmarks/gpu.py [--quick] [--output FOLDER] [--rounds N] [--set KEY=VALUE]` writes gpu.md. It plays the four
 rules of experiments/fig3_sync_single_validator.toml without an attack, a few epochs each, in one launch; with made-up
-images of CIFAR-10's shape where its files are not given (HPCPS_DATA), which nothing augments. `--device cpu` tries it
-without a GPU.
+images of CIFAR-10's shape where its files are not given (HPCPS_DATA), which nothing augments. `--device cpu
+--output FOLDER` tries it without a GPU.
 """
 
 import argparse
@@ -201,8 +201,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=150, help="of each run, about (default: 150)")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try it; no bars are written")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="as of `hpcps run`")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/results", help="default: benchmarks/results")
+    parser.add_argument("--output", type=Path, help="default: benchmarks/results, but for what is no GPU's")
     args = parser.parse_args()
+    if args.output is None:
+        if args.device == "cpu":
+            parser.error("what a CPU does is no result of a GPU: say with --output where it is to go")
+        args.output = ROOT / "benchmarks/results"
     clean_up_on_sigterm()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; --device cpu tries it without one")

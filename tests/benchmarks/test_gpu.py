@@ -79,3 +79,10 @@ def test_the_suite_leaves_it_out_by_name_where_there_is_no_gpu(tmp_path, monkeyp
     assert "Figure 3's sixteen workers on one GPU (left out: there is no GPU here)" in suite.front_page(
         tmp_path, {"gpu": why}
     )
+
+
+def test_what_a_cpu_does_is_not_put_among_the_results(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu"])
+    with pytest.raises(SystemExit, match="2"):
+        gpu.main()
+    assert "say with --output where it is to go" in capsys.readouterr().err

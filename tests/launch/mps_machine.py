@@ -20,6 +20,7 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 STAND_INS = Path(__file__).with_name("mps_stand_ins")
 PATIENCE = 15
 SHORT_PATIENCE = 4
+FOUR = ("worker", "worker", "worker", "validator", "server")
 
 
 def make_driver(folder):

@@ -14,24 +14,10 @@ from pathlib import Path
 
 import pytest
 from environments import ROOT, interpreter
-from mps_machine import PATIENCE, machine_with, make_driver, plan_of, within, world_of
+from mps_machine import FOUR, PATIENCE, plan_of, within, world_of
 
 from hpcps.launch import supervise
 from hpcps.launch.mps import keeper, membership
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    return make_driver(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture
-def machine(driver):
-    with machine_with(driver) as machine:
-        yield machine
-
-
-FOUR = ("worker", "worker", "worker", "validator", "server")
 
 
 def test_whoever_comes_first_starts_it_and_the_last_to_leave_ends_it(machine):

@@ -7,26 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from mps_machine import PATIENCE, SHORT_PATIENCE, machine_with, make_driver, plan_of, within, world_of
+from mps_machine import FOUR, PATIENCE, SHORT_PATIENCE, plan_of, within, world_of
 
 from hpcps.launch.mps import membership
 from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.spec.schema import Run
-
-FOUR = ("worker", "worker", "worker", "validator", "server")
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    return make_driver(tmp_path_factory.mktemp("driver"))
-
-
-@pytest.fixture
-def machine(driver):
-    with machine_with(driver) as machine:
-        yield machine
-
 
 TROUBLE = {
     "no program": ({"PATH": os.environ["PATH"]}, "there is no nvidia-cuda-mps-control on PATH"),
