@@ -43,8 +43,10 @@ class ByzFL:
     def _answer(self) -> str:
         out = self._process.stdout
         assert out is not None
-        # It writes whole lines: what can be read is one.
-        if not select.select([out], [], [], PATIENCE)[0]:
+        # It writes whole lines: what can be read is one. Not `select`, which knows the first 1024 descriptors only.
+        ready = select.poll()
+        ready.register(out, select.POLLIN)
+        if not ready.poll(PATIENCE * 1000):
             self.close()
             raise MeasurementError(f"ByzFL did not answer in {PATIENCE:g} s")
         answer = out.readline().decode().strip()
