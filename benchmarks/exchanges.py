@@ -1,4 +1,4 @@
-"""What is measured side by side: the exchanges of hpcps and of its peers, each in an environment of its own."""
+"""The exchanges that are compared: those of hpcps and of its peers, each in a separate environment."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from functools import partial
 from pathlib import Path
 
 import launches
+from barrier import Barrier
 from launches import Case, Measured, Setting, seconds_of
-from meeting import Meeting
 from processes import ROOT, Command, NotHereError, free_port, on_free_ports, run_together
 
 PEERS = ROOT / "benchmarks/peers"
 SET_UP = 1200.0
-"""Seconds in which an environment is to be made."""
+"""The time limit for creating an environment, in seconds."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One way to bring the updates of n ranks together.
+    """One way to combine the updates of n ranks.
 
     Attributes:
-        name: what it is called on a command line.
-        title: what it is called in a report.
+        name: its name on the command line.
+        title: its name in a report.
         start: returns the processes of a measurement, given its folder and the number of ranks.
-        environment: what it needs, of `make`.
-        ours: whether it is of hpcps; then it has a setting in place of `start`.
-        limit: the largest product of ranks and megabytes that it is asked for.
+        environment: the environment that it needs, a target of `make`.
+        ours: the setting of an exchange of hpcps, which has no `start`.
+        limit: the maximum product of ranks and megabytes that is measured.
     """
 
     name: str
@@ -43,15 +43,15 @@ class Exchange:
 
     @property
     def ours(self) -> bool:
-        """Whether it is of hpcps."""
+        """Whether it is an exchange of hpcps."""
         return self.setting is not None
 
     def measure(self, ranks: int, cases: Sequence[Case], timeout: float) -> Measured:
         """Measure the cases, one after another.
 
         Raises:
-            NotHereError: it cannot be measured here; the text says why.
-            MeasurementError: it failed.
+            NotHereError: it cannot be measured on this machine; the text says why.
+            MeasurementError: the measurement failed.
         """
         if self.setting is not None:
             return launches.measure(self.setting(ranks), cases, timeout)
@@ -61,17 +61,17 @@ class Exchange:
     def _measure(self, ranks: int, cases: Sequence[Case], timeout: float) -> Measured:
         assert self.start is not None
         with tempfile.TemporaryDirectory(prefix="hpcps-bench-") as temporary:
-            folder = Meeting.prepare(Path(temporary) / "meeting")
+            folder = Barrier.prepare(Path(temporary) / "barrier")
             (folder / "cases.json").write_text(json.dumps([vars(case) for case in cases]))
             problem = run_together(self.start(folder, ranks), folder / "logs", timeout)
             return Measured([seconds_of(folder, number, ranks) for number in range(len(cases))], problem)
 
 
 def make(environment: str) -> None:
-    """Set an environment up if it is not there.
+    """Create an environment if it does not exist.
 
     Raises:
-        NotHereError: it cannot be.
+        NotHereError: it cannot be created on this machine.
     """
     ready = ROOT / environment / ".ready"
     if ready.exists():
@@ -80,7 +80,7 @@ def make(environment: str) -> None:
     make = ["make", "-C", str(ROOT), f"{environment}/.ready"]
     with suppress(subprocess.TimeoutExpired):
         subprocess.run(make, stdout=subprocess.DEVNULL, timeout=SET_UP)
-    # Where an index lacks what it needs, that is said, and nothing fails.
+    # If the package index lacks a package, `make` reports it and does not fail.
     if not ready.exists():
         raise NotHereError(f"{environment} cannot be made here")
 
@@ -92,12 +92,12 @@ def _allreduce(environment: str, options: Sequence[str], folder: Path, ranks: in
     return [Command([str(word) for word in words], variables | _ROOT, f"mpirun of {environment}")]
 
 
-# Open MPI does not run as root unless told so, and it needs a home.
+# Open MPI runs as root only with these variables, and it needs a home directory.
 _ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def _each(program: str, environment: str, more: Sequence[str], extra: int, folder: Path, ranks: int) -> list[Command]:
-    """One process per rank, and some more."""
+    """Return one process per rank, and the additional ones."""
     python = ROOT / environment / "bin/python"
     words = [[str(python), str(PEERS / program), str(folder), str(rank), str(ranks)] for rank in range(ranks + extra)]
     one_thread = {"OMP_NUM_THREADS": "1"}
@@ -151,9 +151,9 @@ ABSENT = {
     "BytePS": "PyPI has the sources of 0.2.5 only, which are C++14, and the headers of this torch are C++17",
     "KungFu": "it is not on PyPI (the package of that name is another one)",
 }
-"""Peers that are not measured anywhere, and why."""
+"""The peers that are not measured on any machine, and the reasons."""
 
 
 def yardstick(buffers: int) -> Exchange:
-    """Return the copies that everything is held against: each rank copies so many arrays, one after another."""
+    """Return the copies that all exchanges are compared with: each rank copies arrays, one after another."""
     return Exchange("copy", "numpy copy", partial(_each, "yardstick.py", ".venv", (str(buffers),), 0))

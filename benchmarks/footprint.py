@@ -1,4 +1,4 @@
-"""Watches how much memory the ranks of a launch use, shared memory counted once."""
+"""Measures the memory of the ranks of a launch; shared memory is counted once."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _SHARED = {"RssShmem": "shared"}
 class Footprint:
     """The peak of every rank, in bytes.
 
-    `pss` counts a page that k processes have mapped as the k-th part of one in each of them, so that a sum over the
-    processes is what the machine needs. `own` counts what only that process has. Both say of memory that a process
-    maps, but did not make, that it has some of it, or all once nobody else maps it any more: so nothing counts from
-    when the first rank lets go of what it shares.
+    `pss` counts 1/k of a page that k processes have mapped, so that the sum over the processes is the memory of the
+    machine. `own` counts pages that only that process has mapped. Both also count pages that a process maps but did
+    not allocate, and count them fully when no other process maps them any more. So measurements stop when the first
+    rank releases its shared memory.
     """
 
     def __init__(self, plan: Path) -> None:
         """Watch a launch.
 
         Args:
-            plan: its plan, by which its ranks are found: all of them have it on their command line.
+            plan: its plan, which all its ranks have on their command line.
         """
         self._plan = str(plan)
         self._ranks: dict[int, str] = {}
@@ -33,12 +33,12 @@ class Footprint:
         self.total = 0
 
     def look(self) -> None:
-        """Read what the ranks use now."""
+        """Read the current memory of the ranks."""
         self._asked += 1
         if self._asked % 10 == 1:
             self._ranks.update(_ranks(self._plan))
         usages = {pid: _bytes(pid, "smaps_rollup", _FIELDS) for pid in self._ranks}
-        # Looked at afterwards: one may have let go while others were read.
+        # This check comes last, because a rank may have released its memory while others were read.
         shared = {pid: _bytes(pid, "status", _SHARED)["shared"] for pid in self._ranks}
         if any(now < self._shared.get(pid, 0) for pid, now in shared.items()):
             return
@@ -59,7 +59,7 @@ class Footprint:
 
 
 def _ranks(plan: str) -> Iterator[tuple[int, str]]:
-    """Yield the process id and role of every rank, and of its guard: that has the rank's command line at first."""
+    """Yield the process id and role of every rank, and of its guard, which at first has the same command line."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
@@ -69,7 +69,7 @@ def _ranks(plan: str) -> Iterator[tuple[int, str]]:
 
 
 def _bytes(pid: int, file: str, fields: Mapping[str, str]) -> dict[str, int]:
-    """Return bytes that a file of `/proc` has of a process, some of its lines added up; none of one that is gone."""
+    """Return the sum in bytes of some lines of a process's file in `/proc`; 0 if the process has ended."""
     found = dict.fromkeys(fields.values(), 0)
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():

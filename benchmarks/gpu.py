@@ -1,9 +1,9 @@
-"""Figure 3's sixteen workers on one GPU: images per second, and what rounds cost beside the steps.
+"""Measure Figure 3's sixteen workers on one GPU: images per second, and the cost of rounds in addition to local steps.
 
 `python benchmarks/gpu.py [--quick] [--output FOLDER] [--rounds N] [--set KEY=VALUE]` writes gpu.md. It plays the four
-rules of experiments/fig3_sync_single_validator.toml without an attack, a few epochs each, in one launch; with made-up
-images of CIFAR-10's shape where its files are not given (HPCPS_DATA), which nothing augments. `--device cpu
---output FOLDER` tries it without a GPU.
+rules of experiments/fig3_sync_single_validator.toml without an attack, a few epochs each, in one launch. Without
+CIFAR-10's files (HPCPS_DATA) it uses synthetic images of the same shape, which are not augmented. `--device cpu
+--output FOLDER` tests it without a GPU.
 """
 
 import argparse
@@ -20,34 +20,34 @@ import torch
 from machine import Others, description
 from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_together
 
+from hpcps.data.shards import shard_size
 from hpcps.errors import HpcpsError
 from hpcps.spec.load import load_experiment
 from hpcps.spec.selection import select
 from hpcps.training.build import build_learner
-from hpcps.training.data import open_data, steps_per_epoch
 
 EXPERIMENT = ROOT / "experiments/fig3_sync_single_validator.toml"
 POINTS, ONE_POINT = "attack=none", "attack=none,validation.rule=average"
 SETTLED = 3
-"""Rounds of a run that do not count: in them passes are recorded, and libraries are loaded."""
+"""The first rounds of a run, which are not measured: in them CUDA graphs are recorded and libraries are loaded."""
 CURVE = 200 * 91 // 8
-"""Rounds of a curve of the figure: 200 epochs of 91 batches, 8 in a round."""
+"""The rounds of a curve of the figure: 200 epochs of 91 batches, 8 batches per round."""
 TIMEOUT = 900.0
-"""Seconds for a launch: it takes a few minutes where there is a GPU."""
+"""The time limit of a launch, in seconds; with a GPU it takes a few minutes."""
 COLUMNS = ("compute", "exchange", "combine", "wait", "evaluate")
 
 
 @dataclass(frozen=True)
 class Played:
-    """What the records of a run say, from the end of round `SETTLED` to that of the last.
+    """The results from the records of a run, from the end of round `SETTLED` to the end of the last round.
 
     Attributes:
-        rule: its kind.
-        images: per second, of all workers.
-        round: seconds of a round.
-        steps: of these, how long the slowest worker or validator took for its local steps.
-        outside: seconds of the run that are not rounds, to load the data, begin and end.
-        shares: of the time of each role, how it is spent, by column of the records.
+        rule: the kind of the rule.
+        images: images per second of all workers.
+        round: seconds per round.
+        steps: seconds per round of the local steps of the slowest worker or validator.
+        outside: seconds of the run outside of rounds: loading data, start and end.
+        shares: the shares of each role's time, by column of the records.
     """
 
     rule: str
@@ -59,11 +59,11 @@ class Played:
 
     @property
     def between(self) -> float:
-        """The share of a round in which not even the slowest takes local steps: exchange, combining, and waiting."""
+        """The share of a round in which no process takes local steps: exchange, combining and waiting."""
         return 1 - self.steps / self.round
 
     def curve(self, startup: float) -> float:
-        """Seconds that all rounds of a curve would take at this rate."""
+        """Return the seconds of all rounds of a curve at this rate."""
         return startup + self.outside + CURVE * self.round
 
 
@@ -71,8 +71,8 @@ def read(folder: Path, run) -> Played:
     """Read the records of a run.
 
     Args:
-        folder: of the run.
-        run: what was played.
+        folder: the folder of the run.
+        run: the run.
     """
     lines = {}
     for path in sorted((folder / "records").glob("*.jsonl")):
@@ -100,24 +100,25 @@ def read(folder: Path, run) -> Played:
 
 
 def overrides(device: str, rounds: int, more: list[str]) -> list[str]:
-    """Return what to set in the experiment's file so that its runs have so many rounds and their data are there."""
+    """Return the settings of the experiment file for runs with about `rounds` rounds and with data that exist."""
     settings = [f"train.device={device}", "checkpoint.every=0", *more]
 
     def of_a_run(*extra):
         return load_experiment(EXPERIMENT, [*settings, *extra]).points[0].run
 
     try:
-        open_data(of_a_run().data)
+        of_a_run().data.open()
     except HpcpsError:
-        # Which are not augmented: what that costs is missing then.
+        # Synthetic images are not augmented, so the cost of augmentation is missing.
         settings += ["data.name=synthetic", "data.augment=false"]
     run = of_a_run()
-    epochs = -(-rounds * run.train.local_steps // steps_per_epoch(run))
+    steps = run.train.passes_per_epoch * (shard_size(run.data, run.train.batch_size) // run.train.batch_size)
+    epochs = -(-rounds * run.train.local_steps // steps)
     return [*settings, f"train.epochs={epochs}"]
 
 
 def play(folder: Path, points: str, settings: list[str]) -> tuple[list[Played], float]:
-    """Play some points in one launch; return what was measured of each, and the seconds of the launch beside them.
+    """Play points in one launch; return the results of each, and the seconds of the launch outside of runs.
 
     Raises:
         MeasurementError: the launch failed.
@@ -136,7 +137,7 @@ def play(folder: Path, points: str, settings: list[str]) -> tuple[list[Played], 
 
 
 def seconds_of_a_step(settings: list[str], *, replays: bool, seconds: float) -> float | None:
-    """Return how long a step of a worker takes that has the device to itself; None if it cannot be replayed there."""
+    """Return the seconds of a step of a single worker on the device; None if the step cannot be replayed there."""
     run = select(load_experiment(EXPERIMENT, settings).points, ONE_POINT)[0].run
     learner = build_learner(run, "worker", 0)
     if not replays:
@@ -186,7 +187,7 @@ def report(played, startup, steps, about: str) -> str:
 
 
 def bars_of(played, startup) -> list[bars.Bar]:
-    """Hold the worst rule against what was to be reached."""
+    """Return the bars of the slowest rule."""
     images, between = min(one.images for one in played), max(one.between for one in played)
     return [
         bars.Bar("images/s of 16 workers on one GPU, rounds included", "≥ 45000", f"{images:.0f}", images >= 45_000),

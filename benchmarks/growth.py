@@ -1,9 +1,9 @@
-"""Measure how the time of a round and the memory of its processes grow: with workers, model, servers, hosts and rules.
+"""Measure the time of a round and the memory of its processes against workers, model size, servers, hosts and rules.
 
     .venv/bin/python benchmarks/growth.py [--quick] [--only hosts] [--output benchmarks/results]
 
-A round is what `round.py` measures: all updates are in their buffers, until the last worker has the new model. Without
-`--output` the report is printed only.
+A round is measured as in `round.py`: it begins when all updates are in their buffers, and ends when the last worker has
+the new model. Without `--output` the report is only printed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Amount:
-    """How much is measured.
+    """The extent of the measurements.
 
     Attributes:
-        workers: numbers of workers.
-        sizes: of a model, in MB.
-        servers: numbers of servers.
-        hosts_mb: the models, in MB, between hosts.
-        memory_workers: numbers of workers whose memory is looked at.
-        repeats: launches of each.
+        workers: the numbers of workers.
+        sizes: the sizes of the model, in MB.
+        servers: the numbers of servers.
+        hosts_mb: the sizes of the model between hosts, in MB.
+        memory_workers: the numbers of workers for which memory is measured.
+        repeats: the number of launches of each point.
     """
 
     workers: Sequence[int] = (1, 2, 4, 8, 16, 32, 64)
@@ -54,7 +54,7 @@ QUICK = Amount((1, 4, 8), (1, 16, 64), (1, 2), (8,), (4,), 1)
 
 
 def rounds_of(ranks: int, megabytes: int) -> int:
-    """Return how many rounds a launch measures."""
+    """Return the number of rounds that a launch measures."""
     return max(3, min(30, 2000 // (ranks * megabytes)))
 
 
@@ -90,7 +90,7 @@ def launch(setting: Setting, megabytes: Sequence[int], repeats: int, **more: Any
 
 
 def copy_speed(megabytes: int, repeats: int) -> float:
-    """Return the bytes per second that two processes move at once when they copy: what they read and write.
+    """Return the bytes per second that two processes together read and write when they copy at the same time.
 
     Raises:
         MeasurementError: they failed.
@@ -111,7 +111,7 @@ def by_workers(amount: Amount) -> list[Row]:
 
 
 def by_size(amount: Amount) -> list[Row]:
-    """A larger model, with two workers on this machine: of 1 GB, more of them need more memory than many have."""
+    """A larger model, with two workers on this machine: with 1 GB, more workers need too much memory for many."""
     speed = copy_speed(64, amount.repeats)
     return _with_bytes(launch(Setting(2), amount.sizes, amount.repeats), speed)
 
@@ -123,7 +123,7 @@ def by_servers(amount: Amount) -> list[Row]:
 
 
 def _with_bytes(rows: list[Row], speed: float) -> list[Row]:
-    """Add what a round moves (n updates and the model read, the model written), and what that costs at this speed."""
+    """Add the bytes of a round (n updates and the model read, the model written), and their time at this speed."""
     for row in rows:
         row["bytes"] = (row["workers"] + 2) * row["megabytes"] * 2**20
         row["bound"] = row["bytes"] / speed
@@ -155,9 +155,9 @@ RULES = ("average", "trimmed_mean", "phocas", "median", "zeno")
 
 
 def memory(amount: Amount) -> list[Row]:
-    """The peak of each role's memory, by rule, as multiples of the model, over what it needs for next to none.
+    """The peak memory of each role, by rule, in multiples of the model, minus the memory for a very small model.
 
-    Between hosts of their own a few of them once more: there updates are messages, here they are shared memory.
+    Some points are also measured between hosts, where updates are messages; on one host they are in shared memory.
     """
     rows = []
     for n in amount.memory_workers:
@@ -209,7 +209,7 @@ PARTS: dict[str, Callable[[Amount], list[Row]]] = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="less of everything, once")
+    parser.add_argument("--quick", action="store_true", help="a short version, one launch of each point")
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="these parts")
     parser.add_argument("--repeats", type=int, help="launches of each point")
     parser.add_argument("--output", type=Path, help="the folder for growth.md and growth.png")
@@ -229,7 +229,7 @@ def main() -> int:
         except MeasurementError as error:
             problems[part] = str(error)
             failed.append(f"{part}: {error}")
-        # What a later part does, this is written.
+        # The results so far are written, whatever a later part does.
         if args.output:
             write_down(found, problems, args.output)
     print(growth_report.report(found, problems))
@@ -241,7 +241,7 @@ def main() -> int:
 
 
 def write_down(found: dict[str, list[Row]], problems: dict[str, str], output: Path) -> None:
-    """Write the report, the plot and the bars of what is there."""
+    """Write the report, the plot and the bars of the results so far."""
     output.mkdir(parents=True, exist_ok=True)
     (output / "growth.md").write_text(growth_report.report(found, problems), encoding="utf-8")
     write(output, "growth", growth_report.bars(found))

@@ -1,4 +1,4 @@
-"""The tables and the plots of `growth.py`."""
+"""The tables and plots of `growth.py`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import matplotlib.pyplot as plt
 from bars import Bar
 from machine import description
 
-from hpcps.runtime.casting import PARTITION
+from hpcps.execution.role_factory import PARTITION
 
 Row = dict[str, Any]
 FAR = 1.5
-"""A point is named if it takes so many times as long as its bytes do at the usual speed of its table."""
+"""The report names a point if its time exceeds this multiple of the time of its bytes at the table's median speed."""
 
 
 def report(found: Mapping[str, Sequence[Row]], problems: Mapping[str, str]) -> str:
-    """Write the tables."""
+    """Return the tables."""
     lines = [
         "# How a round grows",
         "",
@@ -40,7 +40,7 @@ def report(found: Mapping[str, Sequence[Row]], problems: Mapping[str, str]) -> s
 
 
 def _on_one_machine(title: str, key: str, name: str, why: str) -> Callable[[Sequence[Row]], list[str]]:
-    """Return what writes the table of a sweep over one thing."""
+    """Return a function that writes the table of a sweep over one parameter."""
 
     def section(rows: Sequence[Row]) -> list[str]:
         lines = [f"## {title}", "", f"| {name} | Round, ms | Moved, GB/s | Time / bound |", "|---|---|---|---|"]
@@ -61,7 +61,7 @@ def _time(row: Row) -> str:
 
 
 def _followed(rows: Sequence[Row], key: str, name: str) -> str:
-    """Say which points do not follow the bytes that they move."""
+    """Return a sentence on the points whose time is not proportional to the bytes that they move."""
     timed = [row for row in rows if "seconds" in row]
     if not timed:
         return "Nothing was measured."
@@ -160,7 +160,7 @@ _SECTIONS: dict[str, Callable[[Sequence[Row]], list[str]]] = {
 
 
 def bars(found: Mapping[str, Sequence[Row]]) -> list[Bar]:
-    """Return what was to be: 90 % of the bound between hosts, and memory that few and many workers need alike."""
+    """Return the bars: 90 % of the bound between hosts, and memory that does not grow with the number of workers."""
     reached = []
     for row in found.get("hosts", ()):
         if "seconds" in row:
@@ -211,7 +211,7 @@ def _draw_hosts(axes: Any, rows: Sequence[Row]) -> None:
         axes.plot(servers, [row["bound"] for row in mine], ":", color=f"C{number}")
     axes.set(xscale="log", yscale="log", xlabel="servers (1 Gbit/s; dotted: bound)", ylabel="round, s")
     axes.set_xticks(sorted({row["servers"] for row in rows}), sorted({str(row["servers"]) for row in rows}))
-    # The logarithmic axis has one number of its own on so short a range.
+    # On so short a range the logarithmic axis has only one label of its own.
     times = [row[key] for row in rows for key in ("seconds", "bound")]
     ticks = [n for n in (0.1, 0.2, 0.5, 1, 2, 5, 10) if min(times) / 1.5 <= n <= 1.5 * max(times)]
     axes.set_yticks(ticks, [f"{n:g}" for n in ticks])

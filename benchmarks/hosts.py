@@ -1,7 +1,7 @@
-"""Hosts with a network between them, on this machine: network namespaces on a switch, each link with a speed limit.
+"""Virtual hosts on this machine: network namespaces connected by a switch, each link with a speed limit.
 
-A host has a name, an address, a network and processes of its own (user and file system are this machine's). Needs root
-and, of Linux, `ip`, `tc`, `unshare` and `nsenter`.
+A host has its own name, address, network and processes; users and file system are those of this machine. It needs root
+and the Linux tools `ip`, `tc`, `unshare` and `nsenter`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from processes import Command, MeasurementError, NotHereError, run_together
 
 from hpcps.launch.hostfile import Host
 
-# 16 ms of a link of 1 Gbit/s, as a switch may have for a port: where much more fits, acknowledgements of one direction
-# queue behind the data of the other, and TCP sees a path that is many times as long.
+# 16 ms of a link of 1 Gbit/s, a usual buffer of a switch port. In a much larger buffer, the acknowledgements of one
+# direction queue behind the data of the other, and TCP measures a round-trip time that is many times as long.
 _QUEUE = "2mb"
 _BURST = "256kb"
-# What Linux has by default, whatever this machine prefers: BBR, for one, leaves a sixth of each link unused where four
-# hosts send to four others at once, plain sockets that wait for nothing included.
+# The default of Linux, whatever this machine is configured for. BBR, for example, leaves a sixth of each link unused
+# when four hosts send to four others at once, even over plain sockets that never wait.
 _CONGESTION = "cubic"
 
 _ENTER = """#!/bin/bash
@@ -32,7 +32,7 @@ exec nsenter --net=/run/netns/{prefix}-$1 unshare --uts --ipc --mount --pid --fo
   mount --bind {folder}/etc-hosts /etc/hosts && hostname "$1" && shift && exec "$@"' enter "$@"
 """
 _AGENT = """#!/bin/bash
-# What a launcher calls like rsh, HOST COMMAND, in place of it.
+# A launcher calls this instead of rsh, with HOST COMMAND.
 while [[ $1 == -* ]]; do
   [[ $1 == -l ]] && shift
   shift
@@ -70,19 +70,19 @@ for _ in range(64):
 
 
 class Network:
-    """Some hosts, `host1`, `host2`, …, as long as it is entered.
+    """A context manager that creates hosts `host1`, `host2`, … and removes them.
 
     Attributes:
-        names: the hosts'.
-        agent: what starts a program on a host, called like rsh.
+        names: the names of the hosts.
+        agent: the program that starts a program on a host, called like rsh.
     """
 
     def __init__(self, hosts: int, gigabits: float) -> None:
         """Describe the network.
 
         Args:
-            hosts: how many.
-            gigabits: what each link carries in a second, each way, 10**9 bits.
+            hosts: the number of hosts.
+            gigabits: the speed of each link in each direction, in 10**9 bits per second.
         """
         self.names = [f"host{number}" for number in range(1, hosts + 1)]
         self.gigabits = gigabits
@@ -91,11 +91,11 @@ class Network:
         self.agent = self._folder / "agent"
 
     def hosts(self, slots: int) -> list[Host]:
-        """Return the hosts as a host file has them, with so many slots each."""
+        """Return the lines of a host file, with `slots` slots for each host."""
         return [Host(name, slots) for name in self.names]
 
     def enter(self, host: str) -> list[str]:
-        """Return what to put before a command so that it runs on a host."""
+        """Return the words that precede a command so that it runs on a host."""
         return [str(self._folder / "enter"), host]
 
     def __enter__(self) -> Network:
@@ -120,7 +120,7 @@ class Network:
         _run("ip", "netns", "add", switch)
         _run("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "bridge", "up")
-        # Where the firewall of bridges is loaded it sees every frame; a switch has none.
+        # If the bridge firewall is loaded, it processes every frame; a switch has no firewall.
         firewall = ("sysctl", "-qw", "net.bridge.bridge-nf-call-iptables=0")
         subprocess.run(["ip", "netns", "exec", switch, *firewall], capture_output=True)
         for number, name in enumerate(self.names, 1):

@@ -1,11 +1,11 @@
-"""One rank of hpcps in a measurement: the process that `hpcps run` starts, but for the training.
+"""One rank of hpcps in a measurement: the process that `hpcps run` starts, without training.
 
     mpirun ... python -m mpi4py hpcps_rank.py PLAN ROLE
 
-The roles, the transport and the runtime are the real ones. What trains adds a constant to the model in no time, and the
-workers meet before they send what they have packed; from then until a worker can read the new model is an exchange.
-Then they meet again. The folder named by HPCPS_BENCHMARK holds the meeting place and `cases.json`, which the run's seed
-is an index into.
+The roles, the transport and the runtime are those of hpcps. The learner adds a constant to the model, which takes no
+time. The workers wait at a barrier before they send their packed updates; the exchange lasts from then until a worker
+can read the new model. Then they wait at the barrier again. The folder in HPCPS_BENCHMARK holds the barrier and
+`cases.json`, in which the run's seed is the index of the case.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
-from meeting import Meeting
+from barrier import Barrier
 
-from hpcps.layout import Layout, Vector
-from hpcps.messages import Peer
+from hpcps.execution.__main__ import main
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Peer
 from hpcps.roles.events import Compute, Effect, Event, Finish
 from hpcps.roles.sync.worker import Worker
-from hpcps.runtime.__main__ import main
 from hpcps.spec.schema import Run
-from hpcps.state import State
 from hpcps.training import build
 from hpcps.training.learner import Evaluation, Progress
 
@@ -39,9 +39,9 @@ BLOCKS = 32
 
 
 class Constant:
-    """A learner whose step adds the same number to every parameter, so that what the model must become is known.
+    """A learner whose step adds the same number to every parameter, so that the new model is known.
 
-    The model is as large as the case says; only its value is kept.
+    The case gives the size of the model; only the value of its elements is kept.
     """
 
     device = "cpu"
@@ -59,21 +59,21 @@ class Constant:
         self._value = 0.0
 
     def state(self) -> State:
-        """Nothing goes on from here."""
+        """Return an empty state: runs are not resumed."""
         return State()
 
     def restore(self, state: State) -> None:
-        """Nothing went before."""
+        """Do nothing: runs are not resumed."""
 
     def copy_to(self, out: Vector) -> None:
         """See `Learner`."""
         out.fill(self._value)
 
     def copy_from(self, values: Vector) -> None:
-        """Check the model; all of it in the last round, else a sample.
+        """Check the model: all of it in the last round, else a sample.
 
         Raises:
-            AssertionError: it is not what the updates make of it.
+            AssertionError: it is not the sum of the previous model and the combined update.
         """
         last = self.steps_done == self.steps_per_epoch
         sample = values if last else values[:: max(1, values.size // 1000)]
@@ -115,16 +115,16 @@ def build_constant(run: Run, role: str, index: int) -> Constant:
 
 
 class Watched:
-    """A worker's events and effects, with the meeting and the clock between them."""
+    """Passes a worker's events and effects on, with the barrier and the clock between them."""
 
     def __init__(self, peer: Peer, run: Run) -> None:
-        self._meeting = Meeting(FOLDER / f"case-{run.seed}", run.topology.workers)
+        self._barrier = Barrier(FOLDER / f"case-{run.seed}", run.topology.workers)
         self._file = FOLDER / f"times-{run.seed}-{peer.index}.json"
         self._times: list[list[float]] = []
         self._began: float | None = None
 
     def watch(self, effects: Iterator[Effect]) -> Iterator[Effect]:
-        """Pass the effects on; let a round begin after what is packed, and end before the model is adopted."""
+        """Pass the effects on; a measured round begins after packing and ends before the model is adopted."""
         for effect in effects:
             match effect:
                 case Compute("pack", work):
@@ -140,19 +140,19 @@ class Watched:
                     yield effect
 
     def _adopt(self, work: Callable[[], Any]) -> None:
-        # Who has the model first does not take the core from who still waits for it: a peer's rank would not, either.
-        self._meeting.meet()
+        # A worker that has the model must not take the core from one that still waits for it; a peer's ranks do not.
+        self._barrier.wait()
         work()
         if self._times:
             self._times[-1].append(time.monotonic())
 
     def _meet(self, packed: Any) -> Any:
-        self._began, _ = self._meeting.meet()
+        self._began, _ = self._barrier.wait()
         return packed
 
 
 class WatchedWorker(Worker):
-    """The worker that the runtime makes here."""
+    """The worker that the runtime creates in this process."""
 
     def __init__(self, peer: Peer, run: Run, *more: Any) -> None:
         super().__init__(peer, run, *more)
@@ -164,8 +164,8 @@ class WatchedWorker(Worker):
 
 
 if __name__ == "__main__":
-    from hpcps.runtime import casting
+    from hpcps.execution import role_factory
 
     build.build_learner = build_constant
-    casting.Worker = WatchedWorker
+    role_factory.Worker = WatchedWorker
     sys.exit(main())

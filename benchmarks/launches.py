@@ -1,4 +1,4 @@
-"""Launches of hpcps whose ranks are `hpcps_rank.py`: the real launcher, roles and transport, with nothing to train."""
+"""Launches of hpcps with `hpcps_rank.py` as ranks: its launcher, roles and transport, without training."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from barrier import Barrier
 from footprint import Footprint
 from hosts import Network
-from meeting import Meeting
 from processes import ROOT, Command, MeasurementError, NotHereError, on_free_ports, run_together
 
 from hpcps.errors import SpecError
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.dialects import render
 from hpcps.launch.prepare import Site, prepare
 from hpcps.spec.load import load_experiment
 
@@ -47,12 +46,12 @@ ENVIRONMENTS = {"mpich": ".venv", "openmpi": ".venv-openmpi", "intel": ".venv-in
 
 @dataclass(frozen=True)
 class Case:
-    """A size of the model, and for how long it is measured.
+    """A size of the model, and the number of rounds.
 
     Attributes:
-        elements: of the model, d.
-        rounds: at most so many.
-        seconds: no further round after so many; for who can decide that as it goes.
+        elements: the number of elements of the model, d.
+        rounds: the maximum number of rounds.
+        seconds: the time after which no further round begins; only for exchanges that can decide this while running.
     """
 
     elements: int
@@ -67,14 +66,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Setting:
-    """A topology and what it runs on.
+    """A topology and its environment.
 
     Attributes:
-        workers: how many.
-        servers: how many.
-        validators: how many.
-        rule: as in an experiment file.
-        mpi: whose environment.
+        workers: the number of workers.
+        servers: the number of servers.
+        validators: the number of validators.
+        rule: the rule as in an experiment file.
+        mpi: the MPI implementation.
         more: further keys, as for `hpcps run --set`.
     """
 
@@ -87,19 +86,19 @@ class Setting:
 
     @property
     def processes(self) -> int:
-        """All of them."""
+        """The number of processes."""
         return self.workers + self.validators + self.servers
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a launch.
+    """The results of a launch.
 
     Attributes:
-        rounds: the seconds of every round, by case; none for a case that was not finished.
-        problem: why some were not; empty if all were.
-        adopted: of hpcps, the seconds until every worker had also made the model its own.
-        footprint: the memory of hpcps's ranks, if it was watched.
+        rounds: the seconds of every round, by case; empty for a case that was not finished.
+        problem: why cases were not finished; empty if all were.
+        adopted: for hpcps, the seconds until every worker had also adopted the model.
+        footprint: the memory of hpcps's ranks, if it was measured.
     """
 
     rounds: list[list[float]]
@@ -120,15 +119,15 @@ def measure(
     """Run the cases one after another in one launch.
 
     Args:
-        setting: who plays.
+        setting: the topology.
         cases: the models.
-        timeout: seconds for all of it.
-        network: the hosts to run on, one role on each as long as they last; by default all run on this one.
-        watch_memory: whether to look at the memory of the ranks meanwhile, which takes some time.
-        keep: the folder to leave the records in; by default nothing stays.
+        timeout: the time limit, in seconds.
+        network: the hosts, with one role on each if there are enough; by default all roles run on this host.
+        watch_memory: whether to measure the memory of the ranks, which takes some CPU time.
+        keep: the folder for the records; by default they are deleted.
 
     Raises:
-        MeasurementError: it cannot be started.
+        MeasurementError: the launch cannot be started.
     """
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
@@ -151,7 +150,7 @@ def _measure(
 ) -> Measured:
     (folder / "cases.json").write_text(json.dumps([vars(case) for case in cases]))
     for number in range(len(cases)):
-        Meeting.prepare(folder / f"case-{number}")
+        Barrier.prepare(folder / f"case-{number}")
     command = _command(setting, len(cases), folder, network)
     footprint = Footprint(folder / "conf.plan.json") if watch_memory else None
     problem = run_together([command], folder / "logs", timeout, footprint.look if footprint else lambda: None)
@@ -183,31 +182,31 @@ def _command(setting: Setting, cases: int, folder: Path, network: Network | None
         raise MeasurementError(str(error).splitlines()[-1].split(": ", 2)[-1]) from error
     mpi = detect_mpi(python.parent / "mpirun")
     hosts = network.hosts(-(-setting.processes // len(network.names))) if network else None
-    site = Site(dialect=mpi.dialect, mpirun=mpi.mpirun, hosts=hosts)
+    site = Site(launcher=mpi.launcher, mpirun=mpi.mpirun, hosts=hosts)
     (launch,) = prepare(points, folder / "results", folder / "conf", site)
     variables = {**launch.job.variables, "HPCPS_BENCHMARK": str(folder)}
     if network:
-        # All hosts are one machine to UCX, which would find memory that they share.
+        # UCX would detect that all hosts are one machine, and use shared memory.
         variables |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
     agent = network.agent if network else None
-    launch = render(mpi.dialect, replace(launch.job, python=python, variables=variables, agent=agent))
+    launch = mpi.launcher.launch_of(replace(launch.job, python=python, variables=variables, agent=agent))
     launch.write()
-    # The configfile starts the runtime by name; here it is to start ours, which goes on in the runtime.
+    # The configfile starts the runtime by name; replace it by our script, which then calls the runtime.
     for path in launch.files:
         text = path.read_text()
-        path.write_text(text.replace("-m hpcps.runtime", str(ROOT / "benchmarks/hpcps_rank.py")))
+        path.write_text(text.replace("-m hpcps.execution", str(ROOT / "benchmarks/hpcps_rank.py")))
     words = [*network.enter(network.names[0]), *launch.command] if network else launch.command
     return Command(words, launch.environment(), "mpirun of hpcps")
 
 
 def seconds_of(folder: Path, case: int, ranks: int, until: int = 1) -> list[float]:
-    """Return how long each round of a case took, from when all had come until the last one had the result.
+    """Return the seconds of each round of a case, from the arrival of all ranks until the last one had the result.
 
-    A case that a rank has not finished has none. `until` is the place in what a rank tells of a round.
+    The result is empty if a rank has not finished the case. `until` is the index in a rank's times of a round.
     """
     try:
         times = [json.loads((folder / f"times-{case}-{rank}.json").read_text()) for rank in range(ranks)]
-    except (FileNotFoundError, json.JSONDecodeError):  # none, or half of one
+    except (FileNotFoundError, json.JSONDecodeError):  # missing or incomplete
         return []
     return [max(each[until] for each in turn) - turn[0][0] for turn in zip(*times, strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a report says of the machine that it was measured on."""
+"""The description of the machine, and the load that other processes put on it, for reports."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def description() -> str:
 
 
 class Others:
-    """What processes that are not of this benchmark use meanwhile.
+    """Measures the cores that processes of other programs use during a measurement.
 
-    Of this benchmark are this process and all that it starts, and what those start: a launcher's ranks outlive it where
-    it is killed, and have another parent then; from here on that is this process.
+    This process and its descendants belong to the benchmark. If a launcher is killed, its ranks survive it and get
+    another parent; from here on that is this process.
     """
 
     def __init__(self) -> None:
-        """Begin."""
+        """Start the measurement."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._busy, self._ours, self._began = busy(), ours(), os.times().elapsed
 
     def cores(self) -> float:
-        """Return how many cores they have used on average."""
+        """Return the number of cores that they have used on average."""
         wall = max(os.times().elapsed - self._began, 1e-9)
         return max(0.0, (busy() - self._busy - (ours() - self._ours)) / wall)
 
@@ -58,16 +58,16 @@ def ours() -> float:
 
 
 def _descendants() -> Iterator[float]:
-    """Yield the CPU seconds of every process that was started from here and that nobody has waited for, ended or not.
+    """Yield the CPU seconds of every descendant of this process that no process has waited for, running or ended.
 
-    With them go those of its own children that it has waited for.
+    They include the CPU seconds of those of its children for which it has waited.
     """
     parents: dict[int, int] = {}
     seconds: dict[int, float] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):
-                # Its name is in brackets, and may have any of them in it.
+                # The process's name is in brackets, and may contain brackets.
                 fields = (folder / "stat").read_text().rpartition(") ")[2].split()
                 pid = int(folder.name)
                 parents[pid] = int(fields[1])

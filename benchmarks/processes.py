@@ -1,4 +1,4 @@
-"""Starts the processes of a measurement, waits for them, and leaves none behind."""
+"""Starts the processes of a measurement, waits for them, and ends all of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import TypeVar
 
 ROOT = Path(__file__).parents[1]
 RESERVE = 1.0
-"""GiB that stay free: what needs more is stopped, before the kernel does it to someone else."""
+"""The memory that must stay free, in GiB: a measurement is stopped before the kernel kills other processes."""
 TOO_LARGE = "it needs more memory than there is"
 TRIES = 4
-"""How often a measurement is begun where a port that was free when it was chosen is taken when it is used."""
+"""The number of attempts of a measurement if another program takes a port between its choice and its use."""
 
 _TAKEN = re.compile(rb"bind failed|address (is )?already in use|EADDRINUSE|port is in use", re.IGNORECASE)
 GRACE = 5.0
-"""Seconds that processes have to end by themselves: a launcher ends its ranks."""
+"""Seconds after which processes that were asked to end are killed; a launcher ends its ranks in that time."""
 _LINES = 8
-"""Last lines of a process that are shown if it failed."""
+"""The number of last lines of a failed process that are shown."""
 
 T = TypeVar("T")
 
@@ -37,8 +37,8 @@ class Command:
 
     Attributes:
         words: its command line.
-        variables: of its environment, beside those of this process.
-        name: what it is called if it fails; by default as its program.
+        variables: environment variables in addition to those of this process.
+        name: its name in messages about failures; by default that of its program.
     """
 
     words: Sequence[str]
@@ -54,15 +54,15 @@ class MeasurementError(Exception):
 
 
 class NotHereError(MeasurementError):
-    """This machine lacks what it needs; the text says what."""
+    """This machine lacks something that the measurement needs; the text says what."""
 
 
 class PortTakenError(MeasurementError):
-    """A process could not have the address that it was to listen at."""
+    """The address at which a process was to listen is in use."""
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody has now."""
+    """Return a port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -70,13 +70,13 @@ def free_port() -> int:
 
 
 def on_free_ports(measure: Callable[[], T]) -> T:
-    """Measure, and begin again where somebody else took a port between its choice and its use.
+    """Measure, and try again if another program took a port between its choice and its use.
 
     Args:
-        measure: measures, with ports that it chooses each time.
+        measure: measures, and chooses its ports at each call.
 
     Raises:
-        PortTakenError: that happened a few times.
+        PortTakenError: all attempts failed in this way.
     """
     for _ in range(TRIES - 1):
         try:
@@ -87,7 +87,7 @@ def on_free_ports(measure: Callable[[], T]) -> T:
 
 
 def clean_up_on_sigterm() -> None:
-    """Let SIGTERM end this process as an error does, so that processes and hosts are taken away."""
+    """Make SIGTERM raise SystemExit, so that processes and hosts are removed."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -96,7 +96,7 @@ def clean_up_on_sigterm() -> None:
 
 
 def free_gigabytes() -> float:
-    """Return the memory that processes can still have, in GiB."""
+    """Return the memory that is available to processes, in GiB."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) / 2**20
@@ -106,20 +106,20 @@ def free_gigabytes() -> float:
 def run_together(
     commands: Sequence[Command], logs: Path, timeout: float, look: Callable[[], None] = lambda: None
 ) -> str:
-    """Start processes, each the leader of a group, and wait until all have ended well.
+    """Start processes, each the leader of a group, and wait until all have succeeded.
 
     Args:
-        commands: what to start.
-        logs: the folder to make for what they print, one file for each.
-        timeout: seconds.
-        look: called now and then meanwhile.
+        commands: the processes.
+        logs: the folder to create for their output, one file for each.
+        timeout: the time limit, in seconds.
+        look: called regularly in the meantime.
 
     Returns:
-        What went wrong: who failed first and with which words, that memory ran short, or who was still there when it
-        took too long; nothing if all is well.
+        The failure: the first process that failed and its message, a shortage of memory, or the processes that were
+        still running at the time limit; empty if all succeeded.
 
     Raises:
-        PortTakenError: one of them says that it could not listen where it was to, whether it ended or not.
+        PortTakenError: a process prints that its address is in use, whether it ends or not.
     """
     logs.mkdir()
     files = [logs / f"{number}" for number in range(len(commands))]
@@ -139,7 +139,7 @@ def run_together(
                 return f"it took longer than {timeout:.0f} s; {', '.join(there)} had not ended"
             said = sum(file.stat().st_size for file in files)
             if said != heard:
-                # Not everything that cannot listen ends, and the others wait for it.
+                # A program that cannot listen may not end, and the others wait for it.
                 _look_for_taken_ports(commands, files)
             heard = said
             look()
@@ -154,11 +154,11 @@ def run_together(
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
-    """End the groups of processes: gently, all of them, then at once those that are still there.
+    """End groups of processes: send SIGTERM to all, and SIGKILL to those that are still running after a while.
 
     Args:
         processes: the leaders.
-        grace: seconds in between.
+        grace: the seconds between the two signals.
     """
     there = [process for process in processes if process.poll() is None]
     for process in there:
@@ -195,7 +195,7 @@ def _look_for_taken_ports(commands: Sequence[Command], files: Sequence[Path]) ->
 
 
 def _failure(command: Command, status: int, file: Path) -> str:
-    """Show the last lines of who failed; return its name and the line that says most."""
+    """Print the last lines of a failed process; return its name and its most informative line."""
     lines = [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
     for line in lines[-_LINES:]:
         print(f"  {command}: {line}", file=sys.stderr, flush=True)

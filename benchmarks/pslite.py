@@ -1,9 +1,9 @@
-"""Measure push and pull over ps-lite on loopback: two workers, one server, ours and MXNet's C++ nodes in turn.
+"""Measure push and pull over ps-lite on loopback with two workers and one server, of hpcps and of MXNet (C++).
 
     .venv/bin/python benchmarks/pslite.py [--repeats 5] [--output benchmarks/results/pslite.md]
 
-Needs .venv-mxnet (`make .venv-mxnet/.ready`). All combinations run one after another, several times over, so that what
-else the machine does falls on all of them; the table has medians.
+It needs .venv-mxnet (`make .venv-mxnet/.ready`). All combinations run one after another, several times, so that other
+load on the machine affects all of them; the table has medians.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from processes import (
 )
 
 MEGABYTE = 1 << 20
-# Size, keys per round, rounds: a round has several keys under way, as the layers of a model are.
+# Size, keys per round, rounds: a round transfers several keys at the same time, as a model with several layers does.
 CASES = {"1 MB": (MEGABYTE, 8, 40), "64 MB": (64 * MEGABYTE, 2, 4)}
 ACTIONS = ("push", "pull")
 BASE = "all C++"
@@ -41,7 +41,7 @@ COMBINATIONS = {
 }
 WORKERS = 2
 TIMEOUT = 150.0
-"""Seconds for a combination: the slowest takes a tenth of that."""
+"""The time limit of a combination, in seconds; the slowest takes a tenth of it."""
 
 Speeds = dict[str, float]  # action -> GB/s
 Found = dict[tuple[str, str], dict[int, Speeds]]  # (case, combination) -> repeat -> speeds
@@ -56,13 +56,13 @@ def measure(
         pythons: the Python of each kind of node.
         servers: the kind of the scheduler and the server.
         workers: the kind of the workers.
-        size: bytes of a key's value.
-        keys: pushed and pulled together.
-        rounds: how many are measured.
-        timeout: seconds for all of it.
+        size: the size of a key's value, in bytes.
+        keys: the number of keys that are pushed and pulled together.
+        rounds: the number of measured rounds.
+        timeout: the time limit, in seconds.
 
     Raises:
-        MeasurementError: a node failed, or it took too long.
+        MeasurementError: a node failed, or the time limit was exceeded.
     """
 
     def attempt() -> Speeds:
@@ -97,7 +97,7 @@ def _nodes(
 
 
 def measure_all(pythons: Mapping[str, str], repeats: int, output: Path | None) -> list[str]:
-    """Measure everything in turn, and write it down after each turn; return what failed, and why."""
+    """Measure all combinations in turn, and write the report after each turn; return the failures and their reasons."""
     found: Found = {}
     problems: dict[str, str] = {}
     for repeat in range(repeats):
@@ -120,14 +120,14 @@ def measure_all(pythons: Mapping[str, str], repeats: int, output: Path | None) -
 
 
 def ratio(found: Found, case: str, action: str, name: str) -> float | None:
-    """Return the speed as a part of that of C++ nodes: the median of the ratios of the turns that have both."""
+    """Return the ratio of the speed to that of C++ nodes: the median over the turns that have both."""
     ours, base = found.get((case, name), {}), found.get((case, BASE), {})
     ratios = [speeds[action] / base[repeat][action] for repeat, speeds in ours.items() if repeat in base]
     return statistics.median(ratios) if ratios else None
 
 
 def bars(found: Found) -> list[Bar]:
-    """Return what was to be reached: the throughput of C++ nodes."""
+    """Return the bars: the throughput of C++ nodes."""
     measured = [(case, action, ratio(found, case, action, "all hpcps")) for case in CASES for action in ACTIONS]
     return [
         Bar.at_least(f"ps-lite {action} of {case}: all hpcps / all C++", value, 1.0)
@@ -137,7 +137,7 @@ def bars(found: Found) -> list[Bar]:
 
 
 def report(found: Found, problems: Mapping[str, str]) -> str:
-    """Write the table, and what failed."""
+    """Return the table and the failures."""
     repeats = max((len(turns) for turns in found.values()), default=0)
     lines = [
         "# Push and pull over ps-lite",

@@ -14,7 +14,7 @@ class Mxnet:
 
         self._mx = mx
         self._kv = mx.kv.create("dist_sync")
-        # Several arrays: a push or pull of one must not wait for the other's memory.
+        # Each key has its own array, so that a push or pull of one does not wait for the memory of another.
         self._arrays = [mx.nd.ones(elements) for _ in range(keys)]
         for key, array in enumerate(self._arrays):
             self._kv.init(key, array)
@@ -45,7 +45,7 @@ class Hpcps:
 
         from hpcps.kvstore import Client
 
-        # One server: nothing to split, as with MXNET_KVSTORE_BIGARRAY_BOUND.
+        # There is one server, so values are not split, as with MXNET_KVSTORE_BIGARRAY_BOUND.
         self._kv = Client()
         self._arrays = [np.ones(elements, np.float32) for _ in range(keys)]
         for key, array in enumerate(self._arrays):

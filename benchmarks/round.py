@@ -1,11 +1,11 @@
-"""Measure a synchronous round: n workers push M bytes of float32, and all have the new model; hpcps beside its peers.
+"""Measure a synchronous round of hpcps and its peers: n workers send M bytes of float32, and all get the new model.
 
     .venv/bin/python benchmarks/round.py [--quick] [--peers none] [--ranks 4 16] [--output benchmarks/results]
 
-Time runs from the moment at which all updates are in their buffers until the last worker has the result. Of hpcps that
-is the real thing, launcher, roles and transport, but for the training (`hpcps_rank.py`): the mean, added to the model.
-A peer sums up in place. All are measured in turn, several times over, so that what else the machine does falls on all
-of them; copies are measured along with them. Without `--output` the report is printed only.
+Time runs from the moment at which all updates are in their buffers until the last worker has the result. hpcps runs its
+launcher, roles and transport without training (`hpcps_rank.py`), and adds the mean to the model. A peer computes the
+sum in place. All are measured in turn, several times, so that other load on the machine affects all of them; copies are
+measured likewise. Without `--output` the report is only printed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from processes import TOO_LARGE, MeasurementError, NotHereError, clean_up_on_sig
 from round_report import ADOPTED, Findings, Found, Table, bars, draw, report
 
 ROUNDS = {1: 40, 4: 30, 16: 12, 64: 7, 256: 4}
-"""Rounds of a launch at most, by MB; a slow peer takes fewer."""
+"""The maximum number of rounds of a launch, by MB; a slow peer runs fewer."""
 
 
 def cases(megabytes: Sequence[int], ranks: int, seconds: float) -> list[Case]:
-    """Return the cases, with fewer rounds where many ranks move much."""
+    """Return the cases, with fewer rounds for many ranks and large updates."""
     most = {size: min(rounds for limit, rounds in ROUNDS.items() if limit <= size) for size in megabytes}
     return [Case(size << 18, max(3, most[size] // (1 + ranks // 8)), seconds) for size in megabytes]
 
 
 def measure(args: argparse.Namespace, exchanges: Sequence[Exchange]) -> Iterator[Findings]:
-    """Measure everything in turn; yield what was found after each turn."""
+    """Measure all exchanges in turn; yield the results so far after each turn."""
     findings = Findings()
     found = findings.found
     for repeat in range(args.repeats):
@@ -99,7 +99,7 @@ def main() -> int:
     for findings in measure(args, exchanges):
         table = Table(findings.found, exchanges)
         text = report(table, findings, others.cores())
-        # What a later turn does, this is written.
+        # The results so far are written, whatever a later turn does.
         if args.output and table.cases:
             args.output.mkdir(parents=True, exist_ok=True)
             (args.output / "round.md").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `round.py` has measured: tables, a plot, and what was to be reached."""
+"""The report of `round.py`: tables, a plot and bars."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from machine import description
 Found = dict[str, dict[tuple[int, int], list[float]]]
 
 ADOPTED = " adopted"
-"""Of hpcps, until every worker has also made the model its own: the name is that of the exchange, and this."""
+"""The suffix of the name of an exchange of hpcps, for the time until every worker has also adopted the model."""
 
 
 @dataclass
 class Findings:
-    """What has come of it so far.
+    """The results so far.
 
     Attributes:
         found: the times.
-        absent: what was not measured, and why.
-        failed: what was to be measured and failed, and how.
-        repeats: how many turns are over.
+        absent: the exchanges that were not measured, and the reasons.
+        failed: the exchanges that failed, and how.
+        repeats: the number of finished turns.
     """
 
     found: Found = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Findings:
 
 
 class Table:
-    """The numbers behind the report.
+    """The numbers of the report.
 
     A case is (ranks, MB); times are seconds.
     """
@@ -60,17 +60,17 @@ class Table:
         return min(times, key=lambda pair: pair[1]) if times else None
 
     def bound(self, case: tuple[int, int]) -> float | None:
-        """Return what the round's bytes cost at the bandwidth of two processes that copy.
+        """Return the time of the round's bytes at the bandwidth of two processes that copy.
 
-        The n updates and the model are read and the model is written: (n + 2) M bytes, and a copy moves 2 M. The
-        yardstick copies n arrays in a round, in each of its processes.
+        A round reads n updates and the model and writes the model: (n + 2) M bytes. A copy moves 2 M bytes, and each
+        process of the yardstick copies n arrays in a round.
         """
         ranks, _ = case
         copies = self.time("copy-2", case)
         return None if copies is None else (ranks + 2) / 2 * copies / ranks / 2
 
     def verdicts(self) -> list[dict[str, Any]]:
-        """Return, for each case, our time beside the best peer's and the bound."""
+        """Return, for each case, the ratios of our time to that of the best peer and to the bound."""
         rows = []
         for case in self.cases:
             ours, other, bound = self.best(self.ours, case), self.best(self.others, case), self.bound(case)
@@ -130,7 +130,7 @@ def report(table: Table, findings: Findings, others: float) -> str:
 
 
 def bars(verdicts: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return what was to be reached: half the best peer's time at 64 MB and 1.5 times the bound, nowhere slower."""
+    """Return the bars: half the best peer's time and 1.5 times the bound at 64 MB, else the best peer's time."""
     found = []
     for row in verdicts:
         what = f"Round of {row['ranks']} workers, {row['megabytes']} MB"

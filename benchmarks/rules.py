@@ -1,10 +1,10 @@
-"""Measure the rules on updates of 1.6 GB, beside one read pass over the same memory, and beside ByzFL.
+"""Measure the rules on updates of 1.6 GB, and compare them with one read pass over the same memory and with ByzFL.
 
     .venv/bin/python benchmarks/rules.py [--quick] [--peers none] [--output benchmarks/results]
 
-All are measured in turn, several times over, so that what else the machine does falls on all of them. Every result is
-checked: a kernel's against numpy's definition on a slice, to the last bit, ByzFL's to float32 rounding. ByzFL gets an
-environment of its own, `.venv-byzfl`, beside this one.
+All are measured in turn, several times, so that other load on the machine affects all of them. Every result is checked
+on a slice: a kernel's result must equal the numpy definition bit for bit, and ByzFL's up to float32 rounding. ByzFL has
+a separate environment, `.venv-byzfl`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from machine import Others
 from processes import MeasurementError, NotHereError, clean_up_on_sigterm
 from rules_report import BLOCKS, BYZFL, SERIES, Times, draw, report
 
-from hpcps import kernels
-from hpcps.layout import Layout
+from hpcps.numerics import kernels
+from hpcps.numerics.layout import Layout
+from hpcps.numerics.updates import Updates
 from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno, ZenoPlusPlus
-from hpcps.updates import Updates
+from hpcps.rules.context import AsyncContext, Context
 
 SAMPLE = 1 << 20
-"""Elements of ByzFL's results that are compared."""
+"""The number of elements of ByzFL's results that are compared."""
 RULES = {
     "average": Average(),
     "trimmed_mean": TrimmedMean(),
@@ -44,7 +45,7 @@ RULES = {
 
 
 class Data:
-    """The updates, in memory that other processes can map: one after another, cut anew for each n."""
+    """The updates in shared memory, one after another; it is divided among the updates again for each n."""
 
     def __init__(self, elements: int) -> None:
         self.elements = elements
@@ -67,15 +68,15 @@ class Data:
 
 @contextmanager
 def numpy_alone() -> Iterator[None]:
-    """Have rules do without kernels."""
+    """Make rules use the numpy definitions instead of kernels."""
     with patch.object(kernels, "SMALLEST", 1 << 62):
         yield
 
 
 def read_pass(data: Data, threads: int) -> Callable[[], Any]:
-    """Read everything once, each thread its part from start to end."""
-    from hpcps.kernels.means import largest
-    from hpcps.kernels.places import Places, address
+    """Read all updates once; each thread reads its part from start to end."""
+    from hpcps.numerics.kernels.means import largest
+    from hpcps.numerics.kernels.places import Places, address
 
     begin, count = address(data.values), data.elements
     pieces = np.array([(0, a, a + 65536) for a in range(0, count - 65536, 65536)], np.int64)
@@ -84,17 +85,17 @@ def read_pass(data: Data, threads: int) -> Callable[[], Any]:
 
 
 def calls(updates: Updates, threads: int) -> dict[str, Callable[[], Any]]:
-    """Return what is measured of so many updates."""
+    """Return the measurements for these updates."""
     d = updates.layout.size
     out, base = np.zeros(d, np.float32), np.zeros(d, np.float32)
     close = np.mean([p[:d] for p in updates.payloads[:2]], axis=0, dtype=np.float32)
-    like = close * np.float32(2.0 * len(updates) ** 0.5)  # as long as the updates, or longer: all are accepted
-    some = np.zeros(d, np.float32)  # every other update is like this one, the others point away from it
+    like = close * np.float32(2.0 * len(updates) ** 0.5)  # its norm is at least that of the updates: all are accepted
+    some = np.zeros(d, np.float32)  # every other update is similar to this one, the others are opposed to it
     for number, payload in enumerate(updates.payloads):
         (np.subtract if number % 2 else np.add)(some, payload[:d], out=some)
 
     def combine(name: str, rule: Any, v: Any = like, **more: Any) -> Callable[[], Any]:
-        return lambda: rule.combine(updates, v, out=out, threads=threads, **more)
+        return lambda: rule.combine(updates, Context(v, out=out, threads=threads, **more))
 
     found = {name: combine(name, rule) for name, rule in RULES.items()}
     found["average, added to the model"] = combine("average", RULES["average"], base=base)
@@ -111,7 +112,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def check(updates: Updates) -> None:
-    """Hold kernels against numpy's definition, to the last bit, on the first part of the updates."""
+    """Check that kernels equal the numpy definition bit for bit on the first part of the updates."""
     size = min(updates.layout.size, 1 << 17)
     part = Updates.of(np.stack([p[:size] for p in updates.payloads]), updates.layout.restrict(0, size))
     for name, work in calls(part, 2).items():
@@ -125,10 +126,10 @@ def check(updates: Updates) -> None:
 
 
 def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[str, bool]:
-    """Measure everything in turn.
+    """Measure all rules in turn.
 
     Returns:
-        Why ByzFL was not measured, or not to the end, nothing if it was; and whether it was there and failed.
+        The reason why ByzFL was not measured completely, empty if it was; and whether ByzFL was installed and failed.
     """
     problem, failed, byzfl = "it was not asked for", False, None
     if args.peers != ["none"]:
@@ -140,7 +141,7 @@ def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[str, bo
         updates = data.updates(n)
         check(updates)
         asked = {threads: {"read": read_pass(data, threads), **calls(updates, threads)} for threads in (1, 2)}
-        for repeat in range(args.repeats + 1):  # the first time, memory is touched and pages are made
+        for repeat in range(args.repeats + 1):  # the first repeat allocates the pages, and is not counted
             for threads in (1, 2):
                 for name, work in asked[threads].items():
                     seconds = timed(work)
@@ -169,18 +170,18 @@ def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[str, bo
 
 
 def judge(args: argparse.Namespace, data: Data, times: Times) -> None:
-    """Measure zeno++ on one update, which it changes in place; what it reads is that and the validator's own."""
+    """Measure zeno++ on one update, which it changes in place; it reads this and the validator's own update."""
     d = data.elements // 4
     u, v = data.values[:d].copy(), data.values[d : 2 * d]
     layout = data.updates(4).layout
     sent = np.ones(len(layout.blocks), np.bool_)
     pair = Updates.of(data.values[: 2 * d].reshape(2, d), layout)
-    from hpcps.kernels import engine
+    from hpcps.numerics.kernels import engine
 
     for repeat in range(args.repeats + 1):
         for name, work in (
             ("read for zeno++", lambda: engine.screen(pair, 1)),
-            ("zeno++", lambda: ZenoPlusPlus().judge(u, sent, layout, v)),
+            ("zeno++", lambda: ZenoPlusPlus().decide(u, AsyncContext(layout=layout, sent=sent, reference=v))),
         ):
             seconds = timed(work)
             if repeat:
@@ -198,7 +199,7 @@ def main() -> int:
     clean_up_on_sigterm()
     args.repeats = args.repeats or (2 if args.quick else 5)
     if not kernels.ready():
-        print("there are no kernels to measure: pip install 'hpcps[kernels]'", file=sys.stderr)
+        print("numba is not installed, so there are no kernels: pip install 'hpcps[kernels]'", file=sys.stderr)
         return 1
     others = Others()
     data = Data(40_000_000 if args.quick else 400_000_000)

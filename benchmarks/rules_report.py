@@ -1,4 +1,4 @@
-"""What `rules.py` has measured: tables, a plot, and what was to be reached."""
+"""The report of `rules.py`: tables, a plot and bars."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Times = dict[tuple[str, int, str], list[float]]  # (what, n, by) -> seconds
 def report(
     args: argparse.Namespace, times: Times, others: float, problem: str, gigabytes: float
 ) -> tuple[str, list[Bar]]:
-    """Write the tables, and hold them against what was to be reached."""
+    """Return the tables and the bars."""
     middle = {key: statistics.median(found) for key, found in times.items()}
     bars = []
     lines = [

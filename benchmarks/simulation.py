@@ -1,7 +1,7 @@
 """Predict the time per round of topologies from the records of one of them, and measure them.
 
-`make bench-simulation` on a machine that does nothing else; three minutes. The first point of `simulation.toml` is
-the one that the model is fitted to. Writes `results/simulation.md` and `results/simulation.png` beside this file.
+Run `make bench-simulation` on an otherwise idle machine; it takes three minutes. The model is fitted to the first point
+of `simulation.toml`. It writes `simulation.md` and `simulation.png` to the folder `results` next to this file.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from bars import Bar, write
 from machine import Others, description
 from processes import Command, MeasurementError, clean_up_on_sigterm, run_together
 
+from hpcps.execution.simulation.calibration import RunRecords, fit
+from hpcps.execution.simulation.replay import seconds_per_round, speed_of
 from hpcps.launch.prepare import run_folder
-from hpcps.simulation.calibration import Records, fit
-from hpcps.simulation.config import Measured
-from hpcps.simulation.replay import seconds_per_round, speed_of
 from hpcps.spec.load import Point, load_experiment
+from hpcps.spec.simulation import Measured
 
 HERE = Path(__file__).parent
 GOAL = 0.2
-"""How far a prediction may be off, as a part of what was measured."""
+"""The largest acceptable relative error of a prediction."""
 
 TIMEOUT = 300.0
-"""Seconds for a launch: the longest takes a twentieth of that."""
+"""The time limit of a launch, in seconds; the longest takes a twentieth of it."""
 
 DISTURBED = 0.1
 """A row is marked if other processes used more cores than this, averaged over the launch."""
@@ -59,7 +59,7 @@ class Row:
 
 
 def measure(file: Path, points: list[Point], results: Path) -> float:
-    """Play points of one topology over MPI; return how many cores other processes used meanwhile.
+    """Play points of one topology over MPI; return the number of cores that other processes used in the meantime.
 
     Raises:
         MeasurementError: it failed.
@@ -75,7 +75,7 @@ def measure(file: Path, points: list[Point], results: Path) -> float:
 
 @dataclass(frozen=True)
 class Measurement:
-    """The runs of one topology, and how many cores other processes used meanwhile."""
+    """The runs of one topology, and the number of cores that other processes used in the meantime."""
 
     others: float
     folders: list[Path]
@@ -84,10 +84,10 @@ class Measurement:
 def measure_all(
     file: Path, groups: list[list[Point]], results: Path, attempts: int
 ) -> tuple[list[Measurement | None], dict[str, str]]:
-    """Measure every topology, and those that others disturbed once more after all of them, but not for ever.
+    """Measure every topology; then measure those that other processes disturbed again, up to `attempts` times.
 
     Returns:
-        What was measured of each, None of one that never ended well; and what failed, and how.
+        The measurement of each topology, None if all its launches failed; and the failures.
     """
     best: list[Measurement | None] = [None] * len(groups)
     failed: dict[str, str] = {}
@@ -111,7 +111,7 @@ def measure_all(
 
 
 def by_topology(points: tuple[Point, ...]) -> list[list[Point]]:
-    """Group the points that differ in their seed only, in the file's order."""
+    """Group the points that differ only in their seed, in the order of the file."""
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(point.run.topology.model_dump_json(), []).append(point)
@@ -140,7 +140,7 @@ def main() -> int:
         )
         return 2
     found_of = [(group, found) for group, found in zip(groups, measurements, strict=True) if found is not None]
-    times = [[Records(folder).seconds_per_round for folder in found.folders] for _, found in found_of]
+    times = [[RunRecords(folder).seconds_per_round for folder in found.folders] for _, found in found_of]
     middle = measurements[0].folders[times[0].index(statistics.median_low(times[0]))]
     simulation = Measured(records=str(middle), speed=speed_of(middle))
     rows = []
@@ -158,7 +158,7 @@ def main() -> int:
 
 
 def report(rows: list[Row], simulation: Measured) -> str:
-    """Write the table, what it was fitted to and how far off it is."""
+    """Write the table, the fitted costs and the errors."""
     costs, run = fit(simulation.records).costs, rows[0].point.run
     worst = max(abs(row.ratio - 1) for row in rows[1:])
     lines = [
@@ -202,7 +202,7 @@ def report(rows: list[Row], simulation: Measured) -> str:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Plot predicted against measured, with the band that is the goal."""
+    """Plot predicted against measured times, with the band of the goal."""
     figure, axes = plt.subplots(figsize=(4.5, 4.2), layout="constrained")
     top = max(max(row.middle, row.predicted) for row in rows) * 1.1e3
     axes.fill_between([0, top], [0, top * (1 - GOAL)], [0, top * (1 + GOAL)], color="0.9", label=f"within {GOAL:.0%}")
@@ -210,7 +210,7 @@ def draw(rows: list[Row], path: Path) -> None:
     for row, marker in zip(rows, ["s"] + ["o"] * (len(rows) - 1), strict=True):
         axes.plot(row.middle * 1e3, row.predicted * 1e3, marker, color="tab:blue" if marker == "o" else "tab:orange")
         place = row.middle * 1e3, row.predicted * 1e3
-        # Names of neighbours on either side of the line.
+        # The names of successive points are on alternating sides of the line.
         below = sorted(rows, key=lambda other: other.middle).index(row) % 2 == 0
         offset, side = ((6, -9), "left") if below and place[0] < 0.8 * top else ((-6, 4), "right")
         axes.annotate(row.name, place, offset, textcoords="offset points", ha=side, fontsize=7)

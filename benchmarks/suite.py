@@ -1,10 +1,10 @@
 """Run all benchmarks, one after another, and write the front page of their results.
 
-    make bench          all of it, about 55 minutes on 2 cores
-    make bench-quick    a little of everything, to see that it works; written to a folder of its own
+    make bench          the complete suite, about 55 minutes on 2 cores
+    make bench-quick    a short version of each benchmark, to test it; the results go to another folder
 
-Wants a machine that does nothing else. A benchmark that fails, or hangs, does not keep the others from being run, nor
-what it has measured before from being read: the front page has the date of every number.
+It needs an otherwise idle machine. If a benchmark fails or hangs, the others still run, and its earlier results stay:
+the front page has the date of every number.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from hpcps.records.provenance import gpus
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PATIENCE = 3.0
-"""A benchmark that takes so many times as long as usual, and `SLACK`, hangs."""
+TIMEOUT_FACTOR = 3.0
+"""A benchmark is ended after this multiple of its usual time plus `SLACK`."""
 SLACK = 600.0
-"""Seconds that any benchmark may take: a machine may be slow, and an environment is to be made."""
+"""Additional seconds for every benchmark, because it may have to create an environment."""
 GRACE = 60.0
-"""Seconds in which a benchmark that hangs may end its processes."""
+"""Seconds that a benchmark has to end its processes after its time limit."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Benchmark:
     """One program of this folder.
 
     Attributes:
-        name: its name, and of its report.
+        name: its name and that of its report.
         title: what it measures.
-        minutes: how long it takes, about.
-        arguments: for the whole of it; `{results}` is the folder of results.
-        quick: for a little of it; None to leave it out then.
-        needs: an environment to be made first.
-        gpu: whether it is left out where there is no GPU.
+        minutes: its approximate duration.
+        arguments: the arguments for the complete benchmark; `{results}` is the folder of results.
+        quick: the arguments for the short version; None: it has none.
+        needs: the environment that must exist.
+        gpu: whether it needs a GPU, and is skipped without one.
     """
 
     name: str
@@ -58,16 +58,16 @@ class Benchmark:
 
     @property
     def deadline(self) -> float:
-        """Seconds after which it is ended."""
-        return PATIENCE * 60 * self.minutes + SLACK
+        """The time limit, in seconds."""
+        return TIMEOUT_FACTOR * 60 * self.minutes + SLACK
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a benchmark.
+    """The outcome of a benchmark.
 
     Attributes:
-        note: why it failed or was left out; empty if it was run to its end.
+        note: why it failed or was skipped; empty if it succeeded.
         failed: whether it failed.
     """
 
@@ -95,7 +95,7 @@ SUITE = [
 
 
 def run(benchmark: Benchmark, results: Path, quick: bool) -> Outcome:
-    """Run one, for as long as its deadline allows."""
+    """Run a benchmark within its time limit."""
     program = HERE / f"{benchmark.name}.py"
     arguments = benchmark.quick if quick else benchmark.arguments
     if not program.exists():
@@ -109,7 +109,7 @@ def run(benchmark: Benchmark, results: Path, quick: bool) -> Outcome:
     except NotHereError as error:
         return Outcome(f"left out: {error}")
     words = [argument.format(results=results) for argument in arguments]
-    # This tree is measured, wherever the environment's hpcps comes from.
+    # The hpcps of this tree is measured, even if the environment has another one.
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": paths}
     process = subprocess.Popen(
@@ -125,7 +125,7 @@ def run(benchmark: Benchmark, results: Path, quick: bool) -> Outcome:
 
 
 def run_all(chosen: Sequence[Benchmark], results: Path, quick: bool) -> dict[str, Outcome]:
-    """Run some, one after another, and say how far that is; write the front page after each of them."""
+    """Run benchmarks one after another, print the progress, and write the front page after each of them."""
     outcomes: dict[str, Outcome] = {}
     began = time.monotonic()
     for number, benchmark in enumerate(chosen, 1):
@@ -144,7 +144,7 @@ def run_all(chosen: Sequence[Benchmark], results: Path, quick: bool) -> dict[str
 
 
 def front_page(results: Path, outcomes: Mapping[str, Outcome]) -> str:
-    """Write what was to be reached and what was measured, of all benchmarks that have left something."""
+    """Return the page of targets and measured values of all benchmarks that have written bars."""
     lines = [
         "# Benchmarks",
         "",
@@ -167,9 +167,9 @@ def front_page(results: Path, outcomes: Mapping[str, Outcome]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a little of each")
-    parser.add_argument("--only", nargs="*", choices=[benchmark.name for benchmark in SUITE], help="these alone")
-    parser.add_argument("--page", action="store_true", help="write the front page from what is there, run nothing")
+    parser.add_argument("--quick", action="store_true", help="run a short version of each benchmark")
+    parser.add_argument("--only", nargs="*", choices=[benchmark.name for benchmark in SUITE], help="run only these")
+    parser.add_argument("--page", action="store_true", help="write the front page from existing results, run nothing")
     parser.add_argument("--output", type=Path, default=HERE / "results", help="default: benchmarks/results")
     args = parser.parse_args()
     clean_up_on_sigterm()

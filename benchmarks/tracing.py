@@ -1,8 +1,8 @@
-"""What tracing costs: a long run some rounds of which are traced, and whole runs with a trace and without it, in turns.
+"""Measure the cost of tracing: in a long run with some traced rounds, and in runs with and without a trace, in turns.
 
-`python benchmarks/tracing.py [--quick] [--output FOLDER]` writes tracing.md. How long a run takes on a shared machine
-varies by more than a trace costs, and from launch to launch more than within one. So all is played by the same
-processes, what is compared lies side by side, and the report says how sure the mean of the ratios is.
+`python benchmarks/tracing.py [--quick] [--output FOLDER]` writes tracing.md. On a shared machine the duration of a run
+varies more than a trace costs, and more between launches than within one. So the same processes play all runs,
+compared runs or rounds are adjacent, and the report gives the error of the mean of the ratios.
 """
 
 import argparse
@@ -23,27 +23,26 @@ from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_
 from tracing_rank import BLOCK, traced
 
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.dialects import render
 from hpcps.launch.prepare import Site, prepare
-from hpcps.messages import Kind, Message, Peer
+from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.records.trace.chrome import merge
+from hpcps.records.trace.lanes import read_lanes
+from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import Compute, Send
 from hpcps.spec.load import load_experiment
-from hpcps.trace.chrome import merge
-from hpcps.trace.lanes import read_lanes
-from hpcps.trace.tracer import Tracer
 
 EXPERIMENT = ROOT / "experiments" / "quickstart.toml"
 POINT = "zeno · none"
 EPOCHS, PAIRS = 20, 8
-"""Of a whole run, and how many pairs of them there are, after one that does not count."""
+"""The epochs of a whole run, and the number of pairs of such runs; one more pair precedes them and is not counted."""
 LONG = 2400
-"""Epochs of the run of which some rounds are traced."""
+"""The epochs of the run in which some rounds are traced."""
 SETTLED = 16
-"""Rounds until that one is warm."""
+"""The warm-up rounds of that run."""
 
 
 def seconds_of_a_span(folder):
-    """CPU seconds of a span, a message's or a task's, written to the file: the median of a few tries."""
+    """Return the CPU seconds for writing one span, of a message or a task, to the file: the median of a few tries."""
     tries, turns = [], 10_000
     effects = Send(Peer("server", 0), Message(Kind.UPDATE, Peer("worker", 0), "run", 0)), Compute("train", lambda: None)
     for number in range(5):
@@ -57,7 +56,7 @@ def seconds_of_a_span(folder):
 
 
 def play(folder, pairs, epochs):
-    """Play all runs: pairs of whole ones, and one of some epochs of which some rounds are traced.
+    """Play all runs: pairs of whole runs, and a longer one in which some rounds are traced.
 
     Returns:
         The pairs, each of (without, traced) of (wall, CPU seconds, folder), and the folder of the long run.
@@ -66,17 +65,17 @@ def play(folder, pairs, epochs):
     planned = []
     for each in (EPOCHS, epochs):
         (point,) = (p for p in load_experiment(EXPERIMENT, [f"train.epochs={each}"]).points if p.label == POINT)
-        site = Site(dialect=mpi.dialect, mpirun=mpi.mpirun)
+        site = Site(launcher=mpi.launcher, mpirun=mpi.mpirun)
         (launch,) = prepare([point], folder / "results", folder / "conf", site)
         planned += launch.job.plan.runs
     letters = "".join("ny" if pair % 2 else "yn" for pair in range(pairs + 1))
     runs = [replace(planned[0], directory=f"{planned[0].directory}-{number}") for number in range(len(letters))]
     job = launch.job
     plan = replace(job.plan, runs=(*runs, planned[1]), trace=True)
-    launch = render(mpi.dialect, replace(job, plan=plan, variables={**job.variables, "TRACED": letters + "r"}))
+    launch = mpi.launcher.launch_of(replace(job, plan=plan, variables={**job.variables, "TRACED": letters + "r"}))
     launch.write()
     for path in launch.files:
-        path.write_text(path.read_text().replace("-m hpcps.runtime", str(ROOT / "benchmarks/tracing_rank.py")))
+        path.write_text(path.read_text().replace("-m hpcps.execution", str(ROOT / "benchmarks/tracing_rank.py")))
     problem = run_together([Command(launch.command, launch.environment())], folder / "log", 1800)
     if problem:
         raise MeasurementError(problem)
@@ -88,7 +87,7 @@ def play(folder, pairs, epochs):
 
 
 def blocks_of(run):
-    """Pairs of blocks of rounds side by side, (without, traced) of (wall seconds, CPU seconds of all processes)."""
+    """Return pairs of adjacent blocks of rounds: (without, traced) of (wall seconds, CPU seconds of all processes)."""
     wall, cpu = defaultdict(float), defaultdict(float)
     workers = list((run / "records").glob("worker-*.jsonl"))
     for record in (run / "records").glob("*.jsonl"):
@@ -105,7 +104,7 @@ def blocks_of(run):
 
 
 def compared(pairs, column):
-    """The geometric mean of the pairs' ratios, and the two that are two standard errors away from it."""
+    """Return the geometric mean of the pairs' ratios, and its bounds at two standard errors."""
     logs = [math.log(traced[column] / without[column]) for without, traced in pairs]
     mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
     return [math.exp(mean + number * error) for number in (0, -2, 2)]

@@ -1,11 +1,11 @@
-"""One rank of hpcps in a comparison: the process that `hpcps run --trace` starts, but not all is traced.
+"""One rank of hpcps in the benchmark of tracing: the process that `hpcps run --trace` starts, partly traced.
 
     mpirun ... python -m mpi4py tracing_rank.py PLAN ROLE
 
-All runs are played by the same processes, which are warm by then, so that they differ in nothing but the trace. The
-environment variable TRACED has a letter for each: `n`o, `y`es, or `r`ounds: those that `traced` says. The file
-`rank-<number>.jsonl` beside the plan gets a line for each: the wall seconds from when all had come to it until all have
-left it, and the CPU seconds of this process.
+The same processes play all runs after a warm-up, so that the runs differ only in the trace. The environment variable
+TRACED has a letter for each run: `n`o, `y`es, or `r`ounds: those for which `traced` is true. The file
+`rank-<number>.jsonl` next to the plan gets a line for each run: the wall seconds from the arrival of all processes
+until the last one has finished, and the CPU seconds of this process.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hpcps.execution import process
+from hpcps.execution.__main__ import main
+from hpcps.execution.process_context import ProcessContext
+from hpcps.execution.role_driver import RoleDriver
 from hpcps.launch.stop import StopFile
+from hpcps.records.trace.clocks import Clocks
 from hpcps.roles.events import Event
-from hpcps.runtime import process
-from hpcps.runtime.__main__ import main
-from hpcps.runtime.engagement import Engagement
-from hpcps.runtime.node import Node
-from hpcps.trace.clocks import Clocks
-from hpcps.transport.gathering import Gathering
+from hpcps.transport.process_group import ProcessGroup
 
 BLOCK = 2
 """Rounds."""
 TRACED = "nyyn"
-"""Which of four blocks are traced: what changes slowly cancels out."""
+"""Which of four blocks are traced; in this order slow changes cancel out."""
 
 
 def traced(round: int) -> bool:
-    """Say whether a round is traced, in a run of which some are."""
+    """Return whether a round is traced in a run with some traced rounds."""
     return TRACED[round // BLOCK % len(TRACED)] == "y"
 
 
-class InTurns(Node):
+class InTurns(RoleDriver):
     """Traces some of its rounds."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -51,20 +51,20 @@ class InTurns(Node):
 
 
 _play_one = process._play_one
-_whole = process.Node
+_whole = process.RoleDriver
 _letters = iter(os.environ.get("TRACED", ""))
 
 
-def play_one(part: Engagement, stop: StopFile, gathering: Gathering, clocks: Clocks | None) -> bool:
-    """Play a run, traced or not, and say what it took."""
+def play_one(part: ProcessContext, stop: StopFile, group: ProcessGroup, clocks: Clocks | None) -> bool:
+    """Play a run, traced or not, and write its times."""
     letter = next(_letters)
-    process.Node = InTurns if letter == "r" else _whole
+    process.RoleDriver = InTurns if letter == "r" else _whole
     gc.collect()
-    gathering.barrier()
+    group.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
-    well = _play_one(part, stop, gathering, None if letter == "n" else clocks)
-    gathering.barrier()
-    with Path(sys.argv[1]).with_name(f"rank-{gathering.rank}.jsonl").open("a") as file:
+    well = _play_one(part, stop, group, None if letter == "n" else clocks)
+    group.barrier()
+    with Path(sys.argv[1]).with_name(f"rank-{group.rank}.jsonl").open("a") as file:
         print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), file=file)
     return well
 

@@ -1,8 +1,8 @@
-"""Eight workers of hpcps on this machine's cores beside one plain PyTorch loop for each of two cores, in turns.
+"""Compare eight workers of hpcps with two plain PyTorch loops, one per core, in turns.
 
-`python benchmarks/training.py [--quick] [--output FOLDER] [TURNS] [SECONDS]` writes training.md. Images per second in
-all: of hpcps over mpirun from the end of the first round to the end of the last, exchange and evaluations included; of
-the loops, theirs together.
+`python benchmarks/training.py [--quick] [--output FOLDER] [TURNS] [SECONDS]` writes training.md. It measures the total
+images per second: of hpcps over mpirun from the end of the first round to the end of the last, with exchange and
+evaluations; and of both loops together.
 """
 
 import argparse
@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 import bars
+from barrier import Barrier
 from machine import Others, description
-from meeting import Meeting
 from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_together
 
 WORKERS, BATCH, LOCAL_STEPS, LOOPS = 8, 32, 8, 2
@@ -44,17 +44,17 @@ rule = {{ kind = "average" }}
 
 
 def of_hpcps(folder, seconds):
-    """Play a run of about so long; return images per second and per CPU second, that of the server included."""
+    """Run hpcps for about `seconds`; return images per second and per CPU second, with the server's CPU time."""
     rounds = max(3, round(seconds * 1000 / (WORKERS * BATCH * LOCAL_STEPS)))
     folder.mkdir()
-    # One shard more than workers: the validators' one, which nobody uses here.
+    # There is one shard more than workers: the validators' shard, which is not used here.
     samples = (WORKERS + 1) * BATCH * LOCAL_STEPS * EPOCH
     text = EXPERIMENT.format(
         workers=WORKERS, samples=samples, batch=BATCH, local_steps=LOCAL_STEPS, epochs=-(-rounds // EPOCH)
     )
     (folder / "speed.toml").write_text(text)
     words = [sys.executable, "-m", "hpcps", "run", str(folder / "speed.toml"), "--results", str(folder)]
-    # A core slower than any may take ten times as long as was asked for.
+    # On a very slow core the run may take ten times as long as requested.
     if problem := run_together([Command(words, name="hpcps run")], folder / "logs", 120 + 10 * seconds):
         raise MeasurementError(problem)
     (run,) = (folder / "speed/runs").iterdir()
@@ -71,8 +71,8 @@ def of_hpcps(folder, seconds):
 
 
 def of_loops(folder, seconds, form):
-    """Run the plain loops side by side; return their images per second together, and per CPU second."""
-    Meeting.prepare(folder)
+    """Run the plain loops in parallel; return their total images per second, and images per CPU second."""
+    Barrier.prepare(folder)
     words = [sys.executable, str(ROOT / "benchmarks/training_loop.py"), str(seconds), form, str(BATCH), str(folder)]
     results = [folder / f"loop-{number}.json" for number in range(LOOPS)]
     one_thread = {"OMP_NUM_THREADS": "1"}
@@ -84,7 +84,7 @@ def of_loops(folder, seconds, form):
 
 
 def measure(folder, turns, seconds):
-    """Measure in turns; return what hpcps and the loops of each format did in those that were finished, and failed."""
+    """Measure in turns; return the results of hpcps and of the loops of each format, and the failures."""
     ours, theirs = [], {form: [] for form in FORMATS}
     for turn in range(turns):
         try:
@@ -101,7 +101,7 @@ def measure(folder, turns, seconds):
 
 
 def report(ours, theirs, others):
-    """Write the table."""
+    """Return the table."""
     lines = [
         "# Training on the CPU: eight workers, and plain loops",
         "",

@@ -1,8 +1,8 @@
-"""What can go wrong that a person can put right; the command line prints these without a traceback."""
+"""The errors that a person can correct; the command line prints them without a traceback."""
 
 
 class HpcpsError(Exception):
-    """An error for people: the message says what is wrong, where, and what to do."""
+    """An error for users: the message says what is wrong, where, and what to do."""
 
 
 class SpecError(HpcpsError):
@@ -10,7 +10,7 @@ class SpecError(HpcpsError):
 
 
 class LaunchError(HpcpsError):
-    """The processes cannot be placed or started as asked."""
+    """The processes cannot be placed or started as requested."""
 
 
 class DataError(HpcpsError):
@@ -18,4 +18,18 @@ class DataError(HpcpsError):
 
 
 class RunError(HpcpsError):
-    """A run failed after it had started; names role, host and round where they are known."""
+    """A run failed after its start; the message names role, host and round if they are known."""
+
+
+class InputError(HpcpsError):
+    """The content of a file or text is invalid.
+
+    Attributes:
+        where: the file, and the line if it is known.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, where: object, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = str(where)
+        self.reason = reason

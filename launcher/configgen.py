@@ -7,7 +7,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 try:
-    from hpcps.launch.configgen import main
+    from hpcps.cli.configgen import main
 except ModuleNotFoundError as error:
     sys.exit(
         f"configgen: {sys.executable} has no module {error.name}, which hpcps needs: use the Python of its environment "

@@ -1,24 +1,24 @@
 # shellcheck shell=bash
-# What every job does, whatever the batch system. launcher/pbs/common.sh and launcher/slurm/common.sh source this file.
-# Of them it takes
+# The common part of all jobs, for every batch system. launcher/pbs/common.sh and launcher/slurm/common.sh source this
+# file. They define
 #
 #   batch       the batch system, as the folder in launcher/ is called
 #   job         the job's id
 #   hosts       a file with the job's hosts
-#   point       the point that a subjob of an array is to run, or nothing
-#   launcher    the launcher that the batch system brings, or nothing
-#   time_left   a function: print how long the job may still take, as `hpcps run --walltime` takes it; nothing if unknown
-#   submit      a function: submit $SCRIPT as this job was, with the variables named as arguments; print what it became
+#   point       the point of a subjob of an array, or nothing
+#   launcher    the launcher of the batch system, or nothing
+#   time_left   a function: print the remaining time of the job in the format of `hpcps run --walltime`, or nothing
+#   submit      a function: submit $SCRIPT with the options of this job and the variables named as arguments; print its id
 #
-# and of the job script SCRIPT, EXPERIMENT and HPCPS_HOME. Whoever submits that may set ONLY, the points to run; ARGS,
-# further arguments of `hpcps run`; HPCPS_SITE, another site profile.
-# shellcheck disable=SC2154  # what is set there
+# The job script defines SCRIPT, EXPERIMENT and HPCPS_HOME. The user may set ONLY, the points to run; ARGS, further
+# arguments of `hpcps run`; HPCPS_SITE, another site profile.
+# shellcheck disable=SC2154  # variables that those scripts define
 
 complain() {
   echo "$batch job $job: $*" >&2
 }
 
-# What the site needs: modules, and where things are.
+# Read the site profile: modules and paths.
 read_profile() {
   local profile=${HPCPS_SITE:-launcher/$batch/site.sh} status
   if [ ! -r "$profile" ]; then
@@ -29,17 +29,17 @@ read_profile() {
   # shellcheck source=/dev/null
   . "$profile"
   declare -F site_setup >/dev/null || return 0
-  # What a site provides, such as `module`, seldom stands these.
+  # Commands of a site, such as `module`, often fail with these options.
   set +eu
   site_setup
   status=$?
   set -eu
   [ "$status" -eq 0 ] && return
-  complain "site_setup in $profile failed with status $status; what it ran last is what failed"
+  complain "site_setup in $profile failed with status $status; its last command failed"
   exit 2
 }
 
-# Put what to run into `python` and `arguments`.
+# Set `python` and `arguments`, the command to run.
 compose() {
   local left more
   python=${HPCPS_PYTHON:-}
@@ -47,7 +47,7 @@ compose() {
     python=python3
     [ ! -x .venv/bin/python ] || python=$PWD/.venv/bin/python
   fi
-  # Some versions of qsub pass the inner quotes of -v "ONLY='0,3'" on.
+  # Some versions of qsub keep the inner quotes of -v "ONLY='0,3'".
   ONLY=${ONLY:-}
   ONLY=${ONLY#\'}
   ONLY=${ONLY%\'}
@@ -79,7 +79,7 @@ stop() {
   exit "$1"
 }
 
-# Go on in another job: this one stopped at a checkpoint because its time is nearly over.
+# Submit a successor job: this one stopped at a checkpoint because its time is nearly over.
 succeed() {
   local became name names=()
   HPCPS_SUCCESSOR=$((${HPCPS_SUCCESSOR:-0} + 1))
@@ -88,11 +88,11 @@ succeed() {
   done
   export "${names[@]}"
   if ! became=$(submit "${names[@]}"); then
-    complain "it stopped at a checkpoint, but its successor could not be submitted (see above); to go on, submit" \
+    complain "it stopped at a checkpoint, but its successor could not be submitted (see above); to continue, submit" \
       "$SCRIPT again${ONLY:+ with ONLY=$ONLY}"
     exit 1
   fi
-  echo "$(date -Is) stopped at a checkpoint, goes on as $became (number $HPCPS_SUCCESSOR after the first job)"
+  echo "$(date -Is) stopped at a checkpoint, continues as $became (number $HPCPS_SUCCESSOR after the first job)"
   exit 0
 }
 
@@ -102,7 +102,7 @@ read_profile
 compose
 
 # In the background, because bash handles a signal only between commands or in `wait`. The batch system sends TERM when
-# the job is deleted or out of walltime, and kills what is still there some seconds later.
+# the job is deleted or exceeds its walltime, and kills the remaining processes some seconds later.
 child=
 trap 'stop 143' TERM
 trap 'stop 130' INT

@@ -1,9 +1,9 @@
-"""ByzFL's rules on updates in shared memory; a process of its own, as it has packages of its own.
+"""Runs ByzFL's rules on updates in shared memory, in a separate process, because ByzFL needs a separate environment.
 
     python byzfl_rules.py UPDATES RESULT
 
-UPDATES and RESULT are descriptors of shared memory; RESULT holds as many float32 as the longest update. Of each line
-`rule n d f` on the input the answer is the seconds that it took.
+UPDATES and RESULT are descriptors of shared memory; RESULT holds as many float32 as the longest update. For each line
+`rule n d f` of the input, the program runs the rule and prints the seconds that it took.
 """
 
 import mmap
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-# Its front door wants torchvision, for data sets that nobody asks for here.
+# ByzFL's top-level package imports torchvision for data sets, which are not used here.
 package = types.ModuleType("byzfl")
 package.__path__ = list(find_spec("byzfl").submodule_search_locations)
 sys.modules["byzfl"] = package

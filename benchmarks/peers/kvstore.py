@@ -18,7 +18,7 @@ class KVStore:
 
     @property
     def buffer(self):
-        """The array; MXNet offers no view of it to numpy, but what `take_rounds` needs."""
+        """The array; MXNet has no numpy view of it, so this class has the methods that `take_rounds` needs."""
         return self
 
     @property

@@ -1,6 +1,6 @@
-"""The rounds that every peer takes: fill the buffer, meet, exchange, and look at the result.
+"""The rounds of every peer: fill the buffer, wait at the barrier, exchange, and check the result.
 
-Needs the standard library and numpy only, and any numpy, as it runs in every peer's environment.
+It needs only the standard library and any version of numpy, because it runs in every peer's environment.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from pathlib import Path
 from typing import Any, Protocol
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from meeting import Meeting
+from barrier import Barrier
 
 LEAST = 2
-"""Measured rounds, however slow; one more before them warms up."""
+"""The minimum number of measured rounds; one warm-up round precedes them."""
 
 
 class Exchange(Protocol):
-    """One size's exchange: every rank's `buffer`, a float32 numpy array, becomes the sum over the ranks."""
+    """The exchange for one size: replaces every rank's `buffer`, a float32 numpy array, by the sum over the ranks."""
 
     buffer: Any
 
     def run(self) -> None:
-        """Do it, and return once the sum is in the buffer."""
+        """Perform the exchange, and return once the sum is in the buffer."""
 
 
 def take_rounds(folder: Path, rank: int, ranks: int, make: Callable[[int], Exchange]) -> None:
-    """Take the rounds of every case in `folder/cases.json`, and write when each began and ended.
+    """Run the rounds of every case in `folder/cases.json`, and write when each began and ended.
 
-    A case is `{"elements": d, "rounds": most, "seconds": budget}`. What this rank saw goes to
-    `folder/times-<case>-<rank>.json`: a list of (when all had come, when this rank had the sum), the first round's
-    left out.
+    A case is `{"elements": d, "rounds": most, "seconds": budget}`. This rank writes its times to
+    `folder/times-<case>-<rank>.json`: a list of (time when all ranks had arrived, time when this rank had the sum),
+    without the first round.
 
     Raises:
         SystemExit: a sum is wrong.
     """
-    meeting = Meeting(folder, ranks)
+    barrier = Barrier(folder, ranks)
     expected = ranks * (ranks + 1) // 2
     for number, case in enumerate(json.loads((folder / "cases.json").read_text())):
         exchange = make(case["elements"])
@@ -46,7 +46,7 @@ def take_rounds(folder: Path, rank: int, ranks: int, make: Callable[[int], Excha
         until = None
         for turn in range(case["rounds"] + 1):
             exchange.buffer.fill(rank + 1)
-            began, over = meeting.meet(over=turn > LEAST and until is not None and time.monotonic() > until)
+            began, over = barrier.wait(over=turn > LEAST and until is not None and time.monotonic() > until)
             if over:
                 break
             exchange.run()
@@ -57,4 +57,4 @@ def take_rounds(folder: Path, rank: int, ranks: int, make: Callable[[int], Excha
                 raise SystemExit(f"rank {rank}: error: the sum of round {turn} is wrong: {sample}")
         (folder / f"times-{number}-{rank}.json").write_text(json.dumps(times[1:]))
         del exchange
-    meeting.meet()
+    barrier.wait()

@@ -1,6 +1,6 @@
-"""`python rpc.py FOLDER RANK RANKS`: a parameter server as one writes it with torch.distributed.rpc.
+"""`python rpc.py FOLDER RANK RANKS`: a simple parameter server with torch.distributed.rpc.
 
-Rank RANKS is the server: it adds up what the workers push and answers all of them when the last push has come.
+Rank RANKS is the server: it adds the workers' tensors, and answers all workers after the last tensor.
 """
 
 import os
@@ -20,7 +20,7 @@ sum_is_there = None
 
 @rpc.functions.async_execution
 def push_and_pull(tensor, ranks):
-    """Add one worker's tensor; the answer is the sum of all, once they are in."""
+    """Add one worker's tensor; the answer is the sum of all tensors, once all are received."""
     global total, sum_is_there
     with lock:
         if not pushed:
@@ -36,7 +36,7 @@ def push_and_pull(tensor, ranks):
 
 
 class Rpc:
-    """One call of the server; the answer is the new model, which a worker uses as it came."""
+    """One call of the server; the answer is the new model, which a worker uses without copying it."""
 
     def __init__(self, elements, ranks):
         self._tensor, self._ranks = torch.zeros(elements), ranks

@@ -8,7 +8,7 @@ from rounds import take_rounds
 
 
 class Copies:
-    """Copies as many arrays as a round has updates, so that they are in the caches as much as those are."""
+    """Copies as many arrays as a round has updates, so that caches hold as much of them as of the updates."""
 
     def __init__(self, elements, buffers, ranks):
         self._sources = [np.full(elements, ranks * (ranks + 1) // 2, np.float32) for _ in range(buffers)]

@@ -1,4 +1,4 @@
-"""Turned round and enlarged."""
+"""The update, negated and scaled."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.attacks.base import Attack
-from hpcps.layout import Vector
+from hpcps.attacks.context import AttackContext
+from hpcps.numerics.layout import Vector
+from hpcps.registry.config import LARGEST_FACTOR
 
 
 class Negative(Attack):
     """u becomes -scale * u."""
 
     kind: Literal["negative"] = "negative"
-    scale: float = Field(6.0, gt=0, description="Factor on the turned update; ZenoPS: 6 synchronous, 2 asynchronous.")
+    scale: float = Field(
+        6.0,
+        gt=0,
+        le=LARGEST_FACTOR,
+        description="Factor on the negated update; ZenoPS: 6 synchronous, 2 asynchronous.",
+    )
 
-    def corrupt(self, block: Vector, generator: np.random.Generator) -> None:
+    def corrupt(self, block: Vector, context: AttackContext) -> None:
         """See `Attack.corrupt`."""
         with np.errstate(over="ignore"):
             np.multiply(block, -self.scale, out=block, dtype=np.float64, casting="same_kind")

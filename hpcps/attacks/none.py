@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from hpcps.config import Config
+from hpcps.attacks.base import BaseAttack
 
 
-class NoAttack(Config):
+class NoAttack(BaseAttack):
     """Every worker is honest."""
 
     kind: Literal["none"] = "none"

@@ -9,20 +9,24 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.attacks.base import Attack
-from hpcps.layout import Vector
+from hpcps.attacks.context import AttackContext
+from hpcps.numerics.layout import Vector
+from hpcps.registry.config import LARGEST_FACTOR
 
 
 class RandomScale(Attack):
-    """u becomes scale * |u| * g / |g|, g ~ N(0, 1) elementwise: a random direction, scale times as long."""
+    """u becomes scale * |u| * g / |g|, g ~ N(0, 1) elementwise: a random direction and scale times the norm of u."""
 
     kind: Literal["randomscale"] = "randomscale"
-    scale: float = Field(8.0, gt=0, description="Length of the noise, in units of the block's norm; 8 in ZenoPS.")
+    scale: float = Field(
+        8.0, gt=0, le=LARGEST_FACTOR, description="Norm of the noise, in units of the block's norm; 8 in ZenoPS."
+    )
 
-    def corrupt(self, block: Vector, generator: np.random.Generator) -> None:
+    def corrupt(self, block: Vector, context: AttackContext) -> None:
         """See `Attack.corrupt`; a zero block stays zero."""
-        noise = generator.standard_normal(block.size, dtype=np.float32)
+        noise = context.random.standard_normal(block.size, dtype=np.float32)
         length = _norm(noise)
-        if length == 0.0:  # no elements, or none that points anywhere
+        if length == 0.0:  # the block has no elements, or all of the noise is zero
             block[:] = 0.0
             return
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Who attacks, and which blocks."""
+"""Selects the attackers and the blocks that they corrupt."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from hpcps.attacks.base import Attack
 from hpcps.attacks.none import NoAttack
-from hpcps.layout import Mask
+from hpcps.numerics.layout import Mask
 from hpcps.seeds import generator as seeded
 
 
 def attackers(attack: Attack | NoAttack, workers: int, seed: int) -> frozenset[int]:
     """Return the fixed set of floor(rate * workers) attackers; empty unless the attack has scope `worker`.
 
-    Every process draws the same set. A higher rate adds attackers to those of a lower one.
+    Every process draws the same set. The attackers of a lower rate are a subset of those of a higher rate.
 
     Args:
         attack: the attack.
@@ -24,7 +24,7 @@ def attackers(attack: Attack | NoAttack, workers: int, seed: int) -> frozenset[i
     """
     if isinstance(attack, NoAttack) or attack.scope != "worker":
         return frozenset()
-    count = int(Decimal(repr(attack.rate)) * workers)  # decimal: 0.29 of 100 is 29, as it was written
+    count = int(Decimal(repr(attack.rate)) * workers)  # in binary floating point 0.29 * 100 is less than 29
     order = seeded(seed, "experiment", 0, "attackers").permutation(workers)
     return frozenset(int(worker) for worker in order[:count])
 
@@ -36,17 +36,17 @@ def attacked_blocks(
     attackers: frozenset[int],
     generator: np.random.Generator,
 ) -> Mask:
-    """Return which of the blocks that a worker is about to send it corrupts.
+    """Return the blocks that a worker corrupts before it sends them.
 
-    Under scope `block` a number is drawn for every block, sent or not: what one round sends changes no later
-    draw. To keep it so, the noise of an attack has a generator of its own.
+    With scope `block`, a number is drawn for every block, sent or not, so that the blocks sent in one round do not
+    change later draws. For the same reason the noise of an attack has a separate generator.
 
     Args:
         attack: the attack.
         sent: the blocks that are sent, `[B]`.
         worker: the worker's index.
-        attackers: what `attackers` returned.
-        generator: the worker's stream for this purpose.
+        attackers: the set that `attackers` returned.
+        generator: the worker's random generator for this purpose.
     """
     if isinstance(attack, NoAttack):
         return np.zeros_like(sent)

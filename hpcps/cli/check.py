@@ -1,13 +1,14 @@
-"""`hpcps check`: what an experiment file would run, or everything that is wrong with it."""
+"""`hpcps check`: lists the points of an experiment file, or all of its mistakes."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
 
-from hpcps.spec.load import Experiment, Point, load_experiment, select
+from hpcps.spec.load import Experiment, Point, activate_plugins, load_experiment, select
 from hpcps.spec.schema import Run
 from hpcps.spec.selection import SELECTOR_HELP
+from hpcps.training.trial import try_components
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,10 +16,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser = commands.add_parser("check", help="check an experiment file and list its points", description=__doc__)
     parser.add_argument("file", nargs="?", metavar="FILE", help="the experiment file")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="give a key another value"
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change the value of a key"
     )
     parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
-    parser.add_argument("--schema", action="store_true", help="print the JSON Schema of experiment files and stop")
+    parser.add_argument(
+        "--schema",
+        action="store_true",
+        help="print the JSON Schema of experiment files, including the plugins of FILE if it is given",
+    )
     parser.set_defaults(handler=handle, parser=parser)
 
 
@@ -27,17 +32,21 @@ def handle(args: argparse.Namespace) -> int:
     if args.schema:
         from hpcps.spec.reference import schema_text
 
+        if args.file is not None:
+            activate_plugins(args.file)
         print(schema_text(), end="")
         return 0
     if args.file is None:
-        args.parser.error("which FILE?")
+        args.parser.error("FILE is required without --schema")
     experiment = load_experiment(args.file, args.overrides)
-    print(summary(experiment, select(experiment.points, args.only)))
+    points = select(experiment.points, args.only)
+    try_components(point.run for point in points)
+    print(summary(experiment, points))
     return 0
 
 
 def summary(experiment: Experiment, points: Sequence[Point]) -> str:
-    """Describe an experiment and list the given ones of its points."""
+    """Describe an experiment and list the given points."""
     runs = [point.run for point in points]
     some = f"{len(points)} of " if len(points) < len(experiment.points) else ""
     count = len(experiment.points)
@@ -60,7 +69,7 @@ def _common(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
 def _topology(run: Run) -> str:
     counts = {"server": run.topology.servers, "validator": run.topology.validators, "worker": run.topology.workers}
     if run.topology.alone:
-        return f"one process that trains alone, over {run.transport.kind}"
+        return f"single-process baseline, over {run.transport.kind}"
     parts = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items())
     return f"{parts}: {sum(counts.values())} processes over {run.transport.kind}"
 
@@ -68,7 +77,7 @@ def _topology(run: Run) -> str:
 def _model(run: Run) -> str:
     data = run.data
     limit = f", first {data.limit} samples" if data.limit else ""
-    return f"{run.model.name} ({run.model.backend}) on {data.name}, {data.shards} shards ({data.split}){limit}"
+    return f"{run.model.name} ({run.model.backend}) on {data.name}, {data.shards} shards ({data.split.kind}){limit}"
 
 
 def _training(run: Run) -> str:

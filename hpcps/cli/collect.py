@@ -1,4 +1,4 @@
-"""`hpcps collect`: one Parquet table, and the final accuracies, out of an experiment's records."""
+"""`hpcps collect`: writes one Parquet table and the final accuracies from an experiment's records."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from hpcps.records.collect import CollectedRun
 
 LARGE = 10**6
-"""Bytes of a table from which on it is said how to make it smaller."""
+"""Size of a table, in bytes, above which a note explains how to make it smaller."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "collect",
-        help="make one table of an experiment's records",
-        description="Collect the records of all runs of an experiment, finished or not, in results/NAME/table.parquet, "
-        "with the final accuracies in final_accuracy.md and final_accuracy.csv and where each run comes from in "
-        "provenance.json beside it.",
+        help="write one table of an experiment's records",
+        description="Collect the records of all runs of an experiment, finished or not, in results/NAME/table.parquet. "
+        "Write the final accuracies to final_accuracy.md and final_accuracy.csv, and the provenance of each run to "
+        "provenance.json, in the same folder.",
     )
-    parser.add_argument("experiment", help="experiment file, results folder, name, or the beginning of the name")
+    parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
     parser.add_argument(
         "--events", metavar="E,…", help="keep only these events in the table, such as evaluation,end (default: all)"
     )
@@ -34,7 +34,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def handle(args: argparse.Namespace) -> int:
-    """Collect, write the tables, and say what was found."""
+    """Collect the records, write the tables, and print a report."""
     from hpcps.errors import RunError
     from hpcps.figures.publish import write_tables
     from hpcps.records.collect import DRAWN, EVENTS, collect
@@ -53,19 +53,21 @@ def handle(args: argparse.Namespace) -> int:
     size = table.stat().st_size
     print(f"wrote {table} ({len(collected.table)} rows, {size / 1e6:.2f} MB)")
     if events is None and size > LARGE:
-        print(f"note: --events {','.join(DRAWN)} is all that figures and notebooks need, and makes a table to publish")
+        print(f"note: figures and notebooks only need --events {','.join(DRAWN)}, which makes a smaller table")
     print(f"wrote {place.results}/final_accuracy.md and .csv" if accuracies else "no evaluation yet")
     return 0
 
 
 def report(runs: tuple[CollectedRun, ...]) -> str:
-    """Say how many runs there are in which state, and what had to be left out."""
+    """Describe the number of runs in each state, and the ignored lines."""
     states = Counter(run.status for run in runs)
-    lines = [f"{len(runs)} runs: " + ", ".join(f"{count} {state}" for state, count in states.items())]
+    lines = [
+        f"{len(runs)} run{'s' * (len(runs) != 1)}: " + ", ".join(f"{count} {state}" for state, count in states.items())
+    ]
     for run in runs:
-        left_out = [f"{run.damaged} torn or damaged lines"] if run.damaged else []
+        left_out = [f"{run.damaged} truncated or damaged lines"] if run.damaged else []
         left_out += [f"{run.superseded} lines of earlier attempts"] if run.superseded else []
         left_out += list(run.unreadable)
         if left_out:
-            lines.append(f"  {run.run_id} ({run.label}): left out {'; '.join(left_out)}")
+            lines.append(f"  {run.run_id} ({run.label}): ignored {'; '.join(left_out)}")
     return "\n".join(lines)

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import check, collect, data, plot, run, status
+from hpcps.cli import check, collect, components, data, plot, run, status
 from hpcps.errors import HpcpsError
 
-_COMMANDS = (check, run, status, collect, plot, data)
+_COMMANDS = (check, run, status, collect, plot, data, components)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with every sub-command registered."""
     top = argparse.ArgumentParser(
-        prog="hpcps", description="Run parameter-server training experiments on MPI clusters, and believe the curves."
+        prog="hpcps", description="Run parameter-server training experiments on MPI clusters."
     )
     top.add_argument("--version", action="version", version=f"hpcps {hpcps.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit status: 0, 1 if a run failed, 2 if what was asked for is wrong."""
+    """Run one command; return its exit status: 0, 1 if a run failed, 2 for a mistake in the request."""
     arguments = parser().parse_args(argv)
     try:
         status_code: int = arguments.handler(arguments)

@@ -1,4 +1,4 @@
-"""Progress of runs in a terminal, or as plain lines where there is none."""
+"""Displays the progress of runs in a terminal, or as plain lines in a log."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PLAIN_INTERVAL = 30.0
 
 
 class ProgressDisplay:
-    """Prints a line for every run that ends, and how far the current one is.
+    """Prints a line for every finished run, and the progress of the current run.
 
-    In a terminal the current line is drawn over and over; elsewhere (a batch job's output) it is printed now and then.
+    In a terminal the current line is updated in place; elsewhere (a batch job's output) it is printed at intervals.
     """
 
     def __init__(self, paths: Sequence[Path], stream: TextIO, epochs: Sequence[int] = ()) -> None:
@@ -28,7 +28,7 @@ class ProgressDisplay:
         Args:
             paths: their folders.
             stream: where to print.
-            epochs: how many each of them shall have, for the time that is left.
+            epochs: the number of epochs of each run, for the estimate of the remaining time.
         """
         self._progress = Progress(paths)
         self._epochs = epochs or [0] * len(paths)
@@ -40,7 +40,7 @@ class ProgressDisplay:
         self._open_line = False
 
     def __enter__(self) -> ProgressDisplay:
-        self.say(f"{self._count} run{'s' * (self._count > 1)} to play; starting the processes ...")
+        self.say(f"{self._count} run{'s' * (self._count > 1)} to execute; starting the processes ...")
         return self
 
     def __exit__(
@@ -49,12 +49,12 @@ class ProgressDisplay:
         self._clear()
 
     def say(self, text: str) -> None:
-        """Print a line of its own."""
+        """Print a separate line."""
         self._clear()
         print(text, file=self._stream, flush=True)
 
     def update(self) -> None:
-        """Look at the runs again and print what is new."""
+        """Read the status of the runs and print changes."""
         runs = [
             replace(run, epochs=run.epochs or epochs)
             for run, epochs in zip(self._progress.poll(), self._epochs, strict=True)
@@ -78,7 +78,7 @@ class ProgressDisplay:
             each = ", ".join(f"{run.label} {run.epoch:.1f}/{run.epochs}" for run in current)
             text = f"      {len(current)} at a time: {each}{rest}"
         if self._live:
-            # A line that wraps could not be drawn over.
+            # A line that wraps cannot be updated in place.
             width = shutil.get_terminal_size().columns - 1
             print(f"\r\033[K{text[:width]}", end="", file=self._stream, flush=True)
             self._open_line = True

@@ -1,4 +1,4 @@
-"""`hpcps status`: runs at a glance, from their files alone, so also from a login node."""
+"""`hpcps status`: shows the status of runs, read from their files, so it also works on a login node."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command to the parser."""
     parser = commands.add_parser(
         "status",
-        help="show runs at a glance",
-        description="Show how far runs are and when they will be done, their accuracy so far, which process is slow, "
-        "and why a run failed. Reads files only, so it works from a login node.",
+        help="show the status of runs",
+        description="Show the progress of runs, the remaining time, the accuracy so far, the slowest process, and the "
+        "reason for a failure. Only reads files, so it works on a login node.",
     )
     parser.add_argument(
         "what",
         nargs="?",
-        help="experiment (file, folder, name or its beginning) or four or more characters of a run id; default: all",
+        help="experiment (file, folder, name or its prefix), or the first four or more characters of a run id; "
+        "default: all",
     )
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
@@ -37,20 +38,22 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 @dataclass(frozen=True)
 class _Shown:
-    """What is shown of an experiment.
+    """The runs of an experiment to show.
 
     Attributes:
         paths: its run folders.
-        points: the points of its file, as `spec.json` would hold them, by run id.
+        points: the points of its file and of its sweeps, in the form of `spec.json`, by run id.
+        file: the ids of the points of its current file.
     """
 
     name: str
     paths: Sequence[Path]
     points: Mapping[str, Mapping[str, Any]]
+    file: frozenset[str] = frozenset()
 
 
 def handle(args: argparse.Namespace) -> int:
-    """Print a table per experiment, and the cause of each failure; with no runs at all, say so."""
+    """Print a table per experiment and the cause of each failure, or a message if there are no runs."""
     from hpcps.records.forecast import summary
     from hpcps.records.status import Progress
 
@@ -59,16 +62,16 @@ def handle(args: argparse.Namespace) -> int:
         runs = Progress(experiment.paths).poll()
         texts = _variants(runs, experiment)
         runs = [_named(run, experiment.points.get(run.run_id)) for run in runs]
-        idle = [run for run in runs if run.run_id in experiment.points and run.state == "not started"]
+        idle = [run for run in runs if run.run_id in experiment.file and run.state == "not started"]
         note = ""
-        if idle and len(idle) == len(experiment.points) < len(runs):
-            # Only what --set made of the file has been run.
+        if idle and len(idle) == len(experiment.file) < len(runs):
+            # Only runs with --set have started.
             runs = [run for run in runs if run not in idle]
-            note = f"  the {len(idle)} points of the file as it is have not started\n"
+            note = f"  the {len(idle)} points of the file without --set have not started\n"
         name = experiment.name
         alike = {texts[run.run_id] for run in runs}
         if len(alike) == 1:
-            name += "".join(alike)  # once is enough
+            name += "".join(alike)  # all runs have the same variant: show it once
         else:
             runs = [replace(run, label=run.label + texts[run.run_id]) for run in runs]
         print(f"{name}: {summary(runs)}\n{overview(runs)}\n{note}")
@@ -79,8 +82,9 @@ def handle(args: argparse.Namespace) -> int:
 
 
 def overview(runs: Sequence[RunStatus]) -> str:
-    """Lay runs out as a table, with the causes of failures below."""
+    """Return a table of the runs, with the causes of failures below."""
     from hpcps.records.forecast import duration
+    from hpcps.records.inventory import enumerated
 
     columns = ["run", "label", "state", "epoch", "attempt", "left", "accuracy", "accepted", "refused"]
     rows = [[*columns, "slowest (compute per step)", "last record"]]
@@ -103,13 +107,15 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 f"{duration(run.age)} ago" if run.age is not None else "",
             ]
         )
-        if run.state != "done":
-            notes += [f"  {run.run_id}: an earlier attempt: {failure}" for failure in run.earlier]
+        if run.missing:
+            notes.append(f"  {run.run_id}: it is marked as done, but it lacks {enumerated(run.missing)}: run it again")
         for place, failure in enumerate(run.failures):
             notes.append(f"  {run.run_id}: {'first ' if len(run.failures) > 1 and not place else ''}{failure}")
             if not place and run.last_line:
                 notes.append(f"    its last record: {json.dumps(run.last_line)}")
-    # A column that is empty for all says nothing.
+        if run.state != "done":
+            notes += [f"  {run.run_id}: an earlier attempt: {failure}" for failure in run.earlier]
+    # Omit columns that are empty for all runs.
     used = [column for column in range(len(rows[0])) if column < 4 or any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in used}
     table = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in rows]
@@ -124,18 +130,21 @@ def _named(run: RunStatus, point: Mapping[str, Any] | None) -> RunStatus:
 
 
 def _variants(runs: Sequence[RunStatus], experiment: _Shown) -> dict[str, str]:
-    """Return, by run id, what `--set` made different from the file: ` (train.epochs=2)`, or nothing."""
+    """Return by run id the differences from the file, such as ` (train.epochs=2)`, or an empty text."""
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.variants import variants
 
-    specs = {run.run_id: spec for run in runs if (spec := RunDirectory(run.path).spec)}
-    texts = variants(list(specs.values()), list(experiment.points.values()))
+    known = {run.run_id: RunDirectory(run.path).spec or experiment.points.get(run.run_id) for run in runs}
+    specs = {run_id: spec for run_id, spec in known.items() if spec}
+    texts = variants(
+        list(specs.values()), [point for run_id, point in experiment.points.items() if run_id in experiment.file]
+    )
     found = {run_id: f" ({text})" for run_id, text in zip(specs, texts, strict=True) if text}
     return {run.run_id: found.get(run.run_id, "") for run in runs}
 
 
 def _experiments(what: str | None, results: Path) -> Iterator[_Shown]:
-    """Yield the experiments that are meant."""
+    """Yield the selected experiments."""
     from hpcps.errors import SpecError
     from hpcps.records.locate import locate
 
@@ -144,7 +153,7 @@ def _experiments(what: str | None, results: Path) -> Iterator[_Shown]:
         for folder in sorted(path for path in results.glob("*") if (path / "runs").is_dir()):
             try:
                 points = locate(str(folder), results, experiments).points
-            except SpecError:  # the file is being worked on; its runs are there all the same
+            except SpecError:  # the current file may have mistakes; show its runs all the same
                 points = ()
             yield _all_of(folder, points)
         return
@@ -158,10 +167,14 @@ def _experiments(what: str | None, results: Path) -> Iterator[_Shown]:
 
 
 def _all_of(folder: Path, points: Sequence[Mapping[str, Any]]) -> _Shown:
-    """Return an experiment with the points of its file first, begun or not, then its other runs."""
-    by_id = {str(point["run_id"]): point for point in points}
+    """Return an experiment with the points of its file and its sweeps first, then its other runs."""
+    from hpcps.records.run_directory import RunDirectory
+    from hpcps.records.sweep import belongs, planned
+
+    by_id = {str(point["run_id"]): point for point in points} | planned(folder, points)
     paths = [folder / "runs" / run_id for run_id in by_id]
-    return _Shown(folder.name, paths + [path for path in _in_order(folder) if path.name not in by_id], by_id)
+    others = [path for path in _in_order(folder) if path.name not in by_id and belongs(RunDirectory(path), by_id)]
+    return _Shown(folder.name, paths + others, by_id, frozenset(str(point["run_id"]) for point in points))
 
 
 def _in_order(experiment: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""`hpcps plot timeline`: what every process of a traced run did, over a few rounds."""
+"""`hpcps plot timeline`: draws the activities of every process of a traced run, over a few rounds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _ID = re.compile(r"[0-9a-f]{4,10}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that only a timeline has."""
+    """Add the options of a timeline."""
     group = parser.add_argument_group("of a timeline")
     which = group.add_mutually_exclusive_group()
-    which.add_argument("--rounds", metavar="A-B", type=_rounds, help="which rounds (default: three in the middle)")
-    which.add_argument("--seconds", metavar="A-B", type=_seconds, help="which seconds since the run began")
+    which.add_argument("--rounds", metavar="A-B", type=_rounds, help="rounds to show (default: three in the middle)")
+    which.add_argument("--seconds", metavar="A-B", type=_seconds, help="seconds since the start of the run to show")
 
 
 def plot_timeline(what: str, args: argparse.Namespace) -> int:
-    """Merge the traces of a run's processes, draw a part, and print what share of the time went where."""
+    """Merge the traces of a run's processes, draw a part, and print the share of time per activity."""
     from hpcps.figures.page import save
     from hpcps.figures.timeline import between, draw_timeline, shares, whole_rounds
     from hpcps.records.run_directory import RunDirectory
-    from hpcps.trace.chrome import is_stale, merge
-    from hpcps.trace.lanes import read_lanes
+    from hpcps.records.trace.chrome import is_stale, merge
+    from hpcps.records.trace.lanes import read_lanes
 
     run = traced_run(what, args.results)
     lanes = read_lanes(run)
@@ -50,10 +50,10 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
 
 
 def traced_run(what: str, results: Path) -> Path:
-    """Return the folder of the run that is meant: by folder, by id or its beginning, or as the one that was traced.
+    """Return the folder of a run, given its folder, its id or a prefix of it, or an experiment with one traced run.
 
     Raises:
-        RunError: there is none, or more than one; the message lists them.
+        RunError: no run or several runs match; the message lists them.
     """
     from hpcps.records.locate import locate
     from hpcps.records.run_directory import RunDirectory
@@ -69,7 +69,7 @@ def traced_run(what: str, results: Path) -> Path:
             raise RunError(f"no run of {place.results.name} was traced: `hpcps run FILE --trace` does that")
     if len(runs) > 1:
         listing = "\n".join(f"  {path.name}  {RunDirectory(path).spec.get('label', '')}" for path in runs)
-        raise RunError(f"{what!r} may be any of these runs: name one by its id\n{listing}")
+        raise RunError(f"{what!r} matches several runs: use the id of one of them\n{listing}")
     return runs[0]
 
 
@@ -83,5 +83,5 @@ def _rounds(text: str) -> tuple[int, int]:
 def _seconds(text: str) -> tuple[float, float]:
     found = _SECONDS.fullmatch(text)
     if not found or float(found[2]) <= float(found[1]):
-        raise argparse.ArgumentTypeError(f"expects a begin and an end, such as 1.5-2; got {text!r}")
+        raise argparse.ArgumentTypeError(f"expects a start and an end, such as 1.5-2; got {text!r}")
     return float(found[1]), float(found[2])

@@ -1,4 +1,4 @@
-"""The acceptance figure: how much of the updates a rule that scores let into the model, over the epochs."""
+"""The acceptance figure: the share of pairs that a rule with a reference accepted, over the epochs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from hpcps.figures.curve import AMONG, Among, Curve
-from hpcps.figures.page import RC, WIDEST, band, legend, line_handles, page, panel_title
-from hpcps.figures.sheet import Sheet
+from hpcps.figures.figure_data import FigureData
+from hpcps.figures.page import (
+    RC,
+    WIDEST,
+    band,
+    divergence_handle,
+    legend,
+    line_handles,
+    mark_divergence,
+    page,
+    panel_title,
+)
 from hpcps.figures.style import Look, looks
 
 _MARKERS = 7
@@ -22,12 +32,12 @@ _LABELS: Mapping[Among, str] = {
 }
 
 
-def draw(sheet: Sheet) -> Figure:
+def draw(figure_data: FigureData) -> Figure:
     """Draw the acceptance rate by epoch, of (update, block) pairs: a column per panel, a row of those received, one of
     those sent. A thick line is since the start, a thin one since the evaluation before.
     """
-    styles = looks(sheet.lines)
-    scored = {panel: [curve for curve in curves if curve.acceptance] for panel, curves in sheet.panels.items()}
+    styles = looks(figure_data.lines)
+    scored = {panel: [curve for curve in curves if curve.acceptance] for panel, curves in figure_data.panels.items()}
     shown = [(panel, curves) for panel, curves in scored.items() if curves]
     if len(shown) == 1:
         cells, rows, columns = [(0, 0), (0, 1)], 1, 2
@@ -37,7 +47,7 @@ def draw(sheet: Sheet) -> Figure:
         cells = [(2 * (n // columns) + half, n % columns) for n in range(len(shown)) for half in (0, 1)]
     with mpl.rc_context(RC):
         shared = {"sharex": True, "sharey": True}
-        figure, grid = page(sheet, "acceptance rate by epoch", rows, columns, shared=shared, height=1.9)
+        figure, grid = page(figure_data, "acceptance rate by epoch", rows, columns, shared=shared, height=1.9)
         for row in range(rows):
             for column in range(columns):
                 if (row, column) not in cells:
@@ -49,17 +59,18 @@ def draw(sheet: Sheet) -> Figure:
                 axes.set_ylabel(_LABELS[among])
                 axes.tick_params(labelleft=True)
             if number % 2 == 0:
-                axes.set_title(panel_title(sheet, panel))
+                axes.set_title(panel_title(figure_data, panel))
             if (row + 1, column) not in cells:
                 axes.set_xlabel("epoch")
                 axes.tick_params(labelbottom=True)
         grid[0, 0].set(ylim=(0, 100))
         grid[0, 0].set_xlim(left=0)
         grid[0, 0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        handles = line_handles(sheet.scored if sheet.line_key else (), styles)
+        handles = line_handles(figure_data.scored if figure_data.line_key else (), styles)
         handles.append(Line2D([], [], color="#555555", linewidth=2.0, label="since the start"))
         handles.append(Line2D([], [], color="#555555", linewidth=0.7, label="per epoch"))
-        legend(figure, handles, sheet.line_title)
+        handles += divergence_handle([curve for _, curves in shown for curve in curves])
+        legend(figure, handles, figure_data.line_title)
     return figure
 
 
@@ -75,5 +86,6 @@ def draw_panel(
         place = position * gap // max(1, len(curves)), gap
         band(axes, curve.epoch, total.low, total.high, look)
         axes.plot(curve.epoch, total.mean, label=curve.line, markevery=place, clip_on=False, **look.options)
+        mark_divergence(axes, curve.epoch, total.mean, curve, look)
         if per_epoch:
             axes.plot(curve.epoch, curve.acceptance[among, "evaluation"].mean, color=look.color, linewidth=0.7)

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from hpcps.figures import acceptance
 from hpcps.figures.curve import Curve, Values
-from hpcps.figures.page import RC, band, legend, line_handles, page, panel_grid, panel_title, used
-from hpcps.figures.sheet import Sheet
+from hpcps.figures.figure_data import FigureData
+from hpcps.figures.page import (
+    RC,
+    band,
+    divergence_handle,
+    legend,
+    line_handles,
+    mark_divergence,
+    page,
+    panel_grid,
+    panel_title,
+    used,
+)
 from hpcps.figures.style import Look, looks
 
 Against = Literal["epoch", "wall_time", "bytes"]
@@ -43,30 +53,36 @@ class _Axis:
         return values / self.unit
 
 
-def draw(sheet: Sheet, against: Against = "epoch") -> Figure:
-    """Draw test accuracy: a panel per panel of the sheet, a line per line, mean and range over the seeds.
+def draw(figure_data: FigureData, against: Against = "epoch") -> Figure:
+    """Draw test accuracy: a panel per panel of the figure_data, a line per line, mean and range over the seeds.
 
-    A sheet with one panel has room for a second one: by epoch, the acceptance rate stands beside the accuracy where
+    Figure data with one panel has room for a second one: by epoch, the acceptance rate stands beside the accuracy where
     several lines have one.
     """
     if against == "bytes":  # who trains alone sends none
-        sheet = replace(sheet, references=tuple(curve for curve in sheet.references if curve.bytes_sent.any()))
-    axis = _axis(sheet, against)
-    styles = looks(sheet.lines, [curve.line for curve in sheet.references])
-    beside = against == "epoch" and len(sheet.panels) == 1 and len(sheet.scored) > 1
-    rows, columns = panel_grid(len(sheet.panels) + beside)
+        figure_data = replace(
+            figure_data, references=tuple(curve for curve in figure_data.references if curve.bytes_sent.any())
+        )
+    axis = _axis(figure_data, against)
+    styles = looks(figure_data.lines, [curve.line for curve in figure_data.references])
+    beside = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
+    rows, columns = panel_grid(len(figure_data.panels) + beside)
     shared = {"sharex": True, "sharey": True}
     title = f"accuracy by {against.replace('_', ' ')}"
     with mpl.rc_context(RC):
-        figure, grid = page(sheet, title, rows, columns, shared=shared, height=2.9 if beside else 2.2)
-        axes = used(grid, len(sheet.panels) + beside)
-        for place, (panel, curves) in enumerate(sheet.panels.items()):
-            _draw_panel(axes[place], (*curves, *sheet.references), axis, styles)
-            axes[place].set_title(panel_title(sheet, panel))
+        figure, grid = page(figure_data, title, rows, columns, shared=shared, height=2.9 if beside else 2.2)
+        axes = used(grid, len(figure_data.panels) + beside)
+        for place, (panel, curves) in enumerate(figure_data.panels.items()):
+            _draw_panel(axes[place], (*curves, *figure_data.references), axis, styles)
+            axes[place].set_title(panel_title(figure_data, panel))
+            if not curves:
+                axes[place].text(
+                    0.5, 0.5, "no result yet", transform=axes[place].transAxes, ha="center", color="#777777"
+                )
             if place % columns == 0:
                 axes[place].set_ylabel("test accuracy (%)")
         if beside:
-            (curves,) = sheet.panels.values()
+            (curves,) = figure_data.panels.values()
             acceptance.draw_panel(axes[1], curves, styles, "received", per_epoch=False)
             axes[1].set(ylabel="accepted of the pairs received (%)", title="acceptance rate since the start")
             axes[1].tick_params(labelleft=True)
@@ -78,7 +94,7 @@ def draw(sheet: Sheet, against: Against = "epoch") -> Figure:
         axes[0].set_xlim(left=0)
         if against == "epoch":
             axes[0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        legend(figure, _handles(sheet, styles), sheet.line_title)
+        legend(figure, _handles(figure_data, styles), figure_data.line_title)
     return figure
 
 
@@ -95,31 +111,31 @@ def _draw_panel(axes: Axes, curves: Sequence[Curve], axis: _Axis, styles: Mappin
             clip_on=False,  # a line at 0 or 100 % keeps its width
             **look.options | {"linewidth": look.width * (0.7 if len(x) > _MANY else 1.0)},
         )
-        if curve.diverged is not None:
-            cross: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2.2, "zorder": 5}
-            place = x[curve.diverged], curve.accuracy.mean[curve.diverged]
-            axes.plot(*place, color=look.color, clip_on=False, **cross)
+        mark_divergence(axes, x, curve.accuracy.mean, curve, look)
 
 
-def _handles(sheet: Sheet, styles: Mapping[str, Look]) -> list[Artist]:
+def _handles(figure_data: FigureData, styles: Mapping[str, Look]) -> list[Artist]:
     """Name every line once, and say what crosses and bands are where there are any."""
-    references = [curve.line for curve in sheet.references]
-    handles = line_handles([*(sheet.lines if sheet.line_key else ()), *references], styles)
-    if any(curve.diverged is not None for curve in sheet.curves):
-        cross: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 7, "markeredgewidth": 2}
-        handles.append(Line2D([], [], color="#555555", label="diverged", **cross))
-    most = max(curve.seeds for curve in sheet.curves)
+    references = [curve.line for curve in figure_data.references]
+    handles = line_handles([*(figure_data.lines if figure_data.line_key else ()), *references], styles)
+    drawn = {curve.line for curve in figure_data.curves}
+    for handle in handles:
+        if handle.get_label() not in drawn:
+            handle.set_label(f"{handle.get_label()} (no result yet)")
+    handles += divergence_handle(figure_data.curves)
+    least, most = (pick(curve.seeds for curve in figure_data.curves) for pick in (min, max))
     if most > 1:
-        handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label=f"range of {most} seeds"))
+        number = str(most) if least == most or not figure_data.lost else f"{least} to {most}"
+        handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label=f"range of {number} seeds"))
     return handles
 
 
-def _axis(sheet: Sheet, against: Against) -> _Axis:
+def _axis(figure_data: FigureData, against: Against) -> _Axis:
     if against == "epoch":
         return _Axis(against, "epoch", 1.0)
-    clock = "simulated time" if sheet.simulated else "wall time"
+    clock = "simulated time" if figure_data.simulated else "wall time"
     name, units = (clock, _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
     plain = _Axis(against, name, 1.0)
-    largest = max(np.max(plain.of(curve), initial=0.0) for curve in sheet.curves)
+    largest = max(np.max(plain.of(curve), initial=0.0) for curve in figure_data.curves)
     unit, symbol = [pair for pair in units if pair[0] * 2 <= largest or pair[0] == 1.0][-1]
     return _Axis(against, f"{name} ({symbol})", unit)

@@ -1,4 +1,4 @@
-"""What the servers of an asynchronous run applied: how stale it was, and whose it was."""
+"""The applied updates of an asynchronous run by staleness and by worker."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hpcps.figures.curve import Range, Values
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedUpdates:
     """The applied updates of one line of one panel; over several seeds, their mean and range.
 
     Attributes:
-        line: what the line stands for.
-        staleness: 0, 1, … up to the largest there was: `[n]`.
+        line: the name of the line.
+        staleness: 0, 1, … up to the largest value: `[n]`.
         share: percent of the applied updates with that staleness: `[n]`.
         workers: the workers' indices: `[w]`.
         updates: applied updates of each worker: `[w]`.
         mean: the mean staleness.
-        seeds: how many runs it is made of.
+        seeds: the number of runs.
     """
 
     line: str
@@ -33,7 +33,7 @@ class Applied:
     seeds: int
 
 
-def applied(line: str, rows: pd.DataFrame) -> Applied:
+def applied(line: str, rows: pd.DataFrame) -> AppliedUpdates:
     """Sum up the `updates` rows of some runs: a row per run, worker and staleness, with its `count`."""
     workers = np.arange(int(rows["workers"].max()))
     numbers = rows["reader"].astype(str).str.rpartition("-")[2].astype(int)
@@ -44,7 +44,7 @@ def applied(line: str, rows: pd.DataFrame) -> Applied:
     np.add.at(counts, (run, stale.to_numpy(), numbers.to_numpy()), rows["count"].to_numpy(np.float64))
     by_staleness = counts.sum(axis=2)
     share = by_staleness / by_staleness.sum(axis=1, keepdims=True)
-    return Applied(
+    return AppliedUpdates(
         line=line,
         staleness=np.arange(shape[1], dtype=np.float64),
         share=Range.of(100 * share),

@@ -1,4 +1,4 @@
-"""One line of a figure: the runs of one rule under one attack, say, over their epochs."""
+"""One line of a figure, such as the runs of one rule under one attack over their epochs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Range:
 
     @staticmethod
     def of(values: Values) -> Range:
-        """Make it of one row per seed, `[seeds, epochs]`; a seed whose value is NaN has none there."""
+        """Compute it from one row per seed, `[seeds, epochs]`; NaN means that a seed has no value."""
         known = np.ma.masked_invalid(values)
         return Range(*(part.filled(np.nan) for part in (known.mean(axis=0), known.min(axis=0), known.max(axis=0))))
 
@@ -43,18 +43,19 @@ class Range:
 class Curve:
     """Test accuracy over the epochs of one line of one panel; over several seeds, their mean and range.
 
-    Only epochs that every seed has reached count. Arrays are `[epochs]`.
+    A curve has only epochs that every seed has reached. Arrays are `[epochs]`.
 
     Attributes:
-        line: what the line stands for.
+        line: the name of the line.
         wall: seconds since the run's start.
         bytes_sent: bytes sent by all roles.
         accuracy: percent.
-        acceptance: accepted (update, block) pairs in percent of those received (skipped blocks count) or of those sent,
-            since the evaluation before or since the start, over all validators; empty under a rule that does not score.
-            Under `zeno++` a pair that was turned round is not accepted.
-        seeds: how many runs it is made of.
+        acceptance: accepted (update, block) pairs in percent of those received (including skipped blocks) or of those
+            sent, since the previous evaluation or since the start, over all validators; empty under a rule without a
+            reference. Under `zeno++` a negated pair is not accepted.
+        seeds: the number of runs.
         diverged: the position of the first evaluation of a diverged model, if any seed has diverged.
+        diverged_seeds: the number of diverged seeds; the mean includes them.
         finished: whether all its runs are done.
     """
 
@@ -66,7 +67,13 @@ class Curve:
     acceptance: Mapping[tuple[Among, Since], Range]
     seeds: int
     diverged: int | None
+    diverged_seeds: int
     finished: bool
+
+    @property
+    def share_diverged(self) -> str:
+        """The number of diverged seeds, such as `1 of 3`; empty if there is none, or only one seed."""
+        return f"{self.diverged_seeds} of {self.seeds}" if self.diverged_seeds and self.seeds > 1 else ""
 
 
 def curve(line: str, rows: pd.DataFrame) -> Curve:
@@ -80,7 +87,8 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
     def of_runs(column: str) -> Values:
         return np.array([run.loc[common, column].to_numpy(np.float64) for run in runs])
 
-    diverged = np.flatnonzero(of_runs("diverged").any(axis=0))
+    broken = of_runs("diverged") > 0
+    diverged = np.flatnonzero(broken.any(axis=0))
     scores = "scores" in rows and bool(rows["scores"].all()) and "received_pairs_total" in rows
     acceptance = {(among, since): _acceptance(runs, common, among, since) for among in AMONG for since in SINCE}
     some = scores and all(np.isfinite(acceptance[among, "start"].mean).any() for among in AMONG)
@@ -93,6 +101,7 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         acceptance=acceptance if some else {},
         seeds=len(runs),
         diverged=int(diverged[0]) if diverged.size else None,
+        diverged_seeds=int(broken.any(axis=1).sum()),
         finished=bool((rows["status"] == "done").all()),
     )
 

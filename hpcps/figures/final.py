@@ -7,51 +7,56 @@ import io
 from collections.abc import Sequence
 
 from hpcps.figures.curve import AMONG, Curve
-from hpcps.figures.sheet import TIED, Sheet
+from hpcps.figures.figure_data import TIED, FigureData
+from hpcps.records.inventory import enumerated
 
 _WIDEST = 6
 """With more panels than this, they are the rows."""
 
 
-def markdown(sheets: Sequence[Sheet]) -> str:
-    """Write the final test accuracies, in percent, as a Markdown table for each variant, with what ran above it."""
+def markdown(shown: Sequence[FigureData]) -> str:
+    """Return the final test accuracies in percent: a Markdown table for each variant, below a description of it."""
     parts = []
-    for sheet in sheets:
-        panels = [_plain(panel) for panel in sheet.panels]
-        head = [sheet.line_key, *(panel or "final accuracy" for panel in panels)]
-        head += [f"{panel}: accepted" if panel else "accepted" for panel in panels] if sheet.scored else []
+    for figure_data in shown:
+        panels = [_plain(panel) for panel in figure_data.panels]
+        head = [figure_data.line_key, *(panel or "final accuracy" for panel in panels)]
+        head += [f"{panel}: accepted" if panel else "accepted" for panel in panels] if figure_data.scored else []
         rows = [head]
-        for line in _lines(sheet):
-            found = [_find(sheet, panel, line) for panel in sheet.panels]
-            cells = [_cell(curve) for curve in found]
-            cells += [_accepted(curve) for curve in found] if sheet.scored else []
+        for line in _lines(figure_data):
+            found = [_find(figure_data, panel, line) for panel in figure_data.panels]
+            cells = [
+                _cell(curve, figure_data.seeds_lost(panel, line))
+                for panel, curve in zip(figure_data.panels, found, strict=True)
+            ]
+            cells += [_accepted(curve) for curve in found] if figure_data.scored else []
             rows.append([line, *cells])
-        if len(sheet.panels) > _WIDEST:
+        if len(figure_data.panels) > _WIDEST:
             rows = [list(column) for column in zip(*rows, strict=True)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [_aligned(row, widths) for row in rows]
         lines.insert(
             1, "|" + "|".join("-" * (width + 1) + "-:"[column > 0] for column, width in enumerate(widths)) + "|"
         )
-        heading = [f"**{sheet.experiment}**: final test accuracy (%)", sheet.facts, sheet.remark]
-        parts.append("  \n".join(filter(None, heading)) + "\n\n" + "\n".join(lines) + "\n" + _legend(sheet))
+        heading = [f"**{figure_data.experiment}**: final test accuracy (%)", figure_data.facts, figure_data.remark]
+        parts.append("  \n".join(filter(None, heading)) + "\n\n" + "\n".join(lines) + "\n" + _legend(figure_data))
     return "\n".join(parts)
 
 
-def comma_separated(sheets: Sequence[Sheet]) -> str:
-    """Write the same numbers as CSV, a row per line and panel; `variant` tells reduced runs apart, empty is no result.
+def comma_separated(shown: Sequence[FigureData]) -> str:
+    """Return the same numbers as CSV, a row per line and panel; an empty cell means that there is no result.
 
-    `accepted_of_received` and `accepted_of_sent` are percentages of (update, block) pairs since the start.
+    `accepted_of_received` and `accepted_of_sent` are percentages of (update, block) pairs since the start; `diverged`
+    counts the seeds that have diverged.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = ("accuracy", "accuracy_low", "accuracy_high", "seeds", "epoch", "accepted_of_received", "accepted_of_sent")
-    writer.writerow(["line", "panel", *names, "variant"])
-    for sheet in sheets:
-        for panel in sheet.panels:
-            for line in _lines(sheet):
-                cells = _numbers(_find(sheet, panel, line))
-                writer.writerow([line, _plain(panel), *cells, sheet.variant])
+    writer.writerow(["line", "panel", *names, "diverged", "variant"])
+    for figure_data in shown:
+        for panel in figure_data.panels:
+            for line in _lines(figure_data):
+                cells = _numbers(_find(figure_data, panel, line))
+                writer.writerow([line, _plain(panel), *cells, figure_data.variant])
     return text.getvalue()
 
 
@@ -60,21 +65,22 @@ def _plain(panel: str) -> str:
     return panel.replace("\n", ", ").replace(TIED, " ")
 
 
-def _lines(sheet: Sheet) -> list[str]:
-    return [*sheet.lines, *(curve.line for curve in sheet.references)]
+def _lines(figure_data: FigureData) -> list[str]:
+    return [*figure_data.lines, *(curve.line for curve in figure_data.references)]
 
 
-def _find(sheet: Sheet, panel: str, line: str) -> Curve | None:
-    return next((curve for curve in (*sheet.panels[panel], *sheet.references) if curve.line == line), None)
+def _find(figure_data: FigureData, panel: str, line: str) -> Curve | None:
+    return next((curve for curve in (*figure_data.panels[panel], *figure_data.references) if curve.line == line), None)
 
 
-def _cell(curve: Curve | None) -> str:
+def _cell(curve: Curve | None, lost: int) -> str:
     if curve is None or not curve.epoch.size:
         return "–"
     value = f"{curve.accuracy.mean[-1]:.1f}"
     if curve.seeds > 1:
         value += f" [{curve.accuracy.low[-1]:.1f}–{curve.accuracy.high[-1]:.1f}]"
-    value += "" if curve.diverged is None else " †"
+    value += "" if curve.diverged is None else f" † {curve.share_diverged}".rstrip()
+    value += f" ({curve.seeds} of {curve.seeds + lost} seeds)" if lost else ""
     return value if curve.finished else f"{value} (epoch {curve.epoch[-1]:g})"
 
 
@@ -86,7 +92,7 @@ def _accepted(curve: Curve | None) -> str:
 
 def _numbers(curve: Curve | None) -> list[str]:
     if curve is None or not curve.epoch.size:
-        return [""] * 7
+        return [""] * 8
     accuracy = [curve.accuracy.mean[-1], curve.accuracy.low[-1], curve.accuracy.high[-1]]
     rates = [curve.acceptance[among, "start"].mean[-1] if curve.acceptance else None for among in AMONG]
     return [
@@ -94,6 +100,7 @@ def _numbers(curve: Curve | None) -> list[str]:
         str(curve.seeds),
         f"{curve.epoch[-1]:g}",
         *("" if rate is None else f"{rate:.6g}" for rate in rates),
+        str(curve.diverged_seeds),
     ]
 
 
@@ -102,14 +109,17 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]) + " |"
 
 
-def _legend(sheet: Sheet) -> str:
+def _legend(figure_data: FigureData) -> str:
     notes = []
-    if sheet.scored:
+    if figure_data.scored:
         notes.append("accepted: of the (update, block) pairs received / of those sent, since the start (%)")
-    if any(curve.diverged is not None for curve in sheet.curves):
-        notes.append("† diverged")
-    if any(curve.seeds > 1 for curve in sheet.curves):
+    if any(curve.diverged is not None for curve in figure_data.curves):
+        several = any(curve.share_diverged for curve in figure_data.curves)
+        notes.append("† diverged" + (" (k of n seeds, which the mean includes)" if several else ""))
+    if any(curve.seeds > 1 for curve in figure_data.curves):
         notes.append("[lowest–highest of the seeds]")
-    if not all(curve.finished for curve in sheet.curves):
+    if not all(curve.finished for curve in figure_data.curves):
         notes.append("(epoch n): not finished")
+    if figure_data.lost:
+        notes.append(f"no result yet: {enumerated([label for label, *_ in figure_data.lost], 12)}")
     return f"\n{'; '.join(notes)}\n" if notes else ""

@@ -1,4 +1,4 @@
-"""Names of files that tell the variants of an experiment apart."""
+"""Suffixes of file names that distinguish the variants of an experiment."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 _LONGEST = 60
 
 
-def marks(variants: Sequence[str]) -> list[str]:
-    """Return what the file names of each variant's figures end in, such as `-limit5000-epochs4`.
+def suffixes(variants: Sequence[str]) -> list[str]:
+    """Return the suffix of the file names of each variant's figures, such as `-limit5000-epochs4`.
 
-    Nothing if there is only one variant, and for the one that is as in the experiment file. What all other variants
-    have in common is left out, as are values beyond a readable length; then a number tells equal names apart.
+    The suffix is empty if there is only one variant, and for runs that do not differ from the experiment file. It omits
+    values that all other variants share, and values beyond a readable length. A number distinguishes equal suffixes.
     """
     if len(variants) == 1:
         return [""]

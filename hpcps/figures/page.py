@@ -1,4 +1,4 @@
-"""The page of a figure: a grid of panels under a heading that says what ran, the legend below, and its files."""
+"""The layout of a figure: a heading that describes the runs, a grid of panels, and a legend; and its files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from hpcps.figures.sheet import TIED, Sheet
+from hpcps.figures.curve import Curve
+from hpcps.figures.figure_data import TIED, FigureData
 from hpcps.figures.style import Look
 
 RC: dict[Any, Any] = {
@@ -31,7 +32,7 @@ RC: dict[Any, Any] = {
     "legend.frameon": False,
     "pdf.fonttype": 42,  # text stays text in the PDF
 }
-"""matplotlib's settings for every figure; what is drawn must be drawn under them."""
+"""matplotlib's settings for every figure; draw everything with them."""
 
 WIDEST = 4
 """Panels side by side."""
@@ -42,21 +43,21 @@ _TITLE = 32
 
 
 def page(
-    sheet: Sheet, title: str, rows: int, columns: int, *, shared: Mapping[str, Any], height: float = 2.2
+    figure_data: FigureData, title: str, rows: int, columns: int, *, shared: Mapping[str, Any], height: float = 2.2
 ) -> tuple[Figure, NDArray[Any]]:
     """Make a figure with a grid of panels; return it and its axes, `[rows, columns]`.
 
     Args:
-        sheet: what ran, for the heading.
-        title: what the figure shows of it.
+        figure_data: the data; the heading describes its runs.
+        title: the quantity that the figure shows.
         rows: rows of panels.
         columns: panels in a row.
         shared: `sharex` and `sharey` of the panels.
         height: inches of a row.
     """
     width = max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
-    heading = [f"{sheet.experiment}: {title}"]
-    for text in (sheet.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· "), sheet.remark):
+    heading = [f"{figure_data.experiment}: {title}"]
+    for text in (figure_data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· "), figure_data.remark):
         lines = textwrap.wrap(text, int(_LETTERS * width), break_on_hyphens=False)
         heading += [line.rstrip(f"{TIED}·") for line in lines]
     size = (width, height * rows + 0.8 + 0.16 * len(heading))
@@ -66,22 +67,22 @@ def page(
 
 
 def panel_grid(panels: int) -> tuple[int, int]:
-    """Return the rows and columns that so many panels fill."""
+    """Return the rows and columns for a number of panels."""
     rows = -(-panels // WIDEST)
     return rows, -(-panels // rows)
 
 
 def used(grid: NDArray[Any], panels: int) -> list[Axes]:
-    """Return the axes of the panels; the others are removed from the page."""
+    """Return the axes of the panels; remove the others from the page."""
     axes = list(grid.flat)
     for spare in axes[panels:]:
         spare.remove()
     return axes[:panels]
 
 
-def panel_title(sheet: Sheet, panel: str) -> str:
-    """Return what stands above a panel, in lines that it is wide enough for."""
-    words = f"{' · '.join(sheet.panel_keys)}: {panel}" if panel and sheet.panel_keys else panel
+def panel_title(figure_data: FigureData, panel: str) -> str:
+    """Return the title of a panel, wrapped to its width."""
+    words = f"{' · '.join(figure_data.panel_keys)}: {panel}" if panel and figure_data.panel_keys else panel
     return "\n".join(part for line in words.split("\n") for part in textwrap.wrap(line, _TITLE, break_long_words=False))
 
 
@@ -103,6 +104,33 @@ def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
             handlelength=3.2,
             title=title or None,
         )
+
+
+def mark_divergence(axes: Axes, x: Any, y: Any, curve: Curve, look: Look) -> None:
+    """Draw a cross where the first seed of a line diverged, and the number of diverged seeds beside it."""
+    if curve.diverged is None:
+        return
+    place = x[curve.diverged], y[curve.diverged]
+    axes.plot(*place, color=look.color, clip_on=False, marker="x", markersize=8, markeredgewidth=2.2, zorder=5)
+    late = place[0] > np.max(x) / 2
+    axes.annotate(
+        curve.share_diverged,
+        place,
+        xytext=(-5 if late else 5, 4),
+        textcoords="offset points",
+        ha="right" if late else "left",
+        fontsize=7,
+        color=look.color,
+    )
+
+
+def divergence_handle(curves: Sequence[Curve]) -> list[Artist]:
+    """Return the legend's handle of the crosses, if there are any."""
+    if all(curve.diverged is None for curve in curves):
+        return []
+    label = "diverged (k of n seeds)" if any(curve.share_diverged for curve in curves) else "diverged"
+    cross: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 7, "markeredgewidth": 2}
+    return [Line2D([], [], color="#555555", label=label, **cross)]
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Puts what was collected into an experiment's results folder."""
+"""Writes tables and figures to an experiment's results folder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from matplotlib.figure import Figure
 
 from hpcps.errors import RunError
 from hpcps.figures import acceptance, accuracy, staleness
+from hpcps.figures.figure_data import FigureData, figure_data_of
 from hpcps.figures.final import comma_separated, markdown
-from hpcps.figures.names import marks
+from hpcps.figures.names import suffixes
 from hpcps.figures.page import save
-from hpcps.figures.sheet import Sheet, sheets
 from hpcps.records.files import write_whole
 from hpcps.records.table import read_table, write_table
 
 BASELINE = "sgd_baseline"
-"""The experiment whose line the figures that begin with one of these names show for reference, as ZenoPS's do."""
+"""The experiment that the figures of `_WITH_BASELINE` show for reference, as ZenoPS's figures do."""
 
 _WITH_BASELINE = ("fig3_", "fig4_")
 
@@ -28,7 +28,7 @@ def write_tables(frame: pd.DataFrame, results: Path) -> str:
     write_table(frame, results / "table.parquet")
     if not (frame["event"] == "evaluation").any():
         return ""
-    shown = sheets(frame, baseline(frame, results))
+    shown = figure_data_of(frame, baseline(frame, results))
     text = markdown(shown)
     try:
         write_whole(results / "final_accuracy.md", text)
@@ -38,12 +38,12 @@ def write_tables(frame: pd.DataFrame, results: Path) -> str:
     return text
 
 
-def write_figures(shown: list[Sheet], folder: Path) -> list[Path]:
-    """Draw each sheet's figures as PNG and PDF; return the files.
+def write_figures(shown: list[FigureData], folder: Path) -> list[Path]:
+    """Draw the figures of each variant as PNG and PDF; return the files.
 
-    Accuracy by epoch, wall time and bytes; the acceptance rate where a rule scores; the staleness of applied updates,
-    and their number by worker, where training was asynchronous. With several variants, the file names of those that
-    differ from the experiment file say how.
+    The figures are accuracy by epoch, wall time and bytes; the acceptance rate of rules with a reference; and for
+    asynchronous training the staleness of applied updates and their number by worker. With several variants, the file
+    names contain the differences from the experiment file.
 
     Raises:
         RunError: the folder cannot be written.
@@ -51,9 +51,9 @@ def write_figures(shown: list[Sheet], folder: Path) -> list[Path]:
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for sheet, mark in zip(shown, marks([sheet.variant for sheet in shown]), strict=True):
-            for name, figure in _figures(sheet):
-                files += save(figure, folder / f"{name}{mark}")
+        for figure_data, suffix in zip(shown, suffixes([figure_data.variant for figure_data in shown]), strict=True):
+            for name, figure in _figures(figure_data):
+                files += save(figure, folder / f"{name}{suffix}")
     except OSError as error:
         raise RunError(f"cannot write figures to {folder}: {error.strerror}; choose another folder with -o") from error
     return files
@@ -66,11 +66,11 @@ def baseline(frame: pd.DataFrame, results: Path) -> pd.DataFrame | None:
     return read_table(table) if named and table.exists() else None
 
 
-def _figures(sheet: Sheet) -> Iterator[tuple[str, Figure]]:
+def _figures(figure_data: FigureData) -> Iterator[tuple[str, Figure]]:
     for against in accuracy.AGAINST:
-        yield f"accuracy_by_{against}", accuracy.draw(sheet, against)
-    if sheet.scored:
-        yield "acceptance_by_epoch", acceptance.draw(sheet)
-    if sheet.applied:
-        yield "staleness", staleness.draw_staleness(sheet)
-        yield "updates_by_worker", staleness.draw_counts(sheet)
+        yield f"accuracy_by_{against}", accuracy.draw(figure_data, against)
+    if figure_data.scored:
+        yield "acceptance_by_epoch", acceptance.draw(figure_data)
+    if figure_data.applied:
+        yield "staleness", staleness.draw_staleness(figure_data)
+        yield "updates_by_worker", staleness.draw_counts(figure_data)

@@ -1,4 +1,4 @@
-"""The figures of an asynchronous run: how stale its applied updates were, and how many each worker had applied."""
+"""The figures of an asynchronous run: the staleness of applied updates, and their number by worker."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hpcps.figures.applied import Applied
+from hpcps.figures.applied import AppliedUpdates
+from hpcps.figures.figure_data import FigureData
 from hpcps.figures.page import RC, band, legend, line_handles, page, panel_grid, panel_title, used
-from hpcps.figures.sheet import Sheet
 from hpcps.figures.style import Look, looks
 
 _MARKERS = 12
 
-Panel = Callable[[Axes, Sequence[Applied], Mapping[str, Look]], None]
+Panel = Callable[[Axes, Sequence[AppliedUpdates], Mapping[str, Look]], None]
 
 
-def draw_staleness(sheet: Sheet) -> Figure:
-    """Draw the distribution of the staleness of applied updates: the updates that the model got since the version that
-    the update was made from, without the update itself.
+def draw_staleness(figure_data: FigureData) -> Figure:
+    """Draw the distribution of the staleness of applied updates: the number of updates that the model received since
+    the version from which the update was made, not counting the update itself.
     """
-    return _draw(sheet, "staleness of applied updates", "staleness (updates)", "applied updates (%)", _distribution)
+    return _draw(
+        figure_data, "staleness of applied updates", "staleness (updates)", "applied updates (%)", _distribution
+    )
 
 
-def draw_counts(sheet: Sheet) -> Figure:
-    """Draw how many updates of each worker were applied."""
-    return _draw(sheet, "applied updates by worker", "worker", "applied updates", _counts)
+def draw_counts(figure_data: FigureData) -> Figure:
+    """Draw the number of applied updates of each worker."""
+    return _draw(figure_data, "applied updates by worker", "worker", "applied updates", _counts)
 
 
-def _draw(sheet: Sheet, title: str, x: str, y: str, panel: Panel) -> Figure:
-    styles = looks(sheet.lines)
-    rows, columns = panel_grid(len(sheet.applied))
+def _draw(figure_data: FigureData, title: str, x: str, y: str, panel: Panel) -> Figure:
+    styles = looks(figure_data.lines)
+    rows, columns = panel_grid(len(figure_data.applied))
     with mpl.rc_context(RC):
-        figure, grid = page(sheet, title, rows, columns, shared={"sharex": True, "sharey": True})
-        axes = used(grid, len(sheet.applied))
-        for place, (name, lines) in enumerate(sheet.applied.items()):
+        figure, grid = page(figure_data, title, rows, columns, shared={"sharex": True, "sharey": True})
+        axes = used(grid, len(figure_data.applied))
+        for place, (name, lines) in enumerate(figure_data.applied.items()):
             panel(axes[place], lines, styles)
-            axes[place].set_title(panel_title(sheet, name))
+            axes[place].set_title(panel_title(figure_data, name))
             if place % columns == 0:
                 axes[place].set_ylabel(y)
             if place + columns >= len(axes):
@@ -52,8 +54,8 @@ def _draw(sheet: Sheet, title: str, x: str, y: str, panel: Panel) -> Figure:
         axes[0].set_ylim(bottom=0)
         axes[0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axes[0].yaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        lines_shown = sheet.lines if sheet.line_key else ()
-        several = max(one.seeds for lines in sheet.applied.values() for one in lines) > 1
+        lines_shown = figure_data.lines if figure_data.line_key else ()
+        several = max(one.seeds for lines in figure_data.applied.values() for one in lines) > 1
         grey: dict[str, Any] = {"color": "#999999", "alpha": 0.4, "linewidth": 0}
         handles: list[Artist]
         if panel is _distribution:
@@ -64,11 +66,11 @@ def _draw(sheet: Sheet, title: str, x: str, y: str, panel: Panel) -> Figure:
             handles = [Patch(color=styles[line].color, linewidth=0, label=line) for line in lines_shown]
             bar: dict[str, Any] = {"color": "#555555", "linestyle": "none", "marker": "|", "markersize": 9}
             handles += [Line2D([], [], label="range of the seeds", **bar)] if several else []
-        legend(figure, handles, sheet.line_title)
+        legend(figure, handles, figure_data.line_title)
     return figure
 
 
-def _distribution(axes: Axes, lines: Sequence[Applied], styles: Mapping[str, Look]) -> None:
+def _distribution(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look]) -> None:
     for one in lines:
         look, gap = styles[one.line], max(1, len(one.staleness) // _MARKERS)
         band(axes, one.staleness, one.share.low, one.share.high, look)
@@ -77,7 +79,7 @@ def _distribution(axes: Axes, lines: Sequence[Applied], styles: Mapping[str, Loo
         axes.axvline(one.mean, color=look.color, linestyle=look.dashes, linewidth=0.8)
 
 
-def _counts(axes: Axes, lines: Sequence[Applied], styles: Mapping[str, Look]) -> None:
+def _counts(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look]) -> None:
     width = 0.8 / len(lines)
     for place, one in enumerate(lines):
         x = one.workers + (place - (len(lines) - 1) / 2) * width

@@ -1,4 +1,4 @@
-"""How lines look: the same rule looks the same in every figure, in colour, in grey, and to the colour-blind."""
+"""Line styles: a rule has the same style in every figure, distinguishable in grey and by the colour-blind."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _MARKERS = "oDsv^P"
 
 
 def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Look]:
-    """Give each line its look: a known rule its own, the others the next one free; references are grey.
+    """Return the style of each line: a known rule has its own, other lines get the next free one; references are grey.
 
     Numbers of both signs, such as those of `zeno rho -0.1`, go from dark blue over black (zero) to dark orange.
     """
@@ -72,7 +72,7 @@ def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Loo
 
 
 def _by_sign(lines: Sequence[str]) -> dict[str, Look]:
-    """Colour numbers, or the same words before numbers, by sign and size; nothing if they are not of both signs."""
+    """Colour lines that differ in a number by its sign and size; return nothing unless both signs occur."""
     try:
         numbers = {line: float(line.rpartition(" ")[2]) for line in lines}
     except ValueError:

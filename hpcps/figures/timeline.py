@@ -1,4 +1,4 @@
-"""The figure of a trace: a lane for each process, a colour for each activity, over a few rounds."""
+"""The figure of a trace: a row for each process and a colour for each activity, over a few rounds."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from matplotlib.patches import Patch
 
 from hpcps.errors import RunError
 from hpcps.figures.page import RC, legend
-from hpcps.trace.lanes import Lane, Span
+from hpcps.records.trace.lanes import Lane, Span
 
 ROUNDS = 3
-"""How many rounds are shown unless it is said which."""
+"""The default number of rounds to show."""
 
-# Colours of Okabe and Ito; what uses a core is dark or bright, what waits is not.
+# Colours of Okabe and Ito; activities that use a core are dark or bright, waiting is pale.
 _COLOR = {
     "train": "#0072B2",
     "evaluate": "#56B4E9",
@@ -44,12 +44,12 @@ _WIDTH = 7.2
 
 @dataclass(frozen=True)
 class Window:
-    """What is shown of a trace.
+    """The part of a trace to show.
 
     Attributes:
-        start: seconds since the run began.
-        stop: likewise.
-        title: which part of the run that is.
+        start: seconds since the start of the run.
+        stop: seconds since the start of the run.
+        title: a description of this part.
     """
 
     start: float
@@ -76,7 +76,7 @@ def whole_rounds(lanes: Sequence[Lane], first: int | None = None, last: int | No
     if not ends:
         raise RunError(f"the trace of {lane.peer} is empty: the run ended before anything was noted")
     if first is None:
-        # The last number is that of the round that never began.
+        # The last number is that of a round that did not start.
         first = max(0, (max(ends) - ROUNDS) // 2)
         last = min(first + ROUNDS, max(1, max(ends))) - 1
     shown = sorted(round for round in ends if first <= round <= (first if last is None else last))
@@ -101,14 +101,14 @@ def between(lanes: Sequence[Lane], first: float, last: float) -> Window:
 
 
 def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure:
-    """Draw what every process does in a window of time, and the messages between them.
+    """Draw the activities of every process in a window of time, and the messages between them.
 
-    What goes on beside a process's own work is a thin bar over the lower edge of its lane.
+    A background activity of a process is a thin bar over the lower edge of its row.
 
     Args:
         lanes: the trace.
-        window: what to show of it.
-        heading: what ran.
+        window: the part to show.
+        heading: a description of the run.
     """
     spans = {lane.peer: _inside(lane.spans(), window) for lane in lanes}
     beside = {lane.peer: _inside(lane.beside(), window) for lane in lanes}
@@ -149,9 +149,9 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure
 
 
 def shares(lanes: Sequence[Lane], window: Window) -> str:
-    """Return a Markdown table: what share of the window each role spends on what, in percent.
+    """Return a Markdown table with the share of the window that each role spends on each activity, in percent.
 
-    What it does beside its own work is in columns of its own, of the same time.
+    Background activities are in separate columns; they overlap with the others.
     """
     spent: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     for lane in lanes:
@@ -190,7 +190,7 @@ def _draw_lane(axes: Axes, bottom: float, height: float, spans: Sequence[Span], 
 
 
 def _arrows(lanes: Sequence[Lane], window: Window) -> list[tuple[str, str, float, float]]:
-    """Return the messages of the window: sender, receiver, when it left, when it was taken."""
+    """Return the messages of the window: sender, receiver, start of sending, time of receipt."""
     ends: dict[tuple[str, str, int], dict[str, float]] = {}
     for lane in lanes:
         numbers: Counter[tuple[str, str]] = Counter()
@@ -221,7 +221,7 @@ def _draw_arrows(
 
 
 def _unit(seconds: float) -> tuple[str, float]:
-    """Return the unit of the time axis, and how many of it are a second."""
+    """Return the unit of the time axis, and its number per second."""
     return ("µs", 1e6) if seconds < 2e-3 else ("ms", 1e3) if seconds < 2 else ("s", 1.0)
 
 

@@ -1,4 +1,4 @@
-"""A key-value store on ps-lite nodes, as MXNet's `dist_sync` and `dist_async` stores speak it."""
+"""A key-value store on ps-lite nodes, with the protocol of MXNet's `dist_sync` and `dist_async` stores."""
 
 from hpcps.kvstore.client import Client
 from hpcps.kvstore.server import Server

@@ -14,15 +14,15 @@ from hpcps.transport.pslite.settings import Settings
 
 
 def main() -> int:
-    """Be the node that the environment says, until the workers leave; return the exit status."""
+    """Run the node that the environment describes until the workers leave; return the exit status."""
     logging.basicConfig(format="hpcps: %(message)s", level=logging.WARNING)
     try:
         settings = Settings.from_environment(os.environ)
         keep_freed_memory()
         if settings.role == NodeRole.SCHEDULER:
             if not settings.root_port:
-                raise LaunchError("DMLC_PS_ROOT_PORT is 0; it is a whole number from 1 to 65535 that all nodes know")
-            node = Node(settings, lambda delivery: node.strays.drop("unexpected", "data at a scheduler"))
+                raise LaunchError("DMLC_PS_ROOT_PORT is 0; set it to a whole number from 1 to 65535 on all nodes")
+            node = Node(settings, lambda delivery: node.dropped.drop("unexpected", "data at a scheduler"))
             node.start()
             node.stop(patient=True)
         else:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcps.errors import LaunchError
-from hpcps.kvstore.commands import StoreCommand
-from hpcps.kvstore.keys import SPLIT_FROM, Part, head_of, key_of, parts
+from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
+from hpcps.kvstore.keys import SPLIT_FROM, ArrayPart, head_of, key_of, parts
 from hpcps.kvstore.request import Request
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import WORKERS, Meta, NodeRole, id_of
@@ -22,26 +22,26 @@ from hpcps.transport.pslite.settings import Settings
 Array = npt.NDArray[Any]
 
 _MOST_BYTES = 2**31 - 1
-"""Of a value in one message: its length is a signed number of 32 bits."""
+"""Maximum size of a value in one message: its length is a signed number of 32 bits."""
 
 
 class Client:
-    """Pushes arrays to the servers and pulls them back; starts on construction and is best used in a `with`.
+    """Pushes arrays to the servers and pulls them; the constructor starts the node, so use a `with` statement.
 
     Args:
-        settings: of the node; by default those of the `DMLC_*` variables.
-        sync: let the servers gather the pushes of all workers for a key before they use their sum (`dist_sync`);
-            otherwise they use each as it comes (`dist_async`). What the worker of rank 0 says holds.
-        split_from: arrays of so many elements or more are split over all servers; the same for all workers.
+        settings: the settings of the node; by default from the `DMLC_*` variables.
+        sync: make the servers collect the pushes of all workers for a key and use their sum (`dist_sync`); otherwise
+            they use each push when it arrives (`dist_async`). The value of the worker of rank 0 applies.
+        split_from: arrays with at least this number of elements are split over all servers; the same for all workers.
 
     Raises:
-        LaunchError: the settings are wrong, or the other nodes did not come.
+        LaunchError: the settings are wrong, or the other nodes did not register.
     """
 
     def __init__(self, settings: Settings | None = None, *, sync: bool = True, split_from: int = SPLIT_FROM) -> None:
         settings = settings or Settings.from_environment(os.environ)
         if settings.role != NodeRole.WORKER:
-            raise LaunchError(f"a client is a worker; DMLC_ROLE says {settings.role.name.lower()}")
+            raise LaunchError(f"a client is a worker, but DMLC_ROLE is {settings.role.name.lower()}")
         if not settings.servers:
             raise LaunchError("a key-value store needs a server; DMLC_NUM_SERVER is 0")
         self._requests: dict[int, Request] = {}
@@ -59,37 +59,39 @@ class Client:
 
     @property
     def rank(self) -> int:
-        """This worker's number."""
+        """The rank of this worker."""
         return self.node.rank
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return self.node.settings.workers
 
     def init(self, key: int, value: Array) -> None:
-        """Give a key its first value, the one that the worker of rank 0 has; every worker must call this.
+        """Set the first value of a key to the array of the worker of rank 0; every worker must call this.
 
-        A worker that takes the place of one that died sends nothing here.
+        A worker that replaces a dead one sends nothing.
 
         Raises:
-            ValueError: if the key is none, or arrays of that size or type cannot be sent.
-            RunError: a server did not answer, or a worker did not come.
+            ValueError: the key is invalid or has its first value already, or the array cannot be sent.
+            RunError: a server did not answer or has a value for the key already, or a worker did not call this in time.
         """
         self._check(key, value)
-        self._values[key] = value.size, value.dtype
+        if int(key) in self._values:
+            raise ValueError(f"key {key} has its first value already; push changes a value")
+        self._values[int(key)] = value.size, value.dtype
         if self.node.recovered:
             return
         if self.rank == 0:
-            self.push(key, value)
+            self._push(key, value, 0, FIRST_VALUE).wait()
         self.barrier()
 
     def push(self, key: int, value: Array, priority: int = 0) -> None:
-        """Send an array for a key, and wait until the servers have used it; in sync mode they use all workers' at once.
+        """Send an array for a key, and wait until the servers have used it; in sync mode they wait for all workers.
 
         Raises:
-            ValueError: if the value of the key is of another size or type, or such arrays cannot be sent.
-            RunError: a server did not answer.
+            ValueError: the value of the key has another size or type, or the array cannot be sent.
+            RunError: a server did not answer, or its value of the key has another size or type.
         """
         self.start_push(key, value, priority).wait()
 
@@ -97,45 +99,43 @@ class Client:
         """Fill an array with the value of a key, and return it.
 
         Raises:
-            ValueError: if `out` is not contiguous or not writable, or the value of the key is of another size or type.
-            RunError: a server did not answer, or has another number of elements.
+            ValueError: `out` is not contiguous or not writable, or the value of the key has another size or type.
+            RunError: a server did not answer, or its value has another number of elements.
         """
         self.start_pull(key, out, priority).wait()
         return out
 
     def start_push(self, key: int, value: Array, priority: int = 0) -> Request:
-        """Begin to push; the array must not change before the returned request has been waited for."""
-        head = self._check(key, value)
-        pieces = self._pieces(key, np.ascontiguousarray(value))
-        request = Request(self.node, f"push of key {key}", [server for server, _, _ in pieces])
-        self._send(request, pieces, head, priority, push=True)
-        return request
+        """Start a push; the array must not change until `wait` of the returned request has returned."""
+        return self._push(key, value, priority, REQUEST)
 
     def start_pull(self, key: int, out: Array, priority: int = 0) -> Request:
-        """Begin to pull; the array is filled when the returned request has been waited for."""
+        """Start a pull; the array is filled when `wait` of the returned request has returned."""
+        head = self._check(key, out)
         if not (out.flags.c_contiguous and out.flags.writeable):
             raise ValueError("the array to pull into must be contiguous and writable")
-        head = self._check(key, out)
         pieces = self._pieces(key, out)
         targets = {server: values for server, _, values in pieces}
         request = Request(self.node, f"pull of key {key}", targets, targets)
-        self._send(request, pieces, head, priority, push=False)
+        self._send(request, pieces, head, priority, REQUEST, push=False)
         return request
 
     def barrier(self) -> None:
-        """Wait until all workers wait here.
+        """Wait until all workers call this.
 
         Raises:
-            RunError: they did not come in time.
+            RunError: a worker did not call this in time.
         """
         self.node.barrier(WORKERS)
 
     def close(self) -> None:
-        """Wait for the other workers, stop the servers, and leave.
+        """Wait for the other workers, stop the servers, and leave; no effect after leaving.
 
         Raises:
-            RunError: a worker or server did not come in time.
+            RunError: a worker or server did not arrive in time.
         """
+        if self.node.left:
+            return
         try:
             self.barrier()
             if self.rank == 0:
@@ -156,7 +156,9 @@ class Client:
             self.node.abandon()
 
     def _check(self, key: int, array: Array) -> int:
-        """Refuse what a server would drop, and never answer; return the head of a request."""
+        """Refuse a request that a server would drop without an answer; return the head of the request."""
+        if not isinstance(array, np.ndarray):
+            raise ValueError(f"the value of key {key} must be a numpy array, not of the type {type(array).__name__}")
         head = head_of(array.dtype)
         known = self._values.get(key_of(key, self._servers))
         if known is not None and known != (array.size, array.dtype):
@@ -169,11 +171,11 @@ class Client:
             )
         return head
 
-    def _parts(self, key: int, size: int) -> list[Part]:
+    def _parts(self, key: int, size: int) -> list[ArrayPart]:
         return parts(int(key), size, self._servers, self._split_from)
 
-    def _pieces(self, key: int, array: Array) -> list[tuple[int, Part, Bytes]]:
-        """Return server, place and bytes of each part of an array."""
+    def _pieces(self, key: int, array: Array) -> list[tuple[int, ArrayPart, Bytes]]:
+        """Return the server, the part and the bytes of each part of an array."""
         flat = array.reshape(-1)
         itemsize = flat.itemsize
         octets = flat.view(np.uint8)
@@ -182,20 +184,35 @@ class Client:
             for part in self._parts(key, flat.size)
         ]
 
+    def _push(self, key: int, value: Array, priority: int, body: bytes) -> Request:
+        head = self._check(key, value)
+        pieces = self._pieces(key, np.ascontiguousarray(value))
+        hint = "; in sync mode it answers when all workers have pushed this key"
+        request = Request(self.node, f"push of key {key}", [server for server, _, _ in pieces], hint=hint)
+        self._send(request, pieces, head, priority, body, push=True)
+        return request
+
     def _send(
-        self, request: Request, pieces: list[tuple[int, Part, Bytes]], head: int, priority: int, *, push: bool
+        self,
+        request: Request,
+        pieces: list[tuple[int, ArrayPart, Bytes]],
+        head: int,
+        priority: int,
+        body: bytes,
+        *,
+        push: bool,
     ) -> None:
         timestamp = self.node.timestamp()
         self._requests[timestamp] = request
         meta = Meta(
-            head=head, request=True, push=push, pull=not push, app=0, customer=0,
+            head=head, body=body, request=True, push=push, pull=not push, app=0, customer=0,
             timestamp=timestamp, data_types=TYPES if push else TYPES[:2], priority=priority,
         )  # fmt: skip
         for server, part, values in pieces:
             self.node.send(server, meta, Pairs.one(part.key, values if push else None).frames())
 
     def _command(self, command: StoreCommand) -> None:
-        """Give all servers a command and wait until they have done it."""
+        """Send a command to all servers and wait until they have executed it."""
         servers = [id_of(NodeRole.SERVER, rank) for rank in range(self._servers)]
         request = Request(self.node, f"command {command.name.lower()}", servers)
         timestamp = self.node.timestamp()
@@ -206,14 +223,14 @@ class Client:
         request.wait()
 
     def _take(self, delivery: Delivery) -> None:
-        """Take in an answer, in the thread that receives."""
+        """Handle an answer, in the receiving thread."""
         timestamp = delivery.meta.timestamp
         request = None if delivery.meta.request else self._requests.get(timestamp)
         if request is None:
-            self.node.strays.drop("unexpected", f"node {delivery.sender} answers a request that is not open")
+            self.node.dropped.drop("unexpected", f"node {delivery.sender} answers a request that is not open")
             return
         try:
             if request.take(delivery):
                 del self._requests[timestamp]
         except MalformedFrameError as error:
-            self.node.strays.drop("malformed", str(error))
+            self.node.dropped.drop("malformed", str(error))

@@ -1,13 +1,17 @@
-"""The commands that MXNet's workers give their servers."""
+"""The commands of MXNet's workers to their servers, and the marks on requests of our workers."""
 
 from enum import IntEnum
 
+REQUEST, FIRST_VALUE = b"hpcps", b"hpcps first value"
+"""The `body` of a request of our workers for a key. The sender reads the reason for a refusal from the body of the
+answer. FIRST_VALUE also sets the first value of the key. MXNet's nodes neither send nor read this body."""
+
 
 class StoreCommand(IntEnum):
-    """What a worker tells a server to do."""
+    """A command of a worker to a server."""
 
     OPTIMIZER = 0
-    """Use the pickled optimizer in the body. We unpickle nothing."""
+    """Use the pickled optimizer in the body. hpcps refuses it, because it unpickles nothing."""
     MULTI_PRECISION = 1
     STOP = 2
     SYNC = 3

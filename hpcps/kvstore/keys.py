@@ -1,4 +1,4 @@
-"""Where the value of a key lives, and how a request says what it holds; both as in MXNet's KVStore."""
+"""The placement of values on servers, and the type codes of requests; both as in MXNet's KVStore."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 
 SPLIT_FROM = 1_000_000
-"""Arrays of so many elements or more are split over all servers (MXNet's `MXNET_KVSTORE_BIGARRAY_BOUND`)."""
+"""Arrays with at least this number of elements are split over all servers (`MXNET_KVSTORE_BIGARRAY_BOUND` in MXNet)."""
 
-# MXNet's numbers of types; the request says them in its head.
+# MXNet's codes of types; the head of a request contains one.
 _CODES = {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4, "int8": 5, "int64": 6}
 _SPREAD = 9973
 _ALL_KEYS = 2**64 - 1
 
 
 @dataclass(frozen=True)
-class Part:
-    """A stretch of an array on one server."""
+class ArrayPart:
+    """The contiguous elements of an array on one server."""
 
     server: int
     key: int
@@ -28,15 +28,15 @@ class Part:
 
 
 def range_start(server: int, servers: int) -> int:
-    """Return the first key of a server's range."""
+    """Return the first key in the range of a server."""
     return _ALL_KEYS // servers * server
 
 
 def key_of(key: object, servers: int) -> int:
-    """Return a key that a server has a place for.
+    """Return a key as an integer in the range of a server.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the key is not a whole number in this range.
     """
     end = range_start(1, servers)
     if not isinstance(key, Integral) or not 0 <= int(key) < end:
@@ -44,22 +44,23 @@ def key_of(key: object, servers: int) -> int:
     return int(key)
 
 
-def parts(key: int, size: int, servers: int, split_from: int = SPLIT_FROM) -> list[Part]:
-    """Return where the elements of an array live.
+def parts(key: int, size: int, servers: int, split_from: int = SPLIT_FROM) -> list[ArrayPart]:
+    """Return the servers of the elements of an array.
 
     Args:
-        key: of the array, as its user counts.
+        key: the key of the array, as the user numbers it.
         size: its number of elements.
-        servers: how many servers there are.
-        split_from: a smaller array lives on one server.
+        servers: the number of servers.
+        split_from: a smaller array is on one server.
     """
     if size < split_from:
         server = key * _SPREAD % servers
-        return [Part(server, range_start(server, servers) + key, 0, size)]
-    # Rounds halves away from zero, as C does, and in doubles, as MXNet does.
+        return [ArrayPart(server, range_start(server, servers) + key, 0, size)]
+    # Round halves away from zero, as C does, and compute in doubles, as MXNet does.
     cuts = [int(np.floor(float(size) / servers * server + 0.5)) for server in range(servers + 1)]
     return [
-        Part(server, range_start(server, servers) + key, cuts[server], cuts[server + 1]) for server in range(servers)
+        ArrayPart(server, range_start(server, servers) + key, cuts[server], cuts[server + 1])
+        for server in range(servers)
     ]
 
 
@@ -67,7 +68,7 @@ def head_of(dtype: np.dtype[Any]) -> int:
     """Return the head of a plain push or pull of arrays of a type: Cantor's pairing of the kind, 0, and the type.
 
     Raises:
-        ValueError: MXNet has no such type, or its bytes are in the order of another kind of machine.
+        ValueError: MXNet has no such type, or the byte order of the type is not native.
     """
     code = _CODES.get(dtype.name) if dtype.isnative else None
     if code is None:
@@ -76,7 +77,7 @@ def head_of(dtype: np.dtype[Any]) -> int:
 
 
 def dtype_of(head: int) -> np.dtype[Any] | None:
-    """Return the type that a head stands for; None for a head that is not of a plain push or pull."""
+    """Return the type of a head; None for a head that is not of a plain push or pull."""
     return _DTYPES.get(head)
 
 

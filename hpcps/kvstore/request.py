@@ -1,4 +1,4 @@
-"""What a client has asked the servers and waits for."""
+"""A request of a client to the servers."""
 
 from __future__ import annotations
 
@@ -10,36 +10,46 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.transport.pslite.encoding import MalformedFrameError
+from hpcps.transport.pslite.meta import SCHEDULER_ID
 from hpcps.transport.pslite.node import Delivery, Node
 from hpcps.transport.pslite.payload import Bytes, Pairs
 
 
 class Request:
-    """A request to one or more servers, under way.
+    """An open request to one or more servers.
 
     Args:
-        node: who asks.
-        what: what is asked for, for people.
-        servers: the ids of the servers that are to answer.
-        targets: of a pull, where each server's bytes go.
+        node: the node of the client.
+        what: a description of the request, for messages.
+        servers: the ids of the servers that have to answer.
+        targets: for a pull, the buffer for the bytes of each server.
+        hint: another possible reason for a missing answer, for messages.
     """
 
     def __init__(
-        self, node: Node, what: str, servers: Iterable[int], targets: Mapping[int, Bytes] | None = None
+        self,
+        node: Node,
+        what: str,
+        servers: Iterable[int],
+        targets: Mapping[int, Bytes] | None = None,
+        hint: str = "",
     ) -> None:
         self._node = node
         self._what = what
+        self._hint = hint
         self._open = set(servers)
         self._targets = targets or {}
         self._done = Event()
         self._problem = ""
 
     def take(self, delivery: Delivery) -> bool:
-        """Take in an answer; say whether it was the last one. Runs in the thread that receives."""
+        """Handle an answer, in the receiving thread; return whether it was the last one."""
         if delivery.sender not in self._open:
-            raise MalformedFrameError(f"node {delivery.sender} answers what it was not asked")
+            raise MalformedFrameError(f"node {delivery.sender} answers a request that it did not receive")
         target = self._targets.get(delivery.sender)
-        if target is not None:
+        if refusal := delivery.meta.body:
+            self._problem = f"{self._what}: the {self._node.nodes[delivery.sender]} {refusal.decode(errors='replace')}"
+        elif target is not None:
             values = Pairs.read(delivery.data).values
             if values.size == target.size:
                 np.copyto(target, values)
@@ -56,16 +66,26 @@ class Request:
         """Wait until all servers have answered.
 
         Raises:
-            RunError: a server has not answered in time, or not with what was asked for.
+            RunError: a server has not answered in time, or has refused the request.
         """
-        timeout = self._node.settings.timeout
+        try:
+            self._wait()
+        except BaseException:
+            self._targets = {}  # a late answer must not change an array that the caller reuses
+            raise
+
+    def _wait(self) -> None:
+        node, timeout = self._node, self._node.settings.timeout
         deadline = time.monotonic() + timeout
         while not self._done.wait(min(1.0, max(deadline - time.monotonic(), 0.0))):
-            self._node.check()
-            if dead := self._node.dead():
-                raise RunError(f"{self._what}: the {dead[0]} is dead")
+            node.check()
+            for death in node.deaths():
+                if death.node.id in {*self._open, SCHEDULER_ID}:
+                    raise RunError(f"{self._what}: {death}")
+            for id_ in self._open.intersection(node.sender.given_up):
+                raise RunError(f"{self._what}: messages to the {node.nodes[id_]} are not acknowledged")
             if time.monotonic() >= deadline:
-                silent = ", ".join(str(self._node.nodes[id_]) for id_ in sorted(self._open))
-                raise RunError(f"{self._what}: no answer within {timeout:g} s from the {silent}")
+                silent = ", ".join(str(node.nodes[id_]) for id_ in sorted(self._open))
+                raise RunError(f"{self._what}: no answer within {timeout:g} s from the {silent}{self._hint}")
         if self._problem:
             raise RunError(self._problem)

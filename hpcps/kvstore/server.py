@@ -10,23 +10,23 @@ from typing import Any
 import numpy as np
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.kvstore.commands import StoreCommand
-from hpcps.kvstore.entry import Array, Entry, Update
+from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
 from hpcps.kvstore.keys import dtype_of, range_start
+from hpcps.kvstore.stored_value import Array, StoredValue, Update
 from hpcps.transport.pslite.encoding import MalformedFrameError
-from hpcps.transport.pslite.meta import Meta, NodeRole, rank_of
+from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeRole, rank_of
 from hpcps.transport.pslite.node import Delivery, Node
 from hpcps.transport.pslite.payload import TYPES, Pairs
 from hpcps.transport.pslite.settings import Settings
 
 
 class Server:
-    """Keeps the values of its range of keys.
+    """Stores the values of its range of keys.
 
     Args:
-        settings: of the node; by default those of the `DMLC_*` variables.
-        update: changes a stored value by what was pushed, `update(key, pushed, stored)`. Without one, in sync mode the
-            sum of the pushes becomes the value, as on MXNet's servers, and in async mode each push is added to it.
+        settings: the settings of the node; by default from the `DMLC_*` variables.
+        update: applies a push to a stored value, `update(key, pushed, stored)`. Without one, in sync mode the sum of
+            the pushes becomes the value, as on MXNet's servers; in async mode each push is added to the value.
 
     Raises:
         LaunchError: the settings are wrong.
@@ -35,55 +35,61 @@ class Server:
     def __init__(self, settings: Settings | None = None, update: Update | None = None) -> None:
         settings = settings or Settings.from_environment(os.environ)
         if settings.role != NodeRole.SERVER:
-            raise LaunchError(f"this is a server; DMLC_ROLE says {settings.role.name.lower()}")
+            raise LaunchError(f"this is a server, but DMLC_ROLE is {settings.role.name.lower()}")
         self._update = update
         self._workers = settings.workers
         self._servers = settings.servers
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, StoredValue] = {}
         self._sync = False
         self._stopped = Event()
         self.node = Node(settings, self._take)
 
     def run(self) -> None:
-        """Serve until the worker of rank 0 says stop.
+        """Serve until the worker of rank 0 sends the stop command.
 
         Raises:
-            LaunchError: the other nodes did not come.
-            RunError: the scheduler died, or a worker asked for what is not offered.
+            LaunchError: the other nodes did not register.
+            RunError: the scheduler died, another node died without replacement, or a worker sent an
+                unsupported command.
         """
         self.node.start()
         try:
             while not self._stopped.wait(1.0):
                 self.node.check()
-                if dead := self.node.dead():
-                    raise RunError(f"{self.node.me}: the {dead[0]} has not been heard of: it is dead")
+                deaths = self.node.deaths()
+                if any(death.node.id == SCHEDULER_ID for death in deaths):
+                    raise RunError(f"{self.node.me}: {'; '.join(map(str, deaths))}")
+                self.node.check_deaths()
             self.node.stop()
         finally:
             self.node.abandon()
 
     def _take(self, delivery: Delivery) -> None:
-        """Do what a worker asks for, in the thread that receives."""
+        """Handle a request of a worker, in the receiving thread."""
         meta = delivery.meta
         if not meta.request or delivery.sender % 2 == 0 or delivery.sender == 1:
-            self.node.strays.drop("unexpected", f"node {delivery.sender} sends what is no worker's request")
+            self.node.dropped.drop("unexpected", f"node {delivery.sender} sends a message that is no worker's request")
             return
         if meta.simple_app:
-            self._obey(delivery.sender, meta)
+            self._execute(delivery.sender, meta)
             return
         try:
             self._serve(delivery.sender, meta, Pairs.read(delivery.data))
         except MalformedFrameError as error:
-            self.node.strays.drop("malformed", f"from node {delivery.sender}: {error}")
+            if meta.body.startswith(REQUEST):
+                self._answer(delivery.sender, meta, body=f"refuses it: {error}".encode())
+            else:
+                self.node.dropped.drop("malformed", f"from node {delivery.sender}: {error}")
 
-    def _obey(self, sender: int, meta: Meta) -> None:
+    def _execute(self, sender: int, meta: Meta) -> None:
         if meta.head not in set(StoreCommand):
-            self.node.strays.drop("malformed", f"node {sender} gives the command {meta.head}, which does not exist")
+            self.node.dropped.drop("malformed", f"node {sender} gives the command {meta.head}, which does not exist")
             return
         command = StoreCommand(meta.head)
         if command == StoreCommand.SYNC:
             self._sync = True
         elif command != StoreCommand.STOP:
-            # Without it the result would be another than the worker believes.
+            # An error, because ignoring the command would change the result without notice.
             raise RunError(f"worker {rank_of(sender)} gives the command {command.name.lower()}: {_REASONS[command]}")
         self._answer(sender, meta)
         if meta.head == StoreCommand.STOP:
@@ -106,22 +112,29 @@ class Server:
 
     def _give(self, sender: int, meta: Meta, key: int, dtype: np.dtype[Any]) -> None:
         entry = self._entries.get(key)
-        # A value that is not there has no bytes.
-        value = entry.value if entry is not None and entry.value.dtype == dtype else np.empty(0, dtype)
+        if entry is not None and entry.value.dtype != dtype:
+            if meta.body == REQUEST:
+                had = _told(entry.value)
+                raise MalformedFrameError(f"a pull of {dtype.name} for key {self._own(key)}, which has {had}")
+            entry = None
+        # The answer for a key without a value has no bytes.
+        value = entry.value if entry is not None else np.empty(0, dtype)
         receipt = self._answer(sender, meta, Pairs.one(key, value.view(np.uint8)))
         if entry is not None:
-            entry.lent(receipt)
+            entry.sending(receipt)
 
     def _keep(self, sender: int, meta: Meta, key: int, pushed: Array) -> None:
         entry = self._entries.get(key)
         if entry is None:
-            self._entries[key] = Entry(pushed)
+            self._entries[key] = StoredValue(pushed)
             self._answer(sender, meta)
             return
+        own_key = self._own(key)
+        if meta.body == FIRST_VALUE:
+            raise MalformedFrameError(f"key {own_key} has its first value already")
         if entry.value.size != pushed.size or entry.value.dtype != pushed.dtype:
-            had, got = (f"{array.size} of {array.dtype.name}" for array in (entry.value, pushed))
-            raise MalformedFrameError(f"a push of {got} for key {key}, which has {had}")
-        own_key = key - range_start(self.node.rank, self._servers)
+            had, got = _told(entry.value), _told(pushed)
+            raise MalformedFrameError(f"a push of {got} for key {own_key}, which has {had}")
         if not self._sync:
             entry.change(own_key, pushed, self._update or _add)
             self._answer(sender, meta)
@@ -132,7 +145,7 @@ class Server:
                 self._finish_round(entry, own_key, *done)
                 waiting.extendleft(reversed(entry.later()))
 
-    def _finish_round(self, entry: Entry, key: int, merged: Array, requests: dict[int, Meta]) -> None:
+    def _finish_round(self, entry: StoredValue, key: int, merged: Array, requests: dict[int, Meta]) -> None:
         if self._update is None:
             entry.put(merged)
         else:
@@ -140,9 +153,13 @@ class Server:
         for rank, request in requests.items():
             self._answer(9 + 2 * rank, request)
 
-    def _answer(self, to: int, meta: Meta, pairs: Pairs | None = None) -> Any:
+    def _own(self, key: int) -> int:
+        """Return a key as the user numbers it."""
+        return key - range_start(self.node.rank, self._servers)
+
+    def _answer(self, to: int, meta: Meta, pairs: Pairs | None = None, body: bytes = b"") -> Any:
         answer = Meta(
-            head=meta.head, push=meta.push, pull=meta.pull, simple_app=meta.simple_app, app=meta.app,
+            head=meta.head, body=body, push=meta.push, pull=meta.pull, simple_app=meta.simple_app, app=meta.app,
             customer=meta.customer, timestamp=meta.timestamp, data_types=TYPES if pairs is not None else (),
         )  # fmt: skip
         return self.node.send(to, answer, pairs.frames() if pairs is not None else ())
@@ -151,8 +168,8 @@ class Server:
 _REASONS = {
     StoreCommand.OPTIMIZER: "it is pickled, and nothing is unpickled here; let the workers update the model, or give "
     "the server an update of its own",
-    StoreCommand.MULTI_PRECISION: "this server keeps values in the type they come in",
-    StoreCommand.COMPRESSION: "this server does not know compressed gradients",
+    StoreCommand.MULTI_PRECISION: "this server stores values in the type in which they arrive",
+    StoreCommand.COMPRESSION: "this server does not support compressed gradients",
     StoreCommand.PROFILER: "this server has no profiler",
 }
 
@@ -163,6 +180,10 @@ def _typed(pairs: Pairs, dtype: np.dtype[Any]) -> Array:
     return pairs.values.view(dtype)
 
 
+def _told(array: Array) -> str:
+    return f"{array.size} of {array.dtype.name}"
+
+
 def _add(key: int, pushed: Array, stored: Array) -> None:
-    """Add what was pushed."""
+    """Add a push to the stored value."""
     stored += pushed

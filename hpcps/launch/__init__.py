@@ -1,0 +1,1 @@
+"""Hosts, placement, launchers and supervision: from a run to its processes."""

@@ -1,8 +1,9 @@
-"""Finds out who failed first, from what guards said, what processes reported and where records end."""
+"""Find the process that failed first, from the messages of guards, the reports of processes and the ends of records."""
 
 from __future__ import annotations
 
-import re
+import json
+import socket
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -10,19 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcps.launch.plan import PlannedRun
+from hpcps.launch.guard import MARK, describe
+from hpcps.launch.lost import LostGuards
+from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import Failure, RunDirectory
 
-_DEATH = re.compile(r"hpcps: (\w+)-(\d+) \(pid (\d+)\) on (\S+) (was killed by signal .+|exited with status \d+)")
 _LAST_LINES = 5
-# Seconds between the end of one process and the first report of another that misses it, for the order of the reports.
+# Assumed seconds between the end of one process and the first report of another that needs it; orders the reports.
 _EARLIER = 1e-3
 
 
 @dataclass(frozen=True)
-class Death:
-    """A process that cannot report itself: who it is, and what became of it."""
+class ProcessDeath:
+    """A process that ended without its own report, and how it ended."""
 
     role: str
     index: int
@@ -31,30 +33,59 @@ class Death:
     end: str
 
 
-def read_death(line: str) -> Death | None:
-    """Read what a guard prints when its process has died; None for any other line."""
-    found = _DEATH.search(line)
-    return Death(found[1], int(found[2]), int(found[3]), found[4], f"the process {found[5]}") if found else None
+def read_death(line: str) -> ProcessDeath | None:
+    """Read the JSON that a guard prints when its process has ended; None for any other line."""
+    # Some launchers prefix each line with the rank; a launcher that is killed may leave an incomplete line.
+    _, mark, text = line.partition(MARK)
+    with suppress(ValueError, KeyError, TypeError):
+        report = json.loads(text) if mark else {}
+        role, _, index = report["name"].rpartition("-")
+        return ProcessDeath(
+            role, int(index), report["pid"], report["host"], f"the process {describe(report['status'])}"
+        )
+    return None
 
 
-def find_cause(run: PlannedRun, deaths: Sequence[Death], known: Collection[Failure]) -> Failure | None:
-    """Find out who failed first, and note it in the run's folder if nobody has; None if nobody knows.
+def lost_guards(plan: Plan, lost: LostGuards) -> list[ProcessDeath]:
+    """Return the process whose guard was killed first, alone or with the launcher's process on its host; or nothing."""
+    members = {str(member): member for member in plan.world}
+    gone = [members[name] for name in lost.processes() if name in members]
+    if not gone:
+        return []
+    first = gone[0]
+    host = socket.gethostname() if first.host == "localhost" else first.host
+    there = [member for member in plan.world if member.host == first.host]
+    if not all(member in gone for member in there):
+        end = "its guard was killed"
+    elif len(there) == 1:
+        end = f"its guard, or the launcher's process on {host}, died"
+    else:
+        end = f"the launcher's process on {host} died, and with it all {len(there)} processes there"
+    return [ProcessDeath(first.role, first.index, None, host, end)]
+
+
+def find_cause(run: PlannedRun, deaths: Sequence[ProcessDeath], known: Collection[Failure]) -> Failure | None:
+    """Find the process that failed first, and report it in the run's folder if it has no report; None if unknown.
 
     Args:
-        run: the run during which something failed.
-        deaths: those that guards told of, in order.
+        run: the run during which the failure occurred.
+        deaths: the ends of processes that guards reported, in order.
         known: reports of earlier attempts.
     """
     directory = RunDirectory(Path(run.directory))
     failures = [failure for failure in directory.failures if failure not in known]
     reported = {(failure.role, failure.index) for failure in failures}
-    # A process that could not even report was killed, and comes first: others fail because it is gone.
-    mute = [death for death in deaths if (death.role, death.index) not in reported]
-    if not mute and failures:
-        mute = _silent(run, directory, failures[0])
-    began = min([time.time(), *(failure.time for failure in failures)]) - _EARLIER * len(mute)
+    # A process without a report was killed. It comes first: the others fail because they need it.
+    unreported = [death for death in deaths if (death.role, death.index) not in reported]
+    if not unreported and failures:
+        unreported = _unresponsive(run, directory, failures[0])
+    if unreported or failures:
+        # The first process of the run may have died before it set them aside.
+        with suppress(OSError):
+            directory.set_failures_aside(known)
+    began = min([time.time(), *(failure.time for failure in failures)]) - _EARLIER * len(unreported)
     found = []
-    for number, death in enumerate(mute):
+    for number, death in enumerate(unreported):
         line = _last_line(directory, f"{death.role}-{death.index}")
         round = line.get("round")
         found.append(
@@ -80,11 +111,11 @@ def last_lines(run: PlannedRun, failure: Failure) -> tuple[str, ...]:
     return ()
 
 
-def _silent(run: PlannedRun, directory: RunDirectory, first: Failure) -> list[Death]:
-    """Return whom the others waited for in vain, if the first failure was such a wait.
+def _unresponsive(run: PlannedRun, directory: RunDirectory, first: Failure) -> list[ProcessDeath]:
+    """Return the processes that others waited for without success, if the first failure was a timeout.
 
-    Everybody who waits says so in his record halfway through his patience. Who is waited for and does not wait himself
-    is where it hangs; the first whose patience ends is often far from there.
+    Every process that waits records this after half of its timeout. The process that hangs is one that others wait for
+    and that does not wait itself. The first process to reach its timeout is often a different one.
     """
     lines = {file.stem: _last_line(directory, file.stem) for file in directory.records}
     stuck = {name: line["waiting_for"] for name, line in lines.items() if "waiting_for" in line}
@@ -95,19 +126,19 @@ def _silent(run: PlannedRun, directory: RunDirectory, first: Failure) -> list[De
         for other in others:
             if other not in stuck:
                 waiting.setdefault(other, []).append(name)
-    patience = run.spec["run"]["transport"]["timeout"]
+    timeout = run.spec["run"]["transport"]["timeout"]
     found = []
     for name, by in waiting.items():
         role, _, index = name.rpartition("-")
         line = lines.get(name, {})
-        end = f"it sent nothing for {patience:g} s, and {', '.join(by)} waited"
-        found.append(Death(role, int(index), None, str(line.get("host", "")), end))
+        end = f"it sent nothing for {timeout:g} s, and {', '.join(by)} waited"
+        found.append(ProcessDeath(role, int(index), None, str(line.get("host", "")), end))
     return found
 
 
 def _note(directory: RunDirectory, failure: Failure, pid: int | None) -> None:
     who = failure.role, failure.index, failure.host
-    # A full disk may be the very reason: then what is printed has to do.
+    # A full disk may be the cause of the failure: then only the printed message remains.
     with suppress(OSError):
         directory.fail(*who, failure.round, failure.phase, failure.error, at=failure.time, pid=pid)
 

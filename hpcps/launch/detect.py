@@ -1,9 +1,8 @@
-"""Which MPI is here, and which dialect its launcher speaks."""
+"""Detect the launcher on this machine."""
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -12,41 +11,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcps.errors import LaunchError
-
-_PATTERNS = {
-    "intel": r"Intel\(R\) MPI Library.*?Version\s+([\w. ]*\w)",
-    "openmpi": r"mpirun \(Open ?MPI\)\s+([\w.]+)",
-    "hydra": r"HYDRA build details:\s+Version:\s+([\w.]+)",
-    "slurm": r"^slurm(?:-wlm)? ([\w.-]+)",
-    "pals": r"\bPALS\b\D*([\w.]+)",
-}
-# In this order; `mpirun` first: where there is another `mpiexec` beside it, `mpirun` belongs to the MPI in use.
-_NAMES = ("mpirun", "mpiexec", "srun")
+from hpcps.launch.launchers import Launcher
+from hpcps.registry import active
 
 
 @dataclass(frozen=True)
 class Mpi:
-    """A launcher.
+    """A launcher that is installed on this machine.
 
     Attributes:
-        dialect: what its configfiles are written in.
-        version: what it says of itself.
-        mpirun: its path.
+        launcher: the launcher.
+        mpirun: the path of its executable.
     """
 
-    dialect: str
-    version: str
+    launcher: Launcher
     mpirun: Path
 
 
 def detect_mpi(mpirun: Path | None = None) -> Mpi:
-    """Find the launcher: the one given (a path, or a name on PATH), the one beside this interpreter, or that on PATH.
+    """Find the launcher: the given one (a path, or a name on PATH), the one beside this interpreter, or that on PATH.
 
-    Beside the interpreter comes first: it belongs to the library that mpi4py loads there, also where the environment is
-    not activated. On PATH that is `mpirun`, else `mpiexec`, else `srun`.
+    The executable beside the interpreter comes before PATH, because it belongs to the library that mpi4py loads there,
+    even if the environment is not activated. On PATH, `mpirun` comes first, then the executables of other launchers.
+    The launcher is the one that recognises the output of `--version`; plugins are asked before built-in launchers.
 
     Raises:
-        LaunchError: there is none, or it is none that a configfile can be written for.
+        LaunchError: there is no executable, or no launcher recognises it.
     """
     found = _resolve(mpirun) if mpirun else find_mpirun()
     if found is None:
@@ -55,16 +45,14 @@ def detect_mpi(mpirun: Path | None = None) -> Mpi:
             f"`{sys.executable} -m pip install mpich`"
         )
     text = _version(found)
-    if "pals" in found.resolve().parts:
-        # /opt/cray/pals/<version>/bin/mpiexec, of which `mpirun` is another name
-        text = f"PALS {text}"
-    for dialect, pattern in _PATTERNS.items():
-        if match := re.search(pattern, text, re.DOTALL):
-            return Mpi(dialect, match[1], found)
-    said = text.strip().splitlines()[0] if text.strip() else "nothing"
+    for launcher in reversed(known_launchers()):
+        if launcher.recognises(found, text):
+            return Mpi(launcher, found)
+    printed = text.strip().splitlines()[0] if text.strip() else "nothing"
     raise LaunchError(
-        f"{found} is none of MPICH (Hydra), Intel MPI, Open MPI, PALS and Slurm's srun: `--version` says {said!r}; put "
-        "another one first on PATH, or write the file for a known one with configgen's --dialect"
+        f"{found} is none of {', '.join(each.name for each in known_launchers() if each.version)}: `--version` says "
+        f"{printed!r}; put another one first on PATH, write the file for a known one with configgen's --dialect, or "
+        "add this one with a plugin"
     )
 
 
@@ -73,22 +61,42 @@ def find_mpirun() -> Path | None:
     beside = Path(sys.executable).parent / "mpirun"
     if os.access(beside, os.X_OK):
         return beside
-    for name in _NAMES:
+    # `mpirun` first: if PATH has the `mpiexec` of another MPI as well, `mpirun` belongs to the MPI in use.
+    for name in dict.fromkeys(["mpirun", *(launcher.executable for launcher in known_launchers())]):
         if on_path := shutil.which(name):
             return Path(os.path.abspath(on_path))
     return None
 
 
 def _resolve(mpirun: Path) -> Path:
-    """Find a launcher given by its bare name on PATH; leave a path as it is."""
+    """Find a launcher given by its bare name on PATH; return an absolute path."""
     on_path = shutil.which(mpirun) if mpirun.name == str(mpirun) else None
-    return Path(os.path.abspath(on_path)) if on_path else mpirun
+    return Path(os.path.abspath(on_path or mpirun))
+
+
+def known_launchers() -> list[Launcher]:
+    """Return the available launchers: built in, from installed packages, and from the experiment's plugins."""
+    return [launcher() for launcher in active().of("launchers").usable().values()]
+
+
+def find_launcher(name: str) -> Launcher:
+    """Return the launcher of this name.
+
+    Raises:
+        LaunchError: no launcher has this name.
+        SpecError: it is in a package that cannot be imported.
+    """
+    launchers = active().of("launchers")
+    if name not in launchers:
+        raise LaunchError(f"unknown dialect {name!r}: choose one of {', '.join(launchers)}")
+    launcher: Launcher = launchers[name]()
+    return launcher
 
 
 def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return what starts programs on the other hosts of a batch job where the launcher itself cannot, else None.
+    """Return the program that starts commands on other hosts of a batch job for launchers that cannot, else None.
 
-    The MPICH wheel cannot talk to PBS, and compute nodes often refuse ssh; `pbs_tmrsh` asks PBS.
+    The MPICH wheel does not support PBS, and compute nodes often refuse ssh; `pbs_tmrsh` starts commands through PBS.
     """
     if "PBS_NODEFILE" not in environment:
         return None
@@ -99,7 +107,7 @@ def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def _version(mpirun: Path) -> str:
-    # Intel's script looks for its helpers on PATH.
+    # Intel's mpirun is a script that finds its helpers on PATH.
     path = os.pathsep.join([str(mpirun.parent), os.environ.get("PATH", os.defpath)])
     try:
         asked = subprocess.run(
@@ -112,5 +120,5 @@ def _version(mpirun: Path) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         why = error.strerror if isinstance(error, OSError) else "not within a minute"
-        raise LaunchError(f"{mpirun} --version does not answer: {why}; --mpirun says which one to use") from error
+        raise LaunchError(f"{mpirun} --version does not answer: {why}; use --mpirun to name another one") from error
     return asked.stdout + asked.stderr

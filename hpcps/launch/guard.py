@@ -1,52 +1,103 @@
-"""A parent for every rank, which says how the rank died.
+"""The guard: a parent process of every rank that reports how the rank ended.
 
-Launchers do not: when a rank is killed, MPICH and Intel MPI kill the others at once and then report any of them (MPICH
-names the one that it reaps first, Intel MPI all). So a rank forks before MPI starts and goes on in the child; the
-parent, which is what the launcher watches, becomes this small program. It waits, says who died of what, and only then
-ends the same way, so that the launcher learns of the death after the message is out. If the parent itself is killed, as
-the launcher does when it cleans up, the kernel ends the child.
+Launchers do not report it. When a rank is killed, MPICH and Intel MPI kill the other ranks and then report any of them:
+MPICH names the one that it reaps first, Intel MPI names all. A rank therefore forks before MPI starts and continues in
+the child. The parent, which the launcher watches, becomes this small program. It waits for the child, prints which
+process ended and how, and then ends in the same way. The launcher thus sees the end after the message is printed. The
+guard prints the message as a sentence for people and as JSON for `hpcps.launch.cause`.
+
+If the guard itself is killed, the kernel sends the child a signal, and the child leaves a trace file when it ends
+(`hpcps.launch.lost`), because launchers do not report which guard was killed. A launcher then kills the other guards
+together with their children, and these leave no trace.
+
+The guard also removes a file in /tmp that MPICH's proxy leaves behind if the proxy is killed.
 """
 
 from __future__ import annotations
 
+import faulthandler
+import json
 import os
+import select
 import signal
 import socket
 import sys
 from contextlib import suppress
 from types import FrameType
+from typing import TYPE_CHECKING
 
-_NAME = "HPCPS_GUARDED"
-# Ends that need no report: the process explained itself (launch errors), or it was told to stop.
-_EXPLAINED = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+NAME = "HPCPS_GUARDED"
+"""The variable in a guard's environment with the name of its process, such as `worker-3`; empty if unknown."""
+
+EXPLAINED = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
+"""Statuses that need no report: success, a launch error that the process has printed, or a stop signal."""
+
+_LOST = "HPCPS_LOST"
+
+MARK = "hpcps-death: "
+"""The prefix of the JSON in the output of a launch."""
+
+_TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
+"""Prefix of the file in which MPICH's proxy (since 4.1) describes the host's cores to its ranks; it is fixed."""
+
+_LOOK_EVERY = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def stand_guard(name: str) -> None:
-    """Put a guard over this process; call it first, before any thread is started and before MPI is imported.
+def stand_guard(name: str, lost: Path) -> Callable[[], None]:
+    """Start a guard for this process; call this before any thread is started and before MPI is imported.
 
     Args:
-        name: whom it is to report, such as `worker-3`.
+        name: the name to report, such as `worker-3`; empty if unknown.
+        lost: the file in which this process leaves a trace when its guard is killed.
+
+    Returns:
+        A function to call once MPI has started, at least on this host.
     """
     guard = os.getpid()
+    started, starting = os.pipe()
     child = os.fork()
     if child:
-        # An own command line, without the role in it: who looks for the processes of a role finds the roles only.
-        os.environ[_NAME] = name
-        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(child)])
-    tie_to_parent(signal.SIGKILL)
+        os.close(starting)
+        # The guard's command line does not contain the role: a search for the processes of a role finds only them.
+        os.environ.update({NAME: name, _LOST: str(lost)})
+        os.set_inheritable(started, True)
+        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(child), str(started)])
+    os.close(started)
+    _leave_trace(lost)
     if os.getppid() != guard:
         os._exit(1)
+    return lambda: os.close(starting)
 
 
-def tie_to_parent(number: signal.Signals) -> None:
-    """Have the kernel send this process a signal when its parent dies, however that dies."""
+def _leave_trace(lost: Path) -> None:
+    """Make this process end when its guard is killed, and write to this file before it ends.
+
+    `faulthandler` writes immediately. A Python handler would wait for a running C call, which may never return.
+    """
+    if sys.platform != "linux":
+        return
+    number = signal.SIGRTMIN + 7
+    try:
+        lost.parent.mkdir(exist_ok=True)
+        faulthandler.register(number, lost.open("wb"), all_threads=False, chain=True)
+    except OSError:  # for example, the disk is full
+        number = signal.SIGKILL
+    tie_to_parent(number)
+
+
+def tie_to_parent(number: int) -> None:
+    """Make the kernel send this process a signal when its parent ends for any reason."""
     _prctl(_PR_SET_PDEATHSIG, number)
 
 
 def adopt_orphans(adopt: bool) -> None:
-    """Have the kernel make this process the parent of descendants that lose theirs, in place of init; or no longer."""
+    """Make the kernel use this process, not init, as the parent of orphaned descendants; or switch this off."""
     _prctl(_PR_SET_CHILD_SUBREAPER, adopt)
 
 
@@ -57,27 +108,54 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _watch(child: int, name: str) -> None:
-    """Wait for the child, report its death and die of the same."""
-    if _parent_name().startswith("hydra"):
-        # Hydra gives every rank a session of its own, so a batch system that ends the sessions it knows (those of the
-        # proxies) would leave the ranks behind. Other launchers may fork from threads, whose end would count as theirs.
+def _watch(child: int, name: str, started: int, lost: str) -> None:
+    """Wait for the child, report how it ended, and end in the same way."""
+    under_hydra = _parent_name().startswith("hydra")
+    if under_hydra:
+        # Hydra starts every rank in its own session. A batch system that ends the sessions it knows (those of the
+        # proxies) would leave the ranks running. Not under other launchers: they may fork from a thread, and the
+        # kernel would treat the end of that thread as the end of the parent.
         tie_to_parent(signal.SIGKILL)
 
     def forward(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):  # it may have ended just now
+        with suppress(ProcessLookupError):  # the child may just have ended
             os.kill(child, number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, forward)
+    if under_hydra:
+        _remove_topology(started)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    end = f"was killed by {_describe(-status)}" if status < 0 else f"exited with status {status}"
-    if status not in _EXPLAINED:
-        # One write, on a line of its own whatever others left unfinished.
-        os.write(2, f"\nhpcps: {name} (pid {child}) on {socket.gethostname()} {end}\n".encode())
+    if status not in EXPLAINED:
+        host = socket.gethostname()
+        text = f"\nhpcps: {name or 'a process of unknown rank'} (pid {child}) on {host} {describe(status)}\n"
+        if name:
+            text += MARK + json.dumps({"name": name, "pid": child, "host": host, "status": status}) + "\n"
+        # One write, with a line break first: another process may have left an unfinished line.
+        os.write(2, text.encode())
+    with suppress(OSError):
+        os.unlink(lost)
+        os.rmdir(os.path.dirname(lost))
     if status < 0:
         _die_of(-status)
     os._exit(status)
+
+
+def _remove_topology(started: int) -> None:
+    """Remove the proxy's file as soon as it exists; stop looking once MPI has started or the child has ended.
+
+    The proxy removes the file when it ends, but not if it is killed. A rank that does not find the file inspects the
+    host itself.
+    """
+    proxy, over = os.getppid(), False
+    while not over:
+        over = bool(select.select([started], [], [], _LOOK_EVERY)[0])
+        with suppress(OSError):
+            for entry in os.scandir(f"/proc/{proxy}/fd"):
+                path = os.readlink(entry.path)
+                if path.startswith(_TOPOLOGY):
+                    # The proxy opens the file twice by name: if we remove it in between, the proxy creates it again.
+                    os.unlink(path.removesuffix(" (deleted)"))
 
 
 def _parent_name() -> str:
@@ -88,11 +166,14 @@ def _parent_name() -> str:
         return ""
 
 
-def _describe(number: int) -> str:
+def describe(status: int) -> str:
+    """Return how a process ended: with an exit status or, if the status is negative, killed by a signal."""
+    if status >= 0:
+        return f"exited with status {status}"
     try:
-        return f"signal {number} ({signal.Signals(number).name})"
+        return f"was killed by signal {-status} ({signal.Signals(-status).name})"
     except ValueError:
-        return f"signal {number}"
+        return f"was killed by signal {-status}"
 
 
 def _die_of(number: int) -> None:
@@ -105,4 +186,4 @@ def _die_of(number: int) -> None:
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), os.environ.get(_NAME, "a process"))
+    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), os.environ[_LOST])

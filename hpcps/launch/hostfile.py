@@ -1,4 +1,4 @@
-"""Host files: which machines there are, how many processes each takes, and which GPUs it has."""
+"""Host files: the machines, the number of processes on each, and the GPUs of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hpcps.errors import LaunchError
+from hpcps.errors import InputError, LaunchError
+from hpcps.inputs import MiB, read_text, whole_number
+from hpcps.registry.config import MOST_ROLES
 
 Style = Literal["hpcps", "zenops"]
 STYLES: tuple[Style, ...] = ("hpcps", "zenops")
@@ -22,10 +24,10 @@ class Host:
     """A machine to place roles on.
 
     Attributes:
-        name: as the launcher is to call it.
-        slots: how many roles it takes; a validator colocated with its server shares the server's slot.
-        gpus: the ids of its GPUs, as `CUDA_VISIBLE_DEVICES` takes them; its processes use them in turn.
-        slot_gpus: the GPU of each slot, or None for a slot without one; empty if the file does not say so slot by slot.
+        name: its name for the launcher.
+        slots: the number of roles that it holds; a validator colocated with its server shares the slot of the server.
+        gpus: the ids of its GPUs, as in `CUDA_VISIBLE_DEVICES`; its processes use them in turn.
+        slot_gpus: the GPU of each slot, or None for a slot without one; empty if the file assigns no GPUs to slots.
     """
 
     name: str
@@ -36,7 +38,7 @@ class Host:
 
 @dataclass(frozen=True)
 class _Line:
-    """What one line of the file says; `slots` is None if it does not say."""
+    """The content of one line of the file; `slots` is None if the line does not give a number."""
 
     number: int
     name: str
@@ -47,19 +49,21 @@ class _Line:
 def read_hostfile(path: Path, style: Style = "hpcps") -> tuple[Host, ...]:
     """Read a host file; hosts keep the order in which the file first names them.
 
-    Style `hpcps` has a host per line: `name`, `name:4` or `name slots=4`, and `gpus=0,1` after it. A bare name may
-    come again, as in `$PBS_NODEFILE`, and has a slot per line. Without a number of slots a host with GPUs has a slot
-    for each. Style `zenops` has a process per line: `name:gpu`, and the GPU is that process's. `#` begins a comment.
+    Style `hpcps` has one host per line: `name`, `name:4` or `name slots=4`, optionally followed by `gpus=0,1`. A name
+    without settings may be repeated, as in `$PBS_NODEFILE`; it has one slot per line. A host with GPUs and without a
+    number of slots has one slot per GPU. Style `zenops` has one process per line: `name:gpu`, with the GPU of that
+    process. `#` starts a comment.
 
     Raises:
         LaunchError: the file is missing or empty, or lines in it are wrong; the message lists all of them.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise LaunchError(f"there is no host file {path}: name one, or leave it out to run on this machine") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise LaunchError(f"the host file {path} cannot be read: {error}") from error
+        text = read_text(path, 16 * MiB)
+    except InputError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            what = f"there is no host file {path}: name one, or leave it out to run on this machine"
+            raise LaunchError(what) from None
+        raise LaunchError(f"the host file {path} cannot be read: {error.reason}") from error
     lines: list[_Line] = []
     mistakes: list[tuple[int, str]] = []
     for number, raw in enumerate(text.splitlines(), 1):
@@ -69,7 +73,7 @@ def read_hostfile(path: Path, style: Style = "hpcps") -> tuple[Host, ...]:
                 lines.append(_parse_zenops(number, content) if style == "zenops" else _parse(number, content))
             except ValueError as error:
                 mistakes.append((number, str(error)))
-    mistakes += _repetitions(lines, style) + _everywhere(lines)
+    mistakes += _repetitions(lines, style) + _loopback_names(lines)
     if mistakes:
         raise LaunchError("\n".join(f"{path}:{number}: {what}" for number, what in sorted(mistakes)))
     if not lines:
@@ -85,7 +89,8 @@ def _parse(number: int, content: str) -> _Line:
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or key not in ("slots", "gpus"):
-            raise ValueError(f"{setting!r} is not known here: a line is `host`, `host:4` or `host slots=4 gpus=0,1`")
+            what = f"unknown setting {setting[:60]!r}"
+            raise ValueError(f"{what}: a line is `host`, `host:4` or `host slots=4 gpus=0,1`")
         if key == "slots":
             if slots is not None:
                 raise ValueError("the number of slots is given twice")
@@ -104,24 +109,26 @@ def _parse_zenops(number: int, content: str) -> _Line:
 
 def _host(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no host name or address")
+        raise ValueError(f"{name[:60]!r} is no host name or address")
     return name
 
 
 def _slots(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise ValueError(f"{text!r} is no number of slots (1 or more); for a GPU write gpus={text or '0'}")
-    return int(text)
+    slots = whole_number(text, 1, MOST_ROLES)
+    if slots is None:
+        what = f"{text[:60]!r} is no number of slots (1 to {MOST_ROLES})"
+        raise ValueError(f"{what}; for a GPU write gpus={text[:60] or '0'}")
+    return slots
 
 
 def _gpu(text: str) -> str:
     if not _GPU.fullmatch(text):
-        raise ValueError(f"{text!r} is no GPU id: a number, or what `nvidia-smi -L` calls it")
+        raise ValueError(f"{text[:60]!r} is no GPU id: give a number, or a name that `nvidia-smi -L` prints")
     return text
 
 
 def _repetitions(lines: Sequence[_Line], style: Style) -> list[tuple[int, str]]:
-    """Find GPUs named twice, and hosts named again by a line that says more than the name."""
+    """Find GPUs that are named twice, and repeated hosts whose lines have settings."""
     mistakes = []
     first: dict[str, _Line] = {}
     owner: dict[tuple[str, str], int] = {}
@@ -140,12 +147,12 @@ def _repetitions(lines: Sequence[_Line], style: Style) -> list[tuple[int, str]]:
     return mistakes
 
 
-def _everywhere(lines: Sequence[_Line]) -> list[tuple[int, str]]:
-    """Find names that mean another machine on each of several."""
+def _loopback_names(lines: Sequence[_Line]) -> list[tuple[int, str]]:
+    """Find names that mean a different machine on every host, such as `localhost`."""
     if len({line.name for line in lines}) == 1:
         return []
     return [
-        (line.number, f"{line.name} is each machine's name for itself: among several hosts, write its real name")
+        (line.number, f"{line.name} is each machine's name for itself: in a file of several hosts, write its real name")
         for line in lines
         if line.name.partition(".")[0] == "localhost" or line.name == "127.0.0.1"
     ]

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Called by mpirun like rsh, HOST COMMAND: starts the command on another host of this PBS job, without ssh.
-# What mpirun hands over is text for a remote shell, with quotes in it; pbs_tmrsh starts a program as it is, without one.
+# mpirun calls this like rsh, HOST COMMAND: it starts the command on another host of this PBS job, without ssh.
+# mpirun passes text for a remote shell, with quotes in it; pbs_tmrsh runs a program without a shell.
 set -eu
 while [ "${1#-}" != "$1" ]; do
   case $1 in

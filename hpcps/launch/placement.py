@@ -1,4 +1,4 @@
-"""Which role goes on which host."""
+"""Place roles on hosts."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from hpcps.errors import LaunchError
 from hpcps.launch.hostfile import Host
 from hpcps.launch.plan import Rank
 
-# A slot of a host, counted from 0.
-_Seat = tuple[Host, int]
+# A host and the number of one of its slots, from 0.
+_Slot = tuple[Host, int]
 
 if TYPE_CHECKING:
     from hpcps.spec.schema import Topology
 
 
 def place(topology: Topology, hosts: Sequence[Host] | None = None, source: Path | None = None) -> tuple[Rank, ...]:
-    """Give every role a host, a GPU if there are any, and a rank.
+    """Assign a host, a GPU (if the hosts have GPUs) and a rank to every role.
 
-    Roles are placed in the order workers, validators, servers: one on each host while hosts last, then round again
-    within their slots. A validator colocated with its server shares the server's slot, and the GPU of that slot if it
-    has one of its own. Ranks are numbered host by host, in that order on each, so that a host is one piece of the
-    world: no launcher is asked to come back to a host.
+    Workers are placed first, then validators, then servers: round-robin over the hosts, as long as a host has a free
+    slot. A validator that is colocated with its server shares the slot of the server, and the GPU if that slot has its
+    own. Ranks are numbered host by host, in the same order of roles on each host, so that the ranks of a host are
+    consecutive: some launchers cannot return to a host.
 
     Args:
-        topology: how many of each role.
-        hosts: where to; without any, everything runs on this machine, which takes as many as there are.
-        source: the file that the hosts come from, for the message.
+        topology: the number of each role.
+        hosts: the hosts; None to run everything on this machine, with as many slots as needed.
+        source: the file that lists the hosts, for the message.
 
     Raises:
         LaunchError: there are too few slots; the message says how many are missing.
     """
-    alone = topology.validators
+    separate = topology.validators
     if topology.colocate_validators:
-        alone = max(0, topology.validators - topology.servers)
-    needed = topology.workers + alone + topology.servers
+        separate = max(0, topology.validators - topology.servers)
+    needed = topology.workers + separate + topology.servers
     if hosts is None:
         hosts = (Host("localhost", needed),)
-    _check_room(topology, needed, hosts, source)
-    seats = _seats(hosts)
-    homes: dict[tuple[str, int], _Seat] = {}
+    _check_slots(topology, needed, hosts, source)
+    slots = _slots(hosts)
+    placed: dict[tuple[str, int], _Slot] = {}
     for k in range(topology.workers):
-        homes["worker", k] = next(seats)
-    shared = topology.validators - alone
+        placed["worker", k] = next(slots)
+    shared = topology.validators - separate
     for v in range(shared, topology.validators):
-        homes["validator", v] = next(seats)
+        placed["validator", v] = next(slots)
     for s in range(topology.servers):
-        homes["server", s] = next(seats)
+        placed["server", s] = next(slots)
         if s < shared:
-            homes["validator", s] = homes["server", s]
-    return _number(hosts, homes)
+            placed["validator", s] = placed["server", s]
+    return _number(hosts, placed)
 
 
 def with_scheduler(world: Sequence[Rank]) -> tuple[Rank, ...]:
-    """Add the process through which ps-lite nodes meet; behind the others of the first host, where it takes no slot.
+    """Add the scheduler of ps-lite as the last rank of the first host; it needs no slot.
 
-    It is a process of its own, so that it outlives any role to say which one was lost, and ends the launch if it dies
-    itself; it hardly does anything.
+    The scheduler is a separate process. It therefore outlives every role and can report which one was lost, and the
+    launch ends if the scheduler itself ends. It uses hardly any CPU time.
     """
     here = sum(rank.host == world[0].host for rank in world)
     scheduler = Rank(here, "scheduler", 0, world[0].host)
     return (*world[:here], scheduler, *(replace(rank, rank=rank.rank + 1) for rank in world[here:]))
 
 
-def _check_room(topology: Topology, needed: int, hosts: Sequence[Host], source: Path | None) -> None:
+def _check_slots(topology: Topology, needed: int, hosts: Sequence[Host], source: Path | None) -> None:
     there = sum(host.slots for host in hosts)
     if there >= needed:
         return
@@ -81,21 +81,21 @@ def _check_room(topology: Topology, needed: int, hosts: Sequence[Host], source: 
     )
 
 
-def _seats(hosts: Sequence[Host]) -> Iterator[_Seat]:
-    """Every slot of every host: the first of each, then the second of each that has one, and so on."""
+def _slots(hosts: Sequence[Host]) -> Iterator[_Slot]:
+    """Yield every slot of every host: the first of each, then the second of each that has one, and so on."""
     for turn in range(max(host.slots for host in hosts)):
         yield from ((host, turn) for host in hosts if turn < host.slots)
 
 
-def _number(hosts: Sequence[Host], homes: dict[tuple[str, int], _Seat]) -> tuple[Rank, ...]:
+def _number(hosts: Sequence[Host], placed: dict[tuple[str, int], _Slot]) -> tuple[Rank, ...]:
     order = ("worker", "validator", "server")
     world: list[Rank] = []
     for host in hosts:
-        mine = {key: slot for key, (home, slot) in homes.items() if home is host}
-        here = sorted(mine, key=lambda key: (order.index(key[0]), key[1]))
-        for place, (role, index) in enumerate(here):
-            gpu = host.gpus[place % len(host.gpus)] if host.gpus else None
+        slots = {key: slot for key, (home, slot) in placed.items() if home is host}
+        here = sorted(slots, key=lambda key: (order.index(key[0]), key[1]))
+        for number, (role, index) in enumerate(here):
+            gpu = host.gpus[number % len(host.gpus)] if host.gpus else None
             if host.slot_gpus:
-                gpu = host.slot_gpus[mine[role, index]]
+                gpu = host.slot_gpus[slots[role, index]]
             world.append(Rank(len(world), role, index, host.name, gpu))
     return tuple(world)

@@ -1,4 +1,4 @@
-"""The plan of a launch: one JSON file that says who every rank is and which runs it plays; each rank reads it."""
+"""The plan of a launch: one JSON file with the role of every rank and the runs; each rank reads it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hpcps.errors import LaunchError
+from hpcps.errors import InputError, LaunchError
+from hpcps.inputs import read_json
 
-FORMAT = 1
-"""Version of the file; a rank refuses another one."""
+FORMAT = 2
+"""Version of the file format; a rank refuses other versions."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,10 @@ class Rank:
 
     Attributes:
         rank: its number in MPI's world.
-        role: `worker`, `validator` or `server`; of ps-lite nodes also `scheduler`, through which they meet.
-        index: which of its role it is.
-        host: the machine it belongs on, as the host file calls it; `localhost` without one.
-        gpu: the GPU it uses there, if the host file gives any.
+        role: `worker`, `validator` or `server`; with ps-lite also `scheduler`, which connects the nodes.
+        index: its index among the processes of its role.
+        host: the machine that it runs on, as the host file names it; `localhost` without a host file.
+        gpu: the GPU that it uses there, if the host file names GPUs.
     """
 
     rank: int
@@ -44,10 +45,10 @@ class PlannedRun:
     """One run of the launch.
 
     Attributes:
-        run_id: what it is known by.
-        label: what sets it apart, for people.
+        run_id: its id.
+        label: the values that distinguish it from the other runs, for people.
         directory: its folder in the results, absolute.
-        spec: what its `spec.json` holds, as JSON values; `spec["run"]` is the resolved run.
+        spec: the content of its `spec.json`, as JSON values; `spec["run"]` is the resolved run.
     """
 
     run_id: str
@@ -58,27 +59,29 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """Who every rank is, and the runs that they play one after another.
+    """The role of every rank, and the runs that the ranks execute one after another.
 
     Attributes:
         world: the processes, by rank.
         runs: the runs, which share topology and threads.
         nodes: the `DMLC_*` and `PS_*` variables that all ps-lite nodes share; empty over MPI.
-        trace: whether every rank notes what it does when.
+        trace: whether every rank writes a trace.
+        rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
     """
 
     world: tuple[Rank, ...]
     runs: tuple[PlannedRun, ...]
     nodes: Mapping[str, str] = field(default_factory=dict)
     trace: bool = False
+    rank_variables: tuple[str, ...] = ()
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything in the plan: ranks that read the same plan have the same one."""
+        """A hash of the content of the plan: ranks with equal fingerprints have read the same plan."""
         return _fingerprint(self._body())
 
     def write(self, path: Path) -> None:
-        """Write the plan so that it appears under its name complete."""
+        """Write the plan atomically: under its name, readers only ever find a complete file."""
         body = self._body()
         beside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -96,27 +99,28 @@ class Plan:
         """Read a plan back.
 
         Raises:
-            LaunchError: the file is not there, or is not a plan as `write` leaves it.
+            LaunchError: the file is missing, or `write` has not written it in this form.
         """
         try:
-            body = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            what = f"the plan {path} cannot be read: {error.strerror}; every host needs to see that folder"
-            raise LaunchError(what) from error
-        except ValueError as error:
-            raise LaunchError(f"{path} is no plan: {error}; generate it again") from error
+            body = read_json(path)
+        except InputError as error:
+            if isinstance(error.__cause__, OSError):
+                what = f"the plan {path} cannot be read: {error.reason}; every host must be able to read that folder"
+                raise LaunchError(what) from error
+            raise LaunchError(f"{path} is no plan: {error.reason}; generate it again") from error
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise LaunchError(f"{path} is no plan of this version of hpcps; generate it again")
         if body.pop("fingerprint", None) != _fingerprint(body):
             raise LaunchError(f"the plan {path} was changed after it was generated; generate it again")
         world = tuple(Rank(**rank) for rank in body["world"])
         runs = tuple(PlannedRun(**run) for run in body["runs"])
-        return cls(world, runs, body.get("nodes", {}), body.get("trace", False))
+        return cls(world, runs, body.get("nodes", {}), body.get("trace", False), tuple(body["rank_variables"]))
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
         more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
-        return {"format": FORMAT, "world": world, "runs": runs, **more, **({"trace": True} if self.trace else {})}
+        more |= {"trace": True} if self.trace else {}
+        return {"format": FORMAT, "world": world, "runs": runs, "rank_variables": list(self.rank_variables), **more}
 
 
 def _fingerprint(body: Mapping[str, Any]) -> str:

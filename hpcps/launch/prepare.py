@@ -1,4 +1,4 @@
-"""From points of an experiment to launches that are ready to be written and started."""
+"""Turn points of an experiment into launches that are ready to be written and started."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 import hpcps
 from hpcps.errors import LaunchError
-from hpcps.launch.detect import remote_agent
-from hpcps.launch.dialects import Job, Launch, render
+from hpcps.launch.detect import known_launchers, remote_agent
 from hpcps.launch.hostfile import Host
+from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_scheduler
 from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.spec.revisions import revisions
 
 if TYPE_CHECKING:
     from hpcps.spec.load import Point
@@ -29,46 +30,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """Where and with what a launch runs.
+    """The launcher and the hosts of a launch.
 
     Attributes:
-        dialect: the launcher's.
-        mpirun: the launcher.
-        hosts: the machines; None for this one alone.
-        hostfile: where the hosts come from, for messages.
+        launcher: the launcher that starts the processes.
+        mpirun: its executable.
+        hosts: the machines; None for this machine only.
+        hostfile: the file that lists the hosts, for messages.
         options: further options of the launcher.
-        alone: whether processes that need no MPI are started without the launcher: nobody asks for it.
+        without_mpi: the launcher of processes that do not use MPI; None for the same launcher.
     """
 
-    dialect: str
+    launcher: Launcher
     mpirun: Path
     hosts: Sequence[Host] | None = None
     hostfile: Path | None = None
     options: Sequence[str] = ()
-    alone: bool = False
-
-    def dialect_for(self, transport: str) -> str:
-        """Return what a launch over a transport is written in."""
-        return "plain" if self.alone and transport == "pslite" else self.dialect
+    without_mpi: Launcher | None = None
 
 
 def prepare(
     points: Sequence[Point], results: Path, configfile: Path, site: Site, *, trace: bool = False
 ) -> tuple[Launch, ...]:
-    """Plan and render the launches that play the given points.
+    """Plan and render the launches that run the given points.
 
-    Points that share topology and threads are one launch, in which they run back to back: starting processes costs more
-    than many a small run. Further launches get the configfile's name with `-2`, `-3`, …
+    Points that share topology and threads form one launch and run back to back, because starting the processes takes
+    longer than many small runs. Further launches get the name of the configfile with `-2`, `-3`, …
 
     Args:
-        points: what to run.
+        points: the points to run.
         results: the folder of all results.
-        configfile: the file to write; plan and companions go beside it, so every host has to see its folder.
-        site: where.
-        trace: whether every rank shall note what it does when.
+        configfile: the file to write; the plan and related files go into its folder, which every host must be able to
+            read.
+        site: the launcher and the hosts.
+        trace: whether every rank shall write a trace.
 
     Raises:
-        LaunchError: roles cannot be placed, or the dialect cannot express what is needed.
+        LaunchError: roles cannot be placed, or the launcher cannot express the job.
     """
     results, configfile = _absolute(results), _absolute(configfile)
     launches = []
@@ -79,7 +77,7 @@ def prepare(
         if run.transport.kind == "inproc":
             raise LaunchError(
                 f"point {group[0].index} ({group[0].label}) has transport {run.transport.kind}, which needs no "
-                "launcher: `hpcps run` plays it in one process; for MPI add --set transport.kind=mpi"
+                "launcher: `hpcps run` runs it in one process; for MPI add --set transport.kind=mpi"
             )
         path = configfile if number == 1 else configfile.with_name(f"{configfile.name}-{number}")
         job = Job(
@@ -92,21 +90,23 @@ def prepare(
             options=site.options,
             agent=remote_agent() if site.hosts else None,
         )
-        launches.append(render(site.dialect_for(run.transport.kind), job))
+        launcher = site.without_mpi if job.plan.nodes and site.without_mpi else site.launcher
+        launches.append(launcher.launch_of(job))
     return tuple(launches)
 
 
 def launch_folder(results: Path, experiment: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder for the files of a launch, which no other launch uses, now or later."""
+    """Return a folder for the files of a launch; its name is unique among all launches."""
     now = time.strftime("%Y%m%d-%H%M%S")
-    number = environment.get("PBS_JOBID") or environment.get("SLURM_JOB_ID") or ""
-    # The id of an array's subjob has brackets, which no configfile can hold.
+    variables = ["PBS_JOBID", *(name for launcher in known_launchers() for name in launcher.job_variables)]
+    number = next(filter(None, map(environment.get, variables)), "")
+    # The id of an array subjob contains brackets, which a configfile cannot contain.
     job = "".join(c if c.isalnum() or c in "._-" else "-" for c in number)
     return _absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
 
 
 def launch_kind(run: Run) -> str:
-    """Return what runs must share for one launch to play them back to back, as a text."""
+    """Return the settings that all runs of one launch must share, as a text."""
     transport = run.transport.model_dump(mode="json", exclude={"timeout"})
     return json.dumps([transport, run.topology.model_dump(mode="json"), run.train.threads], sort_keys=True)
 
@@ -117,9 +117,18 @@ def run_folder(point: Point, results: Path) -> Path:
 
 
 def spec_of(point: Point) -> dict[str, object]:
-    """Return what the `spec.json` of a point's run holds."""
+    """Return the content of the `spec.json` of a point's run."""
     run = point.run.model_dump(mode="json")
-    return {"run_id": point.run_id, "label": point.label, "index": point.index, "swept": point.swept, "run": run}
+    return {
+        "run_id": point.run_id,
+        "label": point.label,
+        "index": point.index,
+        "swept": point.swept,
+        "revisions": revisions(point.run),
+        "run": run,
+        "components": point.components,
+        "plugins": point.plugins,
+    }
 
 
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
@@ -133,11 +142,11 @@ def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
 
 
 def _nodes(run: Run) -> dict[str, str]:
-    """Return the variables that all ps-lite nodes of a run share; where they meet they learn from one another."""
+    """Return the variables that all ps-lite nodes of a run share; the address of the scheduler comes at run time."""
     transport, topology = run.transport, run.topology
     variables = {
         "DMLC_NUM_SERVER": str(topology.servers),
-        # ps-lite knows no validators.
+        # ps-lite has no validators; they count as workers.
         "DMLC_NUM_WORKER": str(topology.workers + topology.validators),
         "PS_HEARTBEAT_TIMEOUT": str(transport.heartbeat_timeout),
         "PS_RESEND": str(int(transport.resend)),
@@ -154,11 +163,11 @@ def _planned(point: Point, results: Path) -> PlannedRun:
 
 
 def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """What every rank needs set before its libraries are loaded, wherever it is."""
+    """Return the environment variables that every rank needs, on every host, before it loads its libraries."""
     variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     root = Path(hpcps.__file__).parent.parent
     if root != Path(sysconfig.get_path("purelib")):
-        # Not installed there: run from a clone, or installed as editable.
+        # hpcps is not in site-packages: it runs from a clone, or is an editable install.
         inherited = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
         variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(root), *inherited]))
     if data := environment.get("HPCPS_DATA"):
@@ -167,5 +176,5 @@ def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _absolute(path: Path) -> Path:
-    """Make a path absolute, but keep its symbolic links: they may be there to avoid a blank."""
+    """Make a path absolute, but keep its symbolic links: a link may serve to avoid a blank."""
     return Path(os.path.abspath(path))

@@ -1,7 +1,8 @@
-"""The file by which the nodes of a launch learn where their scheduler listens.
+"""The file from which the nodes of a launch read the address of their scheduler.
 
-The scheduler takes a port that is free on its host at that moment, and its own address on the network in use; who wrote
-the plan, perhaps on another machine and an hour before, could know neither. Every host sees the folder of the plan.
+When the scheduler starts, it chooses a free port of its host, and its own address on the network in use. The plan
+cannot contain them, because it may be written on another machine an hour before. Every host can read the folder of the
+plan.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ _LOOK_EVERY = 0.05
 
 
 class Rendezvous:
-    """Beside the plan of a launch: where its scheduler is."""
+    """The address of the scheduler of a launch, in a file in the folder of the plan."""
 
     def __init__(self, plan_file: Path) -> None:
-        """Name it; it need not be there."""
+        """Set the path of the file; the file need not exist."""
         self.path = plan_file.with_name(f"{plan_file.name}.scheduler")
 
     def announce(self, host: str, port: int) -> None:
-        """Say where the scheduler listens.
+        """Write the address on which the scheduler listens.
 
         Raises:
             LaunchError: the file cannot be written.
@@ -37,39 +38,40 @@ class Rendezvous:
         except OSError as error:
             raise LaunchError(f"{self.path} cannot be written: {error.strerror}") from error
 
-    def find(self, patience: float) -> tuple[str, int]:
+    def find(self, timeout: float) -> tuple[str, int]:
         """Wait until the scheduler listens; return its host and port.
 
         Raises:
-            LaunchError: it does not within so many seconds.
+            LaunchError: it does not listen within `timeout` seconds.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while (there := self._read()) is None or not _answers(*there):
             if time.monotonic() > deadline:
-                what = "it says nothing" if there is None else f"nobody listens at {there[0]}:{there[1]}, as it says"
+                empty = "the file is missing or empty"
+                what = empty if there is None else f"no process listens at its address, {there[0]}:{there[1]}"
                 raise LaunchError(
-                    f"no scheduler in {self.path} after {patience:g} s: {what}; see whether the scheduler has started, "
-                    "and whether every host sees that folder"
+                    f"no scheduler in {self.path} after {timeout:g} s: {what}; check that the scheduler has started, "
+                    "and that every host can read that folder"
                 )
             time.sleep(_LOOK_EVERY)
         return there
 
     def clear(self) -> None:
-        """Remove it: nobody listens there any more."""
+        """Remove the file after the scheduler has stopped listening."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
     def _read(self) -> tuple[str, int] | None:
         with suppress(OSError, ValueError, KeyError, TypeError):
-            # A network file system believes for a minute that a file is not there, unless one lists its folder.
+            # A network file system caches for up to a minute that a file is missing; listing its folder refreshes it.
             os.listdir(self.path.parent)
-            said = json.loads(self.path.read_text())
-            return str(said["host"]), int(said["port"])
+            address = json.loads(self.path.read_text())
+            return str(address["host"]), int(address["port"])
         return None
 
 
 def _answers(host: str, port: int) -> bool:
-    """Whether somebody listens there: the file may be of a launch that was killed."""
+    """Whether a process listens at the address: the file may belong to a launch that was killed."""
     try:
         socket.create_connection((host, port), timeout=1.0).close()
     except OSError:

@@ -1,4 +1,4 @@
-"""The signals that tell us to stop."""
+"""The signals that ask us to stop."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from types import FrameType
 
 _ECHO = 1.0
-"""Seconds within which what a machine sends once more says nothing new.
+"""Seconds within which a repeated signal counts as the same request.
 
-A batch system that cancels a job tells all of its processes, and the job's script, being told, passes it on to us.
+A batch system that cancels a job signals all of its processes, and the job script also forwards its signal to us.
 """
 
 
 @contextmanager
 def stops_of(on_stop: Callable[[int], None] = lambda count: None) -> Iterator[list[signal.Signals]]:
-    """Collect the signals that tell us to stop, instead of dying of them.
+    """Collect stop signals instead of ending the process.
 
-    Ctrl-C counts each time, as it is a person's; TERM and HUP count once a second at most.
+    Every Ctrl-C counts, because a person sends it; TERM and HUP count at most once a second.
 
     Args:
-        on_stop: called in the signal's handler, with the number of signals so far.
+        on_stop: called in the signal handler, with the number of signals so far.
     """
     stops: list[signal.Signals] = []
     noted = 0.0
@@ -37,9 +37,9 @@ def stops_of(on_stop: Callable[[int], None] = lambda count: None) -> Iterator[li
         on_stop(len(stops))
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # What is ignored (by nohup, say) stays ignored.
-    heeded = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, note) for number in heeded}
+    # A signal that is ignored (under nohup, for example) stays ignored.
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in handled}
     try:
         yield stops
     finally:

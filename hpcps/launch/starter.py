@@ -1,8 +1,8 @@
-"""`python -m hpcps.launch.starter CONF`: starts the processes of a configfile, without a launcher of MPI.
+"""`python -m hpcps.launch.starter CONF`: start the processes of a configfile without an MPI launcher.
 
-The first process that fails ends the others, as it does under `mpirun`. On each other host a starter of that host runs
-at the end of an agent such as ssh. It hears through its standard input: a byte is the number of a signal for its
-processes; the end of the input ends them, as nothing else would if the connection or this starter is gone.
+The first process that fails ends the others, as under `mpirun`. On each other host, an agent such as ssh runs a second
+starter, which reads commands from its standard input: each byte is the number of a signal for its processes. The end of
+the input ends the processes, because nothing else would end them if the connection or this starter is lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hpcps.launch.verify import same_host
 
 _TICK = 0.05
 _GRACE = 5.0
-"""Seconds in which processes that were told to stop may end by themselves once the first of them has."""
+"""Seconds in which processes may end by themselves after a stop signal, once the first of them has ended."""
 _LINGER = 2.0
 _ENDED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
@@ -52,31 +52,31 @@ def read(conf: Path) -> list[Planned]:
 
 
 class Starter:
-    """Starts processes, waits for all of them, and lets none outlive a failure.
+    """Start processes, wait for all of them, and end all of them when one fails.
 
     Args:
         conf: the configfile.
-        host: whose processes these are, at the end of an agent; None to start those of all hosts.
-        agent: the command that starts another one on another host.
+        host: start only the processes of this host, as a starter that an agent runs; None for all hosts.
+        agent: the command that runs a program on another host.
     """
 
     def __init__(self, conf: Path, host: str | None, agent: str) -> None:
         self._conf, self._host, self._agent = conf, host, agent
         self._processes: list[subprocess.Popen[bytes]] = []
         self._agents: list[subprocess.Popen[bytes]] = []
-        self._heard: deque[int] = deque()
-        self._told = False
+        self._signals: deque[int] = deque()
+        self._stopping = False
         self._status = 0
         self._deadline: float | None = None
 
     def run(self) -> int:
-        """Start all and stay until all have ended; return the first exit status that is not 0, as a shell has it."""
+        """Start all and wait until all have ended; return the first exit status other than 0, as a shell reports it."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._receive)
         try:
             self._start()
             while self._left():
-                self._pass_on()
+                self._forward()
                 if self._deadline is not None and time.monotonic() > self._deadline:
                     break
         finally:
@@ -91,13 +91,13 @@ class Starter:
             if process.host in here:
                 environment = {**os.environ, OWN_RANK: str(process.rank)}
                 self._processes.append(
-                    subprocess.Popen(process.words, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_tie)
+                    subprocess.Popen(process.words, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_lead)
                 )
         if self._host is None:
             self._agents = [self._start_on(host) for host in hosts if host not in here]
 
     def _start_on(self, host: str) -> subprocess.Popen[bytes]:
-        # ssh without a terminal to ask at: who is not let in without a password fails, and says so.
+        # There is no terminal for a password: if ssh needs one, it fails with a message.
         options = ["-o", "BatchMode=yes"] if Path(self._agent).name == "ssh" else []
         path = os.environ.get("PYTHONPATH")
         settings = ["env", f"PYTHONPATH={path}"] if path else []
@@ -105,14 +105,14 @@ class Starter:
         return subprocess.Popen([self._agent, *options, host, *settings, *own], stdin=subprocess.PIPE, preexec_fn=_tie)
 
     def _left(self) -> bool:
-        """Say whether any process is left, after a moment; take note of how others have ended."""
+        """Wait for a moment and note the status of ended processes; return whether any process still runs."""
         self._wait_a_moment()
         for process in [*self._processes, *self._agents]:
             if process.returncode is None and process.poll() is not None and process.returncode and not self._status:
                 status = process.returncode
                 self._status = 128 - status if status < 0 else status
-                # Who is told to stop ends with a status of its own, and so do the others, each in its time.
-                self._deadline = time.monotonic() + (_GRACE if self._told or self._status in _ENDED else 0.0)
+                # After a stop signal, every process ends by itself with its own status, at its own time.
+                self._deadline = time.monotonic() + (_GRACE if self._stopping or self._status in _ENDED else 0.0)
         return any(process.returncode is None for process in [*self._processes, *self._agents])
 
     def _wait_a_moment(self) -> None:
@@ -122,19 +122,19 @@ class Starter:
         ready, _, _ = select.select([0], [], [], _TICK)
         if not ready:
             return
-        said = os.read(0, 64)
-        if not said:
+        received = os.read(0, 64)
+        if not received:
             self._status, self._deadline = self._status or 1, 0.0
-        self._heard.extend(said)
+        self._signals.extend(received)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        self._heard.append(number)
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self._signals.append(number)
 
-    def _pass_on(self) -> None:
-        """Tell all processes of the signals heard. Those of a terminal they get twice, which does no harm."""
-        while self._heard:
-            number = self._heard.popleft()
-            self._told = True
+    def _forward(self) -> None:
+        """Forward the received signals to all processes."""
+        while self._signals:
+            number = self._signals.popleft()
+            self._stopping = True
             self._send(number)
             for agent in self._agents:
                 assert agent.stdin is not None
@@ -148,10 +148,10 @@ class Starter:
                 process.send_signal(number)
 
     def _end(self) -> None:
-        """End whatever is left. A process here is a guard: with it the kernel ends what it guards."""
+        """End all remaining processes. Each is a guard, and the process that it guards is in its process group."""
         for process in self._processes:
             if process.poll() is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
         for agent in self._agents:
             assert agent.stdin is not None
             with suppress(OSError):
@@ -166,6 +166,11 @@ class Starter:
             process.wait()
 
 
+def _lead() -> None:
+    os.setpgid(0, 0)
+    _tie()
+
+
 def _tie() -> None:
     tie_to_parent(signal.SIGKILL)
 
@@ -175,11 +180,11 @@ def _name() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Start what the configfile says; return the exit status."""
+    """Start the processes of the configfile; return the exit status."""
     parser = argparse.ArgumentParser(prog="hpcps.launch.starter", description="Start the processes of a configfile.")
     parser.add_argument("conf", type=Path)
     parser.add_argument("--agent", default="ssh", help="starts a program on another host (default: ssh)")
-    parser.add_argument("--host", help="start only the processes of this host, and heed the standard input")
+    parser.add_argument("--host", help="start only the processes of this host; read signals from standard input")
     args = parser.parse_args(argv)
     return Starter(args.conf, args.host, args.agent).run()
 

@@ -1,6 +1,6 @@
-"""The file by which a launch is asked to stop.
+"""The file that asks a launch to stop.
 
-A file, because it reaches the ranks on all hosts, whatever their launcher does with signals.
+It is a file because the ranks on all hosts can read it, whether or not their launcher forwards signals.
 """
 
 from __future__ import annotations
@@ -11,57 +11,108 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-PATIENCE = 30
-"""Seconds that a run gets to reach its next checkpoint, once a person or a signal wants it to stop."""
+from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.records.run_directory import RunDirectory
+
+GRACE = 30.0
+"""Seconds in which a run may reach its next checkpoint after a person asks it to stop."""
+
+NOTICE = 8.0
+"""The same after a signal that batch systems send: they kill the remaining processes after about 20 seconds."""
+
+_BETWEEN_RUNS = 3.0
+"""The same while no run is in progress: the first or the next one has not started."""
+
+WRITING = 5.0
+"""Extra seconds for a run that is writing a checkpoint at the end of that time."""
 
 _AT_ONCE = "at once"
 
 
 class StopFile:
-    """Beside the plan of a launch: its presence asks the run to stop at its next checkpoint."""
+    """A file in the folder of the plan whose presence asks the run to stop at its next checkpoint."""
 
     def __init__(self, plan_file: Path) -> None:
-        """Name it; it need not be there."""
+        """Set the path of the file; the file need not exist."""
         self.path = plan_file.with_name(f"{plan_file.name}.stop")
+        self._plan_file = plan_file
 
     def requested(self) -> bool:
-        """Whether somebody wants the launch to stop."""
+        """Whether the launch is asked to stop."""
         return self.path.exists()
 
     def ask(self, *, at_once: bool = False) -> None:
-        """Ask it to stop at the next checkpoint, or, with the signal that follows, at once."""
-        with suppress(OSError):  # on a full disk, say: the signal has to do
+        """Ask the launch to stop at the next checkpoint or, together with a signal, immediately."""
+        with suppress(OSError):  # for example, on a full disk: only the signal remains
             if at_once:
                 self.path.write_text(_AT_ONCE)
             else:
                 self.path.touch()
 
     def clear(self) -> None:
-        """Take the request back."""
+        """Remove the request."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
 
-    def listener(self, stop: Callable[[int], None]) -> Callable[[int, FrameType | None], None]:
-        """Return a handler of INT, TERM and ALRM for a rank.
-
-        A batch system sends TERM to every process when it wants a job's end: the first one asks for a checkpoint.
+    def grace(self, plan: Plan, longest: float) -> float:
+        """Return the seconds in which the launch has to stop; they depend on whether a run is in progress.
 
         Args:
-            stop: called with the signal's number when it is time to stop at once.
+            plan: the plan of the launch.
+            longest: seconds in which a run has to reach a checkpoint.
         """
+        return longest if (run := current(plan)) and begun(run, self._plan_file) else _BETWEEN_RUNS
 
-        def hear(number: int, frame: FrameType | None) -> None:
+    def listener(self, plan: Plan, stop: Callable[[int], None]) -> Callable[[int, FrameType | None], None]:
+        """Return a handler of INT, TERM and ALRM for a rank.
+
+        A batch system sends TERM to every process to end a job. The first TERM asks for a checkpoint.
+
+        Args:
+            plan: the plan of the launch.
+            stop: called with the number of the signal when the rank has to stop immediately.
+        """
+        more = WRITING
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            nonlocal more
             if number == signal.SIGTERM and not self._at_once():
                 if not signal.getitimer(signal.ITIMER_REAL)[0]:
                     self.ask()
-                    signal.alarm(PATIENCE)
-                return
-            stop(signal.SIGTERM if number == signal.SIGALRM else number)
+                    signal.setitimer(signal.ITIMER_REAL, self.grace(plan, NOTICE))
+            elif number == signal.SIGALRM and more and writes_checkpoint(plan):
+                signal.setitimer(signal.ITIMER_REAL, more)
+                more = 0.0
+            else:
+                stop(signal.SIGTERM if number == signal.SIGALRM else number)
 
-        return hear
+        return handle
 
     def _at_once(self) -> bool:
         try:
             return self.path.read_text() == _AT_ONCE
         except OSError:
             return False
+
+
+def current(plan: Plan) -> RunDirectory | None:
+    """Return the folder of the first run that is not done."""
+    return next((run for run in map(_directory, plan.runs) if not run.done), None)
+
+
+def begun(run: RunDirectory, plan_file: Path) -> tuple[Path, ...]:
+    """Return the records of a run that its roles have started or continued since the plan was written."""
+    with suppress(OSError):
+        written = plan_file.stat().st_mtime
+        return tuple(record for record in run.records if record.stat().st_mtime > written)
+    return ()
+
+
+def writes_checkpoint(plan: Plan) -> bool:
+    """Whether the current run is writing a checkpoint."""
+    run = current(plan)
+    return run is not None and run.checkpoints.under_way
+
+
+def _directory(run: PlannedRun) -> RunDirectory:
+    return RunDirectory(Path(run.directory))

@@ -1,10 +1,11 @@
-"""Runs a launcher to its end: passes signals on, finds out who failed first, leaves no process behind."""
+"""Run a launcher to its end: forward signals, find the process that failed first, and end all processes."""
 
 from __future__ import annotations
 
 import os
 import queue
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -16,22 +17,28 @@ from pathlib import Path
 from typing import IO
 
 from hpcps.errors import LaunchError
-from hpcps.launch.cause import Death, find_cause, last_lines, read_death
-from hpcps.launch.dialects import Launch
-from hpcps.launch.guard import adopt_orphans, tie_to_parent
+from hpcps.launch.cause import ProcessDeath, find_cause, last_lines, lost_guards, read_death
+from hpcps.launch.guard import EXPLAINED, adopt_orphans, describe, tie_to_parent
+from hpcps.launch.launchers import Launch
+from hpcps.launch.lost import LostGuards
 from hpcps.launch.plan import PlannedRun
+from hpcps.launch.processes import children, name_of, stopped
 from hpcps.launch.rendezvous import Rendezvous
 from hpcps.launch.signals import stops_of
-from hpcps.launch.stop import PATIENCE, StopFile
+from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, writes_checkpoint
 from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import Failure, RunDirectory
+from hpcps.records.tail import Tail
 
-# Seconds that a launcher gets to end its ranks elsewhere.
+# Seconds that a launcher gets to end its ranks on other hosts.
 _LINGER = 2.0
-# Seconds that processes here may outlive their launcher; MPS takes some to let a GPU go.
+# Seconds that processes on this host may outlive their launcher; MPS needs some seconds to release a GPU.
 _OUTLIVE = 5.0
+# Seconds that a launcher may take to end after all its ranks have ended, or after one of them has failed.
+_OVERDUE = 20.0
 _LAST_LINES = 5
 _OUTPUT_LINES = 40
+_LAST_BYTES = 65536
 _TOLD_TO_STOP = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 
@@ -40,12 +47,14 @@ class Outcome:
     """How a launch ended.
 
     Attributes:
-        status: exit status for the command line: 0 only if all is done; 128 + the signal if we were told to stop.
-        stopped: the signal that told us to stop, or None.
-        suspended: whether the run stopped at a checkpoint, or no further one began, because it was time to.
-        run: the run during which something failed, or None.
-        failure: who failed first, or None if nobody did or nobody knows.
-        last_lines: the last lines of the record of the one that failed; without one, of what the launcher printed.
+        status: exit status for the command line: 0 only if all runs are done; 128 + the signal number if a signal
+            stopped the launch.
+        stopped: the signal that stopped the launch, or None.
+        suspended: whether the run stopped at a checkpoint, or no further run started, because a stop was requested.
+        run: the run during which a failure occurred, or None.
+        failure: the process that failed first, or None if none failed or the process is unknown.
+        launcher: how the launcher ended; empty if it exited with `status` by itself.
+        last_lines: the last lines of the record of the failed process; without a record, of the launcher's output.
     """
 
     status: int
@@ -53,6 +62,7 @@ class Outcome:
     suspended: bool = False
     run: PlannedRun | None = None
     failure: Failure | None = None
+    launcher: str = ""
     last_lines: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -63,7 +73,7 @@ class Outcome:
         if not self.status:
             return "finished"
         where = f"run {self.run.run_id} ({self.run.label}): " if self.run else ""
-        what = str(self.failure) if self.failure else f"the launcher ended with status {self.status}"
+        what = str(self.failure or self.launcher or f"the launcher ended with status {self.status}")
         return "\n".join([f"{where}{what}", *(f"  {line}" for line in self.last_lines)])
 
 
@@ -75,29 +85,31 @@ def supervise(
     grace: float = 5.0,
     until: float | None = None,
 ) -> Outcome:
-    """Start a launch and stay with it until it and all its processes here are gone.
+    """Start a launch and wait until the launcher and all its processes on this host have ended.
 
-    The first signal that tells us to stop asks it to do so at its next checkpoint; a second one, or the end of our
-    patience, ends it at once.
+    The first stop signal asks the launch to stop at its next checkpoint. A second signal, or a timeout, ends it
+    immediately. If the launcher does not end after the work is done, this function kills it.
 
     Args:
-        launch: what to start; its files are written already.
+        launch: the launch to start; its files exist already.
         on_output: called with each line that the launcher and the ranks print.
-        on_tick: called about every `tick` seconds meanwhile.
+        on_tick: called about every `tick` seconds while the launch runs.
         tick: seconds.
-        grace: seconds that the processes get to end by themselves once they are told to do so at once.
-        until: when it shall stop at a checkpoint, on the monotonic clock; None: not before it is done.
+        grace: seconds that the processes get to end by themselves after the signal to stop immediately.
+        until: time on the monotonic clock at which the launch shall stop at a checkpoint; None: no limit.
 
     Raises:
         LaunchError: the launcher cannot be started.
     """
-    known = {failure for run in launch.job.plan.runs for failure in _directory(run).failures}
+    known = {failure for run in launch.job.plan.runs for failure in RunDirectory(Path(run.directory)).failures}
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     tail: deque[str] = deque(maxlen=_OUTPUT_LINES)
-    deaths: list[Death] = []
+    deaths: list[ProcessDeath] = []
     stop = StopFile(launch.job.plan_file)
     stop.clear()
     Rendezvous(launch.job.plan_file).clear()
+    lost = LostGuards(launch.job.plan_file)
+    lost.clear()
 
     def drain() -> None:
         while not lines.empty():
@@ -106,59 +118,111 @@ def supervise(
                 deaths.append(death)
             elif line.strip():
                 tail.append(line)
-                # A launcher that is told to end complains of processes that do.
+                # After a stop signal, a launcher reports every process that ends as an error.
                 if not stops:
                     on_output(line)
 
     with stops_of() as stops:
-        others = _children()
+        others = children()
         process = _start(launch)
         adopt_orphans(True)
         assert process.stdout is not None
         reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
         reader.start()
-        patience: float | None = None
+        checkpoint_by: float | None = None
         deadline: float | None = None
+        overdue: float | None = None
+        asked, more, hangs = False, WRITING, False
         try:
             while _running(process, tick):
                 drain()
                 on_tick()
                 now = time.monotonic()
-                if until is not None and now > until and not stop.requested():
+                if until is not None and now > until and not asked:
                     on_output("hpcps: time is nearly over: stopping at the next checkpoint ...")
                     stop.ask()
-                if stops and patience is None:
+                    asked = True
+                if stops and checkpoint_by is None:
                     on_output("hpcps: stopping at the next checkpoint ... (once more: at once)")
                     stop.ask()
-                    patience = now + PATIENCE
-                if patience is not None and deadline is None and (len(stops) > 1 or now > patience):
+                    asked = True
+                    longest = GRACE if stops[0] is signal.SIGINT else NOTICE
+                    checkpoint_by = now + stop.grace(launch.job.plan, longest)
+                if checkpoint_by is not None and now > checkpoint_by and more and writes_checkpoint(launch.job.plan):
+                    checkpoint_by, more = checkpoint_by + more, 0.0
+                if checkpoint_by is not None and deadline is None and (len(stops) > 1 or now > checkpoint_by):
                     deadline = now + grace
                     stop.ask(at_once=True)
-                    # Intel's mpirun is a script, which would not pass it on.
+                    # The process group, because Intel's mpirun is a script that does not forward signals.
                     _signal_group(process, launch.stop_signal)
-                if deadline is not None and now > deadline:
+                if overdue is None and (deaths or lost.processes() or _over(launch, stop, asked, known)):
+                    overdue = now + _OVERDUE
+                hangs = overdue is not None and now > overdue
+                if hangs:
+                    on_output(_hanging(launch, process))
+                if hangs or (deadline is not None and now > deadline):
                     break
         finally:
-            _clean_up(process, others, patient=launch.stop_signal is not signal.SIGTERM)
+            _clean_up(process, others, terminate=launch.stop_signal is not signal.SIGTERM)
             adopt_orphans(False)
     reader.join(timeout=1.0)
     if not reader.is_alive():
         process.stdout.close()
     drain()
     on_tick()
-    suspended = process.returncode == 0 and any(not _directory(run).done for run in launch.job.plan.runs)
+    run = current(launch.job.plan)
+    failed = _failed(run, known)
+    unexplained = hangs or (process.returncode > 0 and process.returncode not in EXPLAINED)
+    if unexplained and not failed and not deaths:
+        deaths += lost_guards(launch.job.plan, lost)
+    # The status of a launcher that we killed is no information about the run.
+    ended = 0 if hangs and not failed and not deaths else process.returncode
+    unharmed = ended == 0 or (stops and run is not None and not begun(run, launch.job.plan_file))
+    suspended = run is not None and bool(unharmed)
+    outcome = Outcome(SUSPENDED if suspended else 0, suspended=suspended)
     if stops:
-        return Outcome(128 + stops[0], stops[0], suspended)
-    if process.returncode == 0:
-        return Outcome(SUSPENDED if suspended else 0, suspended=suspended)
-    return _explain(launch, _status(process.returncode), deaths, tail, known)
+        outcome = Outcome(128 + stops[0], stops[0], suspended)
+    elif ended:
+        killed = f"{launch.command[0]} on {socket.gethostname()} {describe(ended)}" if ended < 0 and not hangs else ""
+        outcome = _explain(launch, _status(ended), killed, deaths, tail, known)
+    lost.clear()
+    return outcome
+
+
+def _over(launch: Launch, stop: StopFile, asked: bool, known: Collection[Failure]) -> bool:
+    """Whether the launch has no work left: all runs are done, the run has stopped on request, or it has failed."""
+    run = current(launch.job.plan)
+    if run is None or _failed(run, known):
+        return True
+    records = begun(run, launch.job.plan_file) if asked else ()
+    # Between two runs, the first rank removes the request after all ranks have received it.
+    return asked and all(map(_ended, records)) and (bool(records) or not stop.requested())
+
+
+def _failed(run: RunDirectory | None, known: Collection[Failure]) -> bool:
+    return run is not None and any(failure not in known for failure in run.failures)
+
+
+def _ended(record: Path) -> bool:
+    """Whether the role has written the last line of its record."""
+    lines = Tail(record, _LAST_BYTES).read()
+    return bool(lines) and lines[-1].get("event") == "end"
+
+
+def _hanging(launch: Launch, process: subprocess.Popen[str]) -> str:
+    """Return a message: the launcher does not end, and these of its processes on this host are stopped."""
+    who = ", ".join(map(name_of, stopped(process.pid)))
+    who = f"stopped on {socket.gethostname()}: {who}" if who else "one on another host may be stopped"
+    what = f"{launch.command[0]} has not ended within {_OVERDUE:g} s of its processes"
+    return f"hpcps: {what}, and is killed ({who})"
 
 
 def _start(launch: Launch) -> subprocess.Popen[str]:
 
     def detach() -> None:
-        # A group of its own: Ctrl-C reaches us alone, and what is left over can be ended by its group. Not a session:
-        # a batch system that ends a job's session shall end the launcher too, as the kernel does if we are killed.
+        # In its own process group: the launcher does not receive Ctrl-C, and we can end remaining processes by group.
+        # In our session: a batch system that ends the session of a job then also ends the launcher. If we are killed,
+        # the kernel ends it.
         os.setpgid(0, 0)
         tie_to_parent(signal.SIGTERM)
 
@@ -183,7 +247,7 @@ def _read(stream: IO[str], lines: queue.SimpleQueue[str]) -> None:
 
 
 def _running(process: subprocess.Popen[str], seconds: float) -> bool:
-    """Wait for the process for some seconds; say whether it still runs."""
+    """Wait up to so many seconds for the process; return whether it still runs."""
     try:
         process.wait(timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -196,22 +260,22 @@ def _signal_group(process: subprocess.Popen[str], number: signal.Signals) -> Non
         os.killpg(process.pid, number)
 
 
-def _clean_up(process: subprocess.Popen[str], others: set[int], patient: bool) -> None:
-    """End whatever of the launch is left on this machine; the launcher does so on the others.
+def _clean_up(process: subprocess.Popen[str], others: set[int], terminate: bool) -> None:
+    """End the remaining processes of the launch on this host; the launcher ends those on the other hosts.
 
     Args:
         process: the launcher; it is killed if it still runs.
-        others: children of ours that have nothing to do with it.
-        patient: whether it first gets the time to end its ranks on other machines, which it does on SIGTERM.
+        others: our other children, which do not belong to the launch.
+        terminate: whether to send SIGTERM first, on which the launcher ends its ranks on other hosts.
     """
-    if patient and process.poll() is None:
+    if terminate and process.poll() is None:
         _signal_group(process, signal.SIGTERM)
         _running(process, _LINGER)
     if process.poll() is None:
         _signal_group(process, signal.SIGKILL)
         process.wait()
     deadline = time.monotonic() + _OUTLIVE
-    while orphans := _children() - others:
+    while orphans := children() - others:
         for pid in orphans:
             with suppress(ProcessLookupError, ChildProcessError):
                 if time.monotonic() > deadline:
@@ -220,37 +284,29 @@ def _clean_up(process: subprocess.Popen[str], others: set[int], patient: bool) -
         time.sleep(0.02)
 
 
-def _children() -> set[int]:
-    """Find the children of this process, dead ones that nobody waited for included."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parent = entry.read_text(errors="replace").rpartition(")")[2].split()[1]
-            if int(parent) == os.getpid():
-                found.add(int(entry.parent.name))
-    return found
-
-
 def _explain(
-    launch: Launch, status: int, deaths: Sequence[Death], tail: Sequence[str], known: Collection[Failure]
+    launch: Launch,
+    status: int,
+    launcher: str,
+    deaths: Sequence[ProcessDeath],
+    tail: Sequence[str],
+    known: Collection[Failure],
 ) -> Outcome:
-    """Say in which run it failed and, if anybody knows, who did."""
-    said = tuple(tail)[-_LAST_LINES:]
-    run = next((run for run in launch.job.plan.runs if not _directory(run).done), None)
+    """Return the outcome of a failed launch: the run and, if known, the process that failed."""
+    printed = tuple(tail)[-_LAST_LINES:]
+    run = next((run for run in launch.job.plan.runs if not RunDirectory(Path(run.directory)).done), None)
     if run is None:
-        return Outcome(status, last_lines=said)
+        return Outcome(status, launcher=launcher, last_lines=printed)
     failure = find_cause(run, deaths, known)
-    return Outcome(status, run=run, failure=failure, last_lines=last_lines(run, failure) if failure else said)
-
-
-def _directory(run: PlannedRun) -> RunDirectory:
-    return RunDirectory(Path(run.directory))
+    lines = last_lines(run, failure) if failure else printed
+    return Outcome(status, run=run, failure=failure, launcher=launcher, last_lines=lines)
 
 
 def _status(returncode: int) -> int:
-    """The exit status of a shell for the launcher's; never 0, nor that of a job that was told to stop: it was not.
+    """Return the exit status for a failed launcher, in the convention of a shell.
 
-    srun ends with 143 when one rank failed, because it then sends SIGTERM to the others.
+    The result is never 0 and never the status of a job that was told to stop, because nobody told this one to stop.
+    When one rank fails, srun sends SIGTERM to the others and exits with 143.
     """
     status = 128 - returncode if returncode < 0 else returncode
     return 1 if status in _TOLD_TO_STOP else status

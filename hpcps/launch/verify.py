@@ -1,4 +1,7 @@
-"""Is this process who the plan says it is? A launcher that places ranks wrongly says nothing and exits 0."""
+"""Check that this process has the rank, role and host of the plan.
+
+A launcher that places ranks wrongly prints no error and exits with status 0.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from hpcps.launch.plan import Plan
 
 
 def problems(plan: Plan, rank: int, size: int, role: str, host: str) -> list[str]:
-    """Compare what MPI and the configfile made of this process with the plan; return what differs.
+    """Compare the rank, role and host of this process with the plan; return a message for each difference.
 
     Args:
-        plan: what was planned.
-        rank: its rank in MPI's world.
+        plan: the plan of the launch.
+        rank: the rank of this process in MPI's world.
         size: the size of that world.
-        role: the role that the configfile gave it; empty if it leaves the role to the plan.
-        host: the name of the machine it is on.
+        role: the role that the configfile gives this process; empty if the configfile leaves it to the plan.
+        host: the name of the machine that the process runs on.
     """
     if size != len(plan.world):
         what = f"MPI started a world of {size}, the plan has {len(plan.world)} processes"
@@ -35,10 +38,10 @@ def problems(plan: Plan, rank: int, size: int, role: str, host: str) -> list[str
 
 
 def same_host(planned: str, actual: str) -> bool:
-    """Whether a host of the plan is this machine, which calls itself `actual`.
+    """Whether a host of the plan is this machine, whose own name is `actual`.
 
-    Names are the same with and without their domain; an address or an alias is this machine's if it resolves to an
-    address of it.
+    A name matches with and without its domain. An address or an alias matches if it resolves to an address of this
+    machine.
     """
     if planned == actual or planned == "localhost":
         return True
@@ -67,7 +70,7 @@ def _addresses(name: str) -> tuple[str, ...]:
 
 
 def _is_local(address: str) -> bool:
-    """Whether an address belongs to this machine: only then can a socket be bound to it."""
+    """Whether an address belongs to this machine. A socket can be bound only to such an address."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:

@@ -1,4 +1,4 @@
-"""A job's walltime: stopping in time, and going on in a job after it."""
+"""The walltime of a job, and the successor jobs that continue its run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import os
 import re
 from collections.abc import Mapping
 
-SUSPENDED = 75
-"""Exit status of a job that stopped at a checkpoint because its time was nearly over (EX_TEMPFAIL of sysexits.h)."""
+from hpcps.inputs import whole_number
+from hpcps.registry.config import MOST
 
-_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+SUSPENDED = 75
+"""Exit status of a job that stopped at a checkpoint because its walltime was nearly over (EX_TEMPFAIL, sysexits.h)."""
+
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})")
 _PREDECESSORS = "HPCPS_SUCCESSOR"
 
 
@@ -18,10 +21,10 @@ def seconds(text: str) -> float:
     """Read a time as batch systems write it: seconds, MM:SS, HH:MM:SS or D-HH:MM:SS.
 
     Raises:
-        argparse.ArgumentTypeError: it is none.
+        argparse.ArgumentTypeError: the text is not a time.
     """
     if text.isascii() and text.isdigit():
-        return float(text)
+        text = f"0:{text}"
     found = _CLOCK.fullmatch(text)
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no time: give seconds, or HH:MM:SS")
@@ -30,17 +33,17 @@ def seconds(text: str) -> float:
 
 
 def predecessors(environment: Mapping[str, str] = os.environ) -> int:
-    """Return how many jobs of its chain came before this one: `HPCPS_SUCCESSOR`."""
+    """Return the number of earlier jobs in the chain of this job, from `HPCPS_SUCCESSOR`."""
     text = environment.get(_PREDECESSORS, "0")
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return whole_number(text, 0, MOST) or 0
 
 
 def may_go_on(successors: int, environment: Mapping[str, str] = os.environ) -> str | None:
-    """Say why no further job may go on where this one stops; None if one may.
+    """Return why no successor job may continue the run after this one; None if a successor is allowed.
 
     Args:
-        successors: how many the experiment allows, one after another.
-        environment: of the job.
+        successors: the number of successors that the experiment allows.
+        environment: the environment of the job.
     """
     before = predecessors(environment)
     if before < successors:

@@ -1,0 +1,1 @@
+"""What runs leave behind: records, checkpoints, provenance, and the tables made of them."""

@@ -1,4 +1,4 @@
-"""What became of the updates of an asynchronous run, counted: rows enough to draw from, few enough to keep."""
+"""Counts of the applied updates of an asynchronous run, as a small table for the figures."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 from hpcps.records.table import tabulate
 
 EVENT = "updates"
-"""The event of the rows made here; no process writes it."""
+"""The event of these rows; no process writes it."""
 
 
 def count_applied(table: Any) -> Any:
     """Count the applied updates of a run by worker and staleness.
 
-    A long run has a hundred thousand `applied` rows on each server, and all servers say the same; this says what the
-    figures need of them in some hundred rows.
+    A long run has a hundred thousand `applied` rows on each server, and all servers record the same; the figures need
+    only some hundred rows of counts.
 
     Args:
         table: the Arrow table of a run's records.
 
     Returns:
-        A row per worker and staleness: `event` ("updates"), `role` and `index` (of server 0, who gave the updates their
-        order), `reader` (the worker), `staleness` and `count`; no rows if the run has applied none.
+        A row per worker and staleness: `event` ("updates"), `role` and `index` (of server 0, which ordered the
+        updates), `reader` (the worker), `staleness` and `count`; no rows if the run has applied no updates.
     """
     if not {"reader", "staleness"} <= set(table.column_names):
         return tabulate([])

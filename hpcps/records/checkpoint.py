@@ -1,4 +1,4 @@
-"""The checkpoints of a run: a folder for each moment, a file for each process, and a manifest that makes it one."""
+"""The checkpoints of a run: a folder for each moment with a file for each process and a manifest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import os
 import shutil
-import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,25 +16,27 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.errors import RunError
+from hpcps.errors import InputError, RunError
+from hpcps.inputs import MiB, parse_json, read_bytes, read_json, whole_number
+from hpcps.numerics.state import State
 from hpcps.records.files import write_whole
-from hpcps.state import State
 
 FORMAT = 1
-"""Version of the files; another one is refused."""
+"""Version of the files; other versions are rejected."""
 
 _FACTS = "facts"
 _MANIFEST = "manifest.json"
+_LAST = 10**18
 
 
 @dataclass(frozen=True)
-class Part:
-    """What one process wrote.
+class CheckpointPart:
+    """The part of one process.
 
     Attributes:
-        state: its role's.
-        lines: lines that its record had.
-        elapsed: seconds since its record began, without the time between attempts.
+        state: the state of its role.
+        lines: the number of lines in its record.
+        elapsed: seconds since the start of its record, without the time between attempts.
     """
 
     state: State
@@ -47,13 +48,13 @@ class Part:
 class Checkpoints:
     """`results/<experiment>/runs/<run id>/checkpoints/`.
 
-    A part is a `.npz` file: numbers and text, no pickle. A folder without a manifest is no checkpoint: the manifest is
-    written last, and has the checksum of every part.
+    A part is a `.npz` file: numbers and text, no pickle. A folder without a manifest is not a checkpoint: the manifest
+    is written last, and has the checksum of every part.
     """
 
     path: Path
 
-    def write(self, moment: int, process: str, part: Part) -> str:
+    def write(self, moment: int, process: str, part: CheckpointPart) -> str:
         """Write the part of a process, such as `worker-3`; return its SHA-256.
 
         Raises:
@@ -67,14 +68,19 @@ class Checkpoints:
         np.savez(content, **arrays)
         path = self._folder(moment) / f"{process}.npz"
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             write_whole(path, content.getbuffer())
+        except FileNotFoundError as error:
+            run = self.path.parent
+            raise RunError(f"the run's folder {run} was deleted or moved during the run; run it again") from error
         except OSError as error:
-            raise RunError(f"cannot write the checkpoint {path}: {error.strerror}; make room and run again") from error
+            what = f"cannot write the checkpoint {path}: {error.strerror}; free disk space and run again"
+            raise RunError(what) from error
         return hashlib.sha256(content.getbuffer()).hexdigest()
 
     def seal(self, moment: int, run_id: str, checksums: Mapping[str, str], keep: int) -> None:
-        """Write the manifest, so that the checkpoint exists; remove those before the last `keep`.
+        """Write the manifest, which completes the checkpoint; remove all but the last `keep` checkpoints.
 
         Raises:
             RunError: it cannot be written.
@@ -84,80 +90,90 @@ class Checkpoints:
         try:
             write_whole(self._folder(moment) / _MANIFEST, json.dumps(manifest, indent=1))
         except OSError as error:
-            raise RunError(f"cannot seal a checkpoint in {self.path}: {error.strerror}; make room") from error
+            raise RunError(f"cannot complete a checkpoint in {self.path}: {error.strerror}; free disk space") from error
         oldest = min(self.moments()[:keep])
         for other in self._folders():
             if other < oldest:
                 self._remove(other)
 
     def moments(self) -> list[int]:
-        """Return the moments of all sealed checkpoints, the newest first."""
+        """Return the moments of all complete checkpoints, the newest first."""
         return sorted((m for m in self._folders() if (self._folder(m) / _MANIFEST).is_file()), reverse=True)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a checkpoint is being written: the newest one is not complete."""
+        return max(self._folders(), default=-1) > max(self.moments(), default=-1)
+
     def check(self, moment: int, run_id: str, everyone: frozenset[str]) -> None:
-        """Make sure that a checkpoint is one of this run and has a part of every process.
+        """Check that a checkpoint belongs to this run and has a part of every process.
 
         Raises:
-            RunError: it is damaged or another run's; says what is wrong.
+            RunError: it is damaged or belongs to another run; the message gives the reason.
         """
         manifest = self._manifest(moment)
         if manifest.get("format") != FORMAT:
-            raise self._refused(moment, "its manifest is damaged or of another version of hpcps")
+            raise self._rejected(moment, "its manifest is damaged or of another version of hpcps")
         if manifest.get("run_id") != run_id:
-            raise self._refused(moment, f"it belongs to run {manifest.get('run_id')}")
+            raise self._rejected(moment, f"it belongs to run {manifest.get('run_id')}")
         if set(manifest["parts"]) != everyone:
-            raise self._refused(moment, f"it has parts of {', '.join(sorted(manifest['parts']))} only")
+            raise self._rejected(moment, f"it only has parts of {', '.join(sorted(manifest['parts']))}")
 
-    def read(self, moment: int, process: str) -> Part:
+    def read(self, moment: int, process: str) -> CheckpointPart:
         """Read the part of a process.
 
         Raises:
-            RunError: it is missing, or is not what was written.
+            RunError: it is missing or was changed.
         """
         path = self._folder(moment) / f"{process}.npz"
         try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise self._refused(moment, f"{path.name} cannot be read: {error.strerror}") from error
+            content = read_bytes(path)
+        except InputError as error:
+            raise self._rejected(moment, f"{path.name} cannot be read: {error.reason}") from error
         if hashlib.sha256(content).hexdigest() != self._manifest(moment).get("parts", {}).get(process):
-            raise self._refused(moment, f"{path.name} is damaged: it is not what its manifest says")
+            raise self._rejected(moment, f"{path.name} is damaged: its checksum differs from the manifest")
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
+                if sum(entry.file_size for entry in file.zip.infolist()) > len(content):
+                    raise ValueError("it is compressed")
                 arrays = {name: file[name] for name in file.files}
-            head = json.loads(arrays.pop(_FACTS).tobytes())
-            return Part(State(arrays, head["facts"]), head["lines"], head["elapsed"])
-        except (ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise self._refused(moment, f"{path.name} cannot be understood: {error}") from error
+            match parse_json(path.name, arrays.pop(_FACTS).tobytes()):
+                case {"facts": dict(facts), "lines": int(lines), "elapsed": int(elapsed) | float(elapsed)}:
+                    return CheckpointPart(State(arrays, facts), lines, elapsed)
+            raise ValueError("it lacks facts, lines or elapsed")
+        except Exception as error:  # a damaged archive can raise anything
+            raise self._rejected(moment, f"{path.name} has invalid content: {error}") from error
 
     def forget_after(self, moment: int) -> None:
-        """Remove what was written after a moment: the run goes on from there, and will write it anew."""
+        """Remove the checkpoints after a moment: the run resumes from there and writes them again."""
         for other in self._folders():
             if other > moment:
                 self._remove(other)
 
     def clear(self) -> None:
-        """Remove all of them: the run is done, or begins anew."""
+        """Remove all checkpoints: the run is done or starts again."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _folders(self) -> list[int]:
-        # Somebody may have put a copy beside them, under a name of his own.
-        return [int(folder.name) for folder in self.path.glob("[0-9]*") if folder.name.isdigit()]
+        # A user may have put a copy beside them, under another name.
+        numbers = (whole_number(folder.name, 0, _LAST) for folder in self.path.glob("[0-9]*"))
+        return [number for number in numbers if number is not None]
 
     def _folder(self, moment: int) -> Path:
         return self.path / f"{moment:09}"
 
     def _manifest(self, moment: int) -> dict[str, Any]:
-        with suppress(OSError, ValueError):
-            manifest = json.loads((self._folder(moment) / _MANIFEST).read_bytes())
+        with suppress(InputError):
+            manifest = read_json(self._folder(moment) / _MANIFEST, 16 * MiB)
             if isinstance(manifest, dict) and isinstance(manifest.get("parts"), dict):
                 return manifest
         return {}
 
     def _remove(self, moment: int) -> None:
-        """Remove one; first of all its manifest, so that half of it is none."""
+        """Remove a checkpoint, starting with its manifest, so that a partly removed one is not a checkpoint."""
         with suppress(OSError):
             os.unlink(self._folder(moment) / _MANIFEST)
         shutil.rmtree(self._folder(moment), ignore_errors=True)
 
-    def _refused(self, moment: int, reason: str) -> RunError:
-        return RunError(f"the checkpoint {self._folder(moment)} is refused: {reason}")
+    def _rejected(self, moment: int, reason: str) -> RunError:
+        return RunError(f"the checkpoint {self._folder(moment)} is rejected: {reason}")

@@ -1,11 +1,11 @@
-"""One long table out of all records of an experiment: a row per record line, with what ran beside it."""
+"""One long table of all records of an experiment: a row per record line, with the settings of its run."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,40 +17,37 @@ from hpcps.records.applied import count_applied
 from hpcps.records.lines import Lines, read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import Progress
+from hpcps.records.sweep import belongs, planned
 from hpcps.records.table import constant, stack, tabulate, to_frame
 from hpcps.records.variants import in_words, outside, product_keys, variants
-from hpcps.rules import AnyAsyncRule, AnySyncRule
+from hpcps.registry import BUILT_IN, installed
 from hpcps.spec.tree import get
 
 _PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs")
-"""Counts of (update, block) pairs, in the rounds of whoever combines or judges updates."""
+"""Counts of (update, block) pairs, in the rounds of the roles that combine or filter updates."""
 
 _TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged", *(f"{name}_total" for name in _PAIRS))
-"""What an evaluation's row has in addition."""
+"""Additional columns of an evaluation's row."""
 
-EVENTS = ("start", "round", "applied", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end", UPDATES)
-"""What the lines of a record may say, and what `collect` counts itself."""
+EVENTS = (
+    *("start", "round", "applied", "published", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end"),
+    UPDATES,
+)
+"""The events of record lines, and the event of the rows that `collect` adds."""
 
 DRAWN = ("evaluation", UPDATES, "end")
-"""The events that the figures need: a table of them is small enough to publish however long the runs were."""
-
-_SCORING = {
-    rule.model_fields["kind"].default
-    for kinds in (AnySyncRule, AnyAsyncRule)
-    for rule in get_args(kinds)
-    if rule.scores
-}
+"""The events that the figures need: a table of them is small enough to publish, even for long runs."""
 
 
 @dataclass(frozen=True)
 class CollectedRun:
-    """What was found of one run.
+    """The record files of one run.
 
     Attributes:
-        lines: record lines read: those of its last attempt and, if that went on from a checkpoint, those before it.
-        superseded: lines of earlier attempts that do not hold any more, left out.
-        damaged: lines that are torn or no JSON object, left out.
-        unreadable: record files that could not be read at all.
+        lines: record lines in the table: those of its last attempt and those before the checkpoint it resumed from.
+        superseded: lines of earlier attempts that are no longer valid; they are ignored.
+        damaged: lines that are truncated or not a JSON object; they are ignored.
+        unreadable: record files that cannot be read.
     """
 
     run_id: str
@@ -64,11 +61,12 @@ class CollectedRun:
 
 @dataclass(frozen=True)
 class Collected:
-    """The long table of an experiment, and what it was made from.
+    """The long table of an experiment, and the runs in it.
 
-    `table.attrs` has `experiment`, `swept` (the columns whose product the sweep is, in the file's order) and `outside`
-    (by the label of a point that is outside of it, the columns that it sets). Rows are in the order of the sweep's
-    points, then role and index, then as written; so `unique()` of a swept column gives the file's order.
+    `table.attrs` has `experiment`, `swept` (the columns whose product is the sweep, in the file's order), `outside`
+    (the columns that each point outside of the product sets, by its label) and, if there are any, `missing` (the
+    settings of each point of the sweep without an evaluation). Rows are in the order of the sweep's points, then role
+    and index, then as written; so `unique()` of a swept column gives the file's order.
     """
 
     table: pd.DataFrame
@@ -78,46 +76,52 @@ class Collected:
 def collect(
     results: Path, points: Sequence[Mapping[str, Any]] = (), events: Collection[str] | None = None
 ) -> Collected:
-    """Collect `results/<experiment>/runs/*`, finished or not.
+    """Collect `results/<experiment>/runs/*`, finished or not, and the missing points of the sweep.
 
-    Besides the records' own fields a row has what ran (`run_id`, `label`, `status`, `experiment`, `seed`, `rule`,
-    `attack`, `attack_scale`, …, the swept keys, `variant`, `outside`: its name if it is outside the sweep's product),
-    and, if it is an evaluation: `wall` (seconds since the run's start), `bytes_sent_total`, `cpu_seconds_total` and
-    counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the rounds before the
-    evaluated model), and `diverged` (0 or 1: whether the model had diverged by then). `updates` rows count the applied
-    updates of an asynchronous run by worker and staleness.
+    In addition to the fields of the records, a row has the settings of its run (`run_id`, `label`, `status`,
+    `experiment`, `seed`, `rule`, `attack`, `attack_scale`, …, the swept keys, `variant`, `outside`: its label if it is
+    outside the sweep's product). An evaluation has also `wall` (seconds since the run's start), `bytes_sent_total`,
+    `cpu_seconds_total` and counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the
+    rounds before the evaluated model), and `diverged` (0 or 1: whether the model had diverged by then). `updates` rows
+    count the applied updates of an asynchronous run by worker and staleness.
 
     Args:
         results: the experiment's folder.
-        points: the points of the experiment's file, as `spec.json` would hold them, to say what a run has that the file
-            does not (`variant`).
+        points: the points of the experiment's file, in the form of `spec.json`, to find the values of a run that differ
+            from the file (`variant`).
         events: keep only rows of these events; all by default.
 
     Raises:
         RunError: there are no runs.
     """
-    directories = [RunDirectory(path) for path in sorted((results / "runs").glob("*")) if path.is_dir()]
-    specs = [(directory, directory.spec) for directory in directories]
-    specs = sorted(((d, s) for d, s in specs if s), key=lambda item: (item[1].get("index", 0), item[0].path.name))
+    whole = planned(results, points)
+    paths = {path.name: path for path in (results / "runs").glob("*") if path.is_dir()}
+    directories = [RunDirectory(paths.get(name, results / "runs" / name)) for name in {**paths, **whole}]
+    specs = [(d, d.spec or dict(whole.get(d.path.name, {}))) for d in directories if belongs(d, whole)]
+    specs.sort(key=lambda item: (item[1].get("index", 0), item[0].path.name))
     if not specs:
         raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
     columns, attributes = _run_columns([spec for _, spec in specs], points)
     states = Progress([directory.path for directory, _ in specs]).poll()
-    tables, runs = [], []
+    tables, runs, missing = [], [], []
     for (directory, _), facts, state in zip(specs, columns, states, strict=True):
         table, run = _run_table(directory, facts | {"status": state.state}, events)
         runs.append(run)
+        if not np.isin(_values(table, "event"), ["evaluation"]).any():
+            missing.append(facts | {"status": state.state})
         if table.num_rows:
             tables.append(table)
     if not tables:
-        raise RunError(f"no run in {results / 'runs'} has recorded anything yet: wait until one has begun")
+        raise RunError(f"no run in {results / 'runs'} has any records yet: wait until one has started")
+    if missing:
+        attributes["missing"] = missing
     return Collected(to_frame(stack(tables), attributes), tuple(runs))
 
 
 def _run_columns(
     specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, object]], dict[str, object]]:
-    """Return the columns that say what ran, for each run, and the table's attributes, which say what is swept."""
+    """Return the columns with the settings of each run, and the table's attributes with the swept keys."""
     keys = list(dict.fromkeys(key for spec in specs for key in (spec.get("swept") or {})))
     product = product_keys(specs, points)
     shared = {
@@ -151,7 +155,7 @@ def _run_columns(
         for column, value in zip(columns, in_words(runs, key), strict=True):
             column[name] = value
     for column, spec, variant in zip(columns, specs, variants(specs, points), strict=True):
-        column["scores"] = get(spec.get("run") or {}, ("validation", "rule", "kind")) in _SCORING
+        column["scores"] = _scores(spec)
         column["outside"] = outside(spec, product)
         column["variant"] = variant
     attributes: dict[str, object] = {
@@ -164,6 +168,16 @@ def _run_columns(
         },
     }
     return columns, attributes
+
+
+def _scores(spec: Mapping[str, Any]) -> bool:
+    """Tell whether a run's rule uses a reference or losses of a validator; do not import plugins or packages."""
+    needs = get(dict(spec), ("components", "validation.rule", "needs"))
+    if needs is None:  # older records do not name components, which were all built in
+        rules, kind = installed().of("rules"), get(spec.get("run") or {}, ("validation", "rule", "kind"))
+        known = kind in rules and rules.entry(kind).origin == BUILT_IN
+        needs = rules[kind].needs if known else ()
+    return not {"reference", "loss"}.isdisjoint(needs)
 
 
 def _run_table(
@@ -182,7 +196,7 @@ def _run_table(
         attempts.append(attempt)
         taken = {"run", *facts, *_TOTALS}
         tables.append(tabulate([{key: value for key, value in line.items() if key not in taken} for line in lines]))
-    # A process that has not written since a new attempt began has nothing to say about it.
+    # A process that has not written since the start of a new attempt has only lines of older attempts.
     latest = max(attempts, default=1)
     superseded += sum(t.num_rows for t, attempt in zip(tables, attempts, strict=True) if attempt < latest)
     table = stack([t for t, attempt in zip(tables, attempts, strict=True) if attempt == latest])
@@ -207,9 +221,9 @@ def _run_table(
 
 
 def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:
-    """Return the lines that tell the run's story, and with which attempt it began.
+    """Return the valid lines of a record, and the attempt that wrote the first of them.
 
-    A run that is started again begins anew, unless it goes on from a checkpoint: then the lines before that hold.
+    A new attempt starts again, unless it resumes from a checkpoint: then the lines before the checkpoint are valid.
     """
     valid: list[tuple[int, dict[str, Any]]] = []
     first = starts = 1
@@ -227,14 +241,15 @@ def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:
 
 
 def _with_totals(table: Any, *, asynchronous: bool) -> Any:
-    """Add to each evaluation what all roles together had spent and judged until then, and count applied updates.
+    """Add to each evaluation the totals of all roles up to its model, and count applied updates.
 
-    Rounds say when that was, except in an asynchronous run, where each process counts its own: there the clocks do,
-    which the processes of a run start together.
+    Rounds give the order. In an asynchronous run each process counts its own rounds, so there the clocks give the
+    order; the processes of a run start their clocks together.
     """
     event = _values(table, "event")
     moments = np.nan_to_num(_values(table, "time" if asynchronous else "round"), nan=-1.0)
-    evaluations, worked, diverged = event == "evaluation", np.isin(event, ["round", "applied"]), event == "diverged"
+    evaluations, diverged = event == "evaluation", event == "diverged"
+    worked = np.isin(event, ["round", "applied", "published"])
     order = np.argsort(moments[worked], kind="stable")
     before = np.searchsorted(moments[worked][order], moments[evaluations], side="left")
     columns: dict[str, tuple[Any, Any]] = {"wall": (_values(table, "time")[evaluations], pa.float64())}
@@ -243,7 +258,7 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
     for name, field, kind in sums:
         spent = np.nan_to_num(_values(table, field)[worked][order])
         columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
-    # A server says so of the model that its round made, which is the next round's.
+    # A server reports the model that its round made; it is the model of the next round.
     late = 0 if asynchronous else _values(table, "role") == "server"
     broken = (moments + late)[diverged]
     first = broken.min() if diverged.any() else np.inf
@@ -251,7 +266,7 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
     for name, (values, kind) in columns.items():
         column = np.zeros(table.num_rows)
         column[evaluations] = values
-        table = table.append_column(name, pa.array(column, mask=~evaluations).cast(kind))
+        table = table.append_column(name, pa.array(column, mask=~evaluations).cast(kind, safe=False))
     counts = count_applied(table)
     return stack([table, counts]) if counts.num_rows else table
 
@@ -260,4 +275,9 @@ def _values(table: Any, name: str) -> Any:
     """Return a column as numpy: text as objects, numbers as float64 with NaN for null; missing columns are NaN."""
     if name not in table.column_names:
         return np.full(table.num_rows, np.nan)
-    return table[name].to_pandas().to_numpy(dtype=object if name in ("event", "role") else np.float64)
+    if name in ("event", "role"):
+        return table[name].to_pandas().to_numpy(dtype=object)
+    column = table[name].to_pandas()
+    if pa.types.is_dictionary(table[name].type):  # a line has a text instead of a number
+        column = pd.to_numeric(column.astype(object), errors="coerce")
+    return column.to_numpy(dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writing of files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def write_whole(path: Path, *content: str | memoryview) -> None:
-    """Write a file, made of parts, so that it appears under its name complete: beside, then renamed."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write a file from parts atomically: write a temporary file beside it, then rename that."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("wb") as file:
+        with temporary.open("wb") as file:
             for part in content:
                 file.write(part.encode() if isinstance(part, str) else part)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

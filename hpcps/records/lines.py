@@ -1,23 +1,25 @@
-"""Reading JSON lines that another process may still be writing, or was killed while writing."""
+"""Reads JSON lines from a file that a process is still writing, or of a process that was killed."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from hpcps.errors import InputError
+from hpcps.inputs import parse_json
 
 _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
 
 
 @dataclass(frozen=True)
 class Lines:
-    """What a record file holds.
+    """The content of a record file.
 
     Attributes:
-        lines: its lines, in order, whole ones only.
-        damaged: how many lines are torn or not a JSON object.
-        numbers: the place of each of `lines` in the file, from 0; damaged lines count.
+        lines: its complete lines, in order.
+        damaged: the number of lines that are truncated or not a JSON object.
+        numbers: the number of each of `lines` in the file, from 0, counting damaged lines.
     """
 
     lines: list[dict[str, Any]]
@@ -26,15 +28,15 @@ class Lines:
 
     @property
     def count(self) -> int:
-        """How many lines there are, damaged ones included."""
+        """The number of lines, including damaged ones."""
         return len(self.lines) + self.damaged
 
 
 def decode(line: bytes) -> dict[str, Any] | None:
     """Read one line; None if it is not a JSON object."""
     try:
-        value = json.loads(line)
-    except ValueError:  # also what is not UTF-8
+        value = parse_json("", line)
+    except InputError:
         return None
     if not isinstance(value, dict):
         return None
@@ -45,7 +47,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def decode_all(text: bytes) -> Lines:
-    """Read the lines of a text; a last one without its newline is torn."""
+    """Read the lines of a text; a last line without a newline is truncated."""
     parts = text.split(b"\n")
     decoded = [decode(part) for part in parts[:-1]]
     lines = [line for line in decoded if line is not None]
@@ -63,7 +65,7 @@ def read_lines(path: Path) -> Lines:
 
 
 def whole_lines_end(path: Path) -> int:
-    """Return the offset after the file's last newline: where a torn line begins, or the file's end."""
+    """Return the offset after the file's last newline: the start of a truncated line, or the end of the file."""
     with path.open("rb") as file:
         end = file.seek(0, 2)
         while end:

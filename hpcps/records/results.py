@@ -1,4 +1,4 @@
-"""Where all results are."""
+"""The option for the folder of all results."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def add_results_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--results DIR`; its default is `$HPCPS_RESULTS`, which a site profile may set, else `results`."""
+    """Add `--results DIR`; the default is `$HPCPS_RESULTS`, which a site profile may set, or else `results`."""
     parser.add_argument(
         "--results",
         metavar="DIR",

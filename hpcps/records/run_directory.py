@@ -1,4 +1,4 @@
-"""The folder of one run: what is in it, and how each file appears there whole or not at all."""
+"""The folder of one run: its files, each of which is written atomically."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -20,21 +20,28 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.errors import RunError
+from hpcps.errors import InputError, RunError
+from hpcps.inputs import finite, read_json, whole_number
 from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.files import write_whole
+from hpcps.records.inventory import inventory, missing
+
+PLUGINS = "plugins"
+"""The folder in a run's folder with copies of the plugin files that it uses."""
 
 FREE_SPACE_NEEDED = 64 * 2**20
 """Bytes that must be free before a run starts."""
 
+_SPEC = {"run_id": str, "label": str, "index": int, "swept": dict, "run": dict}
+
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process of a run gave up.
+    """The failure of one process of a run.
 
     Attributes:
-        time: when, seconds since 1970.
-        phase: what it was doing.
+        time: its time, in seconds since 1970.
+        phase: the activity of the process.
         error: the message.
     """
 
@@ -56,38 +63,52 @@ class Failure:
 class RunDirectory:
     """`results/<experiment>/runs/<run id>/`.
 
-    `spec.json` (what runs), `provenance.json` and `uncommitted.diff` (from which code, on what), `records/` (a file per
-    process), `checkpoints/` (from which it goes on), `final/` (the model), `failure/` (who gave up, and why; what ended
-    the attempts before is in `earlier/`), `DONE` (last).
+    `spec.json` (the resolved spec), `plugins/` (the plugin files that it uses), `provenance.json` and
+    `uncommitted.diff` (code and machine), `records/` (a file per process), `checkpoints/`, `final/` (the model),
+    `failure/` (the processes that failed, and why; those of earlier attempts are in `earlier/`), `DONE` (written last;
+    it lists the files of the run).
     """
 
     path: Path
 
-    def create(self, spec: Mapping[str, object]) -> None:
-        """Make the folder ready for an attempt: write `spec.json`, set the failures of the one before aside.
+    def create(self, spec: Mapping[str, Any]) -> None:
+        """Prepare the folder for an attempt: write `spec.json`, and move the failures of the previous attempt.
 
         Args:
-            spec: `run_id`, `label`, `index` (place in the sweep), `swept` (dotted key to value) and `run` (the resolved
-                spec), as JSON values.
+            spec: `run_id`, `label`, `index` (position in the sweep), `swept` (dotted key to value), `run` (the resolved
+                spec), `components` and `plugins` (see `spec.load.Point`), as JSON values; the texts of plugins go into
+                separate files.
 
         Raises:
             RunError: the folder cannot be written.
         """
         try:
             (self.path / "records").mkdir(parents=True, exist_ok=True)
-            self._set_failures_aside()
+            self.set_failures_aside()
+            plugins = spec.get("plugins", ())
+            for plugin in plugins:
+                (self.path / PLUGINS).mkdir(exist_ok=True)
+                write_whole(self.path / PLUGINS / plugin["file"], plugin["text"])
+            listed = [{"file": plugin["file"], "sha256": plugin["sha256"]} for plugin in plugins]
+            spec = {**spec, "plugins": listed} if plugins else spec
             write_whole(self.path / "spec.json", json.dumps(spec, indent=1))
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
+    @property
+    def plugins(self) -> tuple[tuple[str, str], ...]:
+        """The file name and the text of each plugin file that the run uses."""
+        files = sorted((self.path / PLUGINS).glob("*.py"))
+        return tuple((file.name, file.read_text(encoding="utf-8")) for file in files)
+
     def check_writable(self, needed: int = FREE_SPACE_NEEDED) -> None:
-        """Make sure that records can be written, before anything is trained.
+        """Check before training that records can be written.
 
         Args:
             needed: bytes that must be free.
 
         Raises:
-            RunError: the folder cannot be made or written, or the disk is (nearly) full; the message says what to do.
+            RunError: the folder cannot be created or written, or the disk is (nearly) full; says what to do.
         """
         probe = self.path / f".writable-{os.getpid()}"
         try:
@@ -96,10 +117,10 @@ class RunDirectory:
             if free < needed:
                 raise RunError(
                     f"the disk of the results folder {self.path} has {free / 2**20:.0f} MiB free, "
-                    f"{needed / 2**20:.0f} MiB are needed: make room, or choose another results folder"
+                    f"{needed / 2**20:.0f} MiB are needed: free disk space, or choose another results folder"
                 )
             try:
-                # Free space says nothing about a quota, and some file systems refuse only when the data is flushed.
+                # A quota may be lower than the free space, and some file systems report it only at a flush.
                 with probe.open("wb") as file:
                     file.write(b"\0" * 65536)
                     file.flush()
@@ -110,9 +131,9 @@ class RunDirectory:
             raise _unwritable(self.path, error) from error
 
     def claim(self) -> BinaryIO | None:
-        """Reserve the run for this process, for as long as the file that is returned stays open.
+        """Lock the run for this process while the returned file is open.
 
-        Two jobs that play one run would mix their records. Where the file system knows no locks nobody is refused.
+        Two jobs that execute one run would mix their records. On a file system without locks every process succeeds.
 
         Returns:
             The open lock file; None if another process has it.
@@ -130,7 +151,7 @@ class RunDirectory:
         except BlockingIOError:
             file.close()
             return None
-        except OSError:  # no locks here
+        except OSError:  # the file system has no locks
             pass
         return file
 
@@ -145,56 +166,83 @@ class RunDirectory:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """What `create` was given; empty if it is missing or damaged."""
-        return _read_object(self.path / "spec.json")
+        """The argument of `create`; empty if the file is missing or damaged."""
+        spec = _read_object(self.path / "spec.json")
+        return (
+            spec if all(spec.get(name) is None or isinstance(spec[name], kind) for name, kind in _SPEC.items()) else {}
+        )
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What `write_provenance` was given; empty if it is missing or damaged."""
+        """The facts of `write_provenance`; empty if the file is missing or damaged."""
         return _read_object(self.path / "provenance.json")
 
     @property
     def records(self) -> tuple[Path, ...]:
-        """The record files there are, in order of role and index."""
+        """The existing record files, in order of role and index."""
         files = (self.path / "records").glob("*-*.jsonl")
         return tuple(sorted(files, key=lambda file: (file.stem.rpartition("-")[0], len(file.stem), file.stem)))
 
     def save(self, name: str, values: NDArray[Any]) -> str:
-        """Keep an array as `<name>.npy`, such as `final/server-0.npy`; return the SHA-256 of its bytes."""
+        """Keep an array as `<name>.npy`, such as `final/server-0.npy`; return the SHA-256 of its bytes.
+
+        Raises:
+            RunError: the run's folder is gone.
+        """
         path = self.path / f"{name}.npy"
-        path.parent.mkdir(parents=True, exist_ok=True)
         values = np.ascontiguousarray(values)
         head = io.BytesIO()
         np.lib.format.write_array_header_1_0(head, np.lib.format.header_data_from_array_1_0(values))
-        # From where they lie: a model may be all that there is room for.
+        # Write from the array itself: there may be no memory for a copy of the model.
         bytes_ = values.data.cast("B") if values.size else memoryview(b"")
-        write_whole(path, head.getbuffer(), bytes_)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, head.getbuffer(), bytes_)
+        except FileNotFoundError as error:
+            raise _gone(self.path) from error
         return hashlib.sha256(bytes_).hexdigest()
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """From which it goes on if it was interrupted."""
+        """The checkpoints from which an interrupted run resumes."""
         return Checkpoints(self.path / "checkpoints")
 
     @property
     def done(self) -> bool:
-        """Whether the run has finished."""
-        return (self.path / "DONE").exists()
+        """Whether the run has finished and all its files are there."""
+        return (self.path / "DONE").exists() and not self.missing
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The missing files of a run that has a `DONE`; such a run must be executed again."""
+        if not (self.path / "DONE").exists():
+            return ()
+        try:
+            return missing(self.path, read_json(self.path / "DONE"))
+        except InputError:
+            return ("a readable DONE",)
 
     @property
     def wall(self) -> float | None:
         """The seconds that the finished run took; None if that is not known."""
         wall = _read_object(self.path / "DONE").get("wall")
-        return float(wall) if isinstance(wall, (int, float)) else None
+        return finite(wall) if isinstance(wall, (int, float)) else None
 
-    def finish(self, wall: float) -> None:
-        """Say that the run is finished.
+    def finish(self, wall: float, processes: Iterable[str] = ()) -> None:
+        """Check that all files of the run exist, and write `DONE`, which lists them.
 
         Args:
-            wall: seconds that it took.
+            wall: seconds that the run took.
+            processes: the processes of the run, such as `worker-3`.
+
+        Raises:
+            RunError: a file is missing, or a process has not finished; or the folder cannot be written.
         """
-        finished = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        write_whole(self.path / "DONE", json.dumps({"finished": finished, "wall": round(wall, 3)}))
+        done = {"finished": datetime.now(timezone.utc).isoformat(timespec="seconds"), "wall": round(wall, 3)}
+        try:
+            write_whole(self.path / "DONE", json.dumps({**done, "files": inventory(self.path, processes)}))
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
         self.checkpoints.clear()
 
     def fail(
@@ -209,10 +257,10 @@ class RunDirectory:
         at: float | None = None,
         pid: int | None = None,
     ) -> None:
-        """Write `failure/<role>-<index>.json`: who gave up, where, in which round, doing what (`phase`), and why.
+        """Write `failure/<role>-<index>.json`: the process, its host, round, activity (`phase`) and error.
 
-        `error` is the exception that ended the process, or what others know of its end; in that case they may also know
-        when that was (`at`, as of `time.time`; default: now) and the process's `pid`.
+        `error` is the exception that ended the process, or a text of another process about it; that process may also
+        give the time (`at`, as of `time.time`; default: now) and the `pid`.
         """
         if isinstance(error, BaseException):
             pid = os.getpid()
@@ -225,55 +273,75 @@ class RunDirectory:
         (self.path / "failure").mkdir(exist_ok=True)
         write_whole(self.path / "failure" / f"{role}-{index}.json", json.dumps(report, indent=1))
 
-    def _set_failures_aside(self) -> None:
-        """Move `failure/` to `earlier/failure-1`, `-2`, …: it shall say what ended this attempt, and no other."""
-        if any((self.path / "failure").glob("*.json")):
-            number = 1 + len(list((self.path / "earlier").glob("failure-*")))
-            (self.path / "earlier").mkdir(exist_ok=True)
-            (self.path / "failure").rename(self.path / "earlier" / f"failure-{number}")
+    def set_failures_aside(self, only: Collection[Failure] | None = None) -> None:
+        """Move the reports in `failure/` to `earlier/failure-1`, `-2`, …: each attempt has its own folder.
+
+        Args:
+            only: the failures to move; by default all.
+        """
+        reports = [file for file, failure in _reports(self.path / "failure") if only is None or failure in only]
+        if reports:
+            folder = self.path / "earlier" / f"failure-{1 + max(self._earlier, default=0)}"
+            folder.mkdir(parents=True)
+            for file in reports:
+                file.rename(folder / file.name)
+
+    @property
+    def _earlier(self) -> dict[int, Path]:
+        """The folders of earlier attempts' failures, by number, the newest first."""
+        folders = {path: path.name.partition("-")[2] for path in (self.path / "earlier").glob("failure-*")}
+        numbered = {whole_number(number, 1, 10**9): path for path, number in folders.items()}
+        return dict(sorted(((number, path) for number, path in numbered.items() if number), reverse=True))
 
     @property
     def earlier_failures(self) -> tuple[Failure, ...]:
-        """Who gave up first in each attempt that failed before the last one, in order."""
-        folders = sorted((self.path / "earlier").glob("failure-*"), key=lambda path: int(path.name.partition("-")[2]))
-        return tuple(failures[0] for folder in folders if (failures := _failures(folder)))
+        """The first failure of each failed attempt before the last one, the newest attempt first."""
+        return tuple(failures[0] for folder in self._earlier.values() if (failures := _failures(folder)))
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """Who gave up in the last attempt; the first one, most likely the cause, comes first."""
+        """The failures of the last attempt in order of time; the first one is probably the cause."""
         return _failures(self.path / "failure")
 
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        value = read_json(path)
+    except InputError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
+def _reports(folder: Path) -> list[tuple[Path, Failure]]:
+    reports = {file: _read_object(file) for file in sorted(folder.glob("*.json"))}
+    return [(file, _failure(report)) for file, report in reports.items() if report]
+
+
 def _failures(folder: Path) -> tuple[Failure, ...]:
-    reports = [_read_object(file) for file in folder.glob("*.json")]
-    return tuple(sorted((_failure(report) for report in reports if report), key=lambda failure: failure.time))
+    return tuple(sorted((failure for _, failure in _reports(folder)), key=lambda failure: failure.time))
 
 
 def _failure(report: Mapping[str, Any]) -> Failure:
     text = {key: str(report.get(key) or "") for key in ("role", "host", "phase", "error")}
     round = report.get("round")
     return Failure(
-        time=float(report.get("time") or 0.0),
-        index=int(report.get("index") or 0),
-        round=None if round is None else int(round),
+        time=finite(report.get("time")),
+        index=int(finite(report.get("index"))),
+        round=None if round is None else int(finite(round)),
         **text,
     )
 
 
+def _gone(path: Path) -> RunError:
+    return RunError(f"the run's folder {path} was deleted or moved during the run; run it again")
+
+
 def _unwritable(path: Path, error: OSError) -> RunError:
     advice = {
-        errno.ENOSPC: "the disk is full: make room, or choose another results folder",
-        errno.EDQUOT: "your quota is used up: make room, or choose another results folder",
+        errno.ENOSPC: "the disk is full: free disk space, or choose another results folder",
+        errno.EDQUOT: "your quota is used up: free disk space, or choose another results folder",
         errno.EROFS: "the file system is read-only: choose another results folder",
-        errno.EACCES: "you may not write there: change its permissions, or choose another results folder",
+        errno.EACCES: "permission denied: change its permissions, or choose another results folder",
     }
     reason = advice.get(error.errno or 0, f"{error.strerror}: choose another results folder")
     return RunError(f"cannot write to the results folder {path}: {reason}")

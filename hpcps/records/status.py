@@ -1,4 +1,4 @@
-"""How far runs are, found out from their files alone, and cheaply enough to ask every second."""
+"""The progress of runs, read from their files; cheap enough to read every second."""
 
 from __future__ import annotations
 
@@ -9,41 +9,43 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcps.inputs import finite
 from hpcps.records.run_directory import Failure, RunDirectory
 from hpcps.records.tail import Tail
 from hpcps.spec.tree import get
 
-State = Literal["done", "running", "stalled", "stopped", "failed", "not started"]
+State = Literal["done", "running", "stalled", "stopped", "failed", "not started", "incomplete"]
 
 STALLED_AFTER = 120.0
-"""Seconds without a record after which a run counts as stalled, unless its own lines come at longer intervals."""
+"""Seconds without a record after which a run is stalled, unless the intervals between its lines are longer."""
 
 _TAIL = 65536
-_CHIEF_TAIL = 2**20
+_COORDINATOR_TAIL = 2**20
 _WINDOW = 16
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run at a glance.
+    """The status of one run.
 
     Attributes:
-        epoch: epochs behind it, a fraction; those of validator 0, or of worker 0 without validators.
-        epochs: epochs it shall have.
-        pace: seconds that an epoch takes, in this attempt so far, or took in a finished run; None if not known yet.
-        left: seconds until it is done, at this pace; None unless it is running and the pace is known.
-        round: rounds behind it.
+        epoch: finished epochs of the coordinator, as a fraction.
+        epochs: the number of epochs of the run.
+        pace: mean seconds per epoch in this attempt, or in a finished run; None if not yet known.
+        left: remaining seconds at this pace; None unless the run is running and the pace is known.
+        round: finished rounds.
         accuracy: the latest test accuracy, 0 to 1.
         acceptance_rate: accepted (update, block) pairs over those that were sent and finite, in the epoch before the
             latest evaluation, or, before the first one, in the latest round; 0 to 1, None if there were none.
-        refused: blocks that validator 0 could not use as they were not finite, up to the latest evaluation.
-        slowest: the process with the largest compute time per local step of late, such as `worker-3`.
+        refused: blocks that validator 0 rejected because they were not finite, up to the latest evaluation.
+        slowest: the process with the largest recent compute time per local step, such as `worker-3`.
         slowest_step: its seconds of compute per local step.
         age: seconds since the last record.
-        attempt: which attempt this is, from 1.
-        failures: who gave up, the first one first.
-        earlier: who gave up first in each attempt before this one that failed.
-        last_line: the last record line of the first one that gave up.
+        attempt: the number of this attempt, from 1.
+        failures: the processes that failed, in order of time.
+        earlier: the first failure of each failed attempt before this one, the newest attempt first.
+        last_line: the last record line of the first process that failed.
+        missing: the missing files of a run that has a `DONE`.
     """
 
     path: Path
@@ -66,17 +68,18 @@ class RunStatus:
     failures: tuple[Failure, ...] = ()
     earlier: tuple[Failure, ...] = ()
     last_line: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
 
 
 class Progress:
     """Follows runs by their folders; each `poll` reads only what was appended since the one before."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        """Follow the runs with these folders, whether they exist yet or not."""
+        """Follow the runs with these folders, which may not exist yet."""
         self._runs = [_Followed(RunDirectory(path)) for path in paths]
 
     def poll(self, now: float | None = None) -> list[RunStatus]:
-        """Return where each run stands, in the order given.
+        """Return the status of each run, in the given order.
 
         Args:
             now: seconds since 1970; the clock's by default.
@@ -85,11 +88,11 @@ class Progress:
 
 
 class _Rank:
-    """What is remembered of one process."""
+    """The state of one process, updated from its record."""
 
-    def __init__(self, path: Path, chief: bool) -> None:
+    def __init__(self, path: Path, coordinator: bool) -> None:
         self.name = path.stem
-        self.tail = Tail(path, _CHIEF_TAIL if chief else _TAIL)
+        self.tail = Tail(path, _COORDINATOR_TAIL if coordinator else _TAIL)
         self.last: dict[str, Any] = {}
         self.attempt = 1
         self.first: dict[str, Any] = {}
@@ -104,7 +107,7 @@ class _Rank:
             event = line.get("event")
             if event == "start":
                 self.first = {}
-                if "continues" not in line:  # else what was reached before the checkpoint still holds
+                if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
                 self.attempt = max(1, int(_number(line, "attempt")))
                 self.paces.clear()
@@ -123,13 +126,13 @@ class _Rank:
 
     @property
     def pace(self) -> float | None:
-        """Seconds per epoch, from the first round of this attempt that is known to the last one."""
+        """Seconds per epoch, from the first known round of this attempt to the last one."""
         epochs = _number(self.round, "epoch") - _number(self.first, "epoch")
         return (_number(self.round, "time") - _number(self.first, "time")) / epochs if epochs > 0 else None
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of compute per local step of late; 0 for a process without local steps."""
+        """Recent compute seconds per local step; 0 for a process without local steps."""
         steps = sum(steps for _, steps in self.paces)
         return sum(seconds for seconds, _ in self.paces) / steps if steps else 0.0
 
@@ -146,31 +149,39 @@ class _Followed:
     def poll(self, now: float) -> RunStatus:
         if self._final is not None:
             return self._final
-        # Before the records: what they hold when DONE is there is all there will be.
+        # Read DONE before the records: if it exists, the records are complete.
         done, failures = self._directory.done, self._directory.failures
         self._spec = self._spec or self._directory.spec
         run = self._spec.get("run") or {}
-        chief = "validator-0" if get(run, ("topology", "validators")) != 0 else "worker-0"
+        coordinator = "validator-0" if get(run, ("topology", "validators")) != 0 else "worker-0"
         for path in self._directory.records:
             if path not in self._ranks:
-                self._ranks[path] = _Rank(path, path.stem == chief)
+                self._ranks[path] = _Rank(path, path.stem == coordinator)
             self._ranks[path].follow()
         ranks = {rank.name: rank for rank in self._ranks.values()}
-        status = self._status(now, ranks.get(chief), ranks, done, failures)
+        status = self._status(now, ranks.get(coordinator), ranks, done, failures)
         if done:
             self._final = status
         return status
 
     def _status(
-        self, now: float, chief: _Rank | None, ranks: Mapping[str, _Rank], done: bool, failures: tuple[Failure, ...]
+        self,
+        now: float,
+        coordinator: _Rank | None,
+        ranks: Mapping[str, _Rank],
+        done: bool,
+        failures: tuple[Failure, ...],
     ) -> RunStatus:
         changed = max((rank.tail.changed for rank in ranks.values()), default=0.0)
         age = max(0.0, now - changed) if changed else None
         longest = max((rank.interval for rank in ranks.values()), default=0.0)
-        ends = {rank.last.get("reason") for rank in ranks.values() if rank.last.get("event") == "end"}
+        ends = {str(rank.last.get("reason")) for rank in ranks.values() if rank.last.get("event") == "end"}
         state: State = "running"
+        missing = () if done else self._directory.missing
         if done:
             state = "done"
+        elif missing:
+            state = "incomplete"
         elif failures or "failed" in ends:
             state = "failed"
         elif ends & {"stopped", "suspended"}:
@@ -181,11 +192,11 @@ class _Followed:
             state = "stalled"
         slowest = max(ranks.values(), key=lambda rank: rank.step_seconds, default=None)
         paced = slowest is not None and slowest.step_seconds > 0
-        latest, evaluation = (chief.round, chief.evaluation) if chief else ({}, {})
-        epochs = int(get(self._spec, ("run", "train", "epochs")) or 0)
-        # A round that is longer than an epoch may go beyond the last one.
+        latest, evaluation = (coordinator.round, coordinator.evaluation) if coordinator else ({}, {})
+        epochs = int(finite(get(self._spec, ("run", "train", "epochs"))))
+        # A round that is longer than an epoch may end after the last epoch.
         epoch = min(max(_number(latest, "epoch"), _number(evaluation, "epoch")), float(epochs or "inf"))
-        pace = chief.pace if chief else None
+        pace = coordinator.pace if coordinator else None
         if done and epochs and (wall := self._directory.wall) is not None:
             pace = wall / epochs
         earlier = self._directory.earlier_failures
@@ -213,21 +224,21 @@ class _Followed:
             failures=failures,
             earlier=earlier,
             last_line=first.last if first else {},
+            missing=missing,
         )
 
 
 def _acceptance_rate(line: Mapping[str, Any]) -> float | None:
     """Return the rate of an evaluation, or of a round.
 
-    Among those received, a block that is refused or skipped is an update of zero, which some rules accept.
+    The rate is that of sent pairs: a rejected or skipped block is a zero update, which some rules accept.
     """
     if "sent_pairs" in line:
         sent = _number(line, "sent_pairs")
         return _number(line, "accepted_sent_pairs") / sent if sent else None
     rate = line.get("acceptance_rate_sent_epoch")
-    return float(rate) if isinstance(rate, (int, float)) else None
+    return finite(rate) if isinstance(rate, (int, float)) else None
 
 
 def _number(line: Mapping[str, Any], name: str) -> float:
-    value = line.get(name)
-    return float(value) if isinstance(value, (int, float)) else 0.0
+    return finite(line.get(name))

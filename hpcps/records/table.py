@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcps.errors import RunError
+from hpcps.inputs import parse_json
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TYPES: dict[str, Any] = {
@@ -22,13 +23,13 @@ _TYPES: dict[str, Any] = {
         ("time", "epoch", "loss", "accuracy", "compute", "exchange", "combine", "wait", "cpu"), pa.float64()
     ),
 }
-"""Columns whose type does not depend on what a file happens to hold."""
+"""Columns whose type does not depend on the values in a file."""
 
 _METADATA = b"hpcps"
 
 
 def tabulate(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Turn record lines into an Arrow table: a column per field, null where a line does not have it.
+    """Convert record lines to an Arrow table: a column per field, null if a line does not have the field.
 
     A nested object becomes `outer.inner` columns, a list the number of its elements, a truth value 0 or 1 (so that its
     mean is a rate, nulls or not), text a dictionary column.
@@ -39,7 +40,7 @@ def tabulate(rows: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def stack(tables: Sequence[Any]) -> Any:
-    """Put Arrow tables on top of each other; columns are matched by name, types that differ are widened."""
+    """Concatenate Arrow tables; match columns by name, and widen types that differ."""
     types: dict[str, Any] = {}
     for table in tables:
         for field in table.schema:
@@ -56,53 +57,59 @@ def stack(tables: Sequence[Any]) -> Any:
 
 
 def constant(value: object, rows: int) -> Any:
-    """Return a column that holds the same value in every row."""
+    """Return a column with the same value in every row."""
+    if (not isinstance(value, (str, bool, int, float)) and value is not None) or _too_long(value):
+        value = str(value)
     if isinstance(value, str):
-        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([value]))
+        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), rows), pa.array([_text(value)]))
     if isinstance(value, bool):
         value = int(value)
     return pa.nulls(rows) if value is None else pa.repeat(pa.scalar(value), rows)
 
 
 def to_frame(table: Any, attributes: Mapping[str, Any]) -> pd.DataFrame:
-    """Turn an Arrow table into a data frame, text as categories; `attributes` become its `attrs`."""
+    """Convert an Arrow table to a data frame, with text as categories; `attributes` become its `attrs`."""
     frame: pd.DataFrame = table.to_pandas()
     frame.attrs.update(attributes)
     return frame
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:
-    """Write a frame of `collect` as Parquet, beside and then renamed."""
+    """Write a frame of `collect` as Parquet, atomically."""
     table = pa.Table.from_pandas(frame, preserve_index=False)
     attributes = json.dumps(dict(frame.attrs)).encode()
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _METADATA: attributes})
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
-        pq.write_table(table, beside, compression="zstd")
-        beside.replace(path)
+        pq.write_table(table, temporary, compression="zstd")
+        temporary.replace(path)
     except OSError as error:
         raise RunError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a table that `write_table` wrote; `attrs` come back.
+    """Read a table that `write_table` wrote, with its `attrs`.
 
     Raises:
         RunError: there is no such file, or it is no Parquet table of `hpcps collect`.
+        InputError: its metadata is no JSON.
     """
     if not path.exists():
         raise RunError(f"no table {path}: make it with `hpcps collect`")
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path} is no Parquet table ({error}): make it again with `hpcps collect`") from error
+        raise RunError(f"{path} is not a Parquet table ({error}): make it again with `hpcps collect`") from error
     metadata = (table.schema.metadata or {}).get(_METADATA)
     if metadata is None or "event" not in table.column_names:
         raise RunError(f"{path} is not a table of `hpcps collect`: it has no event column or no hpcps metadata")
-    return to_frame(table, json.loads(metadata))
+    attributes = parse_json(path, metadata)
+    if not isinstance(attributes, dict):
+        raise RunError(f"{path} is not a table of `hpcps collect`: its hpcps metadata is no JSON object")
+    return to_frame(table, attributes)
 
 
 def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -122,7 +129,26 @@ def _column(name: str, values: list[Any]) -> Any:
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return _cast(pa.array([None if value is None else str(value) for value in values]), _TEXT)
+        if _TYPES.get(name, _TEXT) != _TEXT:
+            return pa.array([value if _fits(value, kind) else None for value in values], kind)
+        return _cast(pa.array([None if value is None else _text(value) for value in values]), _TEXT)
+
+
+def _text(value: object) -> str:
+    """Write a value as a text that is valid in UTF-8, which half a pair of surrogates is not."""
+    return str(value).encode(errors="replace").decode()
+
+
+def _too_long(value: object) -> bool:
+    return isinstance(value, int) and value.bit_length() > 63
+
+
+def _fits(value: object, kind: Any) -> bool:
+    try:
+        pa.scalar(value, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _kind(values: Iterable[Any]) -> Any:
@@ -135,7 +161,7 @@ def _kind(values: Iterable[Any]) -> Any:
 
 
 def _wider(one: Any, other: Any) -> Any:
-    """Return the type that holds both."""
+    """Return a type for the values of both types."""
     if one is None or one == other or pa.types.is_null(one):
         return other
     if pa.types.is_null(other):

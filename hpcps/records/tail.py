@@ -1,4 +1,4 @@
-"""What is appended to a record that another process writes."""
+"""Reads the lines that another process appends to a record."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from hpcps.records.lines import decode_all
 
 
 class Tail:
-    """The lines appended to one record file since the last look.
+    """Reads the lines appended to one record file since the last read.
 
     Attributes:
         path: the file.
-        changed: when it was written last, seconds since 1970; 0 if it is not there.
+        changed: the time of the last write, in seconds since 1970; 0 if the file does not exist.
     """
 
     def __init__(self, path: Path, first: int) -> None:
@@ -25,11 +25,11 @@ class Tail:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the whole lines that are new; none if the file cannot be read."""
+        """Return the new complete lines; none if the file cannot be read."""
         try:
             now = self.path.stat()
             self.changed = now.st_mtime
-            if self._offset is None or now.st_size < self._offset:  # shorter: a new attempt cut off a torn line
+            if self._offset is None or now.st_size < self._offset:  # shorter: a new attempt removed a truncated line
                 self._offset, self._rest = max(0, now.st_size - self._first), b""
             if now.st_size == self._offset:
                 return []

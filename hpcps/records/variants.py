@@ -1,23 +1,23 @@
-"""What tells the runs of an experiment apart: the swept values, in words, and deviations from its file."""
+"""The differences between the runs of an experiment: swept values as text, and deviations from its file."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hpcps.spec.label import labels
-from hpcps.spec.tree import Tree, get
+from pydantic import ValidationError
 
-_NO_EFFECT = {"name", "description", "seed", "data.dir"} | {
-    *(f"checkpoint.{key}" for key in ("every", "keep", "margin", "successors")),
-    *(f"transport.{key}" for key in ("timeout", "interface", "port", "heartbeat_timeout", "resend")),
-}
-"""Keys that make no other curve or, as the seed, only a replicate of it."""
+from hpcps.spec.identity import affects_results
+from hpcps.spec.label import labels
+from hpcps.spec.revisions import revisions
+from hpcps.spec.schema import Run
+from hpcps.spec.tree import Tree, get
 
 
 def in_words(runs: Sequence[Tree], key: str) -> list[object]:
-    """Return what a dotted key is in each resolved run: tables as in the runs' labels, the rest as it is."""
+    """Return the value of a dotted key in each resolved run; tables become text as in the runs' labels."""
     path = tuple(key.split("."))
     values = [get(run, path) for run in runs]
     if any(isinstance(value, Mapping) for value in values):
@@ -37,9 +37,9 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
 
 
 def product_keys(specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]] = ()) -> tuple[str, ...]:
-    """Return the keys, in order, whose product the sweep is: those that most points of the file (or runs) sweep.
+    """Return the keys, in order, whose product is the sweep: those that most points of the file (or runs) sweep.
 
-    A point that sets other keys instead, such as Figure 7's "validation only", is outside of it. Runs of an earlier
+    A point that sets other keys instead, such as an included "validation only", is outside of it. Runs of an earlier
     file that sweep fewer keys, or further ones, are not.
     """
     swept = [_swept(spec) for spec in (*points, *specs)]
@@ -57,24 +57,37 @@ def outside(spec: Mapping[str, Any], product: Sequence[str]) -> str:
 
 
 def variants(specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]] = ()) -> list[str]:
-    """Say of each run what it has that is not in its experiment file, such as `"data.limit=5000 train.epochs=4"`.
+    """Return the differences of each run from its experiment file, such as `"data.limit=5000 train.epochs=4"`.
 
-    Runs of different variants must not be drawn as one curve. Swept keys and the seed make no variant.
+    Runs of different variants must not be drawn as one curve. Swept keys and the seed make no variant. A revision of
+    the code that changes results makes one, for runs from before it (`before=first-step`).
 
     Args:
-        specs: what `spec.json` holds of each run (`swept`, `run`).
-        points: the same of the points of the experiment file, where there is one. A run with no such point is compared
-            with the other runs instead: it shows the values that not all of them have.
+        specs: the content of `spec.json` of each run (`swept`, `run`).
+        points: the same for the points of the experiment file, if there is one. A run without such a point is compared
+            with the other runs: its variant has the values that not all of them share.
     """
     product = product_keys(specs, points)
     texts = [""] * len(specs)
-    # What a point outside the product sets would otherwise count as swept in all of them.
+    # Otherwise the keys of a point outside the product would count as swept in all runs.
     for keys in dict.fromkeys(_keys(spec, product) for spec in specs):
         mine = [place for place, spec in enumerate(specs) if _keys(spec, product) == keys]
         theirs = [point for point in points if _keys(point, product) == keys]
         for place, text in zip(mine, _variants([specs[place] for place in mine], theirs, keys), strict=True):
             texts[place] = text
-    return texts
+    return [
+        " ".join([*filter(None, [text]), *(f"before={name}" for name in _missed(spec))])
+        for text, spec in zip(texts, specs, strict=True)
+    ]
+
+
+def _missed(spec: Mapping[str, Any]) -> list[str]:
+    """Return the revisions that are newer than a run and change its results."""
+    try:
+        run = Run.model_validate_json(json.dumps(spec.get("run")))
+    except ValidationError:
+        return []  # a version with other keys, which already distinguish it
+    return [name for name in revisions(run) if name not in spec.get("revisions", ())]
 
 
 def _swept(spec: Mapping[str, Any]) -> tuple[str, ...]:
@@ -82,7 +95,7 @@ def _swept(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _keys(spec: Mapping[str, Any], product: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the keys that tell a run from others like it: those of the product, or its own if it is outside."""
+    """Return the keys that distinguish a run: those of the product, or its own if it is outside."""
     return _swept(spec) if outside(spec, product) else product
 
 
@@ -92,9 +105,9 @@ def _variants(
     known = {_place(point, keys): _settings(point, keys) for point in points}
     settings = [_settings(spec, keys) for spec in specs]
     references = [known.get(_place(spec, keys)) for spec in specs]
-    strays = [flat for flat, reference in zip(settings, references, strict=True) if reference is None]
-    first = strays[0] if strays else {}
-    everywhere = {key: value for key, value in first.items() if all(_same(stray, key, value) for stray in strays)}
+    dropped = [flat for flat, reference in zip(settings, references, strict=True) if reference is None]
+    first = dropped[0] if dropped else {}
+    everywhere = {key: value for key, value in first.items() if all(_same(stray, key, value) for stray in dropped)}
     texts = []
     for flat, reference in zip(settings, references, strict=True):
         base = everywhere if reference is None else reference
@@ -107,16 +120,20 @@ def _same(settings: Mapping[str, object], key: str, value: object) -> bool:
 
 
 def _place(spec: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """Return what identifies a run's point in the sweep, whatever its seed."""
+    """Return a text that identifies a run's point in the sweep, independent of the seed."""
     return repr([get(spec.get("run") or {}, key.split(".")) for key in keys])
 
 
 def _settings(spec: Mapping[str, Any], swept: Sequence[str]) -> dict[str, object]:
-    """Return everything else that is set in a run and can change its curve."""
+    """Return all other values of a run that can change its curve, without the seed."""
+    flat = flatten(spec.get("run") or {})
+    simulated = flat.get("simulation.kind", "none") != "none"
     return {
         key: value
-        for key, value in flatten(spec.get("run") or {}).items()
-        if key not in _NO_EFFECT and not any(key == name or key.startswith(f"{name}.") for name in swept)
+        for key, value in flat.items()
+        if key != "seed"
+        and affects_results(key, simulated=simulated)
+        and not any(key == name or key.startswith(f"{name}.") for name in swept)
     }
 
 

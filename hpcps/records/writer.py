@@ -12,18 +12,18 @@ from types import TracebackType
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.records.checkpoint import Part
+from hpcps.numerics.state import State
+from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.lines import read_lines, whole_lines_end
-from hpcps.state import State
 
 
 class RecordWriter:
-    """Appends what one role of one run did to `records/<role>-<index>.jsonl`.
+    """Appends the record lines of one role of one run to `records/<role>-<index>.jsonl`.
 
-    A line is one JSON object and one `write` to the file, so that a killed process leaves at most its last line torn;
-    the next attempt cuts a torn line off and appends. The lines are strict JSON: a number that is not finite becomes
-    the string `"nan"`, `"inf"` or `"-inf"`, which `hpcps.records.lines.decode` turns back. numpy scalars and arrays
-    are written as numbers and lists.
+    A line is one JSON object and one `write` to the file, so that a killed process truncates at most its last line; the
+    next attempt removes such a line and appends. The lines are strict JSON: a number that is not finite becomes the
+    string `"nan"`, `"inf"` or `"-inf"`, which `hpcps.records.lines.decode` converts back. numpy scalars and arrays are
+    written as numbers and lists.
     """
 
     def __init__(
@@ -34,19 +34,19 @@ class RecordWriter:
         index: int,
         host: str,
         clock: Callable[[], float] = time.monotonic,
-        part: Part | None = None,
+        part: CheckpointPart | None = None,
     ) -> None:
-        """Open the record, and cut off a line that an earlier attempt left torn.
+        """Open the record, and remove a last line that an earlier attempt left truncated.
 
         Args:
-            run_directory: the run's folder; `records/` is made in it.
+            run_directory: the run's folder; `records/` is created in it.
             run_id: the run.
             role: `"worker"`, `"validator"`, `"server"`, …
             index: the role's index.
             host: the machine this process is on.
-            clock: seconds; `time` in each line counts from now on this clock.
-            part: the part of a checkpoint that the process goes on from: `time` counts on, and the next `start` line
-                says how many lines before it still hold (`continues`).
+            clock: returns seconds; `time` in each line is relative to now on this clock.
+            part: the part of a checkpoint from which the process resumes: `time` continues from it, and the next
+                `start` line states how many lines before it are valid (`continues`).
 
         Raises:
             RunError: the file cannot be opened or repaired.
@@ -74,20 +74,20 @@ class RecordWriter:
         if part:
             self._continues = min(part.lines, self._lines)
 
-    def part(self, state: State) -> Part:
-        """Return this process's part of a checkpoint, with a role's state: where the record is now."""
-        return Part(state, self._lines, self._clock() - self._started)
+    def part(self, state: State) -> CheckpointPart:
+        """Return this process's part of a checkpoint: a role's state, and the current position of the record."""
+        return CheckpointPart(state, self._lines, self._clock() - self._started)
 
     @property
     def time(self) -> float:
-        """Seconds since the record began; what a line says if it is written now, unless it has a `time` of its own."""
+        """Seconds since the start of the record: the default of `time` in a line that is written now."""
         return round(self._clock() - self._started, 6)
 
     def write(self, event: str, **fields: object) -> None:
         """Append one line: the event, the common fields, `time`, then the given fields.
 
         Raises:
-            RunError: the line could not be written whole (disk full, quota).
+            RunError: the line could not be written completely (disk full, quota).
         """
         values: dict[str, object] = {"time": self.time, **fields}
         if event == "start":
@@ -96,17 +96,17 @@ class RecordWriter:
                 values["continues"] = self._continues
         try:
             body = json.dumps(values, ensure_ascii=False, allow_nan=False, default=_plain)
-        except ValueError:  # allow_nan found a number that is not finite: rare, so the fast path does not look for it
+        except ValueError:  # a number is not finite; this is rare, so the fast path does not check for it
             body = json.dumps(_finite(values), ensure_ascii=False, allow_nan=False)
         line = f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode()
         try:
             written = os.write(self._file, line)
         except OSError as error:
             raise RunError(
-                f"cannot write to the record {self.path}: {error.strerror}; make room and run again"
+                f"cannot write to the record {self.path}: {error.strerror}; free disk space and run again"
             ) from error
         if written != len(line):
-            raise RunError(f"the record {self.path} was cut short: no room left on the disk; make room and run again")
+            raise RunError(f"the record {self.path} is truncated: the disk is full; free disk space and run again")
         self._lines += 1
 
     def close(self) -> None:
@@ -125,12 +125,12 @@ class RecordWriter:
 
 
 def _plain(value: Any) -> object:
-    """Turn a numpy scalar or array into what JSON knows; anything else into its text."""
+    """Convert a numpy scalar or array to a JSON value, and anything else to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _finite(value: object) -> object:
-    """Replace numbers that are not finite by their names, at any depth."""
+    """Replace numbers that are not finite by their names, at any depth of nesting."""
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, Mapping):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hpcps.numerics.state import State
 from hpcps.roles.tally import Tally
-from hpcps.state import State
 
 
 class Acceptance:
@@ -18,7 +18,7 @@ class Acceptance:
         self._since_start.add(tally)
 
     def fields(self) -> dict[str, object]:
-        """Return the rates, and begin to count anew what comes before the next evaluation."""
+        """Return the rates, and reset the counts since the last evaluation."""
         fields: dict[str, object] = {
             "acceptance_rate_epoch": self._since_evaluation.acceptance_rate,
             "acceptance_rate_cumulative": self._since_start.acceptance_rate,
@@ -34,6 +34,6 @@ class Acceptance:
         return State().having(evaluation=self._since_evaluation.state(), start=self._since_start.state())
 
     def restore(self, state: State) -> None:
-        """Take them back."""
+        """Restore the counts."""
         self._since_evaluation = Tally.restored(state.part("evaluation"))
         self._since_start = Tally.restored(state.part("start"))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from hpcps.layout import Layout, Mask
-from hpcps.messages import Message, Peer
-from hpcps.packing import packed_size
+from hpcps.numerics.layout import Layout, Mask
+from hpcps.numerics.packing import packed_size
+from hpcps.protocol.messages import Malformed, Message, Peer, Received
 from hpcps.roles.events import Record
 
 
 def wrong_envelope(message: Message, source: Peer, run_id: str) -> str | None:
-    """Say what is wrong with a message's sender or run; None if nothing is."""
+    """Return what is wrong with a message's sender or run; None if nothing is."""
     if message.sender != source:
         return f"it came from {source} but says it is {message.sender}'s"
     if message.run != run_id:
@@ -17,8 +17,15 @@ def wrong_envelope(message: Message, source: Peer, run_id: str) -> str | None:
     return None
 
 
+def unwanted(event: Received | Malformed, receiver: str) -> str:
+    """Return why a receiver refuses a message that it does not expect, or that cannot be read."""
+    if isinstance(event, Malformed):
+        return event.reason
+    return f"{receiver} gets no {event.message.kind.name} from {event.source}"
+
+
 def wrong_blocks(message: Message, layout: Layout) -> str | None:
-    """Say what is wrong with an update's mask or size for this layout; None if nothing is."""
+    """Return what is wrong with an update's mask or size for this layout; None if nothing is."""
     covered = 0 if message.mask is None else len(message.mask)
     if covered != len(layout.blocks):
         return f"its mask covers {covered} blocks of {len(layout.blocks)}"
@@ -28,16 +35,16 @@ def wrong_blocks(message: Message, layout: Layout) -> str | None:
 
 
 def wrong_size(message: Message, size: int) -> str | None:
-    """Say what is wrong with a whole shard's payload; None if nothing is."""
+    """Return what is wrong with a whole shard's payload; None if nothing is."""
     got = 0 if message.payload is None else message.payload.size
     return None if got == size else f"its payload has {got} elements instead of {size}"
 
 
 def rejection(source: Peer, reason: str) -> Record:
-    """The record of a message that was refused as a whole."""
+    """Return the record of a message that was refused as a whole."""
     return Record("rejected", {"reason": reason, "sender": str(source), "blocks": None})
 
 
 def not_finite(source: Peer, blocks: Mask) -> Record:
-    """The record of blocks `[B]` that were refused because they hold a NaN or an infinity."""
+    """Return the record of blocks `[B]` that were refused because they hold a NaN or an infinity."""
     return Record("rejected", {"reason": "not finite", "sender": str(source), "blocks": blocks.nonzero()[0].tolist()})

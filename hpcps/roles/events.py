@@ -1,4 +1,4 @@
-"""What happens to a role, and what a role asks for."""
+"""Events, which a role handles, and effects, which it yields."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hpcps.layout import Vector
-from hpcps.messages import Malformed, Message, Peer, Received
-from hpcps.state import State
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Malformed, Message, Peer, Received
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Start:
 
 @dataclass(frozen=True)
 class Computed:
-    """The `Compute` or `Aside` effect of this task is done.
+    """A `Compute` or `InBackground` effect is done.
 
     Attributes:
-        task: which.
+        task: the task of the effect.
         result: what its work returned.
-        time: when it was done, in seconds since the role's record began: what a line says that is written later.
+        time: when it was done, in seconds since the role's record began.
     """
 
     task: str
@@ -33,26 +33,26 @@ class Computed:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The pause that the role asked for is over."""
+    """A `Pause` is over."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """Everything that had come when the role asked for it with `Drain` has been handled."""
+    """All messages that had come by the time of a `Drain` have been handled."""
 
 
 @dataclass(frozen=True)
 class StopRequested:
-    """The run shall stop, at a checkpoint from which it can go on; only the keeper of the checkpoints hears it."""
+    """The run is to stop at a checkpoint, to be resumed later; only the keeper of checkpoints gets this event."""
 
 
 @dataclass(frozen=True)
 class Snapped:
-    """The `Snapshot` effect of this moment is done.
+    """A `Snapshot` is written.
 
     Attributes:
         moment: the round, or the place in the servers' log.
-        checksum: of what was written.
+        checksum: the checksum of what was written.
     """
 
     moment: int
@@ -64,7 +64,7 @@ Event = Start | Received | Malformed | Computed | Resumed | Idle | StopRequested
 
 @dataclass(frozen=True)
 class Send:
-    """Send a message; its payload must stay unchanged until its receiver has answered, or for good."""
+    """Send a message; its payload must not change before its receiver has answered, or at all if no answer comes."""
 
     to: Peer
     message: Message
@@ -72,13 +72,13 @@ class Send:
 
 @dataclass(frozen=True)
 class Compute:
-    """Run something that takes time, then hand back its result as `Computed`; the last effect of a handler.
+    """Run a computation, then pass its result as `Computed`; the last effect of a handler.
 
     Attributes:
-        task: `train`, `evaluate`, `combine`, `pack` or `adopt`; time is accounted to it.
+        task: `train`, `evaluate`, `combine`, `pack` or `adopt`; the record accounts the time to it.
         work: what to run.
-        steps: how many local steps it holds, for a clock that models time.
-        elements: how many elements of models or updates it goes through, likewise.
+        steps: the number of its local steps, for the clock of a simulation.
+        elements: the number of elements of models or updates that it reads, for the clock of a simulation.
     """
 
     task: str
@@ -89,12 +89,12 @@ class Compute:
 
 @dataclass(frozen=True)
 class Now:
-    """Run something that takes time; the role goes on as soon as that is done.
+    """Run a computation; the role goes on as soon as it is done.
 
     Attributes:
-        task: `apply`; time is accounted to it.
+        task: `apply`; the record accounts the time to it.
         work: what to run.
-        elements: how many elements of models or updates it goes through, for a clock that models time.
+        elements: the number of elements of models or updates that it reads, for the clock of a simulation.
     """
 
     task: str
@@ -103,15 +103,15 @@ class Now:
 
 
 @dataclass(frozen=True)
-class Aside:
-    """Run something beside what the role does next, then hand back its result as `Computed`; one thing at a time.
+class InBackground:
+    """Run a computation in the background, then pass its result as `Computed`; one at a time.
 
     It must touch nothing that the role changes meanwhile. Where all roles share a process it runs at once.
 
     Attributes:
-        task: as of `Compute`.
+        task: as in `Compute`.
         work: what to run.
-        cancel: has `work` end early; called from another thread when the run fails or is stopped.
+        cancel: makes `work` end early; called from another thread when the run fails or is stopped.
     """
 
     task: str
@@ -121,24 +121,24 @@ class Aside:
 
 @dataclass(frozen=True)
 class Settle:
-    """Wait for the end of what runs `Aside`, if anything does: its `Computed` is handled before the next effect."""
+    """Wait for the end of the background computation: its `Computed` is handled before the next effect."""
 
 
 @dataclass(frozen=True)
 class Pause:
-    """Say `Resumed` after so many seconds; messages are handled meanwhile. One pause at a time."""
+    """Get `Resumed` after so many seconds; messages are handled meanwhile. One pause at a time."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Say `Idle` as soon as no message waits."""
+    """Get `Idle` as soon as no message waits."""
 
 
 @dataclass(frozen=True)
 class SetDeadline:
-    """From now on the role waits for these peers; the run fails and names them if they stay silent too long."""
+    """From now on the role waits for these peers; if they stay silent too long, the run fails and names them."""
 
     waiting_for: tuple[Peer, ...]
 
@@ -153,7 +153,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Save:
-    """Keep an array in the run's folder under this name."""
+    """Save an array in the run's folder under this name."""
 
     name: str
     values: Vector
@@ -161,7 +161,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Write this process's part of a checkpoint, then say `Snapped`."""
+    """Write this process's part of a checkpoint, then pass `Snapped`."""
 
     moment: int
     state: State
@@ -169,11 +169,11 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Seal:
-    """All parts of a checkpoint are written: from now on it exists.
+    """Complete a checkpoint, all of whose parts are written.
 
     Attributes:
-        moment: which checkpoint.
-        checksums: of the part of every process, by the process's name.
+        moment: the moment of the checkpoint.
+        checksums: the checksum of every process's part, by the process's name.
     """
 
     moment: int
@@ -182,19 +182,37 @@ class Seal:
 
 @dataclass(frozen=True)
 class Finish:
-    """The role is done; or, suspended, it goes on from the checkpoint another time."""
+    """The role is done; a suspended one can be resumed from the checkpoint."""
 
     suspended: bool = False
 
 
-Effect = Send | Compute | Now | Aside | Settle | Pause | Drain | SetDeadline | Record | Save | Snapshot | Seal | Finish
+Effect = (
+    Send
+    | Compute
+    | Now
+    | InBackground
+    | Settle
+    | Pause
+    | Drain
+    | SetDeadline
+    | Record
+    | Save
+    | Snapshot
+    | Seal
+    | Finish
+)
 
 
 class Role(Protocol):
     """A role of a run."""
 
     peer: Peer
-    round: int
+
+    @property
+    def round(self) -> int:
+        """The round, cycle or place in the log that it is at."""
+        ...
 
     @property
     def device(self) -> str:
@@ -211,5 +229,5 @@ class Role(Protocol):
         ...
 
     def restore(self, state: State) -> None:
-        """Take the state of a `Snapshot`, before `Start`: the run goes on from there."""
+        """Restore the state of a `Snapshot`, before `Start`."""
         ...

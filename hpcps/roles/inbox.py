@@ -1,4 +1,4 @@
-"""Where a worker or validator gathers the next model."""
+"""Where a worker or validator collects the next model."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.cuts import Bounds
 from hpcps.errors import RunError
-from hpcps.layout import Vector
-from hpcps.messages import Flag, Message, Peer
+from hpcps.numerics.layout import Vector
+from hpcps.protocol.messages import Flag, Message, Peer
+from hpcps.protocol.partitioning import Bounds
 from hpcps.roles.checks import wrong_size
 
 
 class ModelInbox:
-    """Puts one round's model together from what every server sends of its shard, slice after slice.
+    """Collects the slices of one model that the servers send, each of its shard.
 
     Attributes:
-        flags: what the servers said with it, all together.
+        flags: the flags of all its messages.
         version: how many updates it holds (asynchronous).
-        index: the place in the servers' log of what it answers (asynchronous).
-        note: the last server's note with it.
+        index: the place in the servers' log of the entry that it answers (asynchronous).
+        note: the note of its last message.
     """
 
     def __init__(self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]]) -> None:
         """Wait for the first model.
 
         Args:
-            owner: whose it is.
+            owner: the role that collects.
             size: d.
-            shards: of every server the slices that it sends, in order.
+            shards: for every server the slices that it sends, in order.
         """
         self._owner = owner
         self._shards = shards
         self._came = [0] * len(shards)
         self._size = size
-        # The slices that came, where they are: nobody changes them before this process has answered.
+        # Not copied: nobody changes the payloads before this process has answered.
         self._slices: list[tuple[int, int, Vector]] = []
         self.flags = Flag.NONE
         self.version = self.index = 0
@@ -44,24 +44,24 @@ class ModelInbox:
 
     @property
     def complete(self) -> bool:
-        """Whether all has come."""
+        """Whether the whole model has come."""
         return not self.waiting_for
 
     @property
     def waiting_for(self) -> tuple[Peer, ...]:
-        """The servers from which something is still to come."""
+        """The servers whose slices have not all come."""
         owed = zip(self._came, self._shards, strict=True)
         return tuple(Peer("server", s) for s, (came, slices) in enumerate(owed) if came < len(slices))
 
     @property
     def model(self) -> Vector:
-        """A copy of the model that has come, `[d]`."""
+        """A copy of the model, `[d]`."""
         whole: Vector = np.empty(self._size, np.float32)
         self.read(whole)
         return whole
 
     def read(self, out: Vector, residual: Vector | None = None) -> None:
-        """Write the model that has come, plus a residual if there is one, into `out`; all are `[d]`."""
+        """Write the model, plus a residual if there is one, into `out`; all are `[d]`."""
         for start, stop, values in self._slices:
             if residual is None:
                 out[start:stop] = values
@@ -69,7 +69,7 @@ class ModelInbox:
                 np.add(values, residual[start:stop], out=out[start:stop])
 
     def clear(self) -> None:
-        """Begin to gather the next model."""
+        """Begin to collect the next model."""
         self._came = [0] * len(self._shards)
 
     def put(self, message: Message, round: int) -> None:
@@ -80,8 +80,7 @@ class ModelInbox:
             round: the round that begins with the model, or the number of the request that it answers.
 
         Raises:
-            RunError: if it is not what its server owes, or of another version than what came before: nobody can go on
-                from a wrong model.
+            RunError: if it is not the next slice of its server, or of another version than the slices before.
         """
         shard = message.sender.index
         fresh = not any(self._came)
@@ -104,7 +103,7 @@ class ModelInbox:
         self._came[shard] += 1
 
     def _owed(self, shard: int) -> int | None:
-        """The number of the slice that comes next of a shard; None if all have come, or if there is no such shard."""
+        """Return the number of the next slice of a shard; None if all have come, or if there is no such shard."""
         there = shard < len(self._shards) and self._came[shard] < len(self._shards[shard])
         return self._came[shard] if there else None
 

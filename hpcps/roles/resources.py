@@ -1,10 +1,10 @@
-"""What a role may use of the machine it is on."""
+"""The part of a machine that a role may use."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hpcps.layout import Allocate, private
+from hpcps.numerics.layout import Allocate, private
 
 
 @dataclass(frozen=True)
@@ -12,8 +12,8 @@ class Resources:
     """A role's share of its machine.
 
     Attributes:
-        allocate: gives memory to send from; others of the machine may be able to read it where it is.
-        threads: how many may combine updates. The others of the machine wait meanwhile, in a synchronous run.
+        allocate: allocates memory to send from, which other processes of the machine may be able to read in place.
+        threads: the number of threads that combine updates; in a synchronous run the other processes wait then.
     """
 
     allocate: Allocate = private
@@ -21,4 +21,4 @@ class Resources:
 
 
 ALONE = Resources()
-"""Those of a role that shares nothing."""
+"""The resources of a role that shares nothing."""

@@ -1,15 +1,15 @@
-"""Counts of what became of the blocks of updates."""
+"""Counts of accepted and rejected blocks of updates."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from hpcps.state import State
+from hpcps.numerics.state import State
 
 
 @dataclass
 class Tally:
-    """Counts of (update, block) pairs over some rounds."""
+    """Counts of (update, block) pairs over some rounds; `turned` counts negated pairs."""
 
     received: int = 0
     sent: int = 0
@@ -38,10 +38,10 @@ class Tally:
 
     @property
     def acceptance_rate(self) -> float | None:
-        """Accepted pairs among received ones, skipped blocks in the denominator; None without updates."""
+        """Accepted pairs divided by received pairs, which include skipped blocks; None without updates."""
         return self.accepted / self.received if self.received else None
 
     @property
     def acceptance_rate_sent(self) -> float | None:
-        """Accepted pairs among those that were sent and finite; None if none was."""
+        """Accepted pairs divided by sent and finite pairs; None if there is none."""
         return self.accepted_sent / self.sent if self.sent else None

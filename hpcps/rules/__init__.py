@@ -1,12 +1,10 @@
-"""Rules that decide what enters the model; add one with a module here and a line below."""
+"""Rules that combine or filter updates before they are added to the model."""
 
-from typing import Annotated
-
-from pydantic import Field
-
+from hpcps.numerics.updates import NotFiniteError
 from hpcps.rules.average import Average
-from hpcps.rules.base import AsyncRule, Judged, Rule
+from hpcps.rules.base import AsyncRule, BaseRule, Decision, Rule
 from hpcps.rules.combined import Combined
+from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.fed_async import FedAsync
 from hpcps.rules.median import Median
 from hpcps.rules.naive_async import NaiveAsync
@@ -15,21 +13,17 @@ from hpcps.rules.screening import combine, screen
 from hpcps.rules.trimmed_mean import TrimmedMean
 from hpcps.rules.zeno import Zeno
 from hpcps.rules.zeno_plus_plus import ZenoPlusPlus
-from hpcps.updates import NotFiniteError
-
-AnySyncRule = Average | TrimmedMean | Median | Phocas | Zeno
-AnyAsyncRule = NaiveAsync | FedAsync | ZenoPlusPlus
-AnyRule = Annotated[AnySyncRule | AnyAsyncRule, Field(discriminator="kind")]
 
 __all__ = [
-    "AnyAsyncRule",
-    "AnyRule",
-    "AnySyncRule",
+    "Arrays",
+    "AsyncContext",
     "AsyncRule",
     "Average",
+    "BaseRule",
     "Combined",
+    "Context",
+    "Decision",
     "FedAsync",
-    "Judged",
     "Median",
     "NaiveAsync",
     "NotFiniteError",

@@ -1,93 +1,200 @@
-"""What every rule is: a function of the updates a validator got in one round, or of one update when it comes."""
+"""The base classes of rules: a rule combines the updates of one round, or decides on one asynchronous update."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
-from hpcps.config import Config
-from hpcps.layout import Layout, Mask, Vector
-from hpcps.rules.combined import Combined
-from hpcps.updates import Updates
+import numpy as np
+
+from hpcps.numerics.arrays import as_numpy, like
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.updates import Updates
+from hpcps.registry.config import Config
+from hpcps.registry.validation import not_among, not_one_of
+from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.context import NOTHING, AsyncContext, Context
+
+Sees = Literal["coordinate", "block", "vector"]
+"""What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
+
+Need = Literal["reference", "loss", "random", "state"]
+"""A value that a rule may need in addition to the updates; see `rules.context.Needs`."""
+
+WHOLE: frozenset[Need] = frozenset({"loss", "random", "state"})
+"""The needs that only a rule with `sees = "vector"` may have: calls for parts of a round could not share them."""
 
 
-class Rule(Config, ABC):
-    """A rule of synchronous training; the subclass's fields are its keys in the experiment file."""
+class BaseRule(Config, ABC):
+    """The declarations of every rule; a subclass's fields are its keys in the file, and `kind` is its name there."""
+
+    mode: ClassVar[Literal["sync", "async"]]
+    """The `train.mode` that the rule is for."""
+
+    sees: ClassVar[Sees] = "vector"
+    """The part of an update that the rule must see at once: partitions and shards never divide it."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """What the rule needs in addition to the updates; a validator trains only if this contains `reference`."""
+
+    kind: str
+
+    @classmethod
+    def declarations(cls) -> dict[str, object]:
+        """See `Config.declarations`."""
+        return {"mode": cls.mode, "sees": cls.sees, "needs": sorted(cls.needs)}
+
+    @classmethod
+    def faults(cls) -> list[str]:
+        """See `Config.faults`."""
+        found = not_one_of(cls, "sees", get_args(Sees)) + not_among(cls, "needs", get_args(Need))
+        if not found and cls.sees != "vector" and (whole := sorted(WHOLE & cls.needs)):
+            found.append(f'it needs {" and ".join(whole)}, which requires sees = "vector", not "{cls.sees}"')
+        return found
+
+
+class Rule(BaseRule, ABC):
+    """A rule of synchronous training: it combines the updates of a round.
+
+    A subclass defines `aggregate`; or `combine`, if it handles skipped blocks itself or saves memory.
+    """
 
     mode: ClassVar[Literal["sync", "async"]] = "sync"
-    """The `train.mode` that it is for."""
-
-    scores: ClassVar[bool] = False
-    """Whether the rule compares updates with the validator's own (then validators train; see `combine`)."""
 
     checks: ClassVar[bool] = False
-    """Whether `combine` finds out by itself that updates are not finite; the others only see updates known to be."""
+    """Whether `combine` detects updates that are not finite; other rules get updates that are known to be finite."""
 
-    @abstractmethod
-    def combine(
-        self,
-        updates: Updates,
-        reference: Vector | None = None,
-        *,
-        base: Vector | None = None,
-        out: Vector | None = None,
-        threads: int = 1,
-    ) -> Combined:
+    def aggregate(self, updates: Vector, context: Context) -> Vector | tuple[Vector, Mask]:
+        """Combine the updates of one round.
+
+        Args:
+            updates: n > 0 updates of d elements, `[n, d]` float32, all finite; a skipped block is zero.
+            context: what the rule needs in addition to them.
+
+        Returns:
+            The combined update `[d]`; or a pair of it and the mask of accepted updates `[n]` or of accepted (update,
+            block) pairs `[n, B]`, which the acceptance statistics use. A result that is not finite counts as zero.
+        """
+        raise TypeError(f"{type(self).__name__} defines neither aggregate nor combine")
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """Combine the updates of one round, block by block.
 
         Args:
-            updates: n updates of d elements; a skipped block is zero. n may be 0. Not changed. All finite, unless the
-                rule `checks` and they are not yet `checked`.
-            reference: the validator's own update `[d]`, if the rule `scores`.
-            base: what the combined update is added to, once it is rounded: `[d]`; by default nothing.
-            out: where the result goes: `[d]`; by default a new array. May be the base, if the updates are `checked`.
-            threads: the most threads that may share the work; the result does not depend on them.
+            updates: n updates of d elements; a skipped block is zero. n may be 0. They must not be changed. All are
+                finite, unless the rule `checks` and they are not yet `checked`.
+            context: what the rule needs in addition to them, and where it writes the result.
 
         Returns:
             The combined update; zero if n is 0.
 
         Raises:
-            NotFiniteError: the updates are not finite, which nobody knew; `out` holds nothing of meaning.
+            ValueError: `aggregate` returned arrays of another shape than required.
+            NotFiniteError: updates that were not `checked` are not finite; the content of `context.out` is undefined.
         """
+        n, layout = len(updates), updates.layout
+        accepted = np.zeros((n, len(layout.blocks)), np.bool_)
+        destination = Destination(layout.size, context)
+        result = np.zeros(layout.size, np.float32)
+        if n:
+            rows = np.empty((n, layout.size), np.float32)
+            found = self.aggregate(updates.tile(slice(0, layout.size), rows), context)
+            update, which = found if isinstance(found, tuple) else (found, np.ones(n, np.bool_))
+            result, entered = np.asarray(update), np.asarray(which)
+            if result.shape != (layout.size,):
+                raise ValueError(f"aggregate returned an array of shape {result.shape}, not ({layout.size},)")
+            if entered.shape not in ((n,), accepted.shape):
+                raise ValueError(
+                    f"aggregate says which updates entered by an array of shape {entered.shape}, not ({n},) "
+                    f"or {accepted.shape}"
+                )
+            accepted[:] = entered if entered.ndim == 2 else entered[:, None]
+        if not np.isfinite(result).all():
+            result, accepted[:] = np.zeros_like(result), False
+        destination.put(slice(0, layout.size), result)
+        return destination.combined(accepted)
+
+    def __call__(
+        self,
+        updates: Any,
+        *,
+        blocks: Sequence[int] | None = None,
+        reference: Any = None,
+        context: Context | None = None,
+    ) -> Any:
+        """Combine updates outside of a run, such as in a notebook: `TrimmedMean(trim=0.2)(X)`.
+
+        Args:
+            updates: `[n, d]`, a numpy array or a torch tensor of any floating type and device; rows that are not finite
+                count as zero.
+            blocks: the sizes of the blocks of the d elements; by default they are one block.
+            reference: `[d]`, the validator's own update, for rules that need it.
+            context: everything else that the rule needs; `reference` replaces the one in it.
+
+        Returns:
+            The combined update `[d]`, of the same type and on the same device as `updates`.
+
+        Raises:
+            ValueError: an array has the wrong shape, or something that the rule needs is missing.
+        """
+        from hpcps.rules.screening import combine
+
+        rows = as_numpy(updates, 2, "updates")
+        layout = Layout.of([(str(i), (size,)) for i, size in enumerate(blocks or (rows.shape[1],))])
+        if layout.size != rows.shape[1]:
+            raise ValueError(f"blocks add up to {layout.size} elements, the updates have {rows.shape[1]}")
+        given = context or Context()
+        if reference is not None:
+            own = as_numpy(reference, 1, "reference")
+            if own.shape != (layout.size,):
+                raise ValueError(f"reference has {own.size} elements, the updates have {layout.size}")
+            given = Context(own, given.loss, given.random, given.state, threads=given.threads)
+        for need in sorted(self.needs - {"state"}):
+            if getattr(given, need) is None:
+                raise ValueError(f"{self.kind} needs {need}: give it as an argument, or in a Context")
+        combined, _ = combine(self, Updates.of(rows, layout), given)
+        return like(updates, combined.update)
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What a rule made of one update.
+class Decision:
+    """The decision of a rule on one update.
 
     Attributes:
-        applied: which blocks enter the model, as they now are: `[B]`.
-        turned: which of these the rule turned round, so that they are not what the worker meant: `[B]`.
+        applied: the blocks that are added to the model, as the rule has changed them: `[B]`.
+        negated: the applied blocks whose sign the rule flipped: `[B]`.
     """
 
     applied: Mask
-    turned: Mask
+    negated: Mask
+
+    @staticmethod
+    def accept(blocks: Mask) -> Decision:
+        """Return the decision to apply these blocks unchanged."""
+        return Decision(blocks.copy(), np.zeros_like(blocks))
 
 
-class AsyncRule(Config, ABC):
+class AsyncRule(BaseRule, ABC):
     """A rule of asynchronous training: it decides on one update at a time."""
 
     mode: ClassVar[Literal["sync", "async"]] = "async"
-    scores: ClassVar[bool] = False
-    """Whether the rule compares updates with the validator's own (then validators train; see `judge`)."""
 
     @abstractmethod
-    def judge(self, update: Vector, sent: Mask, layout: Layout, reference: Vector | None = None) -> Judged:
-        """Decide, block by block, what of an update enters the model, and change it to what is to be added.
+    def decide(self, update: Vector, context: AsyncContext) -> Decision:
+        """Decide which blocks of an update are applied, and change the update in place to what is added to the model.
 
         Args:
-            update: `[d]` float32, all finite; a skipped block is zero. Changed in place; a block that is not applied
-                holds nothing of meaning afterwards.
-            sent: which blocks the worker sent, `[B]`; no others are applied.
-            layout: the blocks of the d elements.
-            reference: the validator's own update `[d]`, if the rule `scores`.
+            update: `[d]` float32, all finite; a skipped block is zero. Afterwards the content of a block that is not
+                applied is undefined.
+            context: the blocks, which of them were sent, and what the rule needs.
         """
 
     def weight(self, staleness: int) -> float:
-        """Return what an update is multiplied with when it is applied.
+        """Return the factor by which an update is multiplied when it is applied.
 
         Args:
-            staleness: the updates that the model got since the version that this one was made from.
+            staleness: the number of updates that were applied since the model version from which this one was computed.
         """
         return 1.0

@@ -1,4 +1,4 @@
-"""What a rule makes of the updates of a round, and where it puts that."""
+"""The result of a rule, and the array that it is written to."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.layout import Mask, Vector
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.rules.context import Context
 
 
 @dataclass(frozen=True)
 class Combined:
-    """What a rule made of n updates.
+    """The result of a rule on n updates.
 
     Attributes:
-        update: the combined update `[d]`, finite; or, if there was a base, the base with the update added.
-        finite: whether all of `update` is finite; a base that is not stays so, and a sum may overflow.
-        accepted: which (update, block) pairs entered it, `[n, B]`; none if the rule gives up for want of updates.
+        update: the combined update `[d]`, finite; or, if there was a base, the sum of the base and the update.
+        finite: whether `update` is finite; it may not be if the base is not, or if the sum overflows.
+        accepted: the (update, block) pairs in it, `[n, B]`; none if there were too few updates for the rule.
     """
 
     update: Vector
@@ -27,22 +28,21 @@ class Combined:
 
 
 class Destination:
-    """Where a combined update goes, range by range: rounded to float32, and added to a base if there is one."""
+    """Writes a combined update range by range: rounds it to float32, and adds it to the base if there is one."""
 
-    def __init__(self, size: int, base: Vector | None, out: Vector | None) -> None:
-        """Take what `Rule.combine` was given.
+    def __init__(self, size: int, context: Context) -> None:
+        """Take the arguments of `Rule.combine`.
 
         Args:
             size: d.
-            base: what the combined update is added to `[d]`.
-            out: where the result goes `[d]`; may be the base itself.
+            context: its `out` is where the result is written, and its `base` what it is added to.
         """
-        self._base = base
-        self._out: Vector = np.empty(size, np.float32) if out is None else out
+        self._base = context.base
+        self._out: Vector = np.empty(size, np.float32) if context.out is None else context.out
         self._finite = True
 
     def put(self, columns: slice, values: NDArray[Any]) -> None:
-        """Take the combined update's values `[t]` of a range of coordinates; they are finite."""
+        """Write the values `[t]` of the combined update in a range of coordinates; they are finite."""
         target = self._out[columns]
         if self._base is None:
             target[:] = values
@@ -51,9 +51,9 @@ class Destination:
         self._finite = self._finite and bool(np.isfinite(target).all())
 
     def zero(self) -> None:
-        """Take a combined update that is zero everywhere."""
+        """Write a combined update that is zero everywhere."""
         self.put(slice(0, len(self._out)), np.zeros(1, np.float32))
 
     def combined(self, accepted: Mask) -> Combined:
-        """Return it, now that every range has come."""
+        """Return the result after every range is written."""
         return Combined(self._out, self._finite, accepted)

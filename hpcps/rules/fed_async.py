@@ -1,15 +1,15 @@
-"""FedAsync: the staler an update, the less it counts."""
+"""FedAsync: the weight of an update decreases with its staleness."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
-from hpcps.config import Config
-from hpcps.layout import Layout, Mask, Vector
-from hpcps.rules.base import AsyncRule, Judged
+from hpcps.numerics.layout import Vector
+from hpcps.registry.config import MOST, Config
+from hpcps.rules.base import AsyncRule, Decision, Sees
+from hpcps.rules.context import AsyncContext
 
 
 class Constant(Config):
@@ -26,7 +26,7 @@ class Polynomial(Config):
     """s(t) = (1 + t)^-a."""
 
     kind: Literal["polynomial"] = "polynomial"
-    a: float = Field(0.5, ge=0, description="Exponent; 0.5 in FedAsync.")
+    a: float = Field(0.5, ge=0, le=100, description="Exponent; 0.5 in FedAsync.")
 
     def weight(self, staleness: int) -> float:
         """Return s(t)."""
@@ -34,11 +34,11 @@ class Polynomial(Config):
 
 
 class Hinge(Config):
-    """s(t) = 1 up to b, then 1 / (a (t - b) + 1)."""
+    """s(t) = 1 if t <= b, else 1 / (a (t - b) + 1)."""
 
     kind: Literal["hinge"] = "hinge"
-    a: float = Field(10.0, ge=0, description="How fast the weight falls; 10 in FedAsync.")
-    b: float = Field(4.0, ge=0, description="Staleness up to which an update counts in full; 4 in FedAsync.")
+    a: float = Field(10.0, ge=0, le=MOST, description="Slope of 1 / s(t) above b; 10 in FedAsync.")
+    b: float = Field(4.0, ge=0, le=MOST, description="Staleness up to which the weight is 1; 4 in FedAsync.")
 
     def weight(self, staleness: int) -> float:
         """Return s(t)."""
@@ -46,20 +46,22 @@ class Hinge(Config):
 
 
 class FedAsync(AsyncRule):
-    """Adds alpha s(t) times every update, where t is its staleness.
+    """Adds every update multiplied by alpha s(t), where t is its staleness.
 
-    After Xie, Koyejo and Gupta, "Asynchronous federated optimization", arXiv 1903.03934, section 3, with the update in
-    place of the difference between the worker's model and the current one.
+    After Xie, Koyejo and Gupta, "Asynchronous federated optimization", arXiv 1903.03934, section 3, which adds the
+    difference between the worker's model and the current model instead of the update.
     """
+
+    sees: ClassVar[Sees] = "coordinate"
 
     kind: Literal["fed_async"] = "fed_async"
     staleness: Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")] = Field(
-        Polynomial(), description="How an update's weight falls with its staleness."
+        Polynomial(), description="Weight of an update as a function s(t) of its staleness t."
     )
 
-    def judge(self, update: Vector, sent: Mask, layout: Layout, reference: Vector | None = None) -> Judged:
-        """See `AsyncRule.judge`."""
-        return Judged(sent.copy(), np.zeros_like(sent))
+    def decide(self, update: Vector, context: AsyncContext) -> Decision:
+        """See `AsyncRule.decide`."""
+        return Decision.accept(context.sent)
 
     def weight(self, staleness: int) -> float:
         """See `AsyncRule.weight`."""

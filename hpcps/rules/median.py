@@ -4,35 +4,28 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from hpcps.layout import Vector
-from hpcps.rules.base import Rule
+from hpcps.numerics.updates import Updates
+from hpcps.rules.base import Rule, Sees
 from hpcps.rules.combined import Combined
+from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.ranks import mean_of_ranks, nothing
-from hpcps.updates import Updates
 
 
 class Median(Rule):
-    """Per coordinate, the median of the n updates; the mean of the two in the middle if n is even.
+    """Per coordinate, the median of the n updates; the mean of the two middle values if n is even.
 
     After Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical
     rates", ICML 2018.
     """
 
+    sees: ClassVar[Sees] = "coordinate"
     checks: ClassVar[bool] = True
 
     kind: Literal["median"] = "median"
 
-    def combine(
-        self,
-        updates: Updates,
-        reference: Vector | None = None,
-        *,
-        base: Vector | None = None,
-        out: Vector | None = None,
-        threads: int = 1,
-    ) -> Combined:
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n = len(updates)
         if n == 0:
-            return nothing(updates, base, out)
-        return mean_of_ranks(updates, (n - 1) // 2, n // 2 + 1, base, out, threads)
+            return nothing(updates, context)
+        return mean_of_ranks(updates, (n - 1) // 2, n // 2 + 1, context)

@@ -1,20 +1,21 @@
-"""Every update as it comes."""
+"""Naive asynchronous training: every update is applied."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-import numpy as np
-
-from hpcps.layout import Layout, Mask, Vector
-from hpcps.rules.base import AsyncRule, Judged
+from hpcps.numerics.layout import Vector
+from hpcps.rules.base import AsyncRule, Decision, Sees
+from hpcps.rules.context import AsyncContext
 
 
 class NaiveAsync(AsyncRule):
-    """Adds alpha times every update, whatever it is and however stale."""
+    """Adds every update multiplied by alpha, without any check and with any staleness."""
+
+    sees: ClassVar[Sees] = "coordinate"
 
     kind: Literal["naive_async"] = "naive_async"
 
-    def judge(self, update: Vector, sent: Mask, layout: Layout, reference: Vector | None = None) -> Judged:
-        """See `AsyncRule.judge`."""
-        return Judged(sent.copy(), np.zeros_like(sent))
+    def decide(self, update: Vector, context: AsyncContext) -> Decision:
+        """See `AsyncRule.decide`."""
+        return Decision.accept(context.sent)

@@ -1,4 +1,4 @@
-"""What every update passes before its values count."""
+"""Rejects blocks that are not finite before a rule uses them."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.blocks import tiles
-from hpcps.kernels import worthwhile
-from hpcps.layout import Mask, Vector
+from hpcps.numerics.blocks import tiles
+from hpcps.numerics.kernels import worthwhile
+from hpcps.numerics.layout import Mask
+from hpcps.numerics.updates import NotFiniteError, Updates
 from hpcps.rules.base import Rule
 from hpcps.rules.combined import Combined
-from hpcps.updates import NotFiniteError, Updates
+from hpcps.rules.context import NOTHING, Context
 
 Values = TypeVar("Values", bound=NDArray[Any])
 
 
 def screen(updates: Updates, threads: int = 1) -> Mask:
-    """Find the blocks that count but have a NaN or an infinity: `[n, B]`; with so many threads at most."""
+    """Find the used blocks that hold a NaN or an infinity: `[n, B]`; with at most `threads` threads."""
     if worthwhile(updates):
-        from hpcps.kernels import engine
+        from hpcps.numerics.kernels import engine
 
         return engine.screen(updates, threads)
     refused = np.zeros(updates.sent.shape, dtype=np.bool_)
@@ -33,45 +34,35 @@ def screen(updates: Updates, threads: int = 1) -> Mask:
 
 
 def finite(values: Values, updates: Updates) -> Values:
-    """Return values that are finite if all of the updates they come from are.
+    """Return the values, which were computed from updates.
 
     Raises:
-        NotFiniteError: they are not.
+        NotFiniteError: the updates are not `checked`, and the values are not finite.
     """
     if not updates.checked and not np.isfinite(values).all():
         raise NotFiniteError
     return values
 
 
-def combine(
-    rule: Rule,
-    updates: Updates,
-    reference: Vector | None = None,
-    *,
-    base: Vector | None = None,
-    out: Vector | None = None,
-    threads: int = 1,
-) -> tuple[Combined, Mask]:
-    """Refuse blocks that are not finite, as if they had been skipped, and combine the rest.
+def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[Combined, Mask]:
+    """Reject blocks that are not finite, as if they had been skipped, and combine the others.
 
-    Most rounds have none, so a rule that finds out by itself is let loose on the updates as they came; what it wrote
-    until it met one is written anew. That would not do where the base itself is written over.
+    Most rounds have no such blocks. So a rule that `checks` combines the updates first, and again without the rejected
+    blocks if it has found any. It cannot do so if it writes over the base.
 
     Args:
         rule: the rule.
-        updates: the updates, as they came.
-        reference: see `Rule.combine`, as for the base and where the result goes.
-        base: what the combined update is added to.
-        out: where the result goes.
-        threads: the most threads that may share the work.
+        updates: the updates as they were received.
+        context: see `Rule.combine`.
 
     Returns:
-        What the rule made of them, and which of their blocks were refused: `[n, B]`.
+        The result of the rule, and the rejected blocks: `[n, B]`.
     """
+    base, out = context.base, context.out
     in_place = base is not None and out is not None and np.may_share_memory(base, out)
     if rule.checks and not in_place:
         with suppress(NotFiniteError), np.errstate(invalid="ignore"):
-            combined = rule.combine(updates, reference, base=base, out=out, threads=threads)
+            combined = rule.combine(updates, context)
             return combined, np.zeros_like(updates.sent)
-    refused = screen(updates, threads)
-    return rule.combine(updates.without(refused), reference, base=base, out=out, threads=threads), refused
+    refused = screen(updates, context.threads)
+    return rule.combine(updates.without(refused), context), refused

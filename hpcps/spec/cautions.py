@@ -1,24 +1,28 @@
-"""What a file may say but hardly means: it is told, and runs all the same."""
+"""Warnings about valid settings that are probably not intended; the runs are executed all the same."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpcps.data.shards import classes_of_shards, shard_size
 from hpcps.rules import Phocas, TrimmedMean
+from hpcps.spec.checks.paths import DATA, WORKERS
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
+_ENOUGH = 30
+"""Average samples of each class from which a shard in file order has all classes, unless the file is sorted."""
+
 
 def cautions(run: Run) -> Iterator[Problem]:
-    """Yield what is odd about a valid run."""
-    if run.topology.alone:
-        return
-    yield from _rule_has_enough_updates(run)
-    yield from _validators_see_all_classes(run)
+    """Yield the warnings about a valid run."""
+    if not run.topology.alone:
+        yield from _rule_has_enough_updates(run)
+    yield from _shards_have_all_classes(run)
 
 
 def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
-    """With two updates or fewer nothing is left between the extremes."""
+    """With two updates or fewer, no value remains between the extremes."""
     rule, topology = run.validation.rule, run.topology
     if not isinstance(rule, (TrimmedMean, Phocas)):
         return
@@ -34,16 +38,33 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     effect = "the model never changes" if largest <= 2 else "such a validator changes nothing"
     yield Problem(
         ("validation", "rule"),
-        f"{rule.kind} makes nothing of two updates or fewer, and {whose}: {effect}; use more workers",
+        f"{rule.kind} returns zero for two updates or fewer, and {whose}: {effect}; use more workers",
         (("topology", "workers"), ("topology", "validators")),
     )
 
 
-def _validators_see_all_classes(run: Run) -> Iterator[Problem]:
-    if run.data.split == "by_class" and run.topology.validators:
-        yield Problem(
-            ("data", "split"),
-            "by_class sorts the samples, and the validators' shard is the last: they see the highest classes only, "
-            "and judge updates by these; dirichlet is uneven without that",
-            (("topology", "validators"),),
-        )
+def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
+    """Count the classes of each shard if the labels are available."""
+    data, workers, classes = run.data, run.topology.workers, run.data.facts.classes
+    size = shard_size(data, run.train.batch_size)
+    if data.split.alike and size >= _ENOUGH * classes:
+        return
+    found = classes_of_shards(data, size, run.seed, held_out=run.holds_out)
+    involved = (("data", "alpha"), ("data", "shards"), ("data", "limit"), WORKERS)
+    if found is None:
+        if not data.split.alike:
+            message = f"cannot check that every shard has all {classes} classes: the files of {data.name} are missing"
+            yield Problem(("data", "split"), message, (DATA,))
+    elif lacking := int((found[:workers] < classes).sum()):
+        fewest = int(found[:workers].argmin())
+        message = f"{lacking} of {workers} workers lack classes; worker {fewest} has {found[fewest]} of {classes}"
+        yield Problem(("data", "split"), message, involved)
+    if not run.topology.validators:
+        return
+    if data.validation_split == "as_workers":
+        has = "" if found is None else f", with {found[-1]} of {classes} classes"
+        message = f"the validators' shard is split like the workers' shards{has}: \"iid\" makes it a uniform sample"
+        yield Problem(("data", "validation_split"), message, involved)
+    elif found is not None and found[-1] < classes:
+        message = f"the validators' shard of {size} samples has {found[-1]} of {classes} classes"
+        yield Problem(("data", "shards"), f"{message}: use fewer shards or more samples", involved)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
+from math import prod
 
 from hpcps.spec import presets
 from hpcps.spec.exclude import read_exclude
@@ -12,8 +12,11 @@ from hpcps.spec.include import Inclusion, read_include
 from hpcps.spec.mistakes import Change, Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem
-from hpcps.spec.sweep import Assignment, expand, read_sweep
-from hpcps.spec.tree import Tree, put
+from hpcps.spec.sweep import Assignment, Axis, expand, read_sweep
+from hpcps.spec.tree import Tree, copied, put
+
+MOST_POINTS = 100_000
+"""The most points that a file may make, including those that it excludes; hpcps can check them in a minute."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +24,10 @@ class Draft:
     """A point before it is validated.
 
     Attributes:
-        tree: its values, with its preset's.
-        made: what the sweep, or an `[[include]]`, gave it.
-        changes: all that was put over the base, the last one on top.
-        included: the `[[include]]` that it is from, or None.
+        tree: its values, including those of its preset.
+        made: the values from the sweep or from an `[[include]]`.
+        changes: all changes to the base; later ones override earlier ones.
+        included: the `[[include]]` that it comes from, or None.
     """
 
     tree: Tree
@@ -34,36 +37,45 @@ class Draft:
 
 
 def drafts_of(tables: Tree, over: Sequence[Override], mistakes: Mistakes) -> list[Draft]:
-    """Take sweep, exclusions and inclusions out of the tables; return all points that they make of the rest."""
+    """Remove sweep, exclusions and inclusions from the tables; return all points that they make from the base."""
     swept = tables.pop("sweep", [])
     exclusions, wrong_exclusions = read_exclude(tables.pop("exclude", []))
     inclusions, wrong_inclusions = read_include(tables.pop("include", []))
     axes, problems = read_sweep(swept, tuple(override.key for override in over))
     for problem in (*problems, *wrong_exclusions, *wrong_inclusions):
         mistakes.add(problem)
+    if _count(axes) + len(inclusions) > MOST_POINTS:
+        what = f"it makes more than {MOST_POINTS:,} points: sweep fewer values, or use several files"
+        mistakes.add(Problem(("sweep",), what))
+        mistakes.stop()
     product = [_draft(tables, made, (*made, *over)) for made in expand(axes)]
     if exclusions:
-        # What --set leaves nothing to exclude of is no mistake of the file.
+        # If an exclusion matches no point only because of --set, the file has no mistake.
         whole = product
         if over:
-            whole = [_draft(tables, made, made) for made in expand(read_sweep(swept)[0])]
+            axes, _ = read_sweep(swept)
+            whole = [_draft(tables, made, made) for made in expand(axes)] if _count(axes) <= MOST_POINTS else []
         trees = [draft.tree for draft in whole]
-        for exclusion in exclusions:
+        for exclusion in exclusions if whole else ():
             if not any(map(exclusion.fits, trees)):
                 mistakes.add(exclusion.idle(trees))
         product = [draft for draft in product if not any(exclusion.fits(draft.tree) for exclusion in exclusions)]
-    # What an included point is made of is what it is for: that goes over --set.
+    # The values of an [[include]] define its point, so they override --set.
     included = [_draft(tables, each.made, (*over, *each.made), each) for each in inclusions]
     if not product and not included:
         mistakes.add(Problem(("exclude",), "every point of the sweep is excluded: nothing is left to run"))
     return product + included
 
 
+def _count(axes: Sequence[Axis]) -> int:
+    return prod(map(len, axes))
+
+
 def _draft(
     base: Tree, made: tuple[Assignment, ...], changes: Iterable[Change], included: Inclusion | None = None
 ) -> Draft:
-    tree, changes = deepcopy(base), tuple(changes)
+    tree, changes = copied(base), tuple(changes)
     for change in changes:
-        put(tree, change.key, deepcopy(change.value))
+        put(tree, change.key, copied(change.value) if isinstance(change.value, dict) else change.value)
     presets.expand(tree)
     return Draft(tree, made, changes, included)

@@ -1,4 +1,4 @@
-"""The `[[exclude]]` tables: points of the product that are left out."""
+"""The `[[exclude]]` tables, which remove points from the product."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ class Exclusion:
     """One `[[exclude]]` table.
 
     Attributes:
-        place: where it stands in the file.
-        conditions: what a point has to have, all of it; a list holds alternatives.
+        place: its path in the file.
+        conditions: the values that a point must all have; a list contains alternatives.
     """
 
     place: Path
     conditions: tuple[Assignment, ...]
 
     def fits(self, tree: Tree) -> bool:
-        """Say whether a point is to be left out."""
+        """Tell whether it excludes a point."""
         return all(_holds(value_of(tree, condition.key), condition.value) for condition in self.conditions)
 
     def idle(self, trees: Sequence[Tree]) -> Problem:
-        """Say that none of the points fits, and which condition none has, if there is one."""
+        """Return the problem that no point matches, with a condition that no point satisfies if there is one."""
         for condition in self.conditions:
             values = [value_of(tree, condition.key) for tree in trees]
             if not any(_holds(value, condition.value) for value in values):
                 there = ", ".join(dict.fromkeys(quote(value) for value in values if value is not None)) or "not set"
                 what = f"no point of the sweep has {dotted(condition.key)} = {quote(condition.value)}: it is {there}"
                 return Problem(condition.place, what)
-        return Problem(self.place, "no point of the sweep has all of this: correct it, or remove it")
+        return Problem(self.place, "no point of the sweep has all of these values: correct or remove the table")
 
 
 def read_exclude(tables: object) -> tuple[list[Exclusion], list[Problem]]:
-    """Read the `exclude` of an experiment file: what can be understood of it, and the problems."""
+    """Read the `exclude` of an experiment file; return the valid tables and the problems."""
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         return [], [Problem(("exclude",), 'expects tables: write [[exclude]], and below it "some.key" = value')]
     if not tables:
@@ -51,20 +51,20 @@ def read_exclude(tables: object) -> tuple[list[Exclusion], list[Problem]]:
     for number, table in enumerate(tables):
         place: Path = ("exclude", number)
         conditions = [Assignment(*each) for each in assignments(table, place)]
-        strangers = [condition for condition in conditions if ".".join(condition.key) not in known]
+        unknown = [condition for condition in conditions if ".".join(condition.key) not in known]
         if not conditions:
             problems.append(Problem(place, 'an empty [[exclude]]: give it keys, such as "attack.kind" = "none"'))
-        for condition in strangers:
+        for condition in unknown:
             guess = nearest(".".join(condition.key), sorted(known))
             message = f"unknown key {dotted(condition.key)}" + (f": did you mean {guess}?" if guess else "")
             problems.append(Problem(condition.place, message))
-        if conditions and not strangers:
+        if conditions and not unknown:
             found.append(Exclusion(place, tuple(conditions)))
     return found, problems
 
 
 def value_of(tree: Tree, path: Sequence[str]) -> Any:
-    """Return a point's value, or the default where it has none; None if there is neither."""
+    """Return a point's value, or the default if the point does not set it; None if there is neither."""
     table = root()
     for depth, part in enumerate(path):
         key = table.keys.get(part)

@@ -12,27 +12,27 @@ Schema = dict[str, Any]
 def file_schema() -> Schema:
     """Return the JSON Schema (draft 7) of an experiment file.
 
-    It is the schema of a run and of what makes several of it. With a sweep only the name is required: the sweep may
-    give the rest.
+    It is the schema of a run with sweep, exclusions and inclusions. With a sweep, only the name is required, because
+    the sweep may set the other required keys.
     """
     definitions: dict[str, Schema] = {}
     top = _table(root(), "", definitions)
     top["properties"]["sweep"] = {
         "type": "array",
         "minItems": 1,
-        "description": "Points are the product of all [[sweep]] tables; inside one, keys move together.",
+        "description": "Points are the product of all [[sweep]] tables; the keys of one table vary together.",
         "items": _changes("sweep", root(), "", definitions),
     }
     top["properties"]["exclude"] = {
         "type": "array",
-        "description": "Points of the product that are left out: those that have all of a table; a list: any of these.",
+        "description": "Removes the points of the product that have all values of a table; a list: any of its values.",
         "items": _changes("exclude", root(), "", definitions),
     }
     included = _changes("include", root(), "", definitions)
-    included["properties"]["label"] = {"type": "string", "description": "What the point is called."}
+    included["properties"]["label"] = {"type": "string", "description": "The label of the point."}
     top["properties"]["include"] = {
         "type": "array",
-        "description": "Further points, one for each [[include]]: the base with these values.",
+        "description": "Additional points, one for each [[include]]: the base with these values.",
         "items": included,
     }
     required = _required(root())
@@ -63,28 +63,29 @@ def _described(key: Key, path: str, definitions: dict[str, Schema]) -> Schema:
         schema["default"] = key.default
     value = _value(key, path, definitions)
     if "$ref" in value:
-        return {**schema, "allOf": [value]} if schema else value  # draft 7 ignores what stands beside a $ref
+        return {**schema, "allOf": [value]} if schema else value  # draft 7 ignores other keys beside a $ref
     return {**schema, **value}
 
 
 def _value(key: Key, path: str, definitions: dict[str, Schema]) -> Schema:
-    """Return the schema of a key's value; tables are defined once and referred to."""
+    """Return the schema of a key's value; each table is defined once and referenced."""
     if not key.tables:
         return key.value
     references = []
     for table in key.tables:
         name = f"{path}:{table.kind}" if table.kind else path
         if name not in definitions:
-            definitions[name] = {}  # takes its place before the tables inside it
+            definitions[name] = {}  # comes before the tables inside it
             definitions[name].update(_table(table, f"{path}.", definitions))
         references.append({"$ref": f"#/definitions/{name}"})
-    return {"oneOf": references} if key.tagged else references[0]
+    tables: Schema = {"oneOf": references} if key.tagged else references[0]
+    return {"anyOf": [key.value, tables]} if key.value else tables
 
 
 def _changes(use: str, table: Table, path: str, definitions: dict[str, Schema]) -> Schema:
     """Return the schema of a table of a sweep, an exclusion or an inclusion, under plain or dotted names.
 
-    A sweep has lists in place of values, an exclusion values or lists of them.
+    A sweep has a list of values for each key; an exclusion has values or lists of values.
     """
     properties: dict[str, Schema] = {}
     keys = dict(dotted_keys(table))
@@ -109,7 +110,7 @@ def _changes(use: str, table: Table, path: str, definitions: dict[str, Schema]) 
 
 
 def _choices(table: Table, path: str, definitions: dict[str, Schema], prefix: str = "") -> dict[str, list[Schema]]:
-    """Return the schemas that each key below a table may have, by dotted name: several if kinds differ in it."""
+    """Return the schemas of each key below a table, by dotted name; several if kinds have different ones."""
     found: dict[str, list[Schema]] = {}
     for name, key in table.keys.items():
         found[prefix + name] = [_value(key, f"{path}{prefix}{name}", definitions)]

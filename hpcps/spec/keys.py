@@ -1,13 +1,14 @@
-"""The keys that an experiment file may have, read from the schema: for messages, the reference and editors."""
+"""The keys of an experiment file, read from the schema, for messages, the reference and editors."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
+from hpcps.registry import Config, Registry, active
 from hpcps.spec.schema import Run
 
 _KEPT = (
@@ -20,11 +21,12 @@ class Key:
     """One key of a table.
 
     Attributes:
-        description: what it means, with its unit.
-        required: whether a run must say it.
-        default: what it is otherwise, as in JSON; None where it follows from other keys or is not set at all.
+        description: its meaning, with its unit.
+        required: whether a run must set it.
+        default: its default, as in JSON; None if the default follows from other keys or the key is not set.
         value: the JSON Schema of a plain value; empty for a table.
-        tables: the tables it may hold: none, one, or one for each `kind`.
+        tables: the tables that it may contain: none, one, or one for each `kind`.
+        only: the names of the components that have this key, if not all components of the table have it.
     """
 
     description: str
@@ -32,6 +34,7 @@ class Key:
     default: Any
     value: dict[str, Any]
     tables: tuple[Table, ...]
+    only: tuple[str, ...] = ()
 
     @property
     def tagged(self) -> bool:
@@ -52,15 +55,26 @@ class Table:
     keys: dict[str, Key]
 
 
-@cache
 def root() -> Table:
-    """Return the top level of the experiment file, without `[[sweep]]`."""
+    """Return the top level of the experiment file, without `[[sweep]]`, with the components of the active registry."""
+    return _root(active())
+
+
+@lru_cache(maxsize=8)
+def _root(registry: Registry) -> Table:
+    assert registry is active()  # the schema uses the active registry
     schema = Run.model_json_schema()
     return _table(schema, schema.get("$defs", {}), "")
 
 
+def keys_of(component: type[Config]) -> dict[str, Key]:
+    """Return the keys of one component."""
+    schema = component.model_json_schema()
+    return _table(schema, schema.get("$defs", {}), "").keys
+
+
 def dotted_keys(table: Table | None = None, prefix: str = "") -> Iterator[tuple[str, Key]]:
-    """Yield every key below a table with its dotted path; a key that several kinds have comes once for each."""
+    """Yield every key below a table with its dotted path, once for each kind that has the key."""
     for name, key in (table or root()).keys.items():
         yield prefix + name, key
         for inner in key.tables:
@@ -68,11 +82,15 @@ def dotted_keys(table: Table | None = None, prefix: str = "") -> Iterator[tuple[
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name most like this one; for keys also one that ends in it or in something like it.
+    """Return the valid name that is most similar to this one; for keys also one whose last part is similar.
 
-    Of several that are equally like it, the first: names are listed with the likelier before the others.
+    Of several equally similar names, return the first: callers list the more probable names first.
     """
-    valid = list(valid)
+    return _nearest(name, tuple(valid))
+
+
+@lru_cache(1024)  # many points of a sweep share a mistake
+def _nearest(name: str, valid: tuple[str, ...]) -> str | None:
     whole = _most_like(name, valid, 0.6)
     if whole is not None:
         return whole
@@ -82,7 +100,7 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 
 
 def _most_like(name: str, choices: Iterable[str], enough: float) -> str | None:
-    # difflib.get_close_matches would take the last in the alphabet of those that are equally like it.
+    # Of equally similar names, difflib.get_close_matches returns the alphabetically last.
     matcher = difflib.SequenceMatcher(b=name)
     best, found = enough, None
     for choice in choices:
@@ -94,16 +112,17 @@ def _most_like(name: str, choices: Iterable[str], enough: float) -> str | None:
 
 
 def expects(key: Key, item: dict[str, Any] | None = None) -> str:
-    """Say in words which values a key takes, or, given the schema of one, the items of its list."""
+    """Describe the values that a key takes, or the items of its list if `item` is their schema."""
     if item is not None:
         return _words(item)
     if key.tagged:
-        return f"a table with kind = {_either(table.kind for table in key.tables)}"
+        table = f"a table with kind = {_either(table.kind for table in key.tables)}"
+        return f"{_words(key.value)}, or {table}" if key.value else table
     return "a table" if key.tables else _words(key.value)
 
 
 def plain(value: object) -> str:
-    """Write a value as the file would."""
+    """Return a value in the notation of the file."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -117,11 +136,14 @@ def plain(value: object) -> str:
 
 
 def _words(value: dict[str, Any]) -> str:
+    if "anyOf" in value:
+        return " or ".join(map(_words, value["anyOf"]))
     if "enum" in value:
         return _either(value["enum"])
     kind = value.get("type")
     if kind == "array":
         count = f" of {value['minItems']}" if "minItems" in value else ""
+        count = f" of at most {value['maxItems']}" if "maxItems" in value and not count else count
         return f"a list{count}, each {_words(value['items'])}"
     if kind == "integer":
         return "a whole number" + _bounds(value)
@@ -155,19 +177,37 @@ def _table(schema: dict[str, Any], definitions: dict[str, Any], kind: str) -> Ta
         default = field.get("default")
         if not default and any(not table.kind for table in tables):
             default = None
-        value = {} if tables else _value(field)
+        value = {} if tables and not field.get("shorthand") else _value(field)
         keys[name] = Key(field.get("description", ""), name in required, default, value, tables)
     return Table(kind, schema.get("description", ""), keys)
 
 
 def _tables(field: dict[str, Any], definitions: dict[str, Any]) -> tuple[Table, ...]:
     if "discriminator" in field:
-        mapping = field["discriminator"]["mapping"]
-        return tuple(_table(_resolve(ref, definitions), definitions, kind) for kind, ref in mapping.items())
+        tag = field["discriminator"]["propertyName"]
+        schemas = [_resolve(each["$ref"], definitions) if "$ref" in each else each for each in field["oneOf"]]
+        if tag != "kind":
+            return (_merged([_table(schema, definitions, "") for schema in schemas], tag, field),)
+        tables = [_table(schema, definitions, schema["properties"][tag]["const"]) for schema in schemas]
+        return tuple(table for table in tables if table.keys) if field.get("shorthand") else tuple(tables)
     for holder in (field, *field.get("allOf", [])):
         if "$ref" in holder:
             return (_table(_resolve(holder["$ref"], definitions), definitions, ""),)
     return ()
+
+
+def _merged(tables: list[Table], tag: str, field: dict[str, Any]) -> Table:
+    """Return one table with the keys of all components of a kind; the key `tag` selects the component."""
+    names = [table.keys[tag].value["enum"][0] for table in tables]
+    keys: dict[str, Key] = {}
+    for key in dict.fromkeys(key for table in tables for key in table.keys):
+        owners = [name for name, table in zip(names, tables, strict=True) if key in table.keys]
+        first = tables[names.index(owners[0])].keys[key]
+        keys[key] = replace(first, only=() if len(owners) == len(tables) else tuple(owners))
+    keys[tag] = replace(
+        keys[tag], description=f"The {field['noun']}.", required=True, default=None, value={"enum": names}
+    )
+    return Table("", field.get("description", ""), keys)
 
 
 def _resolve(reference: str, definitions: dict[str, Any]) -> dict[str, Any]:
@@ -176,14 +216,18 @@ def _resolve(reference: str, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole(bound: Any) -> Any:
-    return int(bound) if isinstance(bound, float) and bound.is_integer() else bound
+    return int(bound) if isinstance(bound, float) and bound.is_integer() and abs(bound) < 1e15 else bound
 
 
 def _value(field: dict[str, Any]) -> dict[str, Any]:
-    """Reduce a JSON Schema to what matters, so that pydantic's versions agree."""
-    for choice in field.get("anyOf", []):
-        if choice.get("type") != "null":  # TOML has no null: a key that may be None is one that may be left out
-            return _value(choice)
+    """Reduce a JSON Schema to the relevant keywords, so that all versions of pydantic give the same result."""
+    # TOML has no null: a key that may be None may be left out.
+    choices = [_value(choice) for choice in field.get("anyOf", []) if choice.get("type") != "null"]
+    if choices:
+        return choices[0] if len(choices) == 1 else {"anyOf": choices}
+    if field.get("shorthand"):
+        tag = field["discriminator"]["propertyName"]
+        return {"enum": [each["properties"][tag]["const"] for each in field["oneOf"]]}
     value = {name: _whole(field[name]) for name in _KEPT if name in field}
     if "const" in field:
         value["enum"] = [field["const"]]
@@ -191,6 +235,6 @@ def _value(field: dict[str, Any]) -> dict[str, Any]:
         value["minimum"] = value.pop("exclusiveMinimum") + 1
     if "items" in field:
         value["items"] = _value(field["items"])
-    if "prefixItems" in field:  # tuples of the schema have items of one sort
+    if "prefixItems" in field:  # all items of a tuple in the schema have the same type
         value["items"] = _value(field["prefixItems"][0])
     return value

@@ -1,4 +1,4 @@
-"""Short names for people: what sets a point apart from the others of its file."""
+"""Labels: short names of points, made from the values in which they differ."""
 
 from __future__ import annotations
 
@@ -15,50 +15,81 @@ SEPARATOR = " · "
 
 
 def labels(points: Sequence[Tree], swept: Sequence[KeyPath], name: str) -> list[str]:
-    """Return a label for each point, such as `zeno · negative 6`.
-
-    Args:
-        points: the resolved values of each point.
-        swept: the keys that the file sweeps, in its order.
-        name: the label if nothing is swept.
-    """
-    # A table's own label tells what differs inside it.
-    heads = [key for key in swept if not any(key[: len(other)] == other for other in swept if other != key)]
-    columns = [_column(key, [get(point, key) for point in points], heads) for key in heads]
-    if not columns:
-        return [name for _ in points]
-    return [SEPARATOR.join(filter(None, parts)) for parts in zip(*columns, strict=True)]
+    """Return a label for each point by the same keys; see `Labels`."""
+    named = Labels(points, name)
+    return [named.of(place, swept) for place in range(len(points))]
 
 
-def _column(key: KeyPath, values: list[Any], heads: Sequence[KeyPath]) -> list[str]:
+class Labels:
+    """The labels of a file's points; caches the parts that several labels share."""
+
+    def __init__(self, points: Sequence[Tree], name: str) -> None:
+        """Label these points.
+
+        Args:
+            points: the resolved values of each point.
+            name: the label of points without swept keys.
+        """
+        self._points = points
+        self._name = name
+        self._columns: dict[tuple[KeyPath, str], list[str]] = {}
+
+    def of(self, place: int, swept: Sequence[KeyPath]) -> str:
+        """Return the label of the point at `place`, such as `zeno · negative 6`; `swept`: keys, in the file's order."""
+        # The label of a swept table includes the differences inside it.
+        heads = [key for key in swept if not any(key[: len(other)] == other for other in swept if other != key)]
+        endings = Counter(key[-1] for key in heads)
+        parts = [self._column(key, ".".join(key) if endings[key[-1]] > 1 else key[-1])[place] for key in heads]
+        return SEPARATOR.join(filter(None, parts)) if heads else self._name
+
+    def _column(self, key: KeyPath, title: str) -> list[str]:
+        if (key, title) not in self._columns:
+            self._columns[key, title] = _column(key, title, [get(point, key) for point in self._points])
+        return self._columns[key, title]
+
+
+def _column(key: KeyPath, title: str, values: list[Any]) -> list[str]:
     if any(isinstance(value, dict) for value in values):
-        alike: dict[object, list[Any]] = {}
+        alike: dict[str, _Alike] = {}
         for value in values:
-            alike.setdefault(kind_of(value), []).append(value)
-        return [_table(key, value, alike[kind_of(value)]) for value in values]
+            alike.setdefault(str(kind_of(value)), _Alike()).append(value)
+        return [_table(key, value, alike[str(kind_of(value))]) for value in values]
     if key[-1] in ("kind", "name"):
         return [_short(value) for value in values]
-    same_ending = Counter(other[-1] for other in heads)[key[-1]] > 1
-    title = ".".join(key) if same_ending else key[-1]
-    # A key inside a table that a point does not have, such as attack.scale without an attack, does not label it.
+    # A key that a point does not have, such as attack.scale without an attack, is not part of its label.
     return ["" if value is None else f"{title} {_short(value)}" for value in values]
 
 
-def _table(key: KeyPath, value: Any, alike: list[Any]) -> str:
-    """Name a table by its kind, an attack's scale and what is unusual in it, and whatever differs among its kind."""
+class _Alike(list[Any]):
+    """The tables of one kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._varies: dict[str, bool] = {}
+
+    def varies(self, name: str) -> bool:
+        """Tell whether they differ in a key."""
+        if name not in self._varies:
+            path = name.split(".")
+            first = get(self[0], path)
+            self._varies[name] = any(get(other, path) != first for other in self)
+        return self._varies[name]
+
+
+def _table(key: KeyPath, value: Any, alike: _Alike) -> str:
+    """Name a table by its kind, its scale, the values of an attack that are not defaults, and values that vary."""
     parts = [str(kind_of(value) or key[-1])]
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
-        varies = any(get(other, name.split(".")) != inner for other in alike)
         if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name)):
             parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner)}")
-        elif varies:
+        elif alike.varies(name):
             parts.append(f"{name} {_short(inner)}")
     return " ".join(parts)
 
 
 def _usual(key: KeyPath, table: Tree, name: str) -> object:
-    """Return the default of a key of a table of several kinds; what differs from it is not left to be guessed."""
+    """Return the default of a key of a table of several kinds; labels state values that differ from it."""
     kinds = root().keys[key[-1]].table(str(table.get("kind")))
     return kinds.keys[name].default if kinds and name in kinds.keys else None
 

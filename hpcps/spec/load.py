@@ -1,21 +1,22 @@
-"""From an experiment file to its runs."""
+"""Reads an experiment file and expands it into its runs."""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcps.errors import SpecError
+from hpcps.errors import InputError, SpecError
+from hpcps.inputs import MiB, parse_toml, read_text
+from hpcps.registry import activate
 from hpcps.spec.cautions import cautions
 from hpcps.spec.draft import Draft, drafts_of
 from hpcps.spec.identity import run_id
-from hpcps.spec.label import labels
+from hpcps.spec.label import Labels
 from hpcps.spec.locate import locate
 from hpcps.spec.mistakes import Mistakes
-from hpcps.spec.overrides import Override, last_of_each, parse_override
+from hpcps.spec.overrides import Override, last_of_each, parse_override, shortened
+from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registry_of, used
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.selection import select
@@ -23,12 +24,11 @@ from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import validate
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 __all__ = ["Experiment", "Point", "load_experiment", "select"]
+
+
+MOST_BYTES = 2 * MiB
+"""The largest experiment file."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,13 @@ class Point:
     """One run of an experiment.
 
     Attributes:
-        index: its place in the file's sweep, from 0.
-        run: its values, resolved: sweep, overrides and preset are in.
-        run_id: what it is known by; equal specs have equal ids.
-        label: what sets it apart from the others, for people.
-        swept: the values that the sweep gave it, by dotted key.
+        index: its position in the file's sweep, from 0.
+        run: its resolved values, including sweep, overrides and preset.
+        run_id: its id; equal specs have equal ids.
+        label: a short name, made from the values that differ from other points.
+        swept: the values from the sweep, by dotted key.
+        components: the facts about the components that it uses, by the key that names each; see `components_of`.
+        plugins: the plugin files that it uses; see `plugins_of`.
     """
 
     index: int
@@ -48,6 +50,8 @@ class Point:
     run_id: str
     label: str
     swept: dict[str, object] = field(default_factory=dict)
+    components: dict[str, dict[str, object]] = field(default_factory=dict)
+    plugins: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,8 @@ class Experiment:
     Attributes:
         path: the file.
         name: the experiment's name.
-        points: its runs: those of the product in its order, then what the file includes.
-        cautions: what it may say but hardly means, each with its place.
+        points: its runs: those of the product in its order, then the included ones.
+        cautions: warnings about valid settings that are probably not intended, with their lines.
     """
 
     path: Path
@@ -72,65 +76,82 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experime
 
     Args:
         path: the TOML file.
-        overrides: `key=value` texts that go over the file; one for a swept key replaces the sweep of that key.
+        overrides: `key=value` texts that override the file; one for a swept key replaces the sweep of that key.
 
     Raises:
-        SpecError: the file cannot be read, or something in it is wrong; the message lists all mistakes.
+        SpecError: the file cannot be read or has mistakes; the message lists all of them.
     """
     path = Path(path)
-    text = _read(path)
-    tables = _parse(path, text)
+    text, tables = _read(path)
     lines = locate(text)
     mistakes = Mistakes(path, lines)
     over = _overrides(overrides, mistakes)
+    activate(registry_of(path, tables, over, mistakes))
     drafts = drafts_of(tables, over, mistakes)
     runs = _validate(tables, drafts, mistakes)
     mistakes.stop()
     names = _labels(drafts, runs)
     result = tuple(
-        Point(index, run, run_id(run), label, {".".join(a.key): a.value for a in draft.made})
+        _point(index, run, label, draft)
         for index, (run, label, draft) in enumerate(zip(runs, names, drafts, strict=True))
     )
-    _refuse_twins(result, over, mistakes)
+    _reject_duplicates(result, over, mistakes)
     odd = Mistakes(path, lines)
     for run, draft in zip(runs, drafts, strict=True):
         for problem in cautions(run):
             odd.add(problem, draft.changes)
-    return Experiment(path, runs[0].name, result, odd.told())
+    return Experiment(path, runs[0].name, result, odd.messages())
+
+
+def activate_plugins(path: str | Path) -> None:
+    """Execute the plugins that an experiment file names and register their components; do not check the other keys.
+
+    Raises:
+        SpecError: the file cannot be read, or a plugin cannot be used.
+    """
+    path = Path(path)
+    text, tables = _read(path)
+    activate(registry_of(path, tables, (), Mistakes(path, locate(text))))
+
+
+def _read(path: Path) -> tuple[str, Tree]:
+    try:
+        text = read_text(path, MOST_BYTES)
+        return text, parse_toml(path, text)
+    except InputError as error:
+        raise SpecError(str(error)) from error
+
+
+def peek(path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, bool]:
+    """Return an experiment's name, and whether it names plugins; execute nothing, and do not check the other keys.
+
+    Raises:
+        SpecError: the file cannot be read.
+    """
+    path = Path(path)
+    text, tables = _read(path)
+    over = _overrides(overrides, Mistakes(path, locate(text)))
+    return str(tables.get("name", path.stem)), bool(plugins_named(tables, over))
+
+
+def _point(index: int, run: Run, label: str, draft: Draft) -> Point:
+    entries = used(run)
+    swept = {".".join(change.key): change.value for change in draft.made}
+    return Point(index, run, run_id(run, entries), label, swept, components_of(entries), plugins_of(entries))
 
 
 def _labels(drafts: Sequence[Draft], runs: Sequence[Run]) -> list[str]:
-    """Name the points: those of the product by what is swept, included ones by what they have in addition."""
-    trees = [run.model_dump(mode="json") for run in runs]
+    """Return the labels: points of the product by their swept keys, included ones also by the keys they set."""
+    named = Labels([run.model_dump(mode="json") for run in runs], runs[0].name)
     swept = dict.fromkeys(a.key for draft in drafts if draft.included is None for a in draft.made)
-    names = labels(trees, [*swept], runs[0].name)
+    names = []
     for place, draft in enumerate(drafts):
-        if draft.included is not None:
+        if draft.included is None:
+            names.append(named.of(place, [*swept]))
+        else:
             own = dict.fromkeys(assignment.key for assignment in draft.made)
-            names[place] = draft.included.label or labels(trees, [*(swept | own)], runs[0].name)[place]
+            names.append(draft.included.label or named.of(place, [*(swept | own)]))
     return names
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise SpecError(f"{path}: there is no such file") from None
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise SpecError(f"{path}:{line}: not UTF-8 text, as TOML must be") from error
-
-
-def _parse(path: Path, text: str) -> Tree:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        what, place = str(error), f":{text.count(chr(10)) + 1}"
-        if found := re.search(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", what):
-            what, place = found[1], f":{found[2]}:{found[3]}" if found[2] else place
-        raise SpecError(f"{path}{place}: not valid TOML: {what}") from error
 
 
 def _overrides(texts: Iterable[str], mistakes: Mistakes) -> list[Override]:
@@ -139,7 +160,7 @@ def _overrides(texts: Iterable[str], mistakes: Mistakes) -> list[Override]:
         try:
             overrides.append(parse_override(text))
         except ValueError as error:
-            mistakes.add_override(text, str(error))
+            mistakes.add_override(shortened(text), str(error))
     return last_of_each(overrides)
 
 
@@ -151,7 +172,7 @@ def _validate(base: Tree, drafts: Sequence[Draft], mistakes: Mistakes) -> list[R
             runs.append(run)
         for problem in problems:
             mistakes.add(problem, draft.changes)
-    # A value that the sweep or an override replaces in every point is still to be right.
+    # A value of the base must be valid even if the sweep or an override replaces it in every point.
     for problem in validate(base)[1]:
         if not problem.involves and get(base, _names(problem)) is not None:
             mistakes.add(problem)
@@ -162,18 +183,18 @@ def _names(problem: Problem) -> KeyPath:
     return tuple(part for part in problem.path if isinstance(part, str))
 
 
-def _refuse_twins(points: Sequence[Point], over: Sequence[Override], mistakes: Mistakes) -> None:
-    """Refuse points that are the same run, all of them at once."""
+def _reject_duplicates(points: Sequence[Point], over: Sequence[Override], mistakes: Mistakes) -> None:
+    """Reject points that are the same run, in one message."""
     alike: dict[str, list[str]] = {}
     for point in points:
         alike.setdefault(point.run_id, []).append(f"{point.index} ({point.label})")
-    twins = [f"points {', '.join(names[:-1])} and {names[-1]}" for names in alike.values() if len(names) > 1]
-    if not twins:
+    groups = [f"points {', '.join(names[:-1])} and {names[-1]}" for names in alike.values() if len(names) > 1]
+    if not groups:
         return
-    others = f"; likewise {len(twins) - 1} more" if len(twins) > 1 else ""
-    message = f"{twins[0]} are the same run: nothing that they differ in affects the results{others}"
+    others = f"; {len(groups) - 1} more of these" if len(groups) > 1 else ""
+    message = f"{groups[0]} are the same run: their differences do not affect the results{others}"
     if over:
-        # The file was right, or will be told so without them.
+        # The overrides are the probable cause: a mistake of the file shows up without them.
         texts = " --set ".join(override.text for override in over)
         mistakes.add_override(texts, f"{message}; set the swept key itself, or a table around it, to have one of them")
     else:

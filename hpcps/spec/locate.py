@@ -1,4 +1,4 @@
-"""Where in a TOML text each key stands: tomllib reads values but does not say on which line."""
+"""Finds the line of each key in a TOML text, because tomllib does not give lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Path = tuple[str | int, ...]
 _SPACE = re.compile(r"[ \t]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-# Three quotes end a multi-line string, but one or two more may precede them as content.
+# Three quotes end a multi-line string; up to two quotes before them belong to its content.
 _STRING = re.compile(
     r'"""(?:\\[\s\S]|(?!""")[^\\])*"{3,5}'
     r"|'''(?:(?!''')[\s\S])*'{3,5}"
@@ -23,7 +23,7 @@ _ESCAPED = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int:
-    """Return the line of a key, or of the nearest table around it that the text has; 1 if there is none."""
+    """Return the line of a key, or of the nearest enclosing table in the text; 1 if there is none."""
     while path:
         if path in lines:
             return lines[path]
@@ -34,14 +34,14 @@ def line_of(lines: dict[Path, int], path: Path) -> int:
 def locate(text: str) -> dict[Path, int]:
     """Map every key of a valid TOML text to its line, counted from 1.
 
-    Paths are as `tomllib` nests the values: `("sweep", 0, "attack", 2, "kind")` is the key `kind` of the third value
+    A path follows the nesting of `tomllib`: `("sweep", 0, "attack", 2, "kind")` is the key `kind` of the third value
     of `attack` in the first `[[sweep]]`.
     """
     return _Scanner(text).document()
 
 
 class _Scanner:
-    """Walks a text that tomllib has accepted, so it need not check anything."""
+    """Scans a text that tomllib has accepted, so it does not check the syntax."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -1,8 +1,9 @@
-"""All mistakes of an experiment file, each once and with its place."""
+"""All mistakes of an experiment file, each once and with its line."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path as FilePath
 
 from hpcps.errors import SpecError
@@ -16,16 +17,16 @@ Change = Assignment | Override
 
 
 class Mistakes:
-    """Collects the problems of a file's points; a mistake that many points share is one mistake."""
+    """Collects the problems of a file's points; lists a mistake once if several points share it."""
 
     def __init__(self, file: FilePath, lines: dict[Path, int]) -> None:
         self._file = file
         self._lines = lines
-        self._found: dict[str, int] = {}  # message, with its place, by line; insertion order breaks ties
+        self._found: dict[str, int] = {}  # the line of each message; insertion order breaks ties
         self._void: set[Path] = set()
 
     def add(self, problem: Problem, changes: Sequence[Change] = ()) -> None:
-        """Note a problem of a point whose base was changed by these values, the last one on top."""
+        """Add a problem of a point; `changes` are the values that override the base, later ones first in effect."""
         self._void.update(problem.stands_for)
         if problem.missing and any(problem.path[: len(key)] == key for key in self._void):
             return
@@ -38,31 +39,31 @@ class Mistakes:
         with_these = f" (with {', '.join(notes)})" if notes else ""
         message = f"{dotted(problem.path)}: {problem.message}{with_these}"
         if isinstance(source, Override):
-            self._note_down(f"--set {source.text}: {message}", None)
+            self._record(f"--set {source.text}: {message}", None)
             return
-        # Inside a value of the sweep, the file's path goes on where the value stands.
+        # The path of a key inside a swept value starts with the path of that value.
         path = (*source.place, *problem.path[len(source.key) :]) if source else problem.path
         line = line_of(self._lines, path)
-        self._note_down(f"{self._file}:{line}: {message}", line)
+        self._record(f"{self._file}:{line}: {message}", line)
 
     def add_override(self, text: str, message: str) -> None:
-        """Note that a `--set` cannot be understood."""
-        self._note_down(f"--set {text}: {message}", None)
+        """Add a mistake in a `--set`."""
+        self._record(f"--set {text}: {message}", None)
 
-    def told(self) -> tuple[str, ...]:
-        """Return what was noted, in the order of the file."""
+    def messages(self) -> tuple[str, ...]:
+        """Return the messages in the order of the file."""
         return tuple(sorted(self._found, key=lambda message: self._found[message]))
 
     def stop(self) -> None:
         """Raise a `SpecError` that lists all mistakes in the order of the file, if there are any."""
-        lines = self.told()
+        lines = self.messages()
         count = len(lines)
         if not lines:
             return
         heading = f"{self._file}: {count} mistake{'s' * (count > 1)}"
         raise SpecError("\n  ".join([heading, *(line.replace("\n", "\n      ") for line in lines)]))
 
-    def _note_down(self, message: str, line: int | None) -> None:
+    def _record(self, message: str, line: int | None) -> None:
         after_the_file = 1 << 62
         self._found.setdefault(message, after_the_file if line is None else line)
 
@@ -72,13 +73,18 @@ class Mistakes:
         return f"{dotted(source.key)} = {quote(source.value)} in line {line_of(self._lines, source.place)}"
 
 
+@cache
+def _values() -> frozenset[str]:
+    return frozenset(name for name, key in dotted_keys() if not key.tables)
+
+
 def _source(path: Path, changes: Sequence[Change]) -> Change | None:
-    """Return what a point has a value from, if not from the base of the file."""
+    """Return the change that a point's value comes from; None if it comes from the base of the file."""
     changes = changes[::-1]
     for change in changes:
         if path[: len(change.key)] == change.key:
             return change
-    if any(name == dotted(path) and not key.tables for name, key in dotted_keys()):
-        # A key was put into what is no table, and that is the problem.
+    if dotted(path) in _values():
+        # The problem is a change that sets a key inside a value that is not a table.
         return next((change for change in changes if change.key[: len(path)] == path), None)
     return None

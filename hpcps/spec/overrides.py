@@ -1,22 +1,19 @@
-"""`--set key=value`: values given on the command line, over the base and over every point of the sweep."""
+"""`--set key=value`: values from the command line that override the base and every point of the sweep."""
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from hpcps.errors import InputError
+from hpcps.inputs import parse_toml
 from hpcps.spec.keys import dotted_keys
 from hpcps.spec.sweep import KeyPath
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_MOST_PARTS = 16
 
 
 @dataclass(frozen=True)
@@ -24,10 +21,10 @@ class Override:
     """One `--set`.
 
     Attributes:
-        key: the key it sets.
-        value: what it sets it to.
-        text: how it was written.
-        kind: whether it was written as the `kind` of the table; keys of that table that are set count over it.
+        key: the key that it sets.
+        value: the value.
+        text: the argument as written, shortened if it is long.
+        kind: whether it was written as the `kind` of the table; other overrides of keys of that table then apply to it.
     """
 
     key: KeyPath
@@ -39,44 +36,51 @@ class Override:
 def parse_override(text: str) -> Override:
     """Read `key=value`: a dotted key and a value as in TOML, or a text without its quotes.
 
-    `table.kind=value` stands for `table={ kind = value }` where the kind decides which keys there are: the keys of the
-    table that was there belong to another kind.
+    If the kind determines the keys of a table, `table.kind=value` means `table={ kind = value }`, because the other
+    keys of the base's table belong to another kind.
 
     Raises:
-        ValueError: it is neither; the message says what is wrong.
+        ValueError: the text is not valid; the message says why.
     """
     name, equals, value = text.partition("=")
     name = name.strip()
-    if not equals or not _KEY.fullmatch(name):
+    if not equals or not _KEY.fullmatch(name) or name.count(".") > _MOST_PARTS:
         raise ValueError("expects key=value, such as train.epochs=20")
     if name.partition(".")[0] in ("sweep", "exclude", "include"):
         raise ValueError("a sweep cannot be set; set the swept key itself, which replaces its sweep")
     table, _, last = name.rpartition(".")
     if last == "kind" and any(known == table and key.tagged for known, key in dotted_keys()):
-        return Override(tuple(table.split(".")), {"kind": parse_value(value.strip())}, text, kind=True)
-    return Override(tuple(name.split(".")), parse_value(value.strip()), text)
+        return Override(tuple(table.split(".")), {"kind": parse_value(value.strip())}, shortened(text), kind=True)
+    return Override(tuple(name.split(".")), parse_value(value.strip()), shortened(text))
 
 
 def parse_value(text: str) -> Any:
     """Read a value as in TOML, or a text without its quotes.
 
     Raises:
-        ValueError: it begins like a quoted text, a list or a table, and is none.
+        ValueError: it starts like a quoted text, a list or a table, but is not valid.
     """
     try:
-        document = tomllib.loads(f"value = {text}")
+        document = parse_toml("value", f"value = {text}")
         if document.keys() == {"value"}:
             return document["value"]
-    except tomllib.TOMLDecodeError as error:
+    except InputError as error:
+        if not error.reason.startswith("not valid TOML"):
+            raise ValueError(f"{shortened(text)}: {error.reason}") from error
         if text[:1] in ('"', "'", "[", "{"):
-            raise ValueError(f"{text} is no TOML value: is a quote or bracket missing?") from error
+            raise ValueError(f"{shortened(text)} is not a TOML value: is a quote or bracket missing?") from error
     if not text or "\n" in text:
         raise ValueError("the value is missing" if not text else "a value takes one line")
     return text
 
 
+def shortened(text: str, limit: int = 200) -> str:
+    """Shorten a text that is too long for a message."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
 def last_of_each(overrides: Iterable[Override]) -> list[Override]:
-    """Drop overrides that a later one of the same key, or of a table around it, makes void."""
+    """Drop overrides that a later override of the same key, or of a table around it, replaces."""
     kept: list[Override] = []
     for override in overrides:
         inside = [earlier for earlier in kept if earlier.key[: len(override.key)] == override.key]

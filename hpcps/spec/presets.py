@@ -1,4 +1,4 @@
-"""What `fidelity` stands for: ordinary keys, which count under what the file sets itself."""
+"""The keys that `fidelity` sets; values in the file override them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Derived:
     """A value that follows from other keys.
 
     Attributes:
-        words: what it is, for the reference.
-        of: computes it from the tree; None if what it follows from is missing or wrong.
+        words: its description for the reference.
+        of: computes it from the tree; returns None if the keys that it depends on are missing or wrong.
     """
 
     words: str
@@ -72,11 +72,11 @@ ASYNC_PRESETS: Mapping[str, Mapping[Path, Any]] = {
         ("asynchronous", "alpha_decay", "epochs"): Derived("`train.lr_decay.epochs`", _decay_epochs),
     },
 }
-"""What a preset sets in addition with `train.mode = "async"`; what it does not name keeps its default."""
+"""The keys that a preset sets in addition with `train.mode = "async"`; other keys keep their defaults."""
 
 
 def expand(tree: Tree) -> None:
-    """Set, in place, the keys of the tree's preset that the tree does not set itself."""
+    """Set the keys of the tree's preset in place, except those that the tree sets."""
     fidelity = tree.get("fidelity", "corrected")
     if not isinstance(fidelity, str):
         return
@@ -87,7 +87,7 @@ def expand(tree: Tree) -> None:
 
 def _set(tree: Tree, preset: Mapping[Path, Any]) -> None:
     for path, value in preset.items():
-        # What stands where a table should is a mistake to be told, not to be replaced.
+        # A value that should be a table is a mistake: report it, do not replace it.
         around = (get(tree, path[:depth]) for depth in range(1, len(path)))
         if get(tree, path) is None and all(table is None or isinstance(table, dict) for table in around):
             value = value.of(tree) if isinstance(value, Derived) else value

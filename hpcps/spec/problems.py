@@ -1,4 +1,4 @@
-"""Mistakes in a run's values, in words for people."""
+"""Mistakes in a run's values, as messages for users."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Problem:
     """One mistake.
 
     Attributes:
-        path: the key it is about.
-        message: what is wrong and what would be right.
-        involves: other keys whose values the mistake depends on.
-        missing: whether a required key is absent (so that it has no place of its own).
-        stands_for: keys that were probably meant here, and so are not missing elsewhere.
+        path: the key that has the mistake.
+        message: what is wrong and how to correct it.
+        involves: other keys that contribute to the mistake.
+        missing: whether a required key is absent (so that it has no line).
+        stands_for: keys that the user probably meant, which are therefore not reported as missing.
     """
 
     path: Path
@@ -30,20 +30,22 @@ class Problem:
 
 
 def dotted(path: Path) -> str:
-    """Write a path as in messages: `train.lr_decay.epochs[0]`."""
+    """Return a path as messages show it: `train.lr_decay.epochs[0]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def quote(value: object, limit: int = 60) -> str:
-    """Write a value as the file would, cut where it is long."""
+    """Return a value in the notation of the file, shortened if it is long."""
     text = plain(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def translate(error: Mapping[str, Any]) -> list[Problem]:
-    """Turn one of pydantic's error details into problems; a missing table gives one for each key it must have."""
+    """Convert an error detail of pydantic to problems; a missing table gives one problem for each required key."""
     path, key, table = _follow(error["loc"])
     kind, value = error["type"], error["input"]
+    if kind.startswith("component_") and key is not None:
+        return _component(error, path, key)
     if kind == "missing" and key is not None and isinstance(path[-1], str):
         return missing(path, key)
     if kind == "extra_forbidden" or key is None:
@@ -55,8 +57,33 @@ def translate(error: Mapping[str, Any]) -> list[Problem]:
     return [Problem(path, _unexpected(path, key, value))]
 
 
+def _component(error: Mapping[str, Any], path: Path, key: Key) -> list[Problem]:
+    """Return the problems of a table that names a component (see `registry.OneOf`), and of the keys inside it."""
+    kind, value = error["type"], error["input"]
+    inside = error.get("ctx", {}).get("errors", ())
+    named = [value["kind"]] if key.tagged and isinstance(value, Mapping) and "kind" in value else []
+    problems = [
+        problem for each in inside for problem in translate({**each, "loc": (*error["loc"], *named, *each["loc"])})
+    ]
+    if kind == "component_invalid":
+        return problems
+    if kind == "component_broken":
+        return [Problem(path, error["ctx"]["error"])]
+    if not isinstance(value, Mapping) or not key.tables:
+        return [Problem(path, _unexpected(path, key, value))]
+    if key.tagged:
+        return [_kind(path, key, value), *problems]
+    name = next(name for name, inner in key.tables[0].keys.items() if inner.required and "enum" in inner.value)
+    if kind == "component_missing":
+        return missing(path, key)
+    return [Problem((*path, name), _unexpected((*path, name), key.tables[0].keys[name], value[name])), *problems]
+
+
 def _unknown(path: Path, table: Table) -> Problem:
-    """Say that a table has no such key, which keys it has, and which of them may have been meant."""
+    """Return the problem of an unknown key, with the valid keys and the most similar one."""
+    known = table.keys.get(str(path[-1]))
+    if known is not None and known.only:
+        return Problem(path, f"only for {' and '.join(known.only)}: leave it out")
     names = [*table.keys, "sweep", "exclude", "include"] if len(path) == 1 else [*table.keys]
     close = nearest(str(path[-1]), names)
     guess = close or nearest(str(path[-1]), [name for name, _ in dotted_keys()])
@@ -64,7 +91,7 @@ def _unknown(path: Path, table: Table) -> Problem:
     if table.kind:
         owner += f' of kind "{table.kind}"'
     if guess == dotted(path):
-        guess = None  # it is a key, but of another kind
+        guess = None  # the key exists, but in another kind
     message = f"unknown key{_meant(guess)}\n{owner} takes {_takes(table, names)}"
     return Problem(path, message, stands_for=((*path[:-1], close),) if close else ())
 
@@ -89,11 +116,11 @@ def _default(key: Key) -> str:
 
 
 def _follow(loc: tuple[str | int, ...]) -> tuple[Path, Key | None, Table]:
-    """Follow pydantic's location through the schema, dropping the tags it puts after tables of several kinds.
+    """Resolve pydantic's location in the schema, without the tags that pydantic adds after tables of several kinds.
 
     Returns:
-        The path in the file, the last key that the schema knows (None if the path's last part is unknown) and the
-        table that the last part belongs to.
+        The path in the file, the key at its end (None if the schema does not have that key), and the table that
+        contains the key.
     """
     table = root()
     path: Path = ()
@@ -108,11 +135,13 @@ def _follow(loc: tuple[str | int, ...]) -> tuple[Path, Key | None, Table]:
             if key is not None and key.tables and not key.tagged:
                 table = key.tables[0]
             key, chosen = table.keys.get(part), False
+        if key is not None and "anyOf" in key.value:
+            break  # the rest of the location is the type that pydantic tried
     return path, key, table
 
 
 def missing(path: Path, key: Key) -> list[Problem]:
-    """Say that a required key is absent, or the required keys of an absent table."""
+    """Return the problem of a missing key, or those of the required keys of a missing table."""
     if not key.tables or key.tagged:
         message = f"required but missing: {expects(key)}. {key.description}"
         return [Problem(path, message, missing=True)]
@@ -122,18 +151,19 @@ def missing(path: Path, key: Key) -> list[Problem]:
 
 def _kind(path: Path, key: Key, value: object) -> Problem:
     noun = path[-1]
-    choices = ", ".join(table.kind for table in key.tables)
+    kinds = key.value.get("enum") or [table.kind for table in key.tables]
+    choices = ", ".join(kinds)
     if not isinstance(value, Mapping) or "kind" not in value:
         return Problem((*path, "kind"), f"missing: which {noun}? choices: {choices}", missing=True)
     kind = value["kind"]
-    guess = nearest(kind, (table.kind for table in key.tables)) if isinstance(kind, str) else None
+    guess = nearest(kind, kinds) if isinstance(kind, str) else None
     did_you_mean = f": did you mean {plain(guess)}?" if guess else ";"
     return Problem((*path, "kind"), f"unknown {noun} {quote(kind)}{did_you_mean} choices: {choices}")
 
 
 def _unexpected(path: Path, key: Key, value: object) -> str:
     if isinstance(path[-1], int):
-        if isinstance(value, list):  # pydantic calls a list that is too short an item that is missing
+        if isinstance(value, list):  # pydantic reports a list that is too short as a missing item
             return f"expects {expects(key)}, got {quote(value)}"
         return f"expects {expects(key, key.value['items'])}, got {quote(value)}"
     guess = None

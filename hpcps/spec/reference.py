@@ -1,4 +1,4 @@
-"""The generated part of the documentation; `python -m hpcps.spec.reference docs` brings it up to date."""
+"""Generates the reference in the documentation; `python -m hpcps.spec.reference docs` updates it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcps.spec.file_schema import file_schema
-from hpcps.spec.identity import IRRELEVANT
+from hpcps.spec.identity import IRRELEVANT, TIMED
 from hpcps.spec.keys import Key, Table, expects, plain, root
 from hpcps.spec.presets import ASYNC_PRESETS, PRESETS, Derived
 
@@ -16,17 +16,17 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
 
 def reference() -> str:
-    """Return the reference of all keys, presets and what the run id leaves out, in Markdown."""
+    """Return the reference in Markdown: all keys, the presets, and the keys that do not affect the run id."""
     return "\n".join([*_keys("", root()), *_presets(), *_identity()])
 
 
 def schema_text() -> str:
-    """Return the JSON Schema of the experiment file as it is committed."""
+    """Return the JSON Schema of the experiment file in its committed form."""
     return json.dumps(file_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def refreshed(page: str) -> str:
-    """Return a page with its generated part renewed."""
+    """Return a page with its generated part updated."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
@@ -49,13 +49,16 @@ def _keys(path: str, table: Table) -> Iterator[str]:
         inner = f"{path}.{name}" if path else name
         if key.tagged:
             yield f"### `[{inner}]`\n"
-            yield f"{_text(key.description)} `kind` says which; by default {_code(key.default)}.\n"
+            yield f"{_text(key.description)} `kind` selects it; the default is {_code(key.default)}.\n"
         for each in key.tables:
             yield from _keys(inner, each)
 
 
 def _presets() -> Iterator[str]:
-    titles = {"### What `fidelity` sets\n": PRESETS, '### ... in addition with `train.mode = "async"`\n': ASYNC_PRESETS}
+    titles = {
+        "### Keys that `fidelity` sets\n": PRESETS,
+        '### Keys that `fidelity` sets in addition with `train.mode = "async"`\n': ASYNC_PRESETS,
+    }
     for title, presets in titles.items():
         yield title
         yield f"| Key | {' | '.join(_code(name) for name in presets)} |\n|---|{'---|' * len(presets)}"
@@ -65,8 +68,9 @@ def _presets() -> Iterator[str]:
 
 
 def _identity() -> Iterator[str]:
-    yield "### What a run's id leaves out\n"
-    yield ", ".join(f"`{key}`" for key in sorted(IRRELEVANT)) + "\n"
+    yield "### Keys that do not affect a run's id\n"
+    timed = ", ".join(f"`{key}`" for key in sorted(TIMED))
+    yield ", ".join(f"`{key}`" for key in sorted(IRRELEVANT)) + f". With a `simulation`, {timed} affects it.\n"
 
 
 def _default(key: Key) -> str:
@@ -94,7 +98,7 @@ def _cell(text: str) -> str:
 
 
 def main(folder: Path) -> None:
-    """Renew the reference page and the JSON Schema in a folder."""
+    """Update the reference page and the JSON Schema in a folder."""
     page = folder / "experiment-file.md"
     page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "experiment.schema.json").write_text(schema_text(), encoding="utf-8")

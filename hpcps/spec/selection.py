@@ -1,4 +1,4 @@
-"""`--only SELECTOR`: some of an experiment's points."""
+"""`--only SELECTOR`: selects some of an experiment's points."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hpcps.errors import SpecError
+from hpcps.inputs import whole_number
+from hpcps.registry.config import MOST
 from hpcps.spec.keys import dotted_keys, nearest
 from hpcps.spec.overrides import parse_value
 from hpcps.spec.tree import get, matches
@@ -14,37 +16,38 @@ from hpcps.spec.tree import get, matches
 if TYPE_CHECKING:
     from hpcps.spec.load import Point
 
-SELECTOR_HELP = "take some points: indices (3, 0-3), run ids, parts of labels or key=value conditions, comma-separated"
-"""For the command line; docs/experiment-file.md says it in full."""
+SELECTOR_HELP = "select points: indices (3, 0-3), run ids, parts of labels or key=value conditions, comma-separated"
+"""For the command line; docs/experiment-file.md has the details."""
 
 _TERMS = re.compile(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,])+""")
-_RANGE = re.compile(r"(\d+)-(\d+)")
+_RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 _PAIR = re.compile(r"([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\s*=(.*)", re.DOTALL)
 _ID = re.compile(r"[0-9a-f]{4,10}")
 
 
 def select(points: Sequence[Point], selector: str | None) -> tuple[Point, ...]:
-    """Return the points that a selector names, in the order of the file; all of them without a selector.
+    """Return the points that a selector matches, in the order of the file; all points without a selector.
 
-    A selector is a list of terms, separated by commas. `3` is the point of that index and `0-3` a range of them; four
-    or more characters of a run id are that run; any other text is part of a label, in whatever case. A point is taken
-    if it fits one of these. A term `key=value` is a condition, and all conditions must hold; a table equals its kind.
+    A selector is a list of terms, separated by commas. `3` is the point of that index and `0-3` a range of indices. The
+    first four or more characters of a run id select that run. Any other text is part of a label; case does not matter.
+    A point must match one of these terms. A term `key=value` is a condition, and a point must satisfy all conditions; a
+    table matches its kind.
 
     Raises:
-        SpecError: a term fits no point, or no point fits everything.
+        SpecError: a term matches no point, or no point matches the whole selector.
     """
     if selector is None:
         return tuple(points)
     terms = [term.strip() for term in _TERMS.findall(selector) if term.strip()]
     if not terms:
-        raise SpecError(f'--only "{selector}" names nothing\n{_listing(points)}')
+        raise SpecError(f'--only "{selector}" has no terms\n{_listing(points)}')
     chosen: set[int] = set()
     conditions: list[set[int]] = []
     for term in terms:
         pair = _PAIR.fullmatch(term)
         found = _fits(points, pair[1], pair[2].strip()) if pair else _named(points, term)
         if not found:
-            raise SpecError(f'--only "{selector}": no point fits "{term}"\n{_listing(points)}')
+            raise SpecError(f'--only "{selector}": no point matches "{term}"\n{_listing(points)}')
         if pair:
             conditions.append(found)
         else:
@@ -53,16 +56,16 @@ def select(points: Sequence[Point], selector: str | None) -> tuple[Point, ...]:
         conditions.append(chosen)
     left = set.intersection(*conditions)
     if not left:
-        raise SpecError(f'--only "{selector}": no point fits all of this\n{_listing(points)}')
+        raise SpecError(f'--only "{selector}": no point matches all terms\n{_listing(points)}')
     return tuple(point for point in points if point.index in left)
 
 
 def _named(points: Sequence[Point], term: str) -> set[int]:
     indices = {point.index for point in points}
-    if term.isdigit() and int(term) in indices:
-        return {int(term)}
+    if (number := whole_number(term, 0, MOST)) is not None and number in indices:
+        return {number}
     if span := _RANGE.fullmatch(term):
-        return indices & set(range(int(span[1]), int(span[2]) + 1))
+        return {index for index in indices if int(span[1]) <= index <= int(span[2])}
     if _ID.fullmatch(term) and (found := {point.index for point in points if point.run_id.startswith(term)}):
         return found
     return {point.index for point in points if term.lower() in point.label.lower()}

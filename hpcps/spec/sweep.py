@@ -1,8 +1,8 @@
-"""The `[[sweep]]` tables: the product of all of them; inside one, keys move together."""
+"""The `[[sweep]]` tables: points are their product; the keys of one table vary together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product, zip_longest
 from typing import Any
@@ -18,9 +18,9 @@ class Assignment:
     """One value that a sweep or an `[[include]]` gives to one key.
 
     Attributes:
-        key: the key it sets.
-        value: what it sets it to; a table replaces the whole table of the base.
-        place: where the value stands in the file.
+        key: the key that it sets.
+        value: the value; a table replaces the whole table of the base.
+        place: the path of the value in the file.
     """
 
     key: KeyPath
@@ -29,24 +29,24 @@ class Assignment:
 
 
 Axis = tuple[tuple[Assignment, ...], ...]
-"""What one `[[sweep]]` table goes through: at each step, the assignments that are made together."""
+"""The steps of one `[[sweep]]` table: each has the assignments that are made together."""
 
 
 def read_sweep(sweep: object, replaced: tuple[KeyPath, ...] = ()) -> tuple[list[Axis], list[Problem]]:
     """Read the `sweep` of an experiment file.
 
     Args:
-        sweep: what the file has there.
-        replaced: keys whose sweep is dropped, with that of the keys below them, because they are given otherwise.
+        sweep: the value in the file.
+        replaced: keys that are set otherwise; their sweeps, and those of keys below them, are dropped.
 
     Returns:
-        The axes, mended as far as possible where there are problems, so that their values can be checked too; and
-        the problems.
+        The axes and the problems. Axes with problems are repaired as far as possible, so that their values can be
+        checked too.
     """
     if not isinstance(sweep, list) or not all(isinstance(table, dict) for table in sweep):
         return [], [Problem(("sweep",), 'expects tables: write [[sweep]], and below it "some.key" = [first, second]')]
     axes, problems = [], []
-    seen: list[KeyPath] = []
+    seen: dict[KeyPath, bool] = {}
     for number, table in enumerate(sweep):
         place: Path = ("sweep", number)
         columns = []
@@ -55,7 +55,7 @@ def read_sweep(sweep: object, replaced: tuple[KeyPath, ...] = ()) -> tuple[list[
             problems.append(Problem(place, "an empty [[sweep]]: give it keys, such as seed = [1, 2, 3], or remove it"))
         for key, values, where in keys:
             problem = _misuse(key, values, where, seen)
-            seen.append(key)
+            seen |= {key[:depth]: False for depth in range(1, len(key)) if key[:depth] not in seen} | {key: True}
             if problem:
                 problems.append(problem)
             if any(key[: len(parent)] == parent for parent in replaced) or values == []:
@@ -65,8 +65,8 @@ def read_sweep(sweep: object, replaced: tuple[KeyPath, ...] = ()) -> tuple[list[
         lengths = {len(column) for column in columns}
         if len(lengths) > 1:
             counts = ", ".join(f"{dotted(column[0].key)} has {len(column)}" for column in columns)
-            message = f"keys of one [[sweep]] move together and need as many values each, but {counts}"
-            message += "; put keys that vary independently into tables of their own"
+            message = f"keys of one [[sweep]] vary together and need lists of equal length, but {counts}"
+            message += "; put keys that vary independently into separate [[sweep]] tables"
             problems.append(Problem(place, message, stands_for=tuple(column[0].key for column in columns)))
         if columns:
             axes.append(tuple(tuple(filter(None, step)) for step in zip_longest(*columns)))
@@ -82,12 +82,12 @@ def expand(axes: list[Axis]) -> Iterator[tuple[Assignment, ...]]:
 def assignments(
     table: dict[str, Any], place: Path, whole: Callable[[object], object] = lambda value: False
 ) -> Iterator[tuple[KeyPath, Any, Path]]:
-    """Yield key, value and place of what a table says, written `"a.b" = …`, `a.b = …` or as a table.
+    """Yield key, value and place of each assignment in a table, written `"a.b" = …`, `a.b = …` or as a table.
 
     Args:
-        table: what the file has.
-        place: where it has it.
-        whole: which tables inside it are values by themselves.
+        table: the table in the file.
+        place: its path in the file.
+        whole: tells whether a table inside it is one value.
     """
     for name, value in table.items():
         parts = tuple(name.split("."))
@@ -98,18 +98,18 @@ def assignments(
             yield parts, value, (*place, name)
 
 
-def _misuse(key: KeyPath, values: object, where: Path, seen: list[KeyPath]) -> Problem | None:
-    if key == ("name",):
-        return Problem(where, "the name cannot be swept: all points of a file belong to one experiment")
+def _misuse(key: KeyPath, values: object, where: Path, seen: Mapping[KeyPath, bool]) -> Problem | None:
+    if key in (("name",), ("plugins",)):
+        return Problem(where, f"the {key[0]} cannot be swept: all points of a file belong to one experiment")
     if key[0] in ("sweep", "exclude", "include"):
-        return Problem(where, f"a sweep has values for the keys of a run, and {key[0]} is none")
+        return Problem(where, f"a sweep has values for the keys of a run, and {key[0]} is not a key of a run")
     if not isinstance(values, list):
-        message = f"a sweep goes through a list of values: write [{quote(values)}, …] or move it out of [[sweep]]"
+        message = f"a sweep needs a list of values: write [{quote(values)}, …] or move the key out of [[sweep]]"
         return Problem(where, message)
     if not values:
-        return Problem(where, "an empty list gives no points: give it values or remove it", stands_for=(key,))
-    if key in seen:
+        return Problem(where, "an empty list makes no points: add values or remove the key", stands_for=(key,))
+    if seen.get(key):
         return Problem(where, f"{dotted(key)} is swept twice")
-    if any(other[: len(key)] == key for other in seen):
-        return Problem(where, f"{dotted(key)} comes after a sweep of keys inside it and would undo that: put it first")
+    if key in seen:
+        return Problem(where, f"{dotted(key)} follows a sweep of keys inside it and would replace them: put it first")
     return None

@@ -16,8 +16,13 @@ def get(tree: Tree, path: Sequence[str]) -> Any:
     return value
 
 
+def copied(tree: Tree) -> Tree:
+    """Copy the tables of a tree, but not the values in them."""
+    return {name: copied(value) if isinstance(value, dict) else value for name, value in tree.items()}
+
+
 def put(tree: Tree, path: Sequence[str], value: object) -> None:
-    """Set the value at a path, making the tables on the way; one in the way that is no table is replaced."""
+    """Set the value at a path and create its tables; replace a value on the path that is not a table."""
     *tables, last = path
     for part in tables:
         if not isinstance(tree.get(part), dict):
@@ -34,12 +39,12 @@ def remove(tree: Tree, path: Sequence[str]) -> None:
 
 
 def kind_of(value: object) -> object:
-    """Return what a table is a case of: its `kind` or its `name`."""
+    """Return the `kind` or the `name` of a table."""
     return (value.get("kind") or value.get("name")) if isinstance(value, dict) else None
 
 
 def matches(value: Any, wanted: Any) -> bool:
-    """Say whether a value is the wanted one: a table matches its kind or name, and a table of some of its keys."""
+    """Tell whether a value matches: a table matches its kind or name, and a table with some of its keys."""
     if isinstance(value, dict) and isinstance(wanted, str):
         return bool(kind_of(value) == wanted)
     if isinstance(value, dict) and isinstance(wanted, dict):

@@ -1,8 +1,6 @@
-"""From nested tables to a run, or to everything that is wrong with them."""
+"""Builds a run from nested tables, or lists everything that is wrong with them."""
 
 from __future__ import annotations
-
-from copy import deepcopy
 
 from pydantic import ValidationError
 
@@ -10,24 +8,24 @@ from hpcps.spec.checks import contradictions
 from hpcps.spec.locate import Path
 from hpcps.spec.problems import Problem, translate
 from hpcps.spec.schema import Run
-from hpcps.spec.tree import Tree, get, put, remove
+from hpcps.spec.tree import Tree, copied, get, put, remove
 
-STAND_INS: dict[tuple[str, ...], object] = {
+PLACEHOLDERS: dict[tuple[str, ...], object] = {
     ("name",): "unnamed",
     ("topology", "workers"): 1,
     ("model", "name"): "mlp",
     ("data", "name"): "digits",
     ("train", "epochs"): 1,
 }
-"""A valid value for every required key, for checking the rest of a file that lacks it."""
+"""A valid value for every required key, to check the other keys of a file without it."""
 
 
 def validate(tree: Tree) -> tuple[Run | None, list[Problem]]:
     """Build a run from its tables.
 
     Returns:
-        The run and no problems, or no run and all problems: those of single keys, and those of keys that do not go
-        together as far as these keys are valid.
+        The run and no problems, or no run and all problems: those of single keys, and contradictions between keys that
+        are valid.
     """
     run, problems = _build(tree)
     if run is not None:
@@ -54,16 +52,16 @@ def _build(tree: Tree) -> tuple[Run | None, list[Problem]]:
 
 
 def _mend(tree: Tree, problems: list[Problem]) -> Run | None:
-    """Take out what is wrong, put stand-ins where something must be, and build what is left."""
-    tree = deepcopy(tree)
-    for _ in range(4):  # what depends on a key that was taken out may have to go too, at most to the top level
+    """Remove wrong keys, add placeholders for required keys, and build a run from the result."""
+    tree = copied(tree)
+    for _ in range(4):  # keys that depend on a removed key may become wrong, at most up to the top level
         for problem in problems:
             names = tuple(part for part in problem.path if isinstance(part, str))
             if not problem.missing:
                 remove(tree, names)
-            elif names not in STAND_INS:
+            elif names not in PLACEHOLDERS:
                 remove(tree, names[:-1])
-        for path, value in STAND_INS.items():
+        for path, value in PLACEHOLDERS.items():
             if get(tree, path) is None:
                 put(tree, path, value)
         run, problems = _build(tree)

@@ -1,0 +1,1 @@
+"""Local training: a learner for each backend, its schedule and its initial weights."""

@@ -1,4 +1,4 @@
-"""Makes the learner of one role from the experiment file."""
+"""Builds the learner of one role from the resolved run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from hpcps import seeds
+from hpcps.data.batches import BatchStream, Normaliser
+from hpcps.data.parts import open_parts
+from hpcps.data.shards import all_shards, shard_of, shard_size
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Run
-from hpcps.training.data import BatchStream, open_data, shard_indices
-from hpcps.training.data.batches import Normaliser
-from hpcps.training.data.split import shard_of
 from hpcps.training.learner import Learner
 from hpcps.training.schedule import schedule_of
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def build_learner(run: Run, role: str, index: int) -> Learner:
     """Build the model, load the shard and start the random streams of a role.
 
-    Every role of a run begins with the same weights. The test set is read at the first evaluation.
+    Every role of a run starts with the same weights. The test set is read at the first evaluation.
 
     Args:
         run: the resolved run.
@@ -31,35 +31,38 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
         index: the role's index.
 
     Raises:
-        SpecError: a shard does not fill one batch, or there is no GPU where one is asked for.
+        SpecError: a shard does not fill one batch, a component is not usable, or there is no GPU where one is asked
+            for.
         DataError: a data file is missing, truncated or corrupt.
     """
-    data = open_data(run.data)
-    shard = data.train.read(shard_indices(run, shard_of(run, role, index), data.train.labels))
+    data = run.data
+    train, test = open_parts(data)
+    shards = all_shards(data, shard_size(data, run.train.batch_size), run.seed, train.labels, held_out=run.holds_out)
+    shard = train.read(shards[shard_of(data, role, index)])
     normalise = Normaliser(data.facts)
     stream = BatchStream(
         shard,
         run.train.batch_size,
         normalise,
         partial(seeds.generator, run.seed, role, index),
-        augment=bool(run.data.augment),
+        augment=bool(data.augment),
     )
     return learner_of(run.model.backend, run.train.threads)(
-        run.model.name,
+        run.model,
         data.facts,
         schedule_of(run, role),
         stream,
         weights=seeds.generator(run.seed, "experiment", 0, "weights"),
-        test=lambda: data.read_test(run.data.test_limit),
+        test=lambda: data.read_test(test),
         normalise=normalise,
     )
 
 
 def find_framework(backend: str) -> None:
-    """Make sure that the framework of a backend is installed here; nothing is loaded.
+    """Check that the framework of a backend is installed here, without loading it.
 
     Raises:
-        SpecError: it is not.
+        SpecError: it is not installed.
     """
     if backend == "mxnet":
         from hpcps.training.mxnet.framework import find_mxnet
@@ -72,7 +75,7 @@ def find_framework(backend: str) -> None:
 
 
 def learner_of(backend: str, threads: int) -> type[TorchLearner] | type[MxnetLearner]:
-    """Return the learner of a backend, whose framework is loaded only now.
+    """Load the framework of a backend and return its learner.
 
     Raises:
         SpecError: the framework is not installed here.

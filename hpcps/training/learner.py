@@ -1,22 +1,24 @@
-"""What a role asks of the thing that trains: local steps, an evaluation, and the model as one flat vector."""
+"""The interface between roles and a training backend: local steps, evaluation, and the model as one flat vector."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpcps.layout import Layout, Vector
-from hpcps.state import State
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.state import State
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What a few steps on the training shard saw.
+    """The result of some steps on the training shard.
 
     Attributes:
         steps: the number of batches.
         samples: the number of samples in them.
-        loss: mean cross entropy over the samples, before each step; `inf` if it is not finite.
+        loss: mean loss of the samples, before each step; `inf` if it is not finite. It is the cross entropy unless the
+            network defines another one.
         correct: how many samples were classified rightly, before each step.
     """
 
@@ -28,11 +30,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How the current model does on the whole test set.
+    """The result of a model on the whole test set.
 
     Attributes:
         samples: the number of test samples.
-        loss: mean cross entropy over the samples; `inf` if it is not finite.
+        loss: mean loss of the samples, as in `Progress`; `inf` if it is not finite.
         accuracy: share classified rightly, 0 to 1; a sample whose outputs are not finite counts as wrong.
         finite: whether all outputs were finite.
     """
@@ -44,44 +46,44 @@ class Evaluation:
 
 
 class Examiner(Protocol):
-    """A second network like a learner's, on the same device, that measures models while the learner trains on.
+    """A second network like a learner's, on the same device, that evaluates models while the learner trains.
 
-    It works in another thread than the learner does, in one at a time.
+    It runs in a thread other than the learner's, and only in one thread at a time.
     """
 
     def copy_from(self, values: Vector) -> None:
-        """Take the parameters to measure, `[d]`."""
+        """Set the parameters to evaluate, `[d]`."""
 
     def load_statistics(self, values: Vector) -> None:
-        """Take the BatchNorm statistics to measure with, `[k]`."""
+        """Set the BatchNorm statistics for the evaluation, `[k]`."""
 
     def reestimate_statistics(self) -> None:
-        """Take the averages over one pass of the learner's shard instead; its training stream does not advance."""
+        """Set the statistics to averages over one pass of the learner's shard; its training stream does not advance."""
 
     def evaluate(self) -> Evaluation:
-        """Measure on the whole test set, which is the learner's (loaded at the first call)."""
+        """Evaluate on the learner's whole test set (loaded at the first call)."""
 
     def cancel(self) -> None:
-        """Have what is under way, and all that comes later, end with `CancelledError`, a batch later at most."""
+        """Make the current evaluation and all later ones raise `CancelledError`, within one batch."""
 
 
 class CancelledError(Exception):
-    """The measurement was broken off."""
+    """The evaluation was cancelled."""
 
 
 class Learner(Protocol):
     """A model, its optimizer and its shard of the data, on some device of some framework.
 
-    The model crosses this border only as one flat float32 host vector `[layout.size]`, by copy.
+    Roles get and set the model only as one flat float32 host vector `[layout.size]`, by copy.
     """
 
     @property
     def layout(self) -> Layout:
-        """The trainable tensors, in the order they have in the flat vector."""
+        """The trainable tensors, in their order in the flat vector."""
 
     @property
     def device(self) -> str:
-        """Where it trains, such as `cpu` or `cuda:0`."""
+        """The device that trains, such as `cpu` or `cuda:0`."""
 
     @property
     def batch_size(self) -> int:
@@ -89,21 +91,21 @@ class Learner(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in the passes over the shard that make an epoch (`train.passes_per_epoch`)."""
+        """Full batches in an epoch, which has `train.passes_per_epoch` passes over the shard."""
 
     @property
     def steps_done(self) -> int:
-        """Batches consumed by `train` and `observe`; drives the epoch and so the learning rate."""
+        """Batches consumed by `train` and `observe`; determines the epoch and so the learning rate."""
 
     @property
     def learning_rate(self) -> float:
-        """The rate that the next step will use."""
+        """The learning rate of the next step."""
 
     def state(self) -> State:
-        """Return a copy of what training changes: parameters, statistics, the optimizer's state, place in the data."""
+        """Return a copy of the training state: parameters, statistics, optimizer state, position in the data."""
 
     def restore(self, state: State) -> None:
-        """Go on from a state; the steps after it are the same as they were."""
+        """Restore a state; the following steps repeat exactly."""
 
     def copy_to(self, out: Vector) -> None:
         """Copy the live model into `out`, `[d]`."""
@@ -117,22 +119,30 @@ class Learner(Protocol):
         """Take optimizer steps on the next batches of the shard.
 
         Args:
-            steps: how many.
-            anchor: where the proximal step after every optimizer step pulls the model x, `[d]`:
-                x = (1 - pull) x + pull anchor. Needed if `pull` is not 0.
-            pull: how strongly, 0 to 1.
-            epoch: the epochs that count as over for the learning rate's decay; by default the learner's own.
+            steps: their number.
+            anchor: the centre of the proximal step after every optimizer step, `[d]`: the model x becomes
+                (1 - pull) x + pull anchor. Required if `pull` is not 0.
+            pull: the weight of the anchor, 0 to 1.
+            epoch: the finished epochs for the learning rate's decay; by default the learner's own.
         """
 
     def observe(self, steps: int) -> Progress:
         """Run the next batches without stepping; only BatchNorm statistics change."""
 
+    def loss_on(self, number: int) -> Callable[[Vector], float]:
+        """Return a function that measures models `[d]` on one batch of the shard: it returns the mean loss.
+
+        The batch depends only on the number and is not augmented. The function uses the running statistics, as
+        `evaluate` does. The learner does not change, and its training stream does not advance. The loss is `inf` if it
+        is not finite.
+        """
+
     @property
     def examiner(self) -> Examiner | None:
-        """What measures models beside training, made at the first call; None if that takes the learner itself."""
+        """The background evaluator, created at the first call; None if evaluation needs the learner itself."""
 
     def evaluate(self) -> Evaluation:
-        """Measure the current model, with its running statistics, on the test set (loaded at the first call)."""
+        """Evaluate the current model, with its running statistics, on the test set (loaded at the first call)."""
 
     @property
     def statistics(self) -> Vector:

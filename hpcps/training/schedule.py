@@ -8,7 +8,7 @@ from hpcps.spec.schema import Run, Train
 
 
 def schedule_of(run: Run, role: str) -> Train:
-    """Return the `[train]` table as it holds for one role: with its learning rate and its decay epochs."""
+    """Return the `[train]` table of one role, with its learning rate and its decay epochs."""
     train = run.train
     changes: dict[str, object] = {}
     if train.lr_scale == "sqrt_workers":
@@ -22,14 +22,14 @@ def schedule_of(run: Run, role: str) -> Train:
 def learning_rate(train: Train, step: int, steps_per_epoch: int, epoch: int | None = None) -> float:
     """Return the learning rate of a step.
 
-    Decay "at epoch n" means from the (n+1)th epoch on. Warm-up multiplies what decay gives by a fraction that rises
-    linearly from `warmup.start` at the first step to 1 at the first step after `warmup.epochs`.
+    Decay "at epoch n" takes effect from the (n+1)th epoch on. Warm-up multiplies the decayed rate by a fraction that
+    rises linearly from `warmup.start` at the first step to 1 at the first step after `warmup.epochs`.
 
     Args:
         train: the optimizer's rate, its decay and its warm-up.
-        step: the number of steps that came before.
-        steps_per_epoch: the steps that make an epoch of the role.
-        epoch: the epochs that count as over for the decay; by default those of the role's own steps.
+        step: the number of steps before it.
+        steps_per_epoch: the steps of an epoch of the role.
+        epoch: the finished epochs for the decay; by default those of the role's own steps.
     """
     if epoch is None:
         epoch = step // steps_per_epoch

@@ -1,4 +1,4 @@
-"""The initial weights: drawn here, so that every backend begins with the same ones."""
+"""The initial weights, which are the same for every backend."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Set
 
 import numpy as np
 
-from hpcps.layout import Layout, Vector
+from hpcps.numerics.layout import Layout, Vector
 
 
 def draw_weights(layout: Layout, gammas: Set[str], generator: np.random.Generator) -> Vector:
-    """Draw the initial weights `[d]`, tensor by tensor in order, as Gluon does by default for Xavier.
+    """Draw the initial weights `[d]`, tensor by tensor in order, like Gluon's default Xavier initializer.
 
     Weights are uniform within ±sqrt(3 / ((fan in + fan out) / 2)), where the fans of a convolution count its
     kernel's area; biases are 0, gammas 1 and betas 0. (Glorot, Bengio, "Understanding the difficulty of training
@@ -19,7 +19,7 @@ def draw_weights(layout: Layout, gammas: Set[str], generator: np.random.Generato
 
     Args:
         layout: the trainable tensors; those of two dimensions or more have outputs first, inputs second.
-        gammas: the names of BatchNorm's scales.
+        gammas: the names of the scales of normalisation layers.
         generator: draws them.
     """
     flat = np.zeros(layout.size, dtype=np.float32)

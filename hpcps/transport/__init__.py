@@ -1,1 +1,1 @@
-"""Carries messages between roles; knows nothing of what they mean."""
+"""Transport messages between roles, independent of their meaning."""

@@ -1,11 +1,11 @@
-"""What a transport offers to the driver of a role."""
+"""The interface of a transport for the driver of a role."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpcps.messages import Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Malformed, Message, Peer, Received
 
 
 @dataclass
@@ -22,13 +22,13 @@ class Transport(Protocol):
     traffic: Traffic
 
     def send(self, to: Peer, message: Message) -> None:
-        """Begin to send; the payload must stay unchanged until its receiver has answered, or for good.
+        """Start sending; the payload must not change until its receiver has answered (if it never does, never).
 
         Messages from one sender to one receiver arrive in the order in which they were sent.
         """
 
     def receive(self) -> Received | Malformed | None:
-        """Push pending transfers on and return what has come, if anything.
+        """Advance pending transfers and return a message that has arrived, or None.
 
-        The payload of what is returned is valid until its receiver answers the sender; see `Message`.
+        The payload of the message is valid until this process answers the sender; see `Message`.
         """

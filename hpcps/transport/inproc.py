@@ -8,15 +8,16 @@ from functools import partial
 
 import numpy as np
 
-from hpcps.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
 from hpcps.transport.base import Traffic
 
-Letter = tuple[Peer, bytes, bytes | None]
+Packet = tuple[Peer, bytes, bytes | None]
+"""Sender, header and payload of a message."""
 Carry = Callable[[Peer, Peer, int, Callable[[], None]], None]
 
 
 def at_once(source: Peer, to: Peer, size: int, arrive: Callable[[], None]) -> None:
-    """Carry a message of so many bytes in no time."""
+    """Deliver a message immediately."""
     arrive()
 
 
@@ -24,12 +25,12 @@ class Exchange:
     """The mailboxes of all roles of a run."""
 
     def __init__(self, carry: Carry = at_once) -> None:
-        """Set up the post.
+        """Create the exchange.
 
         Args:
-            carry: takes sender, receiver, number of bytes, and what to call when the message is there.
+            carry: takes sender, receiver, number of bytes, and a function to call when the message arrives.
         """
-        self._boxes: dict[Peer, deque[Letter]] = {}
+        self._boxes: dict[Peer, deque[Packet]] = {}
         self._carry = carry
 
     def endpoint(self, owner: Peer) -> InprocTransport:
@@ -39,9 +40,9 @@ class Exchange:
 
 
 class InprocTransport:
-    """One role's end of an `Exchange`: every message goes through its bytes, as on a wire."""
+    """The end of an `Exchange` for one role; it encodes every message to bytes, as a network transport does."""
 
-    def __init__(self, owner: Peer, boxes: dict[Peer, deque[Letter]], carry: Carry) -> None:
+    def __init__(self, owner: Peer, boxes: dict[Peer, deque[Packet]], carry: Carry) -> None:
         self._owner = owner
         self._boxes = boxes
         self._carry = carry

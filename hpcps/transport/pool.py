@@ -1,4 +1,4 @@
-"""Buffers for payloads that come as messages, used again when nobody holds them any more."""
+"""A pool of buffers for received payloads."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import weakref
 
 import numpy as np
 
-from hpcps.layout import Vector
+from hpcps.numerics.layout import Vector
 
 
-class Pool:
-    """Gives out arrays; the memory of one comes back once the array and all views of it are gone.
+class BufferPool:
+    """Allocates arrays; the memory of an array returns to the pool when the array and all its views are deleted.
 
-    Fresh memory of the size of a model costs as much as filling it twice: the system hands it out page by page.
+    New memory of the size of a model costs as much as filling it twice, because the system allocates it page by page.
     """
 
     def __init__(self, spare: int = 1 << 26) -> None:
-        """Keep buffers that nobody holds, up to so many bytes of them, or one."""
+        """Keep unused buffers: at most `spare` bytes of them, but at least one."""
         self._free: list[Vector] = []
         self._spare = spare
 
     def take(self, size: int) -> Vector:
-        """Return an array of so many float32, contents unspecified."""
+        """Return an array of `size` float32 values, contents unspecified."""
         fitting = [k for k, buffer in enumerate(self._free) if size <= buffer.size <= 2 * size]
         buffer = self._free.pop(fitting[-1]) if fitting else np.empty(size, np.float32)
-        # Not a numpy view: views of views refer to the first array, and would not keep this one alive.
+        # Not a numpy view: a view of a view refers to the first array, and would not keep this array alive.
         values: Vector = np.frombuffer(buffer.data, np.float32, size)
         weakref.finalize(values, self._give_back, buffer).atexit = False
         return values

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# What launcher/job.sh needs of PBS. Every job script here sources this file.
+# The definitions of PBS for launcher/job.sh. Every job script in this folder sources this file.
 # shellcheck disable=SC2034,SC2329  # launcher/job.sh uses all of it
 
 batch=pbs
 job=${PBS_JOBID:-}
-hosts=${PBS_NODEFILE:?PBS gives a job its hosts in it}
+hosts=${PBS_NODEFILE:?PBS sets it for a job: the file of its hosts}
 point=${PBS_ARRAY_INDEX:-}
-launcher= # an MPI's own, which `hpcps run` looks for
+launcher= # `hpcps run` looks for the launcher of the MPI
 
-# What PBS knows of this job; it breaks long values, and begins what it broke off with a tab.
+# The attributes of this job in PBS; qstat wraps long values and starts the wrapped lines with a tab.
 attributes=$(qstat -f "$job" 2>/dev/null | awk '/^\t/ { printf "%s", substr($0, 2); next } { printf "\n%s", $0 }') || true
 
 attribute() {
@@ -25,7 +25,7 @@ time_left() {
   [ -z "$walltime" ] || echo $((walltime - now + ${began:-$now}))
 }
 
-# With what the site profile says and, without one, what this job has.
+# Use the options of the site profile or, without one, those of this job.
 submit() {
   local key value options=() names
   for key in select place walltime; do
@@ -41,7 +41,7 @@ submit() {
     value=$(attribute project)
     [ -z "$value" ] || [ "$value" = _pbs_project_default ] || options+=(-P "$value")
   fi
-  # Only the names: qsub takes the values from its environment, with all their commas and quotes.
+  # Only the names: qsub reads the values from its environment, including commas and quotes.
   names=$(IFS=, && echo "$*")
   qsub "${options[@]}" -v "$names" "$SCRIPT"
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What your site wants. Copy this file to launcher/pbs/site.sh, which git ignores, and keep what you need.
+# A site profile. Copy this file to launcher/pbs/site.sh, which git ignores, and keep the lines that you need.
 
 # Options of qsub, for launcher/pbs/submit.sh: account, queue, file systems, group, …
 # shellcheck disable=SC2034

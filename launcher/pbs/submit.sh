@@ -19,7 +19,7 @@ elif [ -n "${HPCPS_SITE:-}" ]; then
   echo "there is no site profile $HPCPS_SITE" >&2
   exit 2
 else
-  echo "no site profile: copy launcher/pbs/site.example.sh to $profile if your site wants an account or a queue" >&2
+  echo "no site profile: copy launcher/pbs/site.example.sh to $profile if your site requires an account or a queue" >&2
 fi
 options=("$@")
 if [ -n "${HPCPS_SITE:-}" ]; then

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What launcher/job.sh needs of Slurm. Every job script here sources this file.
+# The definitions of Slurm for launcher/job.sh. Every job script in this folder sources this file.
 # shellcheck disable=SC2034,SC2329  # launcher/job.sh uses all of it
 
 batch=slurm
@@ -9,7 +9,7 @@ launcher=srun
 
 hosts=$(mktemp)
 trap 'rm -f "$hosts"' EXIT
-scontrol show hostnames "${SLURM_JOB_NODELIST:?Slurm gives a job its hosts in it}" >"$hosts"
+scontrol show hostnames "${SLURM_JOB_NODELIST:?Slurm sets it for a job: the names of its hosts}" >"$hosts"
 
 time_left() {
   local left
@@ -18,8 +18,8 @@ time_left() {
   [[ $left != *[0-9]* ]] || echo "$left"
 }
 
-# With what the site profile says and, without one, what this job has. sbatch hands the whole environment on, so what is
-# only this job's is left out.
+# Use the options of the site profile or, without one, those of this job. sbatch passes the whole environment to the new
+# job, so unset the variables that belong to this job only.
 submit() {
   local limit name without=() options=(--parsable --nodes="$SLURM_JOB_NUM_NODES")
   [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")

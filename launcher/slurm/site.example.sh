@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What your site wants. Copy this file to launcher/slurm/site.sh, which git ignores, and keep what you need.
+# A site profile. Copy this file to launcher/slurm/site.sh, which git ignores, and keep the lines that you need.
 
 # Options of sbatch, for launcher/slurm/submit.sh: account, partition, constraints, …
 # shellcheck disable=SC2034

@@ -19,10 +19,10 @@ elif [ -n "${HPCPS_SITE:-}" ]; then
   echo "there is no site profile $HPCPS_SITE" >&2
   exit 2
 else
-  echo "no site profile: copy launcher/slurm/site.example.sh to $profile if your site wants an account or a partition" >&2
+  echo "no site profile: copy launcher/slurm/site.example.sh to $profile if your site requires an account or a partition" >&2
 fi
 if [ -n "${HPCPS_SITE:-}" ]; then
-  # The job needs the profile too; sbatch hands its environment on.
+  # The job needs the profile too; sbatch passes its environment to the job.
   HPCPS_SITE=$(realpath "$HPCPS_SITE")
   export HPCPS_SITE
 fi

@@ -7,12 +7,12 @@ from pathlib import Path
 from mpi4py import MPI
 from toy_learners import Counter, everyone, spec
 
+from hpcps.execution.process import drive
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, make_training_role
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.runtime.casting import make_role, make_trainee
-from hpcps.runtime.node import Node
-from hpcps.runtime.process import drive
-from hpcps.transport.mpi import MpiTransport
+from hpcps.transport.mpi.transport import MpiTransport
 
 FEW, MANY = 40, 6000
 """Blocks: in process, and over MPI, where messages must be too large to be gone as soon as they are sent."""
@@ -53,10 +53,12 @@ def main():
     world.Barrier()
     transport = MpiTransport(world, {other: rank for rank, other in enumerate(peers)})
     is_server = peer.role == "server"
-    role = make_role(run, "toy", peer) if is_server else make_trainee(run, "toy", peer, learner(run, peer, blocks))
+    role = (
+        make_role(run, "toy", peer) if is_server else make_training_role(run, "toy", peer, learner(run, peer, blocks))
+    )
     with RecordWriter(folder, "toy", peer.role, peer.index, "here") as record:
         try:
-            drive(Node(role, transport, record, directory), 60, transport.patience())
+            drive(RoleDriver(role, transport, record, directory), 60, transport.backoff())
         except BaseException as error:
             with suppress(OSError):
                 directory.fail(peer.role, peer.index, "here", role.round, "stress", error)

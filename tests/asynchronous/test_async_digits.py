@@ -2,9 +2,9 @@
 
 import pytest
 
+from hpcps.execution.inprocess import run_in_process
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import RunDirectory
-from hpcps.runtime.inprocess import run_in_process
 from hpcps.spec.validate import validate
 
 ATTACKS = {

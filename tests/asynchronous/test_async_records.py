@@ -4,7 +4,7 @@ import time
 
 from toy_learners import Quadratic, everyone, play, spec
 
-from hpcps.layout import Layout
+from hpcps.numerics.layout import Layout
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from toy_learners import Quadratic, everyone, play, spec
 
-from hpcps.layout import Layout
-from hpcps.messages import Kind, Message, Peer
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Kind, Message, Peer
 
 LAYOUT = Layout.of([(f"b{b}", (8,)) for b in range(6)])
 SENDER = Peer("worker", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import fsum, sqrt
-from typing import Any
+from typing import Annotated, Any
 from unittest.mock import patch
 
 import numpy as np
@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from hpcps import blocks
-from hpcps.layout import Layout
-from hpcps.rules import AnyRule, AsyncRule, FedAsync, NaiveAsync, ZenoPlusPlus
+from hpcps.numerics import blocks
+from hpcps.numerics.layout import Layout
+from hpcps.registry import OneOf
+from hpcps.rules import AsyncRule, FedAsync, NaiveAsync, ZenoPlusPlus
+from hpcps.rules.context import AsyncContext
 
 EXTREMES = np.array([0, -0.0, 1e-45, -1e-45, 1e-20, 1, -1, 3, 1e20, -1e38, 3.4028235e38], np.float32)
 
@@ -46,31 +48,33 @@ def test_zeno_plus_plus_follows_its_definition(case: Any, threshold: float, widt
     u, v, sent, layout = case
     got = u.copy()
     with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
-        judged = ZenoPlusPlus(threshold=threshold).judge(got, sent, layout, v)
+        judged = ZenoPlusPlus(threshold=threshold).decide(got, AsyncContext(layout=layout, sent=sent, reference=v))
     for index, block in enumerate(layout.blocks):
         part = slice(block.offset, block.stop)
         x, y = ([float(value) for value in vector[part]] for vector in (u, v))
         theirs, own = fsum(a * a for a in x), fsum(a * a for a in y)
         assert judged.applied[index] == (sent[index] and theirs > 0 and own > 0)
         if not judged.applied[index]:
-            assert not judged.turned[index]
+            assert not judged.negated[index]
             continue
         cosine = fsum(a * b for a, b in zip(x, y, strict=True)) / (sqrt(theirs) * sqrt(own))
         doubt = 1e-13 * len(x)
         if abs(cosine - threshold) > doubt:
-            assert judged.turned[index] == (cosine < threshold)
-        factor = min(1.0, sqrt(own) / sqrt(theirs)) * (cosine if judged.turned[index] else 1.0)
+            assert judged.negated[index] == (cosine < threshold)
+        factor = min(1.0, sqrt(own) / sqrt(theirs)) * (cosine if judged.negated[index] else 1.0)
         for a, b in zip(x, got[part], strict=True):
             assert abs(a * factor - float(b)) <= 1e-6 * abs(a * factor) + doubt * abs(a) + 2**-149
 
 
 def test_keys_and_defaults() -> None:
-    parse = TypeAdapter(AnyRule).validate_python
+    parse = TypeAdapter(Annotated[AsyncRule, OneOf("rules")]).validate_python
     assert parse({"kind": "zeno++"}) == ZenoPlusPlus(threshold=-0.02)
     assert parse({"kind": "naive_async"}) == NaiveAsync()
     assert parse({"kind": "fed_async"}).staleness.model_dump() == {"kind": "polynomial", "a": 0.5}
-    assert [rule.scores for rule in (NaiveAsync(), FedAsync(), ZenoPlusPlus())] == [False, False, True]
-    assert {rule.mode for rule in (NaiveAsync(), FedAsync(), ZenoPlusPlus())} == {"async"}
+    rules = (NaiveAsync(), FedAsync(), ZenoPlusPlus())
+    assert [rule.sees for rule in rules] == ["coordinate", "coordinate", "block"]
+    assert [rule.needs for rule in rules] == [frozenset(), frozenset(), {"reference"}]
+    assert {rule.mode for rule in rules} == {"async"}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,9 @@ def test_keys_and_defaults() -> None:
     ],
 )
 def test_fed_async_weighs_staleness(staleness: dict[str, Any], weights: list[float]) -> None:
-    rule = TypeAdapter(AnyRule).validate_python({"kind": "fed_async", "staleness": staleness})
+    rule = TypeAdapter(Annotated[AsyncRule, OneOf("rules")]).validate_python(
+        {"kind": "fed_async", "staleness": staleness}
+    )
     assert [rule.weight(t) for t in (0, 1, 2, 10)] == pytest.approx([float(w) for w in weights], rel=1e-15)
 
 
@@ -92,24 +98,26 @@ LAYOUT = Layout.of([("a", (3,)), ("b", (2,))])
 @pytest.mark.parametrize("rule", [NaiveAsync(), FedAsync()])
 def test_rules_without_a_score_apply_what_was_sent_as_it_is(rule: AsyncRule) -> None:
     u = np.array([1, 2, 3, 0, 0], np.float32)
-    judged = rule.judge(u, np.array([True, False]), LAYOUT)
+    judged = rule.decide(u, AsyncContext(layout=LAYOUT, sent=np.array([True, False])))
     assert judged.applied.tolist() == [True, False]
-    assert not judged.turned.any()
+    assert not judged.negated.any()
     assert u.tolist() == [1, 2, 3, 0, 0]
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
 def test_zeno_plus_plus_applies_nothing_against_a_zero_or_non_finite_reference(bad: float) -> None:
     v = np.array([1, bad, 0, 1, 1] if bad else [0, 0, 0, 1, 1], np.float32)
-    judged = ZenoPlusPlus().judge(np.ones(5, np.float32), np.ones(2, np.bool_), LAYOUT, v)
+    judged = ZenoPlusPlus().decide(
+        np.ones(5, np.float32), AsyncContext(layout=LAYOUT, sent=np.ones(2, np.bool_), reference=v)
+    )
     assert judged.applied.tolist() == [False, True]
 
 
 def test_zeno_plus_plus_turns_and_shrinks_what_points_away() -> None:
     v = np.array([3, 4, 0, 1, 0], np.float32)
     u = np.array([-30, -40, 0, 0, 5], np.float32)
-    judged = ZenoPlusPlus().judge(u, np.ones(2, np.bool_), LAYOUT, v)
-    assert (judged.applied.tolist(), judged.turned.tolist()) == ([True, True], [True, False])
+    judged = ZenoPlusPlus().decide(u, AsyncContext(layout=LAYOUT, sent=np.ones(2, np.bool_), reference=v))
+    assert (judged.applied.tolist(), judged.negated.tolist()) == ([True, True], [True, False])
     assert u.tolist() == [3, 4, 0, 0, 1], "-v turned round is v; what is orthogonal is only clipped"
 
 
@@ -119,7 +127,7 @@ def test_alignment_and_tiles_leave_no_trace() -> None:
     u, v = rng.standard_normal((2, layout.size), dtype=np.float32)
     sent = np.ones(len(layout.blocks), np.bool_)
     want = u.copy()
-    ZenoPlusPlus().judge(want, sent, layout, v)
+    ZenoPlusPlus().decide(want, AsyncContext(layout=layout, sent=sent, reference=v))
     for offset in (0, 4, 8, 12, 36, 60):
         raw = np.zeros(2 * layout.size * 4 + 256, np.uint8)
         raw = raw[(offset - raw.ctypes.data) % 64 :]
@@ -127,5 +135,5 @@ def test_alignment_and_tiles_leave_no_trace() -> None:
         moved[:] = u
         other = np.concatenate([np.zeros(offset // 4 + 1, np.float32), v])[offset // 4 + 1 :]
         with patch.object(blocks, "COLUMNS", 100 + 77 * offset), patch.object(blocks, "TILE", 1):
-            ZenoPlusPlus().judge(moved, sent, layout, other)
+            ZenoPlusPlus().decide(moved, AsyncContext(layout=layout, sent=sent, reference=other))
         assert moved.tobytes() == want.tobytes()

@@ -5,14 +5,14 @@ import pytest
 from pydantic import TypeAdapter
 from toy_learners import Quadratic, everyone, play, spec
 
-from hpcps.heterogeneity import AnyDelay
-from hpcps.layout import Layout
-from hpcps.messages import Peer
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import Compute, Computed, Drain, Finish, Idle, Pause, Record, Resumed, Start
-from hpcps.runtime.node import Node
 from hpcps.seeds import generator
+from hpcps.spec.heterogeneity import AnyDelay
 from hpcps.transport.inproc import Exchange
 
 ONE = Layout.of([("x", (1,))])
@@ -81,7 +81,7 @@ def driven(tmp_path, role, **options):
     exchange = Exchange()
     endpoint = exchange.endpoint(role.peer)
     record = RecordWriter(tmp_path, "run", "worker", 0, "here")
-    return Node(role, endpoint, record, directory, **options), endpoint
+    return RoleDriver(role, endpoint, record, directory, **options), endpoint
 
 
 def test_a_pause_ends_on_the_clock_and_messages_are_handled_meanwhile(tmp_path):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from toy_learners import Quadratic, play, spec
 
-from hpcps.layout import Layout
-from hpcps.messages import Peer
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Peer
 
 ONE = Layout.of([("x", (1,))])
 W0, W1, V0 = Peer("worker", 0), Peer("worker", 1), Peer("validator", 0)
@@ -96,6 +96,14 @@ def test_the_proximal_step_pulls_towards_where_the_steps_began(tmp_path, monkeyp
     assert models == [1.5, 0.0], "4 is pulled back to 3"
     models, _ = trace(tmp_path / "zeno", monkeypatch, spec("zeno++", epochs=1, asynchronous=settings))
     assert models == [0.5, 1.0], "v = 1"
+
+
+def test_the_first_step_of_a_validator_is_the_initial_model_under_every_rule(tmp_path, monkeypatch):
+    settings = {"alpha": 0.5, "proximal": {"validator": 0.5}}
+    train = {"first_step": "overwritten", "local_steps": 2}
+    models, _ = trace(tmp_path, monkeypatch, spec("naive_async", asynchronous=settings, train=train))
+    # The validator steps from 0 to 2, without a proximal step; then 2 + 3/2; 3.5 - 5/2
+    assert models == [3.5, 1.0]
 
 
 def test_alpha_decays_by_the_validators_epoch(tmp_path, monkeypatch):

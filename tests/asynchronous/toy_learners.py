@@ -5,15 +5,15 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcps.layout import Layout
-from hpcps.messages import Peer
+from hpcps.execution.inprocess import VirtualClock, take_turns
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, make_training_role
+from hpcps.numerics.layout import Layout
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.runtime.casting import make_role, make_trainee
-from hpcps.runtime.inprocess import VirtualClock, take_turns
-from hpcps.runtime.node import Node
 from hpcps.spec.schema import Run
-from hpcps.state import State
 from hpcps.training.learner import Evaluation, Progress
 from hpcps.transport.inproc import Exchange
 
@@ -173,8 +173,12 @@ def play(path, run, learners, change=None):
         transport = exchange.endpoint(peer)
         if change:
             transport = change(peer, transport)
-        role = make_role(run, "toy", peer) if peer.role == "server" else make_trainee(run, "toy", peer, learners[peer])
+        role = (
+            make_role(run, "toy", peer)
+            if peer.role == "server"
+            else make_training_role(run, "toy", peer, learners[peer])
+        )
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, "here")
-        nodes.append(Node(role, transport, record, directory, clock=clock))
+        nodes.append(RoleDriver(role, transport, record, directory, clock=clock))
     take_turns(nodes, directory, clock)
     return Played(path, run)

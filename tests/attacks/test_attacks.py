@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import fsum, isfinite, sqrt
-from typing import Any, get_args
+from typing import Annotated, Any
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from hpcps.attacks import AnyAttack, Negative, NoAttack, Random, RandomScale, attacked_blocks, attackers
+from hpcps.attacks import Attack, AttackContext, Negative, NoAttack, Random, RandomScale, attacked_blocks, attackers
+from hpcps.registry import OneOf, active
 
 TOP = float(np.finfo(np.float32).max)
 Formula = Callable[[float, list[float], list[float]], list[float]]
@@ -35,7 +36,7 @@ REFERENCES: dict[str, Formula] = {"negative": negative, "random": random, "rando
 
 
 def kinds() -> list[str]:
-    return [member.model_fields["kind"].default for member in get_args(get_args(AnyAttack)[0])]
+    return list(active().of("attacks"))
 
 
 def test_every_attack_has_a_reference() -> None:
@@ -64,8 +65,8 @@ def test_follows_its_definition(kind: str, size: int, scale: float, values: str,
     block[:] = pool[values]
     u = [float(x) for x in block]
     g = [float(x) for x in np.random.default_rng(seed + 1).standard_normal(size, dtype=np.float32)]
-    attack = TypeAdapter(AnyAttack).validate_python({"kind": kind, "scale": scale})
-    attack.corrupt(block, np.random.default_rng(seed + 1))
+    attack = TypeAdapter(Annotated[Attack | NoAttack, OneOf("attacks")]).validate_python({"kind": kind, "scale": scale})
+    attack.corrupt(block, AttackContext(np.random.default_rng(seed + 1)))
     assert whole[0] == whole[-1] == 7.0
     for got, want in zip(block, REFERENCES[kind](scale, u, g), strict=True):
         if abs(want) > TOP * (1 + 2**-25):  # beyond float32: an infinity, which validators refuse
@@ -78,23 +79,23 @@ def test_follows_its_definition(kind: str, size: int, scale: float, values: str,
 @pytest.mark.parametrize("attack", [Negative(), Random(), RandomScale()], ids=lambda attack: attack.kind)
 def test_a_diverged_worker_can_attack(attack: Any) -> None:
     block = np.array([np.nan, np.inf, -np.inf, 1.0], dtype=np.float32)
-    attack.corrupt(block, np.random.default_rng(0))
+    attack.corrupt(block, AttackContext(np.random.default_rng(0)))
     assert np.isfinite(block).all() == (attack.kind == "random")
 
 
 def test_noise_is_normal() -> None:
     block = np.zeros(100_000, dtype=np.float32)
-    Random(scale=3.0).corrupt(block, np.random.default_rng(1))
+    Random(scale=3.0).corrupt(block, AttackContext(np.random.default_rng(1)))
     assert abs(block.mean()) < 0.05
     assert abs(block.std() - 3.0) < 0.05
     block[:] = 0.01
-    RandomScale().corrupt(block, np.random.default_rng(1))
+    RandomScale().corrupt(block, AttackContext(np.random.default_rng(1)))
     assert abs(np.sqrt(np.square(block, dtype=np.float64).sum()) / (8 * 0.01 * sqrt(block.size)) - 1) < 1e-6
     assert abs(block.mean()) < 0.002
 
 
 def test_keys_and_defaults() -> None:
-    parse = TypeAdapter(AnyAttack).validate_python
+    parse = TypeAdapter(Annotated[Attack | NoAttack, OneOf("attacks")]).validate_python
     assert parse({"kind": "none"}) == NoAttack()
     assert [parse({"kind": kind}).scale for kind in ("negative", "random", "randomscale")] == [6.0, 1.0, 8.0]
     assert parse({"kind": "negative", "scale": 2}) == Negative(scale=2.0, rate=0.2, scope="block")
@@ -150,3 +151,26 @@ def test_blocks_attacked_under_scope_block() -> None:
     assert generator.random() == other.random(), "what is drawn must not depend on what is sent"
     assert attacked_blocks(Negative(rate=1.0), everything, 0, frozenset(), generator).all()
     assert not attacked_blocks(Negative(rate=0.0), everything, 0, frozenset(), generator).any()
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_called_outside_of_a_run_it_corrupts_a_copy(kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    attack = active().of("attacks")[kind](scale=2.0)
+    values = np.linspace(-1, 1, 50, dtype=np.float64)
+    noise = [float(z) for z in np.random.default_rng(3).standard_normal(50, dtype=np.float32)]
+    expected = REFERENCES[kind](2.0, [float(np.float32(x)) for x in values], noise)
+    for update in (values, torch.from_numpy(values), values.astype(np.float32)):
+        before = update.tolist()
+        corrupted = attack(update, random=np.random.default_rng(3))
+        assert type(corrupted) is type(update)
+        assert corrupted.dtype == update.dtype
+        assert corrupted.tolist() == pytest.approx(expected, rel=1e-6)
+        assert update.tolist() == before
+    with pytest.raises(ValueError, match=r"update must have the shape \[d\], not \[2, 2\]"):
+        attack([[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_noise_differs_from_call_to_call() -> None:
+    ones = np.ones(20, np.float32)
+    assert not np.array_equal(Random()(ones), Random()(ones))

@@ -93,7 +93,7 @@ def test_half_of_a_result_is_none(tmp_path):
 def test_byzfl_that_dies_or_hangs_is_named(tmp_path, monkeypatch, program, why):
     (tmp_path / "peer.py").write_text(program)
     monkeypatch.setattr(byzfl_peer, "PROGRAM", tmp_path / "peer.py")
-    monkeypatch.setattr(byzfl_peer, "PATIENCE", 0.5 if "sleep" in program else 30.0)
+    monkeypatch.setattr(byzfl_peer, "TIMEOUT", 0.5 if "sleep" in program else 30.0)
     with open("/dev/null", "rb") as file, pytest.raises(MeasurementError, match=why):
         byzfl_peer.ByzFL(Path(sys.executable), file.fileno(), file.fileno())
 

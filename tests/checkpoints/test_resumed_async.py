@@ -79,7 +79,7 @@ def test_stops_at_a_checkpoint_when_asked_to(moment, counters, tmp_path):
     def stop():
         nonlocal polls
         polls += 1
-        # At the end, what the chief says last meets the checkpoint on its way.
+        # At the end, what the coordinator says last meets the checkpoint on its way.
         if moment == "the end":
             return any(line["event"] == "round" and line["round"] == 79 for line in records(tmp_path, "validator-0"))
         return polls > moment

@@ -37,11 +37,11 @@ ARGUMENTS = {
     "no text": (["run", "binary"], ["binary:2: not UTF-8"]),
     "no TOML": (["run", "torn.toml"], ["torn.toml:1: not valid TOML"]),
     "nothing in it": (["run", "empty"], ["empty: 5 mistakes", "topology.workers: required but missing"]),
-    "a value": (["run", "faults.toml", "--set", "train.epochs=-1"], ["--set train.epochs=-1", "a whole number ≥ 1"]),
+    "a value": (["run", "faults.toml", "--set", "train.epochs=-1"], ["--set train.epochs=-1", "a whole number from 1"]),
     "a key": (["run", "faults.toml", "--set", "topologgy.workers=3"], ["unknown key: did you mean topology?"]),
     "no assignment": (["run", "faults.toml", "--set", "train"], ["--set train: expects key=value"]),
-    "no point": (["run", "faults.toml", "--only", "7"], ['--only "7": no point fits', "faults"]),
-    "an empty selector": (["run", "faults.toml", "--only", ""], ['--only "" names nothing']),
+    "no point": (["run", "faults.toml", "--only", "7"], ['--only "7": no point matches', "faults"]),
+    "an empty selector": (["run", "faults.toml", "--only", ""], ['--only "" has no terms']),
     "a rule": (["run", "faults.toml", "--set", "validation.rule={kind='zeno'}"], ["zeno compares", "validators = 0"]),
     "no data": (
         ["run", "faults.toml", "--set", "data.name=mnist", "--set", "data.dir=folder"],
@@ -60,7 +60,7 @@ ARGUMENTS = {
     "a folder of hosts": (["run", "faults.toml", "--hostfile", "folder"], ["the host file folder cannot be read"]),
     "binary hosts": (["run", "faults.toml", "--hostfile", "binary"], ["the host file binary cannot be read"]),
     "no mpirun": (["run", "faults.toml", "--mpirun", "./nothere"], ["nothere --version does not answer"]),
-    "some mpirun": (["run", "faults.toml", "--mpirun", "/bin/true"], ["/bin/true is none of MPICH"]),
+    "some mpirun": (["run", "faults.toml", "--mpirun", "/bin/true"], ["/bin/true is none of hydra"]),
     "a file as mpirun": (
         ["run", "faults.toml", "--mpirun", "./not executable"],
         ["not executable --version does not answer", "Permission denied"],
@@ -110,7 +110,7 @@ def test_data(part: str, damage: str, bad: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("-o size=8m", "has 8 MiB free, 64 MiB are needed: make room"),
+        ("-o size=8m", "has 8 MiB free, 64 MiB are needed: free disk space"),
         ("-o ro", "the file system is read-only: choose another results folder"),
     ],
 )
@@ -137,7 +137,7 @@ def test_permission(what: str, experiment: Path) -> None:
         if shutil.which("setpriv") is None:
             pytest.skip("root may read and write everything, and there is no setpriv here")
     refused = hpcps("run", experiment, "--results", results, prefix=unprivileged)
-    said = "may not write" if what == "results" else "Permission denied"
+    said = "permission denied" if what == "results" else "Permission denied"
     results.chmod(0o755)
     assert_said(refused, said)
 

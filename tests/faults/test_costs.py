@@ -11,8 +11,8 @@ QUICKSTART = ROOT / "experiments" / "quickstart.toml"
 SERVER = """
 import sys
 import hpcps.roles.sync.server
-from hpcps.messages import Peer
-from hpcps.runtime.casting import make_role
+from hpcps.protocol.messages import Peer
+from hpcps.execution.role_factory import make_role
 from hpcps.spec.load import load_experiment
 run = load_experiment(sys.argv[1]).points[0].run
 assert make_role(run, "run", Peer("server", 0)).peer == Peer("server", 0)

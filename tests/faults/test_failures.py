@@ -26,7 +26,7 @@ def test_one_process_runs_out_of_room(start: Callable[..., Play]) -> None:
     assert play.left() == {}
     assert_quiet(play.text)
     assert_blamed(play.text, play.run, "server-1", "RunError: ")
-    why = rf"(cannot write to )?the record {record}.*make room and run again"
+    why = rf"(cannot write to )?the record {record}.*free disk space and run again"
     assert re.search(rf"hpcps: server-1 on {HOST} failed in round \d+ \(\w+\) of run \w+: {why}", play.text)
     report = json.loads((play.run.path / "failure" / "server-1.json").read_text())
     assert report["traceback"].startswith("Traceback (most recent call last)")

@@ -38,7 +38,7 @@ def together(start: Callable[..., Play], experiment: Path, *arguments: str) -> P
 @pytest.mark.parametrize("kind", ["mpi", "inproc"], ids=["mpirun", "inproc"])  # an id "mpi" is a mark of pytest-mpi
 def test_each_has_its_own_cores_and_both_are_stopped(kind: str, start: Callable[..., Play], experiment: Path) -> None:
     play = together(start, experiment, "--set", f"transport.kind={kind}")
-    lanes = [pid for pid, command in play.left().items() if "hpcps.campaign.lane" in command]
+    lanes = [pid for pid, command in play.left().items() if "hpcps.execution.sweep.slot" in command]
     assert len(lanes) == 2
     pids = [int(line["pid"]) for line in starts(play)] if kind == "mpi" else lanes
     cores = [os.sched_getaffinity(pid) for pid in pids]

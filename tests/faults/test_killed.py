@@ -88,7 +88,7 @@ def assert_failed(play: Play, who: str, why: str, capsys: pytest.CaptureFixture[
     assert re.search(rf"{play.run.path.name}: (first )?{who} on \S+ failed in round \d+.*{why}", shown), shown
 
     assert main(["collect", str(experiment)]) == 0
-    assert "1 runs: 1 failed" in capsys.readouterr().out
+    assert "1 failed" in capsys.readouterr().out
     table = read_table(experiment / "table.parquet")
     role, _, index = who.partition("-")
     rounds = table[(table["event"] == "round") & (table["role"] == role) & (table["index"] == int(index))]

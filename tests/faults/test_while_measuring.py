@@ -1,4 +1,4 @@
-"""The chief's evaluation runs in a thread beside its steps: what becomes of the run if either is lost."""
+"""The coordinator's evaluation runs in a thread beside its steps: what becomes of the run if either is lost."""
 
 import os
 import re
@@ -24,7 +24,7 @@ BUSY = (
 
 
 def measuring(start: Callable[..., Play]) -> Play:
-    """Start a run, and wait until its chief measures a model, in a later round than that of the model."""
+    """Start a run, and wait until its coordinator measures a model, in a later round than that of the model."""
     play = start(*BUSY)
     # An epoch is 5 steps, a round is 2: the first evaluation begins with round 3, and the second has to wait for it.
     play.until("worker-0", round=3)

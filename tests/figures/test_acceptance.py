@@ -7,8 +7,8 @@ import pytest
 from invented import ATTACKS, invent, pairs
 
 from hpcps.figures import acceptance, accuracy
+from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.final import markdown
-from hpcps.figures.sheet import sheets
 from hpcps.records.collect import collect
 
 EPOCHS = 6
@@ -31,19 +31,21 @@ def expected(accepted, among):
 
 @pytest.mark.parametrize(("among", "accepted"), [("received", "accepted_pairs"), ("sent", "accepted_sent_pairs")])
 def test_rates_are_those_of_all_validators_since_the_start_and_per_epoch(table, among, accepted):
-    (sheet,) = sheets(table)
-    average, zeno = sheet.panels["negative 6"]
+    (figure_data,) = figure_data_of(table)
+    average, zeno = figure_data.panels["negative 6"]
     assert average.acceptance == {}
-    assert sheet.scored == ("zeno",)
+    assert figure_data.scored == ("zeno",)
     start, epoch = expected(accepted, f"{among}_pairs")
     assert len(set(epoch.round(6))) > 3
     np.testing.assert_allclose(zeno.acceptance[among, "start"].mean, start)
     np.testing.assert_allclose(zeno.acceptance[among, "evaluation"].mean, epoch)
-    assert f"{start[-1]:.1f}" in next(line for line in markdown([sheet]).splitlines() if line.startswith("| zeno"))
+    assert f"{start[-1]:.1f}" in next(
+        line for line in markdown([figure_data]).splitlines() if line.startswith("| zeno")
+    )
 
 
 def test_the_figure_has_a_column_per_panel_and_a_row_per_denominator(table):
-    figure = acceptance.draw(sheets(table)[0])
+    figure = acceptance.draw(figure_data_of(table)[0])
     received, sent = expected("accepted_pairs", "received_pairs"), expected("accepted_sent_pairs", "sent_pairs")
     assert len(figure.axes) == 4
     assert [axes.get_title() for axes in figure.axes] == ["attack: none", "attack: negative 6", "", ""]
@@ -69,14 +71,14 @@ def test_seeds_have_a_mean_and_an_epoch_without_pairs_has_no_rate(tmp_path):
             if line["event"] == "round" and line["round"] in empty:
                 line |= dict.fromkeys(pairs(0, 0), 0)
         record.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    ((curve,),) = sheets(collect(results).table)[0].panels.values()
+    ((curve,),) = figure_data_of(collect(results).table)[0].panels.values()
     total, epoch = curve.acceptance["received", "start"], curve.acceptance["received", "evaluation"]
     assert (total.low == 0).all()
     np.testing.assert_allclose(2 * total.mean, total.high)
     assert list(np.isnan(epoch.mean)) == [False, False, True, False, False, False]
     assert epoch.mean[4] == epoch.high[4] == 0  # only one seed has pairs in the fifth epoch
     assert epoch.high[3] == 2 * epoch.mean[3] > 0
-    acceptance.draw(sheets(collect(results).table)[0])
+    acceptance.draw(figure_data_of(collect(results).table)[0])
 
 
 def test_a_single_panel_of_several_scored_lines_has_the_acceptance_rate_beside_the_accuracy(tmp_path):
@@ -88,14 +90,14 @@ def test_a_single_panel_of_several_scored_lines_has_the_acceptance_rate_beside_t
         spec["run"]["validation"]["rule"]["rho"] = rho
         spec["swept"] = {"validation.rule.rho": rho}
         path.write_text(json.dumps(spec))
-    (sheet,) = sheets(collect(results).table)
-    figure = accuracy.draw(sheet)
+    (figure_data,) = figure_data_of(collect(results).table)
+    figure = accuracy.draw(figure_data)
     left, right = figure.axes
     assert left.get_ylabel() == "test accuracy (%)"
     assert "received" in right.get_ylabel()
     assert [line.get_label() for line in right.lines] == ["-0.1", "-0.01", "0", "0.1"]
     assert figure.legends[0].get_title().get_text() == "rho"
-    assert len(accuracy.draw(sheet, "bytes").axes) == 1
+    assert len(accuracy.draw(figure_data, "bytes").axes) == 1
     # Blue is negative, orange positive, the strongest darkest: the order can be seen.
     colors = [line.get_color() for line in left.lines]
     rgb = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in colors]
@@ -111,7 +113,7 @@ def test_real_records_of_one_validator_say_the_same_as_the_table(asynchronous_ru
     sent = evaluations["accepted_sent_pairs_total"] / evaluations["sent_pairs_total"]
     np.testing.assert_allclose(received, evaluations["acceptance_rate_cumulative"])
     np.testing.assert_allclose(sent, evaluations["acceptance_rate_sent_cumulative"])
-    (curve,) = sheets(asynchronous_run)[0].panels[""]
+    (curve,) = figure_data_of(asynchronous_run)[0].panels[""]
     np.testing.assert_allclose(
         curve.acceptance["received", "evaluation"].mean, 100 * evaluations["acceptance_rate_epoch"]
     )

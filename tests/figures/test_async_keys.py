@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcps.figures.sheet import sheets
+from hpcps.figures.figure_data import figure_data_of
 from hpcps.records.table import read_table
 from hpcps.spec.load import load_experiment
 from hpcps.spec.presets import ASYNC_PRESETS, PRESETS
@@ -52,10 +52,10 @@ def test_the_committed_results_are_those_of_the_file(table):
 
 def test_every_key_changes_the_curve(table):
     """Runs in one process are the same each time: what differs is the key's doing."""
-    (sheet,) = sheets(table)
-    assert len(sheet.panels) == len(load_experiment(FILE).points) - 1
-    for title, (base, changed) in sheet.panels.items():
+    (figure_data,) = figure_data_of(table)
+    assert len(figure_data.panels) == len(load_experiment(FILE).points) - 1
+    for title, (base, changed) in figure_data.panels.items():
         assert np.abs(base.accuracy.mean - changed.accuracy.mean).max() > 1, title
-    absent = next(one for title, one in sheet.applied.items() if title.startswith("absent"))
+    absent = next(one for title, one in figure_data.applied.items() if title.startswith("absent"))
     assert absent[1].updates.high.max() < absent[0].updates.low.min()  # who waits for an answer sends less often
     assert absent[1].mean < absent[0].mean

@@ -33,7 +33,7 @@ def test_collect_writes_and_reports(hpcps, tmp_path):
         file.write('{"torn')
     printed = hpcps("collect", "demo")
     assert "4 runs: 4 done" in printed
-    assert "0000000001 (zeno · negative): left out 1 torn or damaged lines" in printed
+    assert "0000000001 (zeno · negative): ignored 1 truncated or damaged lines" in printed
     made = sorted(path.name for path in (tmp_path / "results/demo_sweep").iterdir())
     assert made == ["final_accuracy.csv", "final_accuracy.md", "provenance.json", "runs", "table.parquet"]
     assert "| average |" in (tmp_path / "results/demo_sweep/final_accuracy.md").read_text()
@@ -59,7 +59,7 @@ def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
     ]
     assert "older" not in printed
     invent(tmp_path / "results" / "demo_sweep", epochs=4, rules=("phocas",), attacks=ATTACKS[:1], first=4)
-    assert "`hpcps collect demo_sweep` renews it" in hpcps("plot", "demo")
+    assert "`hpcps collect demo_sweep` updates it" in hpcps("plot", "demo")
     again = hpcps("plot", "results/demo_sweep/table.parquet", "-o", "elsewhere")
     assert "wrote elsewhere/accuracy_by_epoch.png" in again
     assert len(list((tmp_path / "elsewhere").iterdir())) == 8

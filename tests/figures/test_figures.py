@@ -5,15 +5,16 @@ import re
 
 import numpy as np
 import pytest
-from invented import ATTACKS, invent
+from invented import ATTACKS, LEVEL, invent
 
 from hpcps.errors import RunError
 from hpcps.figures.accuracy import draw
+from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.publish import write_figures, write_tables
-from hpcps.figures.sheet import sheets
 from hpcps.figures.style import looks
 from hpcps.records.collect import collect
+from hpcps.records.table import read_table, write_table
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +54,8 @@ def lines(axes):
 
 
 def test_a_panel_per_attack_and_a_line_per_rule_in_the_order_of_the_sweep(swept):
-    (sheet,) = sheets(swept)
-    figure = draw(sheet)
+    (figure_data,) = figure_data_of(swept)
+    figure = draw(figure_data)
     assert [axes.get_title() for axes in figure.axes] == [
         "attack: none", "attack: negative 6", "attack: random 1", "attack: randomscale 8",
     ]  # fmt: skip
@@ -76,7 +77,7 @@ def test_a_panel_per_attack_and_a_line_per_rule_in_the_order_of_the_sweep(swept)
     ],
 )
 def test_the_lines_are_the_table(swept, against, column, unit, label):
-    figure = draw(sheets(swept)[0], against)
+    figure = draw(figure_data_of(swept)[0], against)
     for attack in ("none", "random 1"):
         axes = panels(figure)[attack]
         assert axes.get_xlabel() == label
@@ -89,7 +90,7 @@ def test_the_lines_are_the_table(swept, against, column, unit, label):
 
 
 def test_a_diverged_run_has_a_cross_where_it_diverged(swept):
-    figure = draw(sheets(swept)[0])
+    figure = draw(figure_data_of(swept)[0])
     crosses = {
         panel: [line for line in axes.lines if line.get_marker() == "x"] for panel, axes in panels(figure).items()
     }
@@ -103,8 +104,8 @@ def test_a_diverged_run_has_a_cross_where_it_diverged(swept):
 
 
 def test_seeds_make_a_mean_and_a_band_over_the_epochs_all_have_reached(seeded):
-    (sheet,) = sheets(seeded)
-    axes = panels(draw(sheet))["none"]
+    (figure_data,) = figure_data_of(seeded)
+    axes = panels(draw(figure_data))["none"]
     rows = evaluations(seeded, attack="none", rule="average").groupby("epoch")["accuracy"]
     x, y = lines(axes)["average"].get_data()
     assert list(x) == list(range(1, 9))
@@ -114,9 +115,9 @@ def test_seeds_make_a_mean_and_a_band_over_the_epochs_all_have_reached(seeded):
     assert len(bands) == 2
     heights = bands[1].get_paths()[0].vertices[:, 1]
     np.testing.assert_allclose([heights.min(), heights.max()], [100 * rows.min().min(), 100 * rows.max().max()])
-    texts = [text.get_text() for text in draw(sheet).legends[0].get_texts()]
+    texts = [text.get_text() for text in draw(figure_data).legends[0].get_texts()]
     assert "range of 3 seeds" in texts
-    assert "1 of 12 runs unfinished" in sheet.facts
+    assert "1 of 12 runs unfinished" in figure_data.facts
 
 
 def test_reduced_runs_are_drawn_apart_and_say_so(tmp_path):
@@ -127,18 +128,18 @@ def test_reduced_runs_are_drawn_apart_and_say_so(tmp_path):
     invent(results, **common, first=1, changes={"data": {"limit": 500}})
     invent(results, **common, first=2, changes={"train": {"batch_size": 8}})
     table = collect(results, file).table
-    full, reduced, changed = sheets(table)
+    full, reduced, changed = figure_data_of(table)
     assert (full.remark, reduced.remark, changed.remark) == (
         "", "reduced: data.limit=500", "changed: train.batch_size=8",
     )  # fmt: skip
     assert "reduced: data.limit=500" in draw(reduced)._suptitle.get_text()
     assert "reduced" not in draw(full)._suptitle.get_text()
-    names = {path.name for path in write_figures(sheets(table), tmp_path / "figures") if path.suffix == ".png"}
+    names = {path.name for path in write_figures(figure_data_of(table), tmp_path / "figures") if path.suffix == ".png"}
     figures = ("accuracy_by_epoch", "accuracy_by_wall_time", "accuracy_by_bytes", "acceptance_by_epoch")
     assert names == {f"{figure}{mark}.png" for figure in figures for mark in ("", "-limit500", "-batch_size8")}
-    assert "reduced: data.limit=500" in markdown(sheets(table))
-    # Alone, it has the plain name.
-    (alone,) = sheets(table[table["variant"] == "data.limit=500"])
+    assert "reduced: data.limit=500" in markdown(figure_data_of(table))
+    # SingleProcess, it has the plain name.
+    (alone,) = figure_data_of(table[table["variant"] == "data.limit=500"])
     assert alone.remark == "reduced: data.limit=500"
 
 
@@ -158,8 +159,8 @@ def test_what_makes_a_run_smaller_or_another_is_called_reduced(tmp_path, changes
     invent(tmp_path / "file", **common)
     file = [json.loads(path.read_text()) for path in (tmp_path / "file").glob("runs/*/spec.json")]
     invent(tmp_path / "x", **common, changes=changes)
-    (sheet,) = sheets(collect(tmp_path / "x", file).table)
-    assert sheet.remark == word
+    (figure_data,) = figure_data_of(collect(tmp_path / "x", file).table)
+    assert figure_data.remark == word
 
 
 def test_whatever_is_swept_makes_lines_and_panels(swept):
@@ -169,30 +170,34 @@ def test_whatever_is_swept_makes_lines_and_panels(swept):
     )
     table["rho"] = table["rule"].astype(object).map({"average": -0.1, "trimmed_mean": 0.1, "phocas": -0.1, "zeno": 0.1})
     table.attrs["swept"] = ["attack", "rho", "skip_rate", "seed"]
-    (sheet,) = sheets(table)
-    assert (sheet.line_key, sheet.panel_keys, sheet.lines) == ("rho", ("attack", "skip_rate"), ("-0.1", "0.1"))
-    assert list(sheet.panels) == ["none · 0", "none · 0.5"]
+    (figure_data,) = figure_data_of(table)
+    assert (figure_data.line_key, figure_data.panel_keys, figure_data.lines) == (
+        "rho",
+        ("attack", "skip_rate"),
+        ("-0.1", "0.1"),
+    )
+    assert list(figure_data.panels) == ["none · 0", "none · 0.5"]
     table.attrs["swept"] = ["attack"]
-    assert (sheets(table)[0].line_key, sheets(table)[0].panel_keys) == ("attack", ())
+    assert (figure_data_of(table)[0].line_key, figure_data_of(table)[0].panel_keys) == ("attack", ())
 
 
 def test_a_single_run_is_one_line_in_one_panel(tmp_path):
     invent(tmp_path / "x", epochs=2, workers=1, rules=("zeno",), attacks=ATTACKS[:1])
     table = collect(tmp_path / "x").table
     table.attrs["swept"] = []
-    (sheet,) = sheets(table)
-    figure = draw(sheet)
+    (figure_data,) = figure_data_of(table)
+    figure = draw(figure_data)
     assert len(figure.axes) == 1
     assert len(figure.axes[0].lines) == 1
     assert figure.legends == []
-    assert re.search(r"\| +\d\d\.\d \|", markdown([sheet]))
+    assert re.search(r"\| +\d\d\.\d \|", markdown([figure_data]))
 
 
 def test_seven_panels_fill_rows_of_four(swept):
     table = swept[swept["attack"] == "none"].copy()
     table["extra"] = table["epoch"].fillna(0).astype(int) % 7
     table.attrs["swept"] = ["rule", "extra"]
-    figure = draw(sheets(table)[0])
+    figure = draw(figure_data_of(table)[0])
     assert len(figure.axes) == 7
     assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * 3 + [True] * 4
 
@@ -212,8 +217,8 @@ def test_every_rule_has_its_own_look_and_keeps_it():
 
 
 def test_files_are_complete_and_the_same_each_time(swept, tmp_path):
-    files = write_figures(sheets(swept), tmp_path / "a")
-    again = write_figures(sheets(swept), tmp_path / "b")
+    files = write_figures(figure_data_of(swept), tmp_path / "a")
+    again = write_figures(figure_data_of(swept), tmp_path / "b")
     assert [file.name for file in files] == [
         f"{x}.{ending}"
         for x in ("accuracy_by_epoch", "accuracy_by_wall_time", "accuracy_by_bytes", "acceptance_by_epoch")
@@ -225,12 +230,12 @@ def test_files_are_complete_and_the_same_each_time(swept, tmp_path):
 
 
 @pytest.mark.parametrize("against", ["epoch", "wall_time", "bytes"])
-@pytest.mark.parametrize("name", ["swept", "seeded", "one panel"])
+@pytest.mark.parametrize("name", ["swept", "seeded", "one panel", "partly_diverged"])
 def test_nothing_is_cut_off_or_on_top_of_something_else(request, name, against):
     table = request.getfixturevalue("swept" if name == "one panel" else name)
     if name == "one panel":  # narrow, with five things in its legend
         table = table[table["attack"] == "negative 6"]
-    figure = draw(sheets(table)[0], against)
+    figure = draw(figure_data_of(table)[0], against)
     figure.draw_without_rendering()
     page = figure.bbox
     boxes = [figure.legends[0].get_window_extent(), figure._suptitle.get_window_extent()]
@@ -247,7 +252,7 @@ def test_final_accuracies_are_those_of_the_last_epoch(swept, seeded):
         rows = evaluations(table, rule=rule, attack=attack)
         return 100 * rows.loc[rows["epoch"] == rows["epoch"].max(), "accuracy"]
 
-    text = markdown(sheets(swept))
+    text = markdown(figure_data_of(swept))
     assert "| rule         | none | negative 6 | random 1 | randomscale 8 | none: accepted |" in text
     (row,) = [line for line in text.splitlines() if line.startswith("| zeno")]
     assert [float(cell) for cell in row.split("|")[2:6]] == [
@@ -257,12 +262,12 @@ def test_final_accuracies_are_those_of_the_last_epoch(swept, seeded):
     assert "|     10.0 † |" in text
     assert text.count("\n| ") == 5
     values = last(seeded, "average", "none")
-    assert f"{values.mean():.1f} [{values.min():.1f}–{values.max():.1f}]" in markdown(sheets(seeded))
-    assert "(epoch 4)" in markdown(sheets(seeded))
+    assert f"{values.mean():.1f} [{values.min():.1f}–{values.max():.1f}]" in markdown(figure_data_of(seeded))
+    assert "(epoch 4)" in markdown(figure_data_of(seeded))
 
 
 def test_the_csv_has_a_row_per_line_and_panel(swept, seeded):
-    rows = list(csv.DictReader(io.StringIO(comma_separated(sheets(swept)))))
+    rows = list(csv.DictReader(io.StringIO(comma_separated(figure_data_of(swept)))))
     assert [(row["line"], row["panel"]) for row in rows[:5]] == [
         *((rule, "none") for rule in ("average", "trimmed_mean", "phocas", "zeno")), ("average", "negative 6"),
     ]  # fmt: skip
@@ -274,7 +279,9 @@ def test_the_csv_has_a_row_per_line_and_panel(swept, seeded):
     assert float(zeno["accepted_of_received"]) == pytest.approx(accepted, abs=1e-3)
     assert rows[0]["accepted_of_received"] == ""
     found = evaluations(seeded, rule="average", attack="none", epoch=8)["accuracy"]
-    several = [row for row in csv.DictReader(io.StringIO(comma_separated(sheets(seeded)))) if row["line"] == "average"]
+    several = [
+        row for row in csv.DictReader(io.StringIO(comma_separated(figure_data_of(seeded)))) if row["line"] == "average"
+    ]
     limits = [float(several[0][f"accuracy_{which}"]) for which in ("low", "high")]
     assert limits == [pytest.approx(100 * found.min(), abs=1e-3), pytest.approx(100 * found.max(), abs=1e-3)]
     assert several[0]["seeds"] == "3"
@@ -285,7 +292,7 @@ def test_before_the_first_evaluation_there_are_tables_but_no_figures(swept, tmp_
     assert write_tables(table, tmp_path) == ""
     assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
     with pytest.raises(RunError, match="no evaluation in this table yet"):
-        sheets(table)
+        figure_data_of(table)
 
 
 def test_a_table_of_an_earlier_version_is_drawn_without_what_it_has_not(swept, tmp_path):
@@ -293,14 +300,78 @@ def test_a_table_of_an_earlier_version_is_drawn_without_what_it_has_not(swept, t
     assert len(new) == 7
     old = swept.drop(columns=new)
     old.attrs = {"experiment": "sweep", "swept": ["rule", "attack"]}
-    (sheet,) = sheets(old)
-    assert sheet.scored == ()
-    assert sheet.panels["none"][0].accuracy.mean[-1] == sheets(swept)[0].panels["none"][0].accuracy.mean[-1]
-    assert "accepted" not in markdown([sheet])
-    assert len(write_figures([sheet], tmp_path)) == 6
+    (figure_data,) = figure_data_of(old)
+    assert figure_data.scored == ()
+    assert (
+        figure_data.panels["none"][0].accuracy.mean[-1] == figure_data_of(swept)[0].panels["none"][0].accuracy.mean[-1]
+    )
+    assert "accepted" not in markdown([figure_data])
+    assert len(write_figures([figure_data], tmp_path)) == 6
 
 
 def test_an_unwritable_folder_is_said(swept, tmp_path):
     (tmp_path / "figures").write_text("")
     with pytest.raises(RunError, match="cannot write figures"):
-        write_figures(sheets(swept), tmp_path / "figures")
+        write_figures(figure_data_of(swept), tmp_path / "figures")
+
+
+@pytest.fixture(scope="module")
+def partly_diverged(tmp_path_factory):
+    """The table of three seeds of two rules; under attack, average diverges with two of the seeds."""
+    results = tmp_path_factory.mktemp("results") / "partly"
+    for seed in (1, 2, 3):
+        LEVEL["negative", "average"] = 0.1 if seed < 3 else 0.4
+        common = {"epochs": 8, "workers": 2, "rules": ("zeno", "average"), "attacks": ATTACKS[:2]}
+        invent(results, **common, seeds=(seed,), first=4 * seed)
+    LEVEL["negative", "average"] = 0.1
+    return collect(results).table
+
+
+def test_how_many_seeds_diverged_stands_beside_every_mean(partly_diverged):
+    (figure_data,) = figure_data_of(partly_diverged)
+    assert "2 of 12 runs diverged" in figure_data.facts
+    text = markdown([figure_data])
+    (average,) = [line for line in text.splitlines() if line.startswith("| average")]
+    assert average.count(" † 2 of 3 |") == 1
+    assert "† diverged (k of n seeds, which the mean includes)" in text
+    rows = list(csv.DictReader(io.StringIO(comma_separated([figure_data]))))
+    assert [row["diverged"] for row in rows] == ["0", "0", "0", "2"]
+    figure = draw(figure_data)
+    marked = {panel: [note.get_text() for note in axes.texts] for panel, axes in panels(figure).items()}
+    assert marked == {"none": [], "negative 6": ["2 of 3"]}
+    assert "diverged (k of n seeds)" in [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_sweep_that_is_not_finished_shows_what_is_missing(swept, tmp_path):
+    table = swept[~((swept["rule"] == "phocas") | (swept["attack"] == "random 1"))].copy()
+    gone = swept[(swept["rule"] == "phocas") | (swept["attack"] == "random 1")].drop_duplicates("run_id")
+    names = ["run_id", "label", "point", "variant", "outside", "seed", "rule", "attack"]
+    missing = json.loads(gone[names].to_json(orient="records"))
+    table.attrs = {**swept.attrs, "missing": missing}
+    write_table(table, tmp_path / "table.parquet")
+    (figure_data,) = figure_data_of(read_table(tmp_path / "table.parquet"))
+    assert "7 of 16 runs unfinished (7 without a result)" in figure_data.facts
+    assert figure_data.lines == ("average", "trimmed_mean", "phocas", "zeno")
+    assert list(figure_data.panels) == ["none", "negative 6", "random 1", "randomscale 8"]
+    text = markdown([figure_data])
+    (phocas,) = [line for line in text.splitlines() if line.startswith("| phocas")]
+    assert [cell.strip() for cell in phocas.split("|")[2:6]] == ["–"] * 4
+    assert "no result yet: average · random, trimmed_mean · random, phocas · none" in text
+    figure = draw(figure_data)
+    assert [note.get_text() for note in panels(figure)["random 1"].texts] == ["no result yet"]
+    assert "phocas (no result yet)" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(write_figures([figure_data], tmp_path / "figures")) == 8
+
+
+def test_a_mean_says_how_many_seeds_it_has_yet(seeded):
+    table = seeded[seeded["point"] != 8].copy()
+    gone = seeded[seeded["point"] == 8].drop_duplicates("run_id")
+    names = ["run_id", "label", "point", "variant", "outside", "seed", "rule", "attack"]
+    table.attrs = {**seeded.attrs, "missing": json.loads(gone[names].to_json(orient="records"))}
+    (figure_data,) = figure_data_of(table)
+    text = markdown([figure_data])
+    (zeno,) = [line for line in text.splitlines() if line.startswith("| zeno")]
+    assert zeno.count("(2 of 3 seeds)") == 1
+    assert "3 seeds" in figure_data.facts
+    assert "1 of 12 runs unfinished (1 without a result)" in figure_data.facts
+    assert "range of 2 to 3 seeds" in [text.get_text() for text in draw(figure_data).legends[0].get_texts()]

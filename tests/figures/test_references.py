@@ -8,10 +8,10 @@ import pytest
 from invented import ATTACKS, invent
 
 from hpcps.figures import accuracy
+from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.final import comma_separated, markdown
-from hpcps.figures.names import marks
+from hpcps.figures.names import suffixes
 from hpcps.figures.publish import baseline, write_tables
-from hpcps.figures.sheet import sheets
 from hpcps.records.collect import collect
 
 
@@ -47,19 +47,19 @@ def test_a_point_outside_the_product_is_a_line_of_its_own_in_every_panel(tmp_pat
     table = collect(tmp_path / "fig7", specs(tmp_path / "fig7")).table
     assert table.attrs["swept"] == ["validation.rule.rho"]
     assert table.attrs["outside"] == {"validation only": ["workers", "data.shards", "attack"]}
-    (sheet,) = sheets(table)
-    assert (sheet.lines, sheet.panel_keys, list(sheet.panels)) == (("-0.1", "0", "0.1"), (), [""])
-    assert [curve.line for curve in sheet.references] == ["validation only"]
-    assert "2 workers" in sheet.facts
-    left, _ = accuracy.draw(sheet).axes
+    (figure_data,) = figure_data_of(table)
+    assert (figure_data.lines, figure_data.panel_keys, list(figure_data.panels)) == (("-0.1", "0", "0.1"), (), [""])
+    assert [curve.line for curve in figure_data.references] == ["validation only"]
+    assert "2 workers" in figure_data.facts
+    left, _ = accuracy.draw(figure_data).axes
     drawn = {line.get_label(): line for line in left.lines}
     rows = table[(table["event"] == "evaluation") & (table["workers"] == 0)]
     np.testing.assert_allclose(drawn["validation only"].get_ydata(), 100 * rows["accuracy"])
-    legend = accuracy.draw(sheet).legends[0]
+    legend = accuracy.draw(figure_data).legends[0]
     assert [text.get_text() for text in legend.get_texts()] == ["-0.1", "0", "0.1", "validation only"]
-    assert "validation only" not in {line.get_label() for line in accuracy.draw(sheet, "bytes").axes[0].lines}
-    assert f"| validation only     | {100 * rows['accuracy'].iloc[-1]:14.1f} |" in markdown([sheet])
-    assert "\nvalidation only,," in comma_separated([sheet])
+    assert "validation only" not in {line.get_label() for line in accuracy.draw(figure_data, "bytes").axes[0].lines}
+    assert f"| validation only     | {100 * rows['accuracy'].iloc[-1]:14.1f} |" in markdown([figure_data])
+    assert "\nvalidation only,," in comma_separated([figure_data])
 
 
 def test_it_is_drawn_with_reduced_runs_only_if_it_is_as_short(tmp_path):
@@ -68,21 +68,21 @@ def test_it_is_drawn_with_reduced_runs_only_if_it_is_as_short(tmp_path):
     invent_fig7(results, data={"limit": 90})
     for index in range(3):
         respec(results, index, topology={"workers": 1})
-    (sheet,) = sheets(collect(results, specs(tmp_path / "file")).table)
+    (figure_data,) = figure_data_of(collect(results, specs(tmp_path / "file")).table)
     # workers is swept outside of the product; inside, another number of them is a deviation from the file.
-    assert set(sheet.variant.split(" ")) == {"topology.workers=1", "data.limit=90"}
-    assert [curve.line for curve in sheet.references] == ["validation only"]
+    assert set(figure_data.variant.split(" ")) == {"topology.workers=1", "data.limit=90"}
+    assert [curve.line for curve in figure_data.references] == ["validation only"]
     respec(results, 3, data={"limit": 80})
-    (sheet,) = sheets(collect(results, specs(tmp_path / "file")).table)
-    assert sheet.references == ()
+    (figure_data,) = figure_data_of(collect(results, specs(tmp_path / "file")).table)
+    assert figure_data.references == ()
 
 
 def test_alone_it_is_drawn_all_the_same(tmp_path):
     invent_fig7(tmp_path / "x")
     table = collect(tmp_path / "x", specs(tmp_path / "x")).table
-    (sheet,) = sheets(table[table["outside"] != ""])
-    assert sheet.lines == ("validation only",)
-    accuracy.draw(sheet)
+    (figure_data,) = figure_data_of(table[table["outside"] != ""])
+    assert figure_data.lines == ("validation only",)
+    accuracy.draw(figure_data)
 
 
 def test_runs_that_sweep_fewer_or_more_keys_stay_inside(tmp_path):
@@ -109,18 +109,18 @@ def test_one_key_at_a_time_is_a_panel_per_key_against_the_same_base(tmp_path):
         flat = {"asynchronous.absent": asynchronous.get("absent")} if asynchronous else {}
         flat |= {"asynchronous.proximal.worker": 0.2} if "proximal" in asynchronous else {}
         respec(results, place, f"point {place}", swept=flat)
-    (sheet,) = sheets(collect(results, specs(results)).table)
-    assert list(sheet.panels) == [
+    (figure_data,) = figure_data_of(collect(results, specs(results)).table)
+    assert list(figure_data.panels) == [
         "absent: accumulate\xa0→\xa0reset", "absent: accumulate\xa0→\xa0both\nproximal.worker: 0\xa0→\xa00.2",
     ]  # fmt: skip
-    (base, one), (again, other) = sheet.panels.values()
+    (base, one), (again, other) = figure_data.panels.values()
     assert [curve.line for curve in (base, one, again, other)] == ["base", "changed"] * 2
     np.testing.assert_array_equal(base.accuracy.mean, again.accuracy.mean)
     assert (one.accuracy.mean != other.accuracy.mean).any()
-    assert list(sheet.applied) == list(sheet.panels)
-    figure = accuracy.draw(sheet)
+    assert list(figure_data.applied) == list(figure_data.panels)
+    figure = accuracy.draw(figure_data)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["base", "changed"]
-    assert "absent: accumulate → both, proximal.worker: 0 → 0.2" in markdown([sheet])
+    assert "absent: accumulate → both, proximal.worker: 0 → 0.2" in markdown([figure_data])
 
 
 def test_the_baseline_is_a_line_where_the_same_was_trained(tmp_path):
@@ -135,14 +135,14 @@ def test_the_baseline_is_a_line_where_the_same_was_trained(tmp_path):
     assert "| SGD " in (tmp_path / "fig3_x" / "final_accuracy.md").read_text()
     assert "SGD" not in (tmp_path / "fig5_x" / "final_accuracy.md").read_text()
     found = baseline(frames["fig3_x"], tmp_path / "fig3_x")
-    (sheet,) = sheets(frames["fig3_x"], found)
-    (line,) = [line for line in accuracy.draw(sheet).axes[0].lines if line.get_label() == "SGD"]
+    (figure_data,) = figure_data_of(frames["fig3_x"], found)
+    (line,) = [line for line in accuracy.draw(figure_data).axes[0].lines if line.get_label() == "SGD"]
     rows = frames["sgd_baseline"][frames["sgd_baseline"]["event"] == "evaluation"]
     np.testing.assert_allclose(line.get_ydata(), 100 * rows["accuracy"])
     for name, other in (("epochs", 4), ("workers", 3), ("data", "digits"), ("data_limit", 100.0), ("model", "mlp")):
         changed = found.copy()
         changed[name] = other
-        assert sheets(frames["fig3_x"], changed)[0].references == (), name
+        assert figure_data_of(frames["fig3_x"], changed)[0].references == (), name
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_the_baseline_is_a_line_where_the_same_was_trained(tmp_path):
     ],
 )
 def test_file_names_say_how_variants_differ(variants, expected):
-    assert marks(variants) == expected
+    assert suffixes(variants) == expected

@@ -7,8 +7,8 @@ import pytest
 from invented import ATTACKS, invent
 
 from hpcps.figures import staleness
+from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.publish import write_figures
-from hpcps.figures.sheet import sheets
 from hpcps.records.collect import collect
 
 ROUNDS = 8
@@ -46,8 +46,8 @@ def test_applied_updates_are_counted_by_worker_and_staleness(table):
 
 
 def test_seeds_are_averaged_and_their_range_kept(table):
-    (sheet,) = sheets(table)
-    naive, zeno = sheet.applied["none"]
+    (figure_data,) = figure_data_of(table)
+    naive, zeno = figure_data.applied["none"]
     assert (naive.line, zeno.line, naive.seeds) == ("naive_async", "zeno++", 2)
     one, other = np.array([4, 8, 0, 0, 0, 8]) / 20, np.array([8, 8, 8, 0, 0, 0]) / 24
     np.testing.assert_allclose(naive.share.mean, 50 * (one + other))
@@ -59,11 +59,11 @@ def test_seeds_are_averaged_and_their_range_kept(table):
 
 
 def test_the_figures_show_them(table):
-    (sheet,) = sheets(table)
-    distribution, counts = staleness.draw_staleness(sheet), staleness.draw_counts(sheet)
+    (figure_data,) = figure_data_of(table)
+    distribution, counts = staleness.draw_staleness(figure_data), staleness.draw_counts(figure_data)
     assert [axes.get_title() for axes in distribution.axes] == ["attack: none", "attack: random 1"]
     lines = {line.get_label(): line for line in distribution.axes[0].lines}
-    np.testing.assert_allclose(lines["naive_async"].get_ydata(), sheet.applied["none"][0].share.mean)
+    np.testing.assert_allclose(lines["naive_async"].get_ydata(), figure_data.applied["none"][0].share.mean)
     assert "staleness" in distribution.axes[0].get_xlabel()
     assert "%" in distribution.axes[0].get_ylabel()
     texts = [text.get_text() for text in distribution.legends[0].get_texts()]
@@ -75,8 +75,8 @@ def test_the_figures_show_them(table):
 
 def test_files_only_where_there_is_something_to_show(table, tmp_path):
     invent(tmp_path / "sync", epochs=2, workers=1, rules=("average",), attacks=ATTACKS[:1])
-    sync = write_figures(sheets(collect(tmp_path / "sync").table), tmp_path / "a")
-    both = write_figures(sheets(table), tmp_path / "b")
+    sync = write_figures(figure_data_of(collect(tmp_path / "sync").table), tmp_path / "a")
+    both = write_figures(figure_data_of(table), tmp_path / "b")
     further = {path.stem for path in both} - {path.stem for path in sync}
     assert further == {"acceptance_by_epoch", "staleness", "updates_by_worker"}
 
@@ -85,15 +85,15 @@ def test_figures_need_only_evaluations_and_counts(tmp_path):
     invent(tmp_path / "x", epochs=2, workers=2, rules=("zeno++",), mode="async", attacks=ATTACKS[:1])
     small = collect(tmp_path / "x", events=("evaluation", "updates", "end")).table
     assert set(small["event"].unique()) == {"evaluation", "updates", "end"}
-    (one,), (other,) = sheets(small), sheets(collect(tmp_path / "x").table)
+    (one,), (other,) = figure_data_of(small), figure_data_of(collect(tmp_path / "x").table)
     np.testing.assert_array_equal(one.applied["none"][0].updates.mean, other.applied["none"][0].updates.mean)
     ((a,), (b,)) = one.panels.values(), other.panels.values()
     np.testing.assert_array_equal(a[0].acceptance["sent", "start"].mean, b[0].acceptance["sent", "start"].mean)
 
 
 def test_a_real_run_is_drawn(asynchronous_run):
-    (sheet,) = sheets(asynchronous_run)
-    (one,) = sheet.applied[""]
+    (figure_data,) = figure_data_of(asynchronous_run)
+    (one,) = figure_data.applied[""]
     applied = asynchronous_run[(asynchronous_run["event"] == "applied") & (asynchronous_run["index"] == 0)]
     applied = applied.dropna(subset=["staleness"])
     np.testing.assert_allclose(one.mean, applied["staleness"].mean())

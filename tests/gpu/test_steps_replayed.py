@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from hpcps.registry import using
+from hpcps.registry.plugins import registry_of
 from hpcps.training.build import build_learner
 from hpcps.training.pytorch.place import Gpu, Place
 from hpcps.training.pytorch.step import WARM_UP
@@ -29,6 +31,8 @@ MODELS = {
     "cnn": (DIGITS, {}),
     "cifar_resnet20_v1": (SYNTHETIC, {"workers": 2, "batch_size": 8}),
 }
+OWN = {"my_model": ({"name": "my_data"}, {})}
+PLUGINS = Path(__file__).parents[2] / "examples/plugins"
 OPTIMIZERS = [
     {"name": "sgd", "lr": 0.05, "momentum": 0.0},
     {"name": "sgd", "lr": 0.05},
@@ -79,7 +83,7 @@ class Kind:
         return self.usual(model, **train), self.replaying(model, **train)
 
     def _build(self, model, train):
-        data, more = MODELS[model]
+        data, more = {**MODELS, **OWN}[model]
         return build_learner(make_run(data, model=model, **{**more, "device": self.device, **train}), "worker", 0)
 
 
@@ -116,6 +120,19 @@ def test_replayed_steps_are_the_same_steps(kind, model, optimizer):
     assert one.train(1, epoch=3) == other.train(1, epoch=3)
     same(one, other)
     assert one.evaluate() == other.evaluate()
+
+
+def test_a_loss_of_ones_own_is_recorded(kind):
+    texts = [(name, (PLUGINS / name).read_text()) for name in ("my_model.py", "my_data.py")]
+    with using(registry_of(texts, PLUGINS)):
+        one, other = kind.pair("my_model")
+    for steps in (2, 4, 1):
+        assert one.train(steps) == other.train(steps)
+        same(one, other)
+    assert other.replays == [7 - WARM_UP]
+    assert one.evaluate() == other.evaluate()
+    values = parameters(one)
+    assert one.loss_on(3)(values) == other.loss_on(3)(values)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cifar_resnet20_v1"])

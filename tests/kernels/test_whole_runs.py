@@ -7,9 +7,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from hpcps import kernels
+from hpcps.execution.inprocess import run_in_process
+from hpcps.numerics import kernels
 from hpcps.records.run_directory import RunDirectory
-from hpcps.runtime.inprocess import run_in_process
 from hpcps.spec.schema import Run
 
 if not kernels.installed():

@@ -1,4 +1,4 @@
-"""Started as every rank in place of `hpcps.runtime`: rank 0 prints, as JSON, where all of them are."""
+"""Started as every rank in place of `hpcps.execution`: rank 0 prints, as JSON, where all of them are."""
 
 import json
 import os

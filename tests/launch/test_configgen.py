@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from hpcps.cli import configgen
 from hpcps.cli.main import main as command_line
-from hpcps.launch import configgen
 from hpcps.launch.plan import Plan
 from hpcps.launch.prepare import launch_folder
+from hpcps.records.run_directory import RunDirectory
 
 SCRIPT = Path(__file__).parents[2] / "launcher" / "configgen.py"
 EXPERIMENT = """
@@ -59,8 +60,8 @@ def test_the_script_writes_the_files_and_prints_the_command(folder):
 def test_what_is_done_is_left_out(capsys):
     assert generate() == 0
     done, left = Plan.read(Path("conf.plan.json")).runs
-    Path(done.directory).mkdir(parents=True)
-    Path(done.directory, "DONE").write_text("{}")
+    RunDirectory(Path(done.directory)).create(done.spec)
+    RunDirectory(Path(done.directory)).finish(1.0)
     capsys.readouterr()
     assert generate() == 0
     assert "# 1 of 2 points are done in results" in capsys.readouterr().out
@@ -148,10 +149,11 @@ def test_what_a_run_in_one_process_would_not_heed_is_refused(capsys, more):
 def test_the_results_are_where_the_environment_says(capsys, monkeypatch, folder):
     monkeypatch.setenv("HPCPS_RESULTS", str(folder / "scratch"))
     assert command_line(["run", "small.toml", "--set", "transport.kind=inproc", "--dry-run"]) == 0
-    assert len(list(folder.glob("scratch/small/runs/*/spec.json"))) == 2
+    assert (folder / "scratch" / "small").is_dir()
     assert command_line(["status"]) == 0
-    assert "small" in capsys.readouterr().out
+    assert f"no runs in {folder / 'scratch'}/" in capsys.readouterr().out
     assert generate() == 0
+    assert len(list(folder.glob("scratch/small/sweeps/*.json"))) == 1
     assert str(folder / "scratch" / "small") in Plan.read(Path("conf.plan.json")).runs[0].directory
 
 
@@ -167,3 +169,5 @@ def test_two_launches_never_share_a_folder(tmp_path):
     assert one != other
     assert one.parent == tmp_path / "small" / "launch"
     assert one.name.startswith("12-3-.server-")
+    assert launch_folder(tmp_path, "small", {"SLURM_JOB_ID": "7"}).name.startswith("7-")
+    assert launch_folder(tmp_path, "small", {}).name[0] == "2"

@@ -5,6 +5,7 @@ import pytest
 
 from hpcps.errors import LaunchError
 from hpcps.launch import detect
+from hpcps.launch.detect import find_launcher
 
 
 @pytest.fixture
@@ -21,20 +22,20 @@ def launcher(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "dialect", "version"),
+    ("text", "dialect"),
     [
-        ("mpirun (Open MPI) 4.1.6\n\nReport bugs to …", "openmpi", "4.1.6"),
-        ("mpirun (Open MPI) 5.0.11", "openmpi", "5.0.11"),
-        ("HYDRA build details:\n    Version:                                 4.2.3", "hydra", "4.2.3"),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240515", "intel", "2021.13 Build 20240515"),
-        ("slurm-wlm 22.05.8", "slurm", "22.05.8"),
-        ("slurm 24.11.1", "slurm", "24.11.1"),
-        ("PALS mpiexec version 1.4.0", "pals", "1.4.0"),
+        ("mpirun (Open MPI) 4.1.6\n\nReport bugs to …", "openmpi"),
+        ("mpirun (Open MPI) 5.0.11", "openmpi"),
+        ("HYDRA build details:\n    Version:                                 4.2.3", "hydra"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.13 Build 20240515", "intel"),
+        ("slurm-wlm 22.05.8", "slurm"),
+        ("slurm 24.11.1", "slurm"),
+        ("PALS mpiexec version 1.4.0", "pals"),
     ],
 )
-def test_each_launcher(launcher, text, dialect, version):
+def test_each_launcher(launcher, text, dialect):
     path = launcher(text)
-    assert detect.detect_mpi(path) == detect.Mpi(dialect, version, path)
+    assert detect.detect_mpi(path) == detect.Mpi(find_launcher(dialect), path)
 
 
 def test_a_launcher_of_another_kind(launcher):
@@ -50,13 +51,19 @@ def test_pals_is_known_by_its_place(launcher, tmp_path):
     (place / "mpiexec").chmod(0o755)
     (tmp_path / "mpirun").unlink()
     (tmp_path / "mpirun").symlink_to(place / "mpiexec")
-    assert detect.detect_mpi(tmp_path / "mpirun").dialect == "pals"
+    assert detect.detect_mpi(tmp_path / "mpirun").launcher.name == "pals"
+
+
+def test_a_user_called_pals_has_mpich(launcher, tmp_path):
+    (tmp_path / "pals").mkdir()
+    path = launcher("HYDRA build details:\n    Version: 4.2.3").rename(tmp_path / "pals" / "mpirun")
+    assert detect.detect_mpi(path).launcher.name == "hydra"
 
 
 def test_a_launcher_may_be_given_by_its_name(launcher, monkeypatch, tmp_path):
     path = launcher("slurm-wlm 22.05.8").rename(tmp_path / "srun")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert detect.detect_mpi(Path("srun")) == detect.Mpi("slurm", "22.05.8", path)
+    assert detect.detect_mpi(Path("srun")) == detect.Mpi(find_launcher("slurm"), path)
 
 
 @pytest.mark.parametrize("there", [["srun"], ["mpiexec", "srun"], ["mpirun", "mpiexec", "srun"]])

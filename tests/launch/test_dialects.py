@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from hpcps import registry
 from hpcps.errors import LaunchError
-from hpcps.launch.dialects import DIALECTS, Job, openmpi, render, slurm
+from hpcps.launch.detect import find_launcher
 from hpcps.launch.hostfile import Host
+from hpcps.launch.launchers import Job, OpenMpi, Slurm
 from hpcps.launch.placement import place, with_scheduler
 from hpcps.launch.plan import Plan
 from hpcps.spec.schema import Topology
 
 GOLDEN = Path(__file__).parent / "golden"
+DIALECTS = list(registry.launchers)
 CONF = Path("/shared/results/fig3/launch/7/conf")
 PLACEMENTS = {
     "here": place(Topology(servers=1, validators=1, workers=8)),
@@ -37,6 +40,10 @@ def job(world, **changes):
         ),
         **changes,
     )
+
+
+def render(dialect, job):
+    return find_launcher(dialect).launch_of(job)
 
 
 def over_pslite(job):
@@ -120,7 +127,7 @@ def test_an_option_for_srun_comes_after_ours_so_that_it_counts():
 
 def test_a_line_longer_than_srun_may_read_is_an_error():
     long = Path("/shared", *["a-rather-long-folder-name"] * 20, "python")
-    with pytest.raises(LaunchError, match=f"srun reads {slurm.LONGEST_LINE}"):
+    with pytest.raises(LaunchError, match=f"srun reads {Slurm.longest_line}"):
         render("slurm", job(PLACEMENTS["here"], python=long))
 
 
@@ -153,7 +160,7 @@ def test_a_long_file_becomes_one_segment(dialect):
 
 def test_a_line_longer_than_open_mpi_reads_is_an_error():
     long = Path("/shared", *["a-rather-long-folder-name"] * 20, "python")
-    assert len(str(long)) < openmpi.LONGEST_LINE
+    assert len(str(long)) < OpenMpi.longest_line
     with pytest.raises(LaunchError, match="shorten the paths"):
         render("openmpi", job(PLACEMENTS["here"], python=long, variables={"PYTHONPATH": str(long)}))
 

@@ -17,11 +17,11 @@ from hpcps.spec.schema import Run
 TROUBLE = {
     "no program": ({"PATH": os.environ["PATH"]}, "there is no nvidia-cuda-mps-control on PATH"),
     "it fails": ({"STAND_IN_MPS": "fails"}, "nvidia-cuda-mps-control -d: Only root may do that"),
-    "it hangs": ({"STAND_IN_MPS": "hangs"}, "nvidia-cuda-mps-control -d: it does not come back"),
+    "it hangs": ({"STAND_IN_MPS": "hangs"}, "nvidia-cuda-mps-control -d: it does not end"),
     "prohibited": ({"STAND_IN_CUDA": "prohibited"}, "GPU 0 cannot be used: cuCtxCreate_v2: CUDA_ERROR_DEVICE_UNAVAIL"),
-    "CUDA hangs": ({"STAND_IN_CUDA": "hangs"}, "GPU 0 cannot be used: a process that tries does not come back"),
+    "CUDA hangs": ({"STAND_IN_CUDA": "hangs"}, "GPU 0 cannot be used: a process that tests it does not end"),
     "CUDA crashes": ({"STAND_IN_CUDA": "crashes"}, "GPU 0 cannot be used: status -6"),
-    "CUDA does not want it": ({"STAND_IN_CUDA": "passes by"}, "GPU 0 cannot be used: CUDA does not use it"),
+    "CUDA does not want it": ({"STAND_IN_CUDA": "passes by"}, "GPU 0 cannot be used: CUDA does not use MPS"),
     "no library": ({"LD_LIBRARY_PATH": ""}, "GPU 0 cannot be used: libcuda.so.1: cannot open"),
     "one GPU of two": ({"STAND_IN_MISSING_GPU": "1"}, "GPU 1 cannot be used: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE"),
 }
@@ -56,7 +56,7 @@ def test_an_existing_daemon_that_does_not_work_is_named(machine):
     (nobody,) = rank.said["changed"].values()
     assert list(rank.said["changed"]) == ["CUDA_MPS_PIPE_DIRECTORY"], "CUDA would look for it there all the same"
     assert not Path(nobody).exists()
-    assert f"with the MPS daemon of {pipe}, which was there before, GPU 0 cannot be used" in rank.leave()
+    assert f"with the MPS daemon of {pipe}, which was already running, GPU 0 cannot be used" in rank.leave()
     assert len(machine.daemons()) == 1
 
 
@@ -66,11 +66,11 @@ def test_a_keeper_that_ends_without_a_word(machine, monkeypatch, capsys):
     before = dict(environment)
     assert membership.join(plan, machine.folder / "plan", environment) == membership.Membership()
     assert environment == before
-    assert "what was to start it has ended without a word" in capsys.readouterr().err
+    assert "the process that should start MPS has ended without an answer" in capsys.readouterr().err
 
 
 def test_a_keeper_that_never_answers(machine, monkeypatch, capsys):
-    monkeypatch.setattr(membership, "PATIENCE", -4.5)
+    monkeypatch.setattr(membership, "TIMEOUT", -4.5)
     monkeypatch.setattr(membership, "_start_keeper", lambda *arguments, again: False)
     plan, environment = plan_of(world_of("worker", "worker")), {**machine.environment, "HPCPS_RANK": "0"}
     assert membership.join(plan, machine.folder / "plan", environment) == membership.Membership()
@@ -83,7 +83,7 @@ def test_a_folder_that_others_may_write_to(machine):
     folder.mkdir(mode=0o755)
     (rank,) = machine.start(plan, 0)
     assert not rank.said["used"]
-    assert f"{folder} is not ours alone: remove it" in rank.leave()
+    assert f"{folder} is not a private folder of this user: remove it" in rank.leave()
     assert not machine.noted
 
 
@@ -92,7 +92,7 @@ def test_more_processes_than_mps_takes(machine):
     assert not rank.said["used"]
     assert list(rank.said["changed"]) == ["CUDA_MPS_PIPE_DIRECTORY"], "CUDA would find a daemon that is there already"
     assert not Path(rank.said["changed"]["CUDA_MPS_PIPE_DIRECTORY"]).exists()
-    assert "49 processes share GPU 0, MPS takes 48" in rank.leave()
+    assert "49 processes share GPU 0, MPS supports 48" in rank.leave()
     assert list(machine.room.iterdir()) == []
 
 

@@ -144,8 +144,8 @@ def test_a_mistake_is_the_exit_status_of_the_job(job):
 def test_a_subjob_takes_its_point(job, tmp_path):
     status, output = finish(job(PBS_ARRAY_INDEX="3", PBS_JOBID="12[3].server", ARGS=f"{SMALL} --dry-run"))
     assert status == 0, output
-    (run,) = runs(tmp_path)
-    assert json.loads((run / "spec.json").read_text())["index"] == 3
+    (plan,) = tmp_path.glob("results/*/launch/*/conf.plan.json")
+    assert [run["spec"]["index"] for run in json.loads(plan.read_text())["runs"]] == [3]
 
 
 def test_two_jobs_at_once_write_no_file_twice(job, tmp_path):
@@ -179,7 +179,7 @@ def test_the_site_profile_is_read(job, tmp_path):
     status, output = finish(job(HPCPS_SITE=str(profile), ARGS=f"{SMALL} --dry-run", ONLY="0"))
     assert status == 0, output
     assert "mpirun -iface lo " in output
-    assert list(tmp_path.glob("scratch/*/runs/*/spec.json"))
+    assert list(tmp_path.glob("scratch/*/launch/*/conf.plan.json"))
     status, output = finish(job(HPCPS_SITE=str(tmp_path / "nowhere")))
     assert status == 2
     assert "no site profile" in output

@@ -228,7 +228,7 @@ echo 13.server"""
 def successor(start, tmp_path, **variables):
     done = start("pbs", "sync_two_validators", {"qsub": QSUB}, STATUS="75", **variables)
     assert done.returncode == 0, done.stderr
-    assert "goes on as 13.server (number " in done.stdout
+    assert "continues as 13.server (number " in done.stdout
     return (tmp_path / "spool" / "qsub").read_text().splitlines()
 
 

@@ -9,6 +9,7 @@ from hpcps.launch.plan import Plan, PlannedRun, Rank
 PLAN = Plan(
     (Rank(0, "worker", 0, "a", "1"), Rank(1, "server", 0, "b")),
     (PlannedRun("0123456789", "zeno · none", "/shared/results/x/runs/0123456789", {"run": {"seed": 1}}),),
+    rank_variables=("MY_RANK", "PMI_RANK"),
 )
 
 
@@ -39,7 +40,7 @@ def test_what_is_no_plan_is_refused(tmp_path, text):
 
 
 def test_a_missing_plan(tmp_path):
-    with pytest.raises(LaunchError, match="every host needs to see that folder"):
+    with pytest.raises(LaunchError, match="every host must be able to read that folder"):
         Plan.read(tmp_path / "conf.plan.json")
 
 
@@ -49,12 +50,13 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         PLAN.write(tmp_path / "file" / "conf.plan.json")
 
 
-@pytest.mark.parametrize("variable", ["PMI_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "SLURM_PROCID"])
-def test_every_launcher_says_the_rank(variable):
-    environment = {variable: "0"}
+def test_the_variables_of_the_launcher_say_the_rank():
+    environment = {"PMI_RANK": "0", "SLURM_PROCID": "1"}
     preset_gpu(PLAN, environment)
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
-    assert planned_rank(PLAN, {variable: "1"}) == PLAN.world[1]
+    assert planned_rank(PLAN, {"PMI_RANK": "1", "SLURM_PROCID": "0"}) == PLAN.world[1]
+    assert planned_rank(PLAN, {"SLURM_PROCID": "0"}) is None
+    assert planned_rank(PLAN, {"SLURM_PROCID": "0", "HPCPS_RANK": "1"}) == PLAN.world[1]
 
 
 @pytest.mark.parametrize("environment", [{}, {"PMI_RANK": "2"}, {"PMI_RANK": "x"}, {"PMI_RANK": "1"}])

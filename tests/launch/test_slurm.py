@@ -11,8 +11,9 @@ import pytest
 from environments import ROOT, interpreter
 from slurm_cluster import make_slurm
 
-from hpcps.launch.dialects import Job, render
+from hpcps.launch.detect import find_launcher
 from hpcps.launch.hostfile import Host
+from hpcps.launch.launchers import Job
 from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan
 from hpcps.spec.schema import Topology
@@ -73,7 +74,7 @@ def ranks_of(tmp_path):
             arguments = entry.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if "hpcps.runtime" in arguments and any(str(tmp_path) in argument for argument in arguments):
+        if "hpcps.execution" in arguments and any(str(tmp_path) in argument for argument in arguments):
             found.setdefault(arguments[-2], []).append(int(entry.parent.name))
     return found
 
@@ -90,9 +91,9 @@ def placed(slurm, tmp_path, dialect, launcher, hosts, more=()):
         python=python,
         variables={"OMP_NUM_THREADS": "2", "PYTHONPATH": f"{ROOT}:{Path(__file__).parent}"},
     )
-    launch = render(dialect, job)
+    launch = find_launcher(dialect).launch_of(job)
     launch.write()
-    job.configfile.write_text(job.configfile.read_text().replace("-m hpcps.runtime", "-m placed"))
+    job.configfile.write_text(job.configfile.read_text().replace("-m hpcps.execution", "-m placed"))
     script = tmp_path / "job.sh"
     script.write_text(f"#!/bin/bash\n{launch.line}\n")
     number = slurm.say("sbatch", "--parsable", f"--output={tmp_path}/job.out", *more, script)
@@ -151,9 +152,8 @@ def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
     number = submit("sync_single_validator.sh", *options, arguments=f"{SMALL} --dry-run")
     for index in (3, 4):
         assert slurm.finish(f"{number}_{index}")["ExitCode"] == "0:0", said(tmp_path)
-    specs = [json.loads(path.read_text())["index"] for path in tmp_path.glob("results/*/runs/*/spec.json")]
-    assert sorted(specs) == [3, 4]
-    assert len(list(tmp_path.glob("results/*/launch/*/conf"))) == 2
+    plans = [json.loads(path.read_text()) for path in tmp_path.glob("results/*/launch/*/conf.plan.json")]
+    assert sorted(run["spec"]["index"] for plan in plans for run in plan["runs"]) == [3, 4]
 
 
 def test_the_first_to_die_is_named(slurm, submit, tmp_path):
@@ -223,8 +223,8 @@ def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
         HPCPS_PYTHON=str(python),
     )
     assert slurm.finish(f"{number}_5")["ExitCode"] == "0:0", said(tmp_path)
-    (line,) = [line for line in said(tmp_path).splitlines() if "goes on as" in line]
-    successor = line.split("goes on as ")[1].split()[0]
+    (line,) = [line for line in said(tmp_path).splitlines() if "continues as" in line]
+    successor = line.split("continues as ")[1].split()[0]
     ended = slurm.finish(successor)
     assert ended["ExitCode"] == "0:0"
     assert (ended["NumNodes"], ended["TimeLimit"]) == ("3", "00:07:00")
@@ -247,8 +247,8 @@ def test_a_run_that_is_out_of_time_goes_on_in_the_next_job(slurm, submit, tmp_pa
     number = submit("sync_single_validator.sh", "--nodes=4", "--time=1", ONLY="0", arguments=arguments)
     first = slurm.finish(number)
     assert (first["JobState"], first["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
-    (line,) = [line for line in said(tmp_path).splitlines() if "goes on as" in line]
-    second = slurm.finish(line.split("goes on as ")[1].split()[0])
+    (line,) = [line for line in said(tmp_path).splitlines() if "continues as" in line]
+    second = slurm.finish(line.split("continues as ")[1].split()[0])
     assert second["ExitCode"] != "0:0"
     assert "checkpoint.successors = 1 allows no job after this one" in said(tmp_path)
     (record,) = tmp_path.glob("results/*/runs/*/records/validator-0.jsonl")

@@ -38,7 +38,11 @@ batch_size = 16
 "train.mode" = ["sync", "async"]
 "validation.rule" = [{ kind = "zeno" }, { kind = "zeno++" }]
 """
-SAY = "import os, sys, time; print(os.environ['HPCPS_RANK'], sys.argv[1:], flush=True); "
+# Each line is one write: without a buffer, print() writes a line in pieces, and those of two processes may mix.
+SAY = (
+    "import os, sys, time; say = lambda line: os.write(1, f'{line}\\n'.encode()); "
+    "say(f'{os.environ[\"HPCPS_RANK\"]} {sys.argv[1:]}'); "
+)
 
 
 @pytest.fixture
@@ -102,8 +106,8 @@ def test_the_first_failure_ends_all(start, tmp_path, end, status):
 def test_who_is_told_to_stop_may_end_by_itself(start, tmp_path):
     slow = (
         "import signal\n"
-        "def end(*_):\n  time.sleep(0.1 + int(os.environ['HPCPS_RANK'])); print('ended'); sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, end); print('ready', flush=True); time.sleep(100)"
+        "def end(*_):\n  time.sleep(0.1 + int(os.environ['HPCPS_RANK'])); say('ended'); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, end); say('ready'); time.sleep(100)"
     )
     process = start([(2, "localhost", "slow")], {"slow": slow})
     lines = [process.stdout.readline() for _ in range(4)]
@@ -145,10 +149,10 @@ time.sleep(100)"""
 
 def test_nobody_believes_a_scheduler_that_is_gone(tmp_path):
     rendezvous = Rendezvous(tmp_path / "plan")
-    with pytest.raises(LaunchError, match="it says nothing"):
+    with pytest.raises(LaunchError, match="the file is missing or empty"):
         rendezvous.find(0.1)
     rendezvous.announce("127.0.0.1", 1)
-    with pytest.raises(LaunchError, match=r"nobody listens at 127\.0\.0\.1:1"):
+    with pytest.raises(LaunchError, match=r"no process listens at its address, 127\.0\.0\.1:1"):
         rendezvous.find(0.1)
     rendezvous.clear()
     assert not list(tmp_path.iterdir())

@@ -1,12 +1,22 @@
-"""What becomes of a launcher's exit status."""
+"""What becomes of a launcher's exit status, and of a launcher that does not end; and of reports of failures."""
 
+import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from hpcps.launch.dialects import Job, Launch
-from hpcps.launch.plan import Plan, Rank
+from hpcps.launch import supervise as module
+from hpcps.launch.cause import ProcessDeath, find_cause
+from hpcps.launch.launchers import Job, Launch
+from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.supervise import supervise
+from hpcps.launch.walltime import SUSPENDED
+from hpcps.records.run_directory import RunDirectory
+
+HANGS = "exec sleep 100"
 
 
 @pytest.mark.parametrize(
@@ -19,3 +29,93 @@ def test_a_launch_that_nobody_stopped_does_not_end_as_if_it_was(tmp_path, end, s
     job = Job(plan, tmp_path / "conf.plan.json", tmp_path / "conf", Path("sh"), Path("python"))
     outcome = supervise(Launch(job, {}, ("sh", "-c", end)), on_output=lambda line: None, tick=0.05)
     assert (outcome.status, outcome.stopped) == (status, None)
+
+
+def test_a_process_that_dies_before_the_run_begins_is_reported_apart_from_an_earlier_attempt(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    directory.create({})
+    directory.fail("server", 0, "n01", 7, "wait", "of the attempt before", at=1.0)
+    directory.fail("worker", 2, "n03", 7, "train", "of the attempt before", at=2.0)
+    run = PlannedRun("abc", "one", str(directory.path), {})
+    death = ProcessDeath("worker", 2, 17, "n03", "the process was killed by signal 9 (SIGKILL)")
+    cause = find_cause(run, [death], directory.failures)
+    assert cause is not None
+    assert [failure.error for failure in directory.failures] == [death.end] == [cause.error]
+    assert [failure.role for failure in directory.earlier_failures] == ["server"]
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """Play one run by a launcher that is a line of shell; a launcher soon hangs."""
+    monkeypatch.setattr(module, "_OVERDUE", 1.0)
+    run = RunDirectory(tmp_path / "run")
+    run.create({})
+    plan = Plan((Rank(0, "worker", 0, "localhost"),), (PlannedRun("r", "label", str(run.path), {}),))
+    job = Job(plan, tmp_path / "conf.plan.json", tmp_path / "conf", Path("sh"), Path("python"))
+    plan.write(job.plan_file)
+    said = []
+
+    def supervised(line, until=None):
+        os.utime(job.plan_file, (1, 1))
+        launch = Launch(job, {}, ("sh", "-c", line))
+        began = time.monotonic()
+        outcome = supervise(launch, said.append, tick=0.05, until=until)
+        # Far less than what the launcher takes.
+        assert time.monotonic() - began < 30
+        return outcome, "\n".join(said)
+
+    supervised.run = run
+    return supervised
+
+
+def done(run):
+    """Return the line of shell that makes a run done."""
+    return f"touch {run.path}/records/worker-0.jsonl; echo {{}} > {run.path}/DONE"
+
+
+def test_a_launcher_that_hangs_when_all_is_done_is_ended_and_all_is_well(play):
+    outcome, said = play(f"{done(play.run)}; {HANGS}")
+    assert (outcome.status, str(outcome)) == (0, "finished")
+    assert "sh has not ended within 1 s of its processes, and is killed" in said
+
+
+def test_a_launcher_that_hangs_after_a_failure_is_ended_and_the_failure_told(play):
+    report = '{"time": 5, "role": "worker", "index": 0, "host": "h", "round": 3, "phase": "train", "error": "no"}'
+    outcome, _ = play(
+        f"mkdir {play.run.path}/failure; echo '{report}' > {play.run.path}/failure/worker-0.json; {HANGS}"
+    )
+    assert outcome.status not in (0, SUSPENDED)
+    assert str(outcome).startswith("run r (label): worker-0 on h failed in round 3, phase train: no")
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["in a run", "between runs"])
+def test_a_launcher_that_hangs_after_its_walltime_is_ended_at_the_checkpoint(play, tmp_path, between):
+    asked = f"while [ ! -e {tmp_path}/conf.plan.json.stop ]; do sleep 0.05; done"
+    end = f"rm {tmp_path}/conf.plan.json.stop" if between else 'echo \'{"event": "end"}\' >> $RECORD'
+    record = f"{play.run.path}/records/worker-0.jsonl"
+    begun = "true" if between else 'echo \'{"event": "start"}\' > $RECORD'
+    outcome, said = play(f"RECORD={record}; {begun}; {asked}; {end}; {HANGS}", until=time.monotonic() + 0.5)
+    assert (outcome.status, outcome.suspended) == (SUSPENDED, True)
+    assert said.count("time is nearly over") == 1
+
+
+def test_nobody_waits_long_for_ranks_that_are_not_there(play):
+    """A batch system kills what is left after some 20 seconds."""
+    person = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    person.start()
+    began = time.monotonic()
+    outcome, _ = play(HANGS)
+    person.join()
+    assert str(outcome) == "stopped by SIGTERM; run it again to go on"
+    assert time.monotonic() - began < 15
+
+
+def test_a_killed_launcher_is_named(play):
+    outcome, _ = play("kill -KILL $$")
+    assert str(outcome).startswith(f"run r (label): sh on {os.uname().nodename} was killed by signal 9 (SIGKILL)")
+
+
+def test_a_stopped_process_of_the_launcher_is_named(play):
+    outcome, said = play(f"{done(play.run)}; sleep 99 & sleep 0.5; kill -STOP $!; wait")
+    assert outcome.status == 0
+    assert f"(stopped on {os.uname().nodename}: sleep (pid " in said

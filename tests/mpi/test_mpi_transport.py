@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcps.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.transport.mpi import MpiTransport
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.transport.mpi.transport import MpiTransport
 
 PEERS = [Peer("worker", 0), Peer("worker", 1), Peer("validator", 0), Peer("server", 0)]
 pytestmark = pytest.mark.mpi(min_size=4)
@@ -93,7 +93,7 @@ def test_a_payload_of_another_size_than_announced_is_malformed(world):
     if me == PEERS[3]:
         arrival = next_arrival(transport)
         assert isinstance(arrival, Malformed)
-        assert "20 bytes, 24 came" in arrival.reason
+        assert "20 bytes, 24 were received" in arrival.reason
 
 
 def test_what_nobody_took_does_not_meet_the_next_run(world):

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import pytest
 
-from hpcps.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.transport.memory import Place
-from hpcps.transport.mpi_gathering import MpiGathering
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.transport.mpi.process_group import MpiProcessGroup
+from hpcps.transport.shared_memory import SegmentAddress
 
 pytestmark = pytest.mark.mpi(min_size=4)
 
@@ -19,18 +19,18 @@ RUN = "0123456789"
 
 
 @pytest.fixture(scope="module")
-def gathering():
+def group():
     from mpi4py import MPI
 
-    return MpiGathering(MPI.COMM_WORLD, {Peer("worker", rank): rank for rank in range(MPI.COMM_WORLD.Get_size())})
+    return MpiProcessGroup(MPI.COMM_WORLD, {Peer("worker", rank): rank for rank in range(MPI.COMM_WORLD.Get_size())})
 
 
 def wait_for(transport):
-    patience, until = transport.patience(), time.monotonic() + 20
+    backoff, until = transport.backoff(), time.monotonic() + 20
     while time.monotonic() < until:
         if (event := transport.receive()) is not None:
             return event
-        patience.wait()
+        backoff.wait()
     raise TimeoutError
 
 
@@ -38,14 +38,14 @@ def say(rank: int, payload=None, round: int = 0) -> Message:
     return Message(Kind.UPDATE, Peer("worker", rank), RUN, round, payload=payload)
 
 
-def test_all_ranks_of_this_host_reach_each_other(gathering):
-    others = {Peer("worker", rank) for rank in range(gathering.size)} - {Peer("worker", gathering.rank)}
-    assert set(gathering.in_memory()) == others
+def test_all_ranks_of_this_host_reach_each_other(group):
+    others = {Peer("worker", rank) for rank in range(group.size)} - {Peer("worker", group.rank)}
+    assert set(group.in_memory()) == others
 
 
-def test_a_payload_in_shared_memory_is_read_in_place(gathering):
-    transport, rank, size = gathering.transport, gathering.rank, gathering.size
-    mine = gathering.allocate(1000)
+def test_a_payload_in_shared_memory_is_read_in_place(group):
+    transport, rank, size = group.transport, group.rank, group.size
+    mine = group.allocate(1000)
     mine[:] = rank
     # The second half: a payload may be any part of what was allocated.
     transport.send(Peer("worker", (rank + 1) % size), say(rank, mine[500:]))
@@ -54,24 +54,24 @@ def test_a_payload_in_shared_memory_is_read_in_place(gathering):
     assert isinstance(event, Received)
     assert (event.message.values == left).all()
     assert not event.message.values.flags.writeable
-    gathering.barrier()
+    group.barrier()
     mine[500:] = rank + 100
-    gathering.barrier()
+    group.barrier()
     assert (event.message.values == left + 100).all(), "it is a copy"
-    gathering.settle()
+    group.settle()
 
 
-def test_what_is_settled_is_used_again(gathering):
-    first = gathering.allocate(5000)
-    gathering.settle()
-    assert np.shares_memory(first, gathering.allocate(4000))
-    gathering.settle()
+def test_what_is_settled_is_used_again(group):
+    first = group.allocate(5000)
+    group.settle()
+    assert np.shares_memory(first, group.allocate(4000))
+    group.settle()
 
 
-def test_shared_and_sent_payloads_keep_their_order(gathering):
-    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+def test_shared_and_sent_payloads_keep_their_order(group):
+    transport, rank, size = group.transport, group.rank, group.size
     to = Peer("worker", (rank + 1) % size)
-    shared = gathering.allocate(300_000)
+    shared = group.allocate(300_000)
     shared[:] = 7
     for round in range(20):
         payload = shared[: 1000 * round] if round % 3 == 0 else np.full(20_000 * (round % 4), 7, np.float32)
@@ -80,81 +80,81 @@ def test_shared_and_sent_payloads_keep_their_order(gathering):
     assert [event.message.round for event in held] == list(range(20))
     # All payloads are valid together, however they came.
     assert all((event.message.values == 7).all() for event in held)
-    gathering.settle()
+    group.settle()
 
 
-def test_more_is_said_than_a_pipe_holds(gathering):
+def test_more_is_said_than_a_pipe_holds(group):
     """Who does not listen for a while gets everything later, payloads that travel by themselves in their places."""
-    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+    transport, rank, size = group.transport, group.rank, group.size
     count = 2000
     for round in range(count):
         payload = np.full(100, round, np.float32) if round % 100 == 0 else None
         transport.send(Peer("worker", (rank + 1) % size), say(rank, payload, round))
-    assert transport._hoarse, "the pipe was large enough for this"
-    gathering.barrier()
+    assert transport._blocked, "the pipe was large enough for this"
+    group.barrier()
     for round in range(count):
         message = wait_for(transport).message
         assert message.round == round
         assert (message.payload is None) == (round % 100 != 0)
         assert message.payload is None or (message.values == round).all()
-    gathering.settle()
+    group.settle()
 
 
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (Place(0, 0, 4000), "cannot be read"),
-        (Place(999_999, 0, 4), "cannot be read"),
+        (SegmentAddress(0, 0, 4000), "cannot be read"),
+        (SegmentAddress(999_999, 0, 4), "cannot be read"),
         (None, "it refers to bytes"),
-        (Place(-1, 2, 4), "it refers to bytes"),
+        (SegmentAddress(-1, 2, 4), "it refers to bytes"),
     ],
     ids=["a file that is no memory", "no file", "after the end", "not aligned"],
 )
-def test_a_wrong_place_is_malformed(gathering, place, said):
-    transport, rank, size = gathering.transport, gathering.rank, gathering.size
-    real = transport.neighbours.arena.locate(gathering.allocate(1000))
+def test_a_wrong_place_is_malformed(group, place, said):
+    transport, rank, size = group.transport, group.rank, group.size
+    real = transport.neighbours.arena.locate(group.allocate(1000))
     if place is None:
-        place = Place(real.segment, 4, 1 << 40)
+        place = SegmentAddress(real.segment, 4, 1 << 40)
     elif place.segment == -1:
         place = place._replace(segment=real.segment)
     right = (rank + 1) % size
-    transport.neighbours.say(right, bytes([4]) + place.pack() + say(rank).header())
+    transport.neighbours.send(right, bytes([4]) + place.pack() + say(rank).header())
     transport._sent_to[right] += 1
     before = transport.traffic.received
     event = wait_for(transport)
     assert isinstance(event, Malformed)
     assert transport.traffic.received - before < 1000, "what it only claims to be is not counted"
     assert said in event.reason
-    gathering.settle()
+    group.settle()
 
 
-def test_where_none_is_left_it_is_sent_and_said(gathering, capsys):
+def test_where_none_is_left_it_is_sent_and_said(group, capsys):
     """The limit of open files, as small segments reach it first."""
-    transport, rank, size = gathering.transport, gathering.rank, gathering.size
+    transport, rank, size = group.transport, group.rank, group.size
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(3, limits[0]), limits[1]))
     try:
-        mine, more = gathering.allocate(1 << 21), gathering.allocate(1 << 21)
+        mine, more = group.allocate(1 << 21), group.allocate(1 << 21)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert capsys.readouterr().err.count("got no shared memory (8.4 MB: Too many open files)") == 1
-    assert gathering.in_memory() == []
+    assert group.in_memory() == []
     mine[:], more[:] = rank, rank + 10
     for payload in (mine, more):
         transport.send(Peer("worker", (rank + 1) % size), say(rank, payload))
     left = (rank - 1) % size
     assert [set(wait_for(transport).message.values.tolist()) for _ in range(2)] == [{left}, {left + 10}]
-    gathering.settle()
-    assert len(gathering.in_memory()) == size - 1
+    group.settle()
+    assert len(group.in_memory()) == size - 1
 
 
-def test_nothing_has_a_name_that_could_stay_behind(gathering):
-    gathering.allocate(1 << 20)
-    gathering.barrier()
+def test_nothing_has_a_name_that_could_stay_behind(group):
+    group.allocate(1 << 20)
+    group.barrier()
     ours = [link for fd in os.listdir("/proc/self/fd") if "hpcps" in (link := _link(fd))]
     assert ours
     assert all(link.startswith("/memfd:") for link in ours), "the system frees only what has no name"
-    gathering.settle()
+    group.settle()
 
 
 def _link(fd: str) -> str:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcps.execution.inprocess import run_in_process
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
-from hpcps.runtime.inprocess import run_in_process
 from hpcps.spec.load import load_experiment, select
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments/quickstart.toml"

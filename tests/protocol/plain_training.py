@@ -8,15 +8,13 @@ from functools import partial
 
 import numpy as np
 import torch
+from opened import Opened, shard_indices
 from plain_rules import Array
 from torch.nn import functional
 
 from hpcps import seeds
+from hpcps.data.batches import BatchStream, Normaliser
 from hpcps.spec.schema import Run
-from hpcps.training.catalogue import memory_format
-from hpcps.training.data import BatchStream, DataSet, shard_indices
-from hpcps.training.data.batches import Normaliser
-from hpcps.training.pytorch.models import build_model
 
 Blocks = list[Array]
 
@@ -24,7 +22,7 @@ Blocks = list[Array]
 class Trainer:
     """A network, an optimizer over its tensors, and the batches of one shard."""
 
-    def __init__(self, run: Run, data: DataSet, role: str, index: int, shard: int, start: Blocks) -> None:
+    def __init__(self, run: Run, data: Opened, role: str, index: int, shard: int, start: Blocks) -> None:
         samples = data.train.read(shard_indices(run, shard, data.train.labels))
         self.normalise = Normaliser(data.facts)
         self.stream = BatchStream(
@@ -38,9 +36,9 @@ class Trainer:
         self.steps_per_epoch = run.train.passes_per_epoch * (len(samples) // run.train.batch_size)
         self.steps = 0
         self.seen: list[tuple[float, float]] = []
-        self.network = build_model(run.model.name, data.facts)
+        self.network = run.model.build(data.facts.shape, data.facts.classes)
         # Convolutions follow their kernels; sums in another order would be other sums.
-        self.network.to(memory_format=getattr(torch, memory_format(run.model.name, "cpu")))
+        self.network.to(memory_format=getattr(torch, run.model.memory_format("cpu")))
         self.write(start)
         keys, parameters = run.train.optimizer, self.network.parameters()
         self.optimizer: torch.optim.Optimizer
@@ -106,7 +104,7 @@ def norms(network: torch.nn.Module) -> list[torch.nn.BatchNorm2d]:
 
 
 def evaluate(
-    run: Run, data: DataSet, examiner: Trainer, workers: Sequence[Trainer], values: Blocks
+    run: Run, data: Opened, examiner: Trainer, workers: Sequence[Trainer], values: Blocks
 ) -> tuple[float, float]:
     """Test `values` with the BatchNorm statistics that the run asks for: (mean loss, accuracy)."""
     network = copy.deepcopy(examiner.network)

@@ -11,13 +11,13 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from opened import Opened
 from plain_rules import Array, attack, combine
 from plain_training import Blocks, Trainer, evaluate
 
 from hpcps import seeds
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_learner
-from hpcps.training.data import DataSet
 
 DRAWN = ("participation", "skipping", "attacked blocks", "attack noise")
 
@@ -69,7 +69,7 @@ class History:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def simulate(run: Run, data: DataSet) -> History:
+def simulate(run: Run, data: Opened) -> History:
     """Run all rounds."""
     W, V, H = run.topology.workers, run.topology.validators, run.train.local_steps
     model = initial_model(run)
@@ -95,18 +95,18 @@ def simulate(run: Run, data: DataSet) -> History:
         loss, accuracy = evaluate(run, data, examiner, workers, values)
         history.tests.append(Test(len(history.tests) + 1, begun, examiner.steps, loss, accuracy))
 
-    def local_step(round: int, trainer: Trainer) -> None:
-        trainer.step(move=validators_move or trainer in workers)
+    def local_step(round: int, trainer: Trainer, *, first: bool = False) -> None:
+        trainer.step(move=first or validators_move or trainer in workers)
         # An epoch that ends inside a round is tested there; one that ends with a round, after the exchange.
         ends_inside = trainer.steps % per_epoch == 0 and trainer.steps % H != 0
         if own_network and trainer is examiner and ends_inside and len(history.tests) < epochs:
             test(round, trainer.read())
 
     if run.train.first_step == "overwritten":
-        # Everyone who trains does so before there is a model; then validator 0's becomes everyone's.
-        for trainer in workers + (validators if validators_move else []):
-            local_step(0, trainer)
-        if validators_move:
+        # Everyone takes a step before there is a model, validators under every rule; then validator 0's is everyone's.
+        for trainer in workers + validators:
+            local_step(0, trainer, first=True)
+        if validators:
             model = validators[0].read()
         for trainer in workers + validators:
             trainer.write(model)

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opened import Opened
 from plain_training import Trainer, evaluate
 from protocol_cases import RESNET, Tree, resolve
 from reference import flat, initial_model
 
+from hpcps.execution.inprocess import run_in_process
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.dialects import Job, render
+from hpcps.launch.launchers import Job
 from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import Progress
-from hpcps.runtime.inprocess import run_in_process
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_learner
-from hpcps.training.data import open_data
 
 ALONE: Tree = {
     "topology": {"servers": 0, "validators": 1, "workers": 0, "colocate_validators": True},
@@ -66,7 +66,7 @@ def test_it_is_an_ordinary_training_loop(case: str, tmp_path: Path) -> None:
     directory = play(run, tmp_path / "run")
     assert [path.name for path in directory.records] == ["validator-0.jsonl"]
 
-    data = open_data(run.data)
+    data = Opened(run.data)
     trainer = Trainer(run, data, "validator", 0, run.data.shards - 1, initial_model(run))
     start = flat(trainer.read()).astype(np.float64)
     rounds, tests = lines(directory, "round"), lines(directory, "evaluation")
@@ -131,7 +131,7 @@ def test_over_mpi_it_is_a_world_of_one_with_the_same_model(tmp_path: Path, envir
     variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
     python = root / environment / "bin/python"
     job = Job(plan, tmp_path / "plan.json", tmp_path / "conf", mpi.mpirun, python, variables)
-    launch = render(mpi.dialect, job)
+    launch = mpi.launcher.launch_of(job)
     launch.write()
     said: list[str] = []
     assert supervise(launch, said.append).status == 0, said

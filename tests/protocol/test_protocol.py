@@ -11,25 +11,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opened import Opened
 from plain_rules import Array
 from protocol_cases import CASES, Tree, resolve
 from reference import History, simulate
 
+from hpcps.data.sets import Digits
+from hpcps.execution.inprocess import run_in_process
 from hpcps.records.run_directory import RunDirectory
-from hpcps.runtime.inprocess import run_in_process
 from hpcps.spec.schema import Run
-from hpcps.training import build
-from hpcps.training.data import open_data
 
 TOLERANCE = 5e-6  # of the distance the model has come; to sum in another order costs up to 7e-7
 
-open_once = functools.cache(open_data)
+open_once = functools.cache(Digits.open)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_follows_the_plain_transcription(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every role opens the data set, which here takes longer than all its training.
-    monkeypatch.setattr(build, "open_data", open_once)
+    monkeypatch.setattr(Digits, "open", open_once)
     try:
         follow(resolve(CASES[case]), tmp_path / "run")
     except AssertionError:
@@ -40,7 +40,7 @@ def test_follows_the_plain_transcription(case: str, tmp_path: Path, monkeypatch:
 
 
 def follow(run: Run, folder: Path) -> None:
-    expected = simulate(run, open_once(run.data))
+    expected = simulate(run, Opened(run.data))
     directory = RunDirectory(folder)
     directory.create({})
     run_in_process(run, "run", directory)

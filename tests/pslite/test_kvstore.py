@@ -18,7 +18,6 @@ from threads import Cluster, free_port
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
-from hpcps.kvstore.entry import Entry
 from hpcps.kvstore.keys import dtype_of, head_of, parts, range_start
 from hpcps.transport.pslite.meta import Meta, NodeRole
 
@@ -147,19 +146,28 @@ def test_an_update_of_ones_own_changes_the_value():
     assert seen == [4, 4, 4]
 
 
-def test_a_value_that_is_being_sent_is_not_changed():
-    class Lent:
-        done = False
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_large_value_is_pulled_whole_while_others_change_it(sync):
+    """All elements of a value are equal after each push, and so must those of each pull be."""
+    size = 8_000_000
+    cluster = Cluster(1, 3)
+    cluster.scheduler()
+    cluster.server(lambda key, pushed, stored: np.add(stored, pushed, out=stored))
 
-    value = np.zeros(4, np.float32)
-    entry = Entry(value)
-    entry.lent(lent := Lent())
-    entry.change(0, np.ones(4, np.float32), lambda key, pushed, stored: np.add(stored, pushed, out=stored))
-    assert (value.tolist(), entry.value.tolist()) == ([0.0] * 4, [1.0] * 4)
-    lent.done = True
-    kept = entry.value
-    entry.change(0, np.ones(4, np.float32), lambda key, pushed, stored: np.add(stored, pushed, out=stored))
-    assert kept is entry.value
+    def job(kv):
+        kv.init(0, np.zeros(size, np.float32))
+        out, torn = np.empty(size, np.float32), 0
+        ones = np.ones(size, np.float32)
+        for _ in range(12):
+            pushed = kv.start_push(0, ones) if sync or kv.rank == 0 else None
+            pulled = kv.start_pull(0, out)
+            for request in filter(None, (pulled, pushed)):
+                request.wait()
+            torn += bool((out != out[0]).any())
+        return torn
+
+    jobs = [cluster.worker(job, sync=sync) for _ in range(3)]
+    assert [each.result(100) for each in jobs] == [0, 0, 0]
 
 
 def test_what_is_wrong_is_said():
@@ -221,24 +229,81 @@ def test_more_than_a_length_can_say_is_refused_at_once():
     Cluster(1, 1).run(job)
 
 
-def test_a_push_of_another_size_is_refused_by_the_server_and_the_value_stays(caplog):
-    cluster = Cluster(1, 1, timeout=2.0)
-
+def test_a_push_of_another_size_is_refused_by_the_server_and_the_value_stays():
     def job(kv):
         kv.push(0, np.full(4, 7, np.float32))  # not `init`, so the client does not know what the server has
-        with pytest.raises(RunError, match=r"push of key 0: no answer within 2 s from the server 0"):
+        with pytest.raises(RunError, match=r"push of key 0: the server 0 at .* a push of 5 of float32 .* has 4 of flo"):
             kv.push(0, np.zeros(5, np.float32))
         return kv.pull(0, np.zeros(4, np.float32)).tolist()
 
-    assert cluster.run(job) == [[7.0] * 4]
-    assert "a push of 5 of float32 for key 0, which has 4 of float32" in caplog.text
+    assert Cluster(1, 1).run(job) == [[7.0] * 4]
+
+
+@pytest.mark.parametrize(
+    ("other", "push", "pull"),
+    [
+        (np.zeros(5, np.float32), "a push of 5 of float32 for key 1, which has 4 of float32", "has 16 bytes, not 20"),
+        (
+            np.zeros(2),
+            "a push of 2 of float64 for key 1, which has 4",
+            "a pull of float64 for key 1, which has 4 of fl",
+        ),
+    ],
+)
+def test_a_worker_whose_value_differs_from_that_of_rank_0_is_told_at_once(other, push, pull):
+    def job(kv):
+        kv.init(1, np.full(4, 7, np.float32) if kv.rank == 0 else other)
+        if kv.rank == 1:
+            for ask, reason in ((kv.push, push), (kv.pull, pull)):
+                with pytest.raises(RunError, match=rf"of key 1: the server [01] at .*{reason}"):
+                    ask(1, other.copy())
+        kv.barrier()
+        return kv.rank == 1 or kv.pull(1, np.zeros(4, np.float32)).tolist()
+
+    assert Cluster(2, 2).run(job) == [[7.0] * 4, True]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_a_second_first_value_is_refused_at_once(sync):
+    def job(kv):
+        kv.init(0, np.full(4, 7, np.float32))
+        with pytest.raises(ValueError, match="key 0 has its first value already; push changes a value"):
+            kv.init(0, np.full(4, 8, np.float32))
+        if kv.rank == 0:
+            kv.push(1, np.ones(4, np.float32))
+            with pytest.raises(RunError, match=r"push of key 1: .* refuses it: key 1 has its first value already"):
+                kv.init(1, np.ones(4, np.float32))
+        return kv.pull(0, np.zeros(4, np.float32)).tolist()
+
+    assert Cluster(1, 2).run(job, sync=sync) == [[7.0] * 4] * 2
+
+
+def test_what_is_no_array_is_refused_at_once():
+    def job(kv):
+        for action in (kv.init, kv.push, kv.pull):
+            for value in ([1.0, 2.0], 3.0, np.float32(3), None):
+                with pytest.raises(ValueError, match=rf"key 1 must be a numpy array, not .* {type(value).__name__}"):
+                    action(1, value)
+
+    Cluster(1, 1).run(job)
+
+
+def test_a_client_may_be_closed_twice_and_says_afterwards_that_it_has_left():
+    def job(kv):
+        kv.close()
+        kv.close()
+        for action in (lambda: kv.push(0, np.zeros(4)), kv.barrier):
+            with pytest.raises(RunError, match=r"worker 0 at .* has left$"):
+                action()
+
+    Cluster(1, 1).run(job)
 
 
 def test_a_client_is_a_worker_and_a_server_a_server():
     cluster = Cluster()
-    with pytest.raises(LaunchError, match="a client is a worker; DMLC_ROLE says server"):
+    with pytest.raises(LaunchError, match="a client is a worker, but DMLC_ROLE is server"):
         Client(cluster.settings(NodeRole.SERVER))
-    with pytest.raises(LaunchError, match="this is a server; DMLC_ROLE says worker"):
+    with pytest.raises(LaunchError, match="this is a server, but DMLC_ROLE is worker"):
         Server(cluster.settings(NodeRole.WORKER))
 
 

@@ -2,8 +2,13 @@
 
 import logging
 import random
+import re
+import socket
+import subprocess
+import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +19,7 @@ from threads import Cluster
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
+from hpcps.transport.pslite.deaths import RECONNECTION
 from hpcps.transport.pslite.encoding import decode, encode
 from hpcps.transport.pslite.meta import EVERYONE, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.node import Node
@@ -99,8 +105,8 @@ def test_lost_messages_come_all_the_same_and_are_used_once():
 
     # Sync: the sum of the three, no push missing and none twice.
     assert cluster.run(job) == [[[111.0 * (turn + 1)] * 2 for turn in range(rounds)]] * 3
-    assert sum(node.courier.resent for node in cluster.nodes) > 5
-    assert sum(node.courier.duplicates for node in cluster.nodes) > 5
+    assert sum(node.sender.resent for node in cluster.nodes) > 5
+    assert sum(node.sender.duplicates for node in cluster.nodes) > 5
 
 
 def test_lost_pushes_are_added_once_in_async_mode():
@@ -159,7 +165,7 @@ def test_a_worker_that_died_and_came_back_takes_its_id_and_goes_on():
     assert returned.result(100) == (True, clients[0], 7.0, 3.0)
     assert stayed.result(100) == 3.0
     assert (ended.result(100), served.result(100)) == (None, None)
-    assert scheduler.strays.counts == {}
+    assert scheduler.dropped.counts == {}
 
 
 def test_a_server_that_died_and_came_back_takes_its_id(caplog):
@@ -173,7 +179,7 @@ def test_a_server_that_died_and_came_back_takes_its_id(caplog):
         kv.init(key, vector(7))
         lost = first.node.id
         first.node.abandon()
-        wait_until(lambda: [node.id for node in scheduler.dead()] == [lost])
+        wait_until(lambda: [death.node.id for death in scheduler.deaths()] == [lost])
         third, served_again = cluster.server()
         wait_until(lambda: kv.node.nodes[lost].is_recovery)
         wait_until(lambda: third.node.id == lost)
@@ -185,7 +191,7 @@ def test_a_server_that_died_and_came_back_takes_its_id(caplog):
     served_again, value = cluster.worker(job).result(100)
     assert value == 9.0
     assert [each.result(100) for each in (ended, served, served_again)] == [None] * 3
-    assert "has not been heard of for 2 s: it is dead" in caplog.text
+    assert "is dead: it has sent nothing for 2 s" in caplog.text
 
 
 def test_a_dead_scheduler_is_told_of(caplog):
@@ -203,13 +209,221 @@ def test_a_dead_scheduler_is_told_of(caplog):
     ended.cancel()
 
 
+@pytest.mark.parametrize("beating", [{}, BEATING])
+@pytest.mark.parametrize("dying", ["worker", "server"])
+def test_a_death_without_a_replacement_ends_the_others_and_is_named(dying, beating, caplog):
+    caplog.set_level(logging.CRITICAL)
+    cluster = Cluster(2, 2, **beating, timeout=8.0)
+    _, ended = cluster.scheduler()
+    servers = [cluster.server(), cluster.server()]
+    clients = [cluster.pool.submit(Client, cluster.settings(NodeRole.WORKER)) for _ in range(2)]
+    clients = sorted((each.result(60) for each in clients), key=lambda client: client.rank)
+    servers.sort(key=lambda server: server[0].node.rank)
+    doomed = clients[1].node if dying == "worker" else servers[1][0].node
+    began = time.monotonic()
+    doomed.abandon()
+    named = rf"the {dying} 1 at 127.0.0.1:{doomed.me.port} is dead: (its connection has closed|it has sent nothing)"
+    if dying == "server":
+        with pytest.raises(RunError, match=f"push of key 1: {named}"):
+            clients[0].push(1, vector(0))  # lives on server 1
+        assert time.monotonic() - began < 7.5, "it is told at once, not when its backoff ends"
+    with pytest.raises(RunError, match=f"{named}.*, and no other node has replaced it within 8 s"):
+        ended.result(60)
+    reason = rf"{named}.* replaced it within 8 s|server \d at .*: .*the scheduler at .* is dead"
+    for server, served in servers:
+        if server.node is not doomed:
+            with pytest.raises(RunError, match=reason):
+                served.result(60)
+    assert time.monotonic() - began < 40
+    clients[0].node.abandon()
+
+
+def test_a_connection_that_is_opened_again_is_no_death():
+    cluster = Cluster(1, 1)
+    scheduler, _ = cluster.scheduler()
+    server, _ = cluster.server()
+    client = Client(cluster.settings(NodeRole.WORKER))
+    client.init(0, vector(7))
+    peer = client.node.nodes[8]
+    client.node._sockets.connect(8, peer.host, peer.port, client.node.id)
+    assert float(client.pull(0, vector(0))[0]) == 7.0
+    time.sleep(RECONNECTION + 1)
+    assert (server.node.deaths(), scheduler.deaths()) == ([], [])
+    client.close()
+
+
+def test_nobody_takes_the_id_of_a_node_unless_the_scheduler_says_so():
+    """A second connection of an id waits while the first lives; not even its small messages are read."""
+    cluster = Cluster(1, 1)
+    cluster.scheduler()
+    server, served = cluster.server()
+    client = Client(cluster.settings(NodeRole.WORKER))
+    client.init(0, vector(7))
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.IDENTITY, b"ps9")
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(f"tcp://127.0.0.1:{server.node.me.port}")
+        socket.send(encode(Meta(head=2, request=True, simple_app=True, app=0, customer=0, timestamp=1)))
+        wait_until(lambda: 9 in server.node._sockets.incoming._held)
+        for _ in range(20):
+            assert float(client.pull(0, vector(0))[0]) == 7.0
+        assert not server._stopped.is_set(), "it has obeyed a forged order to stop"
+        server.node._post(lambda: server.node._sockets.incoming.replaced(9))
+        wait_until(server._stopped.is_set)
+    client.node.stop()
+    served.result(60)
+
+
+def test_a_request_whose_messages_are_given_up_is_told_at_once():
+    cluster = Cluster(1, 1, resend=True, resend_timeout=0.02, resend_limit=3)
+    cluster.scheduler()
+    server, _ = cluster.server()
+    client = Client(cluster.settings(NodeRole.WORKER))
+    server.node.abandon()
+    with pytest.raises(RunError, match=r"push of key 0: messages to the server 0 at .* are not acknowledged"):
+        client.push(0, vector(0))
+    client.node.abandon()
+
+
+def grown(process):
+    """Return by how many MiB a process has ever grown."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+
+
+@pytest.fixture
+def served():
+    """Return a cluster and the process of its server."""
+    cluster = Cluster(1, 1)
+    settings = cluster.settings(NodeRole.SERVER)
+    script = f"from hpcps.kvstore import Server\nfrom {settings.__module__} import *\nServer({settings!r}).run()"
+    command = [sys.executable, "-c", script.replace("<NodeRole.SERVER: 0>", "NodeRole.SERVER")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        yield cluster, process
+        process.kill()
+
+
+@pytest.mark.parametrize("identity", [b"stranger", b"ps9", b"ps4711"])
+def test_a_flood_of_strangers_does_not_fill_the_memory(identity, served):
+    """Large frames, messages that do not end, and small messages as fast as they go, while a run goes on."""
+    cluster, process = served
+    scheduler, _ = cluster.scheduler()
+    client = Client(cluster.settings(NodeRole.WORKER))
+    client.init(0, vector(7))
+    port = client.node.nodes[8].port
+    before = grown(process)
+    parts = {
+        "large": [bytes(1 << 28)],
+        "many": [bytes(1 << 16)] * 4000,
+        "meta": [encode(Meta(head=0, request=True, push=True, timestamp=1)), bytes(8), bytes(1 << 28)],
+        "small": [bytes(200_000)],
+        "tiny": [b"x"] * 400,
+    }
+    with zmq.Context() as context:
+        sockets = []
+        for frames in list(parts.values()) * 3:
+            sockets.append(context.socket(zmq.DEALER))
+            sockets[-1].setsockopt(zmq.LINGER, 0)
+            sockets[-1].setsockopt(zmq.IDENTITY, identity)
+            sockets[-1].connect(f"tcp://127.0.0.1:{port}")
+            for _ in range(1 if len(frames) > 1000 or len(frames[-1]) > 1 << 20 else 500):
+                sockets[-1].send_multipart(frames, copy=False)
+        open_ended = [zmtp(port, identity) for _ in range(400)]
+        until = time.monotonic() + 3
+        while time.monotonic() < until:
+            for stranger in open_ended:
+                with suppress(OSError):
+                    stranger.send(b"\x01\xff" + bytes(255))
+        assert float(client.pull(0, vector(0))[0]) == 7.0
+        after = grown(process)
+        for socket in [*sockets, *open_ended]:
+            socket.close()
+    client.close()
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said
+    assert after - before < 64, (before, after)
+    assert scheduler.dropped.counts == {}
+
+
+def zmtp(port, identity):
+    """Return a connection whose handshake is over, and on which frames can be sent one by one."""
+    ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity" + len(identity).to_bytes(4, "big") + identity
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0")
+    stranger = socket.create_connection(("127.0.0.1", port))
+    stranger.sendall(greeting + bytes([4, len(ready)]) + ready)
+    stranger.setblocking(False)
+    return stranger
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n".ljust(80),
+        b"\xff" + bytes(8) + b"\x7f\x01\x00" + bytes(52),  # ZMTP 2
+        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"PLAIN".ljust(52, b"\0"),
+        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x00\x01x",
+        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x04\x05hello",
+        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x04\x0b\x05READY\x01I\xff\xff\xff",
+        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x80\x00",
+    ],
+)
+def test_who_does_not_speak_the_protocol_is_cut_off(said):
+    cluster = Cluster(1, 1)
+
+    def job(kv):
+        server = kv.node.nodes[8]
+        with socket.create_connection((server.host, server.port)) as stranger:
+            stranger.settimeout(30)
+            stranger.sendall(said)
+            with suppress(ConnectionResetError):
+                while stranger.recv(4096):
+                    pass
+        kv.init(0, vector(7))
+        return float(kv.pull(0, vector(0))[0])
+
+    assert cluster.run(job) == [7.0]
+    assert cluster.nodes[1].dropped.counts == {"foreign": 1}
+
+
+def test_a_list_of_other_nodes_is_told_at_once():
+    cluster = Cluster(1, 1)
+    _, ended = cluster.scheduler()
+    cluster.server()
+    worker = cluster.pool.submit(Client, cluster.settings(NodeRole.WORKER, servers=2))
+    began = time.monotonic()
+    with pytest.raises(LaunchError, match=r"worker at .* cannot join: .* sent a list of 3 nodes where there are 4; "):
+        worker.result(100)
+    assert time.monotonic() - began < 20
+    ended.cancel()
+
+
+def test_one_node_too_many_is_told_at_once():
+    cluster = Cluster(1, 1, timeout=30.0)
+    _, ended = cluster.scheduler()
+    workers = [cluster.pool.submit(Client, cluster.settings(NodeRole.WORKER)) for _ in range(2)]
+    began = time.monotonic()
+    wait_until(lambda: any(worker.done() for worker in workers))
+    assert time.monotonic() - began < 20
+    refused, first = sorted(workers, key=lambda worker: not worker.done())
+    with pytest.raises(
+        LaunchError, match=r"worker at .* cannot join: .* refuses it: .* is one more than the 1 expected"
+    ):
+        refused.result()
+    cluster.server()
+    client = first.result(60)
+    with pytest.raises(LaunchError, match="all nodes have registered already; it replaces the first node of its role"):
+        Client(cluster.settings(NodeRole.WORKER, timeout=3.0))
+    client.close()
+    ended.result(60)
+
+
 def test_who_does_not_come_is_named():
     cluster = Cluster(1, 2, timeout=1.0)
     _, ended = cluster.scheduler()
     worker = cluster.worker(lambda kv: None)
     with pytest.raises(LaunchError, match="not registered are 1 of 1 servers and 1 of 2 workers"):
         ended.result(100)
-    with pytest.raises(LaunchError, match="has sent no list of nodes; it does when 1 servers and 2 workers"):
+    with pytest.raises(LaunchError, match="has sent no list of nodes; it sends one when 1 servers and 2 workers"):
         worker.result(100)
 
 
@@ -217,7 +431,7 @@ def test_a_port_that_is_taken_is_named():
     cluster = Cluster()
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.bind(f"tcp://127.0.0.1:{cluster.common['root_port']}")
-        with pytest.raises(LaunchError, match=r"cannot listen at 127.0.0.1:.*in use; take another"):
+        with pytest.raises(LaunchError, match=r"cannot listen at 127.0.0.1:.*in use; set another"):
             cluster.scheduler()[1].result(100)
 
 
@@ -253,12 +467,12 @@ def test_strangers_change_nothing(caplog):
             attack(list(kv.node.nodes.values()))
         kv.barrier()
         kv.push(0, vector(kv.rank + 1))
-        return float(kv.pull(0, vector(0))[0]), kv.node.strays.counts
+        return float(kv.pull(0, vector(0))[0]), kv.node.dropped.counts
 
     results = [each.result(100) for each in [cluster.worker(job), cluster.worker(job)]]
     assert [value for value, _ in results] == [3.0, 3.0]
     assert (ended.result(100), served.result(100)) == (None, None)
-    for counts in (scheduler.strays.counts, server.node.strays.counts, *(counts for _, counts in results)):
+    for counts in (scheduler.dropped.counts, server.node.dropped.counts, *(counts for _, counts in results)):
         assert counts["malformed"] > 100, counts
         assert counts["foreign"] > 50, counts
     # Not a line for each of thousands.
@@ -325,7 +539,7 @@ def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
             socket.connect(f"tcp://127.0.0.1:{worker.port}")
         for name in (b"ps8", b"ps77"):
             speakers[name].send(encode(Meta(head=0, body=name, timestamp=0)))
-        wait_until(lambda: len(node._early) == 2)
+        wait_until(lambda: node.dropped.counts and 8 in node._sockets.incoming._held)
         host, port = "127.0.0.1", cluster.common["root_port"]
         everyone = (
             NodeInfo(NodeRole.WORKER, host, worker.port, 9),
@@ -340,4 +554,4 @@ def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
             socket.close()
     started.exception(100)
     assert [each.meta.body for each in delivered] == [b"ps8"]
-    assert node.strays.counts == {"foreign": 1}
+    assert node.dropped.counts == {"foreign": 1}

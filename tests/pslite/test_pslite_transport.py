@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from threads import Cluster
 
 from hpcps.errors import RunError
-from hpcps.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.transport.gathering import LostError
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.transport.process_group import LostError
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
-from hpcps.transport.pslite_gathering import TEXT, PsliteGathering
-from hpcps.transport.pslite_texts import Everyone, Text, Texts
-from hpcps.transport.pslite_transport import APP, MESSAGE
+from hpcps.transport.pslite.process_group import TEXT, PsliteProcessGroup
+from hpcps.transport.pslite.texts import Everyone, Text, Texts
+from hpcps.transport.pslite.transport import APP, MESSAGE
 
 WORLD = [Peer("worker", 0), Peer("validator", 0), Peer("server", 0), Peer("scheduler", 0)]
 ROLES = [NodeRole.WORKER, NodeRole.WORKER, NodeRole.SERVER, NodeRole.SCHEDULER]
@@ -33,7 +33,7 @@ class Company:
 
         def meet(rank):
             settings = cluster.settings(ROLES[rank])
-            return PsliteGathering(settings, rank, WORLD, ["here"] * len(WORLD), "launch", lambda me: None)
+            return PsliteProcessGroup(settings, rank, WORLD, ["here"] * len(WORLD), "launch", lambda me: None)
 
         self.everyone = self.all(meet)
 
@@ -42,8 +42,8 @@ class Company:
         return [done.result(60) for done in [self.pool.submit(job, rank) for rank in range(len(WORLD))]]
 
     def end(self):
-        for gathering in self.everyone:
-            gathering.abandon()
+        for process_group in self.everyone:
+            process_group.abandon()
 
 
 @pytest.fixture
@@ -107,8 +107,8 @@ def test_lost_messages_come_again_in_their_order(company):
         came[arrival.source].append(arrival.message.round)
     came[S] = [next_arrival(everyone[0].transport).message.round for _ in range(60)]
     assert came == {A: list(range(60)), B: list(range(60)), S: list(range(60))}
-    assert sum(gathering._node.courier.resent for gathering in everyone) > 10
-    assert sum(gathering._node.courier.duplicates for gathering in everyone) > 5
+    assert sum(process_group._node.sender.resent for process_group in everyone) > 10
+    assert sum(process_group._node.sender.duplicates for process_group in everyone) > 5
     group.all(lambda rank: everyone[rank].settle())
 
 
@@ -155,7 +155,7 @@ def test_foreign_frames_are_counted_and_malformed_ones_told(company):
         assert isinstance(next_arrival(server.transport), Malformed)
     send([header], body=(5).to_bytes(8, "little"))
     assert isinstance(next_arrival(server.transport), Received)
-    assert server._node.strays.counts == {"malformed": 1, "unexpected": 3, "foreign": 1}
+    assert server._node.dropped.counts == {"malformed": 1, "unexpected": 3, "foreign": 1}
 
 
 def test_the_scheduler_names_the_first_that_is_silent(company):
@@ -178,7 +178,7 @@ def test_a_stranger_is_not_counted():
     assert texts.add(9, Text(0, 2, "launch", ""))[0] == "node 9 is of another launch"
     assert texts.add(9, Text(0, 1, "launch", "b")) == ("", None)
     assert "rank 1" in texts.add(11, Text(0, 1, "launch", "c"))[0]
-    assert "twice" in texts.add(9, Text(0, 1, "launch", "c"))[0]
+    assert "second text" in texts.add(9, Text(0, 1, "launch", "c"))[0]
     assert texts.add(1, Text(0, 0, "launch", "a")) == ("", Everyone(0, (1, 9), ("a", "b")))
 
 

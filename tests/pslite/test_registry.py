@@ -30,7 +30,7 @@ def test_who_does_not_belong_is_refused():
     registry = Registry(1, 2)
     registry.add(node("SERVER", 200))
     assert "scheduler" in registry.refusal(node("SCHEDULER", 100))
-    assert "no id yet" in registry.refusal(node("WORKER", 100, id_=9))
+    assert "must have no id" in registry.refusal(node("WORKER", 100, id_=9))
     assert "twice" in registry.refusal(node("SERVER", 200))
     assert "one more" in registry.refusal(node("SERVER", 201))
 

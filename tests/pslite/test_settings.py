@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from hpcps.errors import LaunchError
+from hpcps.execution.bootstrap import _settings
 from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.rendezvous import Rendezvous
-from hpcps.runtime.meeting import _settings
 from hpcps.transport.pslite.address import own_address, resolve
 from hpcps.transport.pslite.meta import NodeRole
 from hpcps.transport.pslite.settings import Settings

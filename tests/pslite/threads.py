@@ -38,8 +38,8 @@ class Cluster:
         return Settings(role=role, **{**self.common, **changes})
 
     def scheduler(self, **changes):
-        strays = []
-        node = Node(self.settings(NodeRole.SCHEDULER, **changes), strays.append)
+        dropped = []
+        node = Node(self.settings(NodeRole.SCHEDULER, **changes), dropped.append)
         self.started.append(node)
 
         def run():

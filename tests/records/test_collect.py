@@ -6,9 +6,12 @@ import pandas as pd
 import pytest
 
 from hpcps.errors import RunError
+from hpcps.launch.prepare import spec_of
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.table import read_table, write_table
+from hpcps.spec.load import Point
+from hpcps.spec.schema import Run
 
 ZENO, AVERAGE = {"kind": "zeno", "rho": -0.001}, {"kind": "average"}
 NEGATIVE, NONE = {"kind": "negative", "scale": 6.0, "rate": 0.2}, {"kind": "none"}
@@ -72,6 +75,14 @@ def test_totals_are_those_of_all_roles_before_the_evaluated_model(tmp_path):
     assert (first["diverged"], second["diverged"]) == (0, 0)
     others = table[table["event"] != "evaluation"]
     assert others[["wall", "bytes_sent_total", "cpu_seconds_total", "diverged"]].isna().all(axis=None)
+
+
+def test_a_text_in_place_of_a_number_is_left_out(tmp_path):
+    files = {**THREE_ROUNDS, "worker-0": [{**THREE_ROUNDS["worker-0"][0], "cpu": "much", "bytes_sent": 10**40}]}
+    write_run(tmp_path / "x", 0, ZENO, NEGATIVE, files)
+    table = collect(tmp_path / "x").table
+    assert table.loc[table["role"] == "worker", ["cpu", "bytes_sent"]].isna().all(axis=1).sum() == 1
+    assert table["bytes_sent_total"].max() == 70 + 7000 + 7
 
 
 def test_every_row_says_what_ran_and_text_is_categories(tmp_path):
@@ -211,7 +222,7 @@ def test_what_is_no_table_is_said(tmp_path):
     with pytest.raises(RunError, match=r"no table .*absent\.parquet: make it with `hpcps collect`"):
         read_table(tmp_path / "absent.parquet")
     (tmp_path / "text.parquet").write_text("not parquet")
-    with pytest.raises(RunError, match="is no Parquet table"):
+    with pytest.raises(RunError, match="is not a Parquet table"):
         read_table(tmp_path / "text.parquet")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "other.parquet")
     with pytest.raises(RunError, match="is not a table of `hpcps collect`"):
@@ -252,7 +263,32 @@ def test_without_a_file_runs_are_compared_with_one_another(tmp_path):
     assert list(runs["variant"]) == ["train.epochs=2", "train.epochs=1"]
 
 
+def test_runs_from_before_a_revision_that_concerns_them_are_a_variant(tmp_path):
+    before, since, untouched = (
+        Run.model_validate(
+            {
+                "name": "x",
+                "topology": {"workers": 2},
+                "model": {"name": "mlp"},
+                "data": {"name": "digits"},
+                "train": {"epochs": 2, "first_step": "overwritten"},
+                "validation": {"rule": rule},
+            }
+        )
+        for rule in (AVERAGE, AVERAGE, ZENO)
+    )
+    for index, run in enumerate((before, since, untouched)):
+        rule = run.validation.rule.kind
+        write_run(tmp_path / "x", index, {"kind": rule}, NONE, THREE_ROUNDS)
+        spec = spec_of(Point(index, run, f"{index:010x}", rule, {"validation.rule": {"kind": rule}}))
+        if run is before:
+            del spec["revisions"]
+        (tmp_path / "x" / "runs" / f"{index:010x}" / "spec.json").write_text(json.dumps(spec))
+    runs = collect(tmp_path / "x").table.drop_duplicates("run_id")
+    assert list(runs["variant"]) == ["before=first-step", "", ""]
+
+
 def test_runs_that_have_recorded_nothing_are_no_table(tmp_path):
     RunDirectory(tmp_path / "runs/a").create({"run_id": "a", "run": {"name": "e"}})
-    with pytest.raises(RunError, match="has recorded anything yet"):
+    with pytest.raises(RunError, match="has any records yet"):
         collect(tmp_path)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from hpcps.errors import RunError
+from hpcps.numerics.state import State
+from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.run_directory import RunDirectory
 
 
@@ -85,7 +87,7 @@ def test_the_first_failure_comes_first_and_a_new_attempt_forgets_it(tmp_path):
 @pytest.mark.parametrize(
     ("number", "advice"),
     [
-        (errno.ENOSPC, "the disk is full: make room"),
+        (errno.ENOSPC, "the disk is full: free disk space"),
         (errno.EDQUOT, "your quota is used up"),
         (errno.EROFS, "read-only"),
         (errno.EACCES, "change its permissions"),
@@ -129,3 +131,100 @@ def test_a_crash_while_writing_leaves_the_old_file_whole(tmp_path, monkeypatch):
         directory.create({"run_id": "new"})
     assert directory.spec == {"run_id": "old"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "spec.json"]
+
+
+def finished(directory: RunDirectory, *processes: str) -> None:
+    """Write the records that processes leave which have finished; server 0 has saved the model."""
+    directory.create({"run_id": "a"})
+    for process in processes:
+        saved = {"final/server-0": directory.save("final/server-0", np.zeros(4))} if process == "server-0" else {}
+        line = json.dumps({"event": "end", "reason": "finished", "checksums": saved})
+        (directory.path / "records" / f"{process}.jsonl").write_text(line + "\n")
+
+
+@pytest.mark.parametrize("lost", ["spec.json", "records/worker-0.jsonl", "records", "final/server-0.npy", "final"])
+def test_done_is_written_and_believed_only_if_all_is_there(tmp_path, lost):
+    directory, processes = RunDirectory(tmp_path / "run"), ("server-0", "worker-0")
+
+    def lose():
+        path = directory.path / lost
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    finished(directory, *processes)
+    directory.finish(1.0, processes)
+    assert (directory.done, directory.missing) == (True, ())
+    lose()
+    assert not directory.done
+    assert all(name.startswith(lost) for name in directory.missing)
+    (directory.path / "DONE").unlink()
+
+    finished(directory, *processes)
+    lose()
+    with pytest.raises(RunError, match=f"{lost}.* missing in .*run it again"):
+        directory.finish(1.0, processes)
+    assert not (directory.path / "DONE").exists()
+
+
+def test_a_file_that_was_cut_short_is_missed(tmp_path):
+    directory = RunDirectory(tmp_path)
+    finished(directory, "server-0")
+    directory.finish(1.0, ["server-0"])
+    os.truncate(tmp_path / "final" / "server-0.npy", 100)
+    assert (directory.done, directory.missing) == (False, ("final/server-0.npy",))
+
+
+def test_a_process_that_has_not_finished_keeps_the_run_from_being_done(tmp_path):
+    directory = RunDirectory(tmp_path)
+    finished(directory, "worker-0")
+    with (tmp_path / "records" / "worker-0.jsonl").open("a") as record:
+        record.write('{"event": "start", "attempt": 2}\n')
+    with pytest.raises(RunError, match="does not state that worker-0 has finished"):
+        directory.finish(1.0, ["worker-0"])
+
+
+def test_a_done_of_an_earlier_version_needs_a_spec_and_records(tmp_path):
+    directory = RunDirectory(tmp_path)
+    finished(directory, "worker-0")
+    (tmp_path / "DONE").write_text('{"finished": "2026-01-01", "wall": 2.0}')
+    assert directory.done
+    shutil.rmtree(tmp_path / "records")
+    assert (directory.done, directory.missing) == (False, ("records",))
+
+
+def test_a_folder_that_is_gone_is_not_made_anew(tmp_path):
+    directory = RunDirectory(tmp_path / "run")
+    with pytest.raises(RunError, match="was deleted or moved during the run"):
+        directory.save("final/server-0", np.zeros(1))
+    with pytest.raises(RunError, match="was deleted or moved during the run"):
+        directory.checkpoints.write(1, "worker-0", CheckpointPart(State(), 0, 0.0))
+    with pytest.raises(RunError, match="missing in"):
+        directory.finish(1.0, ["worker-0"])
+    assert not directory.path.exists()
+
+
+def test_failures_of_several_attempts_stay_apart(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.create({})
+    for attempt in range(12):
+        directory.fail("worker", attempt, "n01", None, "start", f"cause {attempt}", at=100.0 + attempt)
+        directory.fail("server", 0, "n02", None, "wait", f"effect {attempt}", at=101.0 + attempt)
+        if attempt == 3:
+            # Somebody tidies up, and keeps something.
+            shutil.rmtree(tmp_path / "earlier" / "failure-2")
+            (tmp_path / "earlier" / "failure-copy").mkdir()
+        if attempt < 11:
+            directory.create({})
+    assert [failure.error for failure in directory.failures] == ["cause 11", "effect 11"]
+    kept = [10, 9, 8, 7, 6, 5, 4, 3, 2, 0]
+    assert [failure.error for failure in directory.earlier_failures] == [f"cause {n}" for n in kept]
+
+
+def test_only_known_failures_are_set_aside(tmp_path):
+    directory = RunDirectory(tmp_path)
+    directory.create({})
+    directory.fail("worker", 0, "n01", None, "start", "old", at=1.0)
+    known = directory.failures
+    directory.fail("worker", 1, "n01", None, "start", "new", at=2.0)
+    directory.set_failures_aside(known)
+    assert [failure.error for failure in directory.failures] == ["new"]
+    assert [failure.error for failure in directory.earlier_failures] == ["old"]

@@ -8,13 +8,13 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
-from hpcps.records.checkpoint import Part
+from hpcps.numerics.state import State
+from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.forecast import summary, time_left
 from hpcps.records.locate import locate
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import STALLED_AFTER, Progress
 from hpcps.records.writer import RecordWriter
-from hpcps.state import State
 
 SPEC = {
     "run_id": "0123456789", "label": "zeno · negative 6", "index": 0, "swept": {},
@@ -102,6 +102,19 @@ def test_done_and_stopped_and_diverged(directory):
     assert progress.poll()[0].state == "done"
 
 
+def test_a_done_run_that_lost_its_records_is_not_shown_as_done(directory):
+    path = play(directory, "worker", 0, 2)
+    with path.open("a") as file:
+        file.write('{"event": "end", "reason": "finished"}\n')
+    directory.finish(3.0, ["worker-0"])
+    assert Progress([directory.path]).poll()[0].state == "done"
+    path.unlink()
+    (status,) = Progress([directory.path]).poll()
+    assert (status.state, status.missing) == ("incomplete", ("records/worker-0.jsonl",))
+    text = "0123456789: it is marked as done, but it lacks records/worker-0.jsonl: run it again"
+    assert text in overview([status])
+
+
 def test_a_failure_names_its_cause(directory):
     play(directory, "worker", 1, 2)
     directory.fail("worker", 1, "n07", 2, "exchange", ValueError("no such block"))
@@ -187,7 +200,7 @@ def test_what_a_person_types_finds_the_results(tmp_path):
     assert locate("fig3", results, experiments).results == results / "fig3_sync"
     assert locate("fig4", results, experiments).results == results / "fig4"
     assert locate(str(results / "fig3_sync"), results, experiments).results == results / "fig3_sync"
-    with pytest.raises(RunError, match="'fig' may be any of fig3_sync, fig4, fig4_sync"):
+    with pytest.raises(RunError, match="'fig' matches fig3_sync, fig4, fig4_sync"):
         locate("fig", results, experiments)
     with pytest.raises(RunError, match="did you mean 'fig3_sync'"):
         locate("fig3_snyc", results, experiments)
@@ -270,8 +283,10 @@ def test_earlier_attempts_are_counted_and_their_causes_kept(directory):
         assert (directory.failures, len(directory.earlier_failures)) == ((), number)
         directory.fail("server", number, "n01", 2, "wait", "worker-1 is gone")
     (status,) = Progress([directory.path]).poll()
-    assert (status.attempt, [failure.role for failure in status.earlier]) == (3, ["worker", "server"])
+    assert (status.attempt, [failure.role for failure in status.earlier]) == (3, ["server", "worker"])
     text = overview([status])
+    told = [text.index(f"{who}-{n} on n0") for who, n in (("server", 2), ("server", 1), ("worker", 1))]
+    assert told == sorted(told), "the newest attempt first"
     assert "failed  0.0/4  3." in text
     assert "an earlier attempt: worker-1 on n07 failed in round 2, phase exchange: ValueError: no such block" in text
     directory.create(SPEC)
@@ -337,7 +352,7 @@ def test_a_file_that_nobody_has_run_as_it_is_does_not_fill_the_screen(results, c
     assert head.startswith("demo (train.epochs=2): 2 runs: ")
     assert [row[12:18] for row in rows[:2]] == ["seed 1", "seed 2"]
     assert "train.epochs" not in "".join(rows)
-    assert "  the 2 points of the file as it is have not started\n" in text
+    assert "  the 2 points of the file without --set have not started\n" in text
 
 
 def test_a_file_with_mistakes_does_not_hide_its_runs(results, capsys):
@@ -367,7 +382,7 @@ def test_nonsense_gets_an_answer_not_a_traceback(results, capsys, what):
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_what_was_reached_before_a_checkpoint_still_holds(directory, goes_on):
     play(directory, "validator", 0, 4)
-    part = Part(State(), lines=7, elapsed=4.0) if goes_on else None
+    part = CheckpointPart(State(), lines=7, elapsed=4.0) if goes_on else None
     with RecordWriter(directory.path, "0123456789", "validator", 0, "n0", part=part) as record:
         record.write("start")
     (status,) = Progress([directory.path]).poll()

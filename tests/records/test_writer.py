@@ -93,7 +93,7 @@ def test_a_full_disk_is_said(tmp_path):
     (tmp_path / "records").mkdir()
     (tmp_path / "records" / "worker-3.jsonl").symlink_to("/dev/full")
     record = writer(tmp_path)
-    with pytest.raises(RunError, match=r"worker-3\.jsonl: No space left on device; make room"):
+    with pytest.raises(RunError, match=r"worker-3\.jsonl: No space left on device; free disk space"):
         record.write("round", round=0)
     record.close()
 
@@ -102,7 +102,7 @@ def test_a_line_cut_short_is_said(tmp_path, monkeypatch):
     record = writer(tmp_path)
     write = os.write
     monkeypatch.setattr(os, "write", lambda file, line: write(file, line[:10]))
-    with pytest.raises(RunError, match="was cut short: no room left"):
+    with pytest.raises(RunError, match="is truncated: the disk is full"):
         record.write("round", round=0)
     record.close()
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpcps.state import State
+from hpcps.numerics.state import State
 from hpcps.training.learner import Evaluation, Progress
 
 

@@ -1,4 +1,4 @@
-"""The chief goes on while a model is measured, and what is recorded of it is as if it had not."""
+"""The coordinator goes on while a model is measured, and what is recorded of it is as if it had not."""
 
 import json
 from itertools import pairwise
@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from idle_learner import IdleLearner
 
-from hpcps.layout import Layout
-from hpcps.messages import Kind, Peer
+from hpcps.execution.background import Finished
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, make_training_role
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Kind, Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.events import Aside, Compute, Record, Settle, Snapshot
-from hpcps.runtime.casting import make_role, make_trainee
-from hpcps.runtime.node import Node
-from hpcps.runtime.sideline import Finished
+from hpcps.roles.events import Compute, InBackground, Record, Settle, Snapshot
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Evaluation
 from hpcps.transport.inproc import Exchange
@@ -64,7 +64,7 @@ class Watching(IdleLearner):
 
 
 class Slow:
-    """A sideline that is not done with anything before somebody waits for it."""
+    """A background that is not done with anything before somebody waits for it."""
 
     def __init__(self, patient=True):
         self.waits, self.patient = 0, patient
@@ -112,25 +112,25 @@ class Withheld:
 
 
 class Play:
-    """A run in this process; `did` holds the effects of its chief."""
+    """A run in this process; `did` holds the effects of its coordinator."""
 
-    def __init__(self, folder, run, sideline=None, size=0, withhold=lambda peer, message: False):
+    def __init__(self, folder, run, background=None, size=0, withhold=lambda peer, message: False):
         self.folder, self.did, self.nodes, self.posts = folder, [], {}, {}
         exchange, directory, topology = Exchange(), RunDirectory(folder), run.topology
         directory.create({"run_id": "test"})
         trainees = [Peer("worker", k) for k in range(topology.workers)]
         trainees += [Peer("validator", v) for v in range(topology.validators)]
-        self.chief = VALIDATOR if topology.validators else WORKER
-        roles = [make_trainee(run, "test", p, Watching(p.index, p.index + 1, size)) for p in trainees]
+        self.coordinator = VALIDATOR if topology.validators else WORKER
+        roles = [make_training_role(run, "test", p, Watching(p.index, p.index + 1, size)) for p in trainees]
         roles += [make_role(run, "test", Peer("server", s)) for s in range(topology.servers)]
         for role in roles:
             peer = role.peer
-            if peer == self.chief:
+            if peer == self.coordinator:
                 role.handle = self._watched(role.handle)
             record = RecordWriter(folder, "test", peer.role, peer.index, "here")
             self.posts[peer] = Withheld(exchange.endpoint(peer), lambda m, peer=peer: withhold(peer, m))
-            beside = sideline if peer == self.chief else None
-            self.nodes[peer] = Node(role, self.posts[peer], record, directory, sideline=beside)
+            beside = background if peer == self.coordinator else None
+            self.nodes[peer] = RoleDriver(role, self.posts[peer], record, directory, background=beside)
 
     def _watched(self, handle):
         def watched(event):
@@ -153,7 +153,7 @@ class Play:
         return np.concatenate([np.load(path) for path in sorted(self.folder.glob("final/*.npy"))])
 
     def lines(self, event, process=None):
-        text = (self.folder / f"records/{process or self.chief}.jsonl").read_text()
+        text = (self.folder / f"records/{process or self.coordinator}.jsonl").read_text()
         return [line for line in map(json.loads, text.splitlines()) if line["event"] == event]
 
     def measured(self):
@@ -199,7 +199,7 @@ def test_what_is_recorded_is_of_the_model_whenever_it_is_measured(tmp_path, case
     assert late.measured() == at_once.measured()
     assert [line["epoch"] for line in late.measured()] == [1, 2, 3, 4]
     assert len({line["loss"] for line in late.measured()}) == 4 - (case == "rounds longer than epochs") * 2
-    assert slow.waits == sum(isinstance(effect, Aside) for effect in late.did)
+    assert slow.waits == sum(isinstance(effect, InBackground) for effect in late.did)
     times = [line["time"] for line in late.lines("evaluation")]
     assert times == sorted(times)
 
@@ -212,8 +212,8 @@ def test_nobody_waits_for_a_measurement(tmp_path, changes):
     # That was the second one; what is between them has been done.
     rounds = 6 // (2 if "train" in changes else 1)
     assert len(play.lines("round", "worker-2")) == rounds
-    steps = [effect for effect in play.did if isinstance(effect, (Aside, Compute)) and effect.task != "pack"]
-    assert steps[[isinstance(effect, Aside) for effect in steps].index(True) + 1].task == "train"
+    steps = [effect for effect in play.did if isinstance(effect, (InBackground, Compute)) and effect.task != "pack"]
+    assert steps[[isinstance(effect, InBackground) for effect in steps].index(True) + 1].task == "train"
 
 
 def test_a_line_has_the_time_of_its_model(tmp_path):
@@ -237,14 +237,14 @@ def test_a_checkpoint_has_the_evaluation_before_it(tmp_path, mode):
     under_way = False
     parts = 0
     for effect in play.did:
-        under_way |= isinstance(effect, Aside)
+        under_way |= isinstance(effect, InBackground)
         if isinstance(effect, Record) and effect.event == "evaluation":
             under_way = False
         if isinstance(effect, Snapshot):
             assert not under_way
             parts += 1
     assert parts >= 2
-    assert any(isinstance(a, Aside) and isinstance(b, Compute) for a, b in pairwise(play.did))
+    assert any(isinstance(a, InBackground) and isinstance(b, Compute) for a, b in pairwise(play.did))
 
 
 @pytest.mark.parametrize("changes", [{}, NO_VALIDATOR, {"checkpoint": {"every": 1}}])
@@ -259,11 +259,11 @@ def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_p
     play.go_on()
     # It trained on, up to what must come after the measurement: the next one, or the checkpoint.
     assert len(play.lines("round")) == 2 * ROUNDS
-    assert not any(isinstance(effect, Aside) for effect in play.did)
+    assert not any(isinstance(effect, InBackground) for effect in play.did)
     assert [effect.moment for effect in play.did if isinstance(effect, Snapshot)] == [ROUNDS] * (
         "checkpoint" in changes
     )
-    assert play.nodes[play.chief].waiting_for == (late,)
+    assert play.nodes[play.coordinator].waiting_for == (late,)
     play.posts[late].release()
     play.to_the_end()
     # Of workers 0, 1 and 2 after 3, 6, … steps.

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcps.cuts import Cuts, Partition
-from hpcps.layout import Layout
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.partitioning import Partition, Partitioning
 
 layouts = st.lists(st.integers(1, 300), min_size=1, max_size=9).map(
     lambda sizes: Layout.of([(f"b{b}", (size,)) for b, size in enumerate(sizes)])
@@ -22,9 +22,10 @@ def covered(size, slices):
 
 @given(layouts, st.integers(1, 4), st.integers(0, 2), sizes, st.booleans())
 def test_each_element_is_in_one_partition_of_each_kind(layout, servers, validators, size, whole):
-    cuts = Cuts(layout, servers, validators, size, whole=whole and validators > 0)
+    shards = layout.bounds(servers, whole=whole)
+    cuts = Partitioning(layout, shards, validators, size, whole=whole)
     assert (covered(layout.size, [s for shard in cuts.shards for s in shard]) == 1).all()
-    for shard, bounds in zip(cuts.shards, layout.bounds(servers), strict=True):
+    for shard, bounds in zip(cuts.shards, shards, strict=True):
         assert shard, "every server hears of every round"
         assert all(bounds[0] <= start <= stop <= bounds[1] for start, stop in shard)
     if validators:
@@ -35,14 +36,14 @@ def test_each_element_is_in_one_partition_of_each_kind(layout, servers, validato
 
 @given(layouts, st.integers(1, 4), st.integers(0, 2), st.integers(16, 400), st.booleans())
 def test_partitions_are_no_larger_than_asked_for_and_cut_large_blocks_only(layout, servers, validators, size, whole):
-    whole = whole and validators > 0
-    cuts = Cuts(layout, servers, validators, size, whole=whole)
+    bounds = layout.bounds(servers, whole=whole and not validators)
+    cuts = Partitioning(layout, bounds, validators, size, whole=whole)
     starts = set(layout.offsets.tolist())
-    shards = {start for start, _ in layout.bounds(servers)}
+    shards = {start for start, _ in bounds}
     for start, stop in {s for slices in cuts.updates for s in slices}:
         block = layout.blocks[layout.first_in(min(start, layout.size - 1))]
         if whole:
-            assert start in starts
+            assert {start, stop} <= starts
             assert stop - start <= size or (start, stop) == (block.offset, block.stop)
         else:
             assert stop - start <= size
@@ -51,7 +52,7 @@ def test_partitions_are_no_larger_than_asked_for_and_cut_large_blocks_only(layou
 
 @given(layouts, st.integers(1, 4), st.integers(1, 2), sizes)
 def test_a_validators_partitions_come_to_their_servers_in_order(layout, servers, validators, size):
-    cuts = Cuts(layout, servers, validators, size, whole=False)
+    cuts = Partitioning(layout, layout.bounds(servers), validators, size, whole=False)
     sent = [[] for _ in range(servers)]
     for number, (start, stop) in enumerate(cuts.updates[0]):
         pieces = cuts.pieces(number)
@@ -63,17 +64,25 @@ def test_a_validators_partitions_come_to_their_servers_in_order(layout, servers,
 
 
 def test_neighbours_go_to_different_servers():
-    cuts = Cuts(Layout.of([("w", (640,))]), 2, 1, 80, whole=False)
+    layout = Layout.of([("w", (640,))])
+    cuts = Partitioning(layout, layout.bounds(2), 1, 80, whole=False)
     owners = [start >= 320 for start, _ in cuts.updates[0]]
     assert owners == [False, True] * 4
 
 
 def test_without_a_size_there_is_one_message_for_everyone():
     layout = Layout.of([("a", (100,)), ("b", (28,))])
-    assert Cuts(layout, 2, 0, whole=False).updates == (((0, 64),), ((64, 128),))
-    cuts = Cuts(layout, 2, 1, whole=True)
+    bounds = layout.bounds(2)
+    assert Partitioning(layout, bounds, 0, whole=False).updates == (((0, 64),), ((64, 128),))
+    cuts = Partitioning(layout, bounds, 1, whole=True)
     assert cuts.updates == (((0, 128),),)
     assert cuts.pieces(0) == [(0, 0, (0, 64)), (1, 0, (64, 128))]
+
+
+def test_whole_shards_are_as_equal_as_the_blocks_allow():
+    layout = Layout.of([("a", (100,)), ("b", (28,)), ("c", (40,))])
+    assert layout.bounds(2, whole=True) == ((0, 100), (100, 168))
+    assert layout.bounds(4, whole=True) == ((0, 0), (0, 100), (100, 128), (128, 168))
 
 
 def test_a_partition_knows_its_blocks():

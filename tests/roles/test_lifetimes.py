@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from installed import BACKEND
 
-from hpcps.messages import Message, Received
+from hpcps.execution.inprocess import VirtualClock, check_finished
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role
+from hpcps.protocol.messages import Message, Received
+from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.cast import Cast
-from hpcps.runtime.casting import make_role
-from hpcps.runtime.inprocess import VirtualClock, check_finished
-from hpcps.runtime.node import Node
 from hpcps.spec.schema import Run
 from hpcps.transport.base import Traffic
 
@@ -88,13 +88,13 @@ def play(run: Run, folder: Path, place, seed: int) -> dict[str, np.ndarray]:
     """Play a run; for a while always the same one of those who can go on does, so that others fall far behind."""
     directory, chance = RunDirectory(folder), random.Random(seed)
     directory.create({"run_id": "lifetimes"})
-    cast, boxes, clock = Cast.of(run), {}, VirtualClock()
+    roster, boxes, clock = Roster.of(run), {}, VirtualClock()
     with ExitStack() as stack:
         nodes = []
-        for peer in (*cast.readers(), *cast.all_servers()):
+        for peer in (*roster.readers(), *roster.all_servers()):
             record = stack.enter_context(RecordWriter(folder, "lifetimes", peer.role, peer.index, "here"))
             role = make_role(run, "lifetimes", peer)
-            nodes.append(Node(role, Post(peer, boxes, place), record, directory, clock=clock))
+            nodes.append(RoleDriver(role, Post(peer, boxes, place), record, directory, clock=clock))
         while left := [node for node in nodes if not node.finished]:
             chance.shuffle(left)
             for _ in range(chance.choice((1, 3, 30))):

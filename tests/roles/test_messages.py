@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcps.messages import Flag, Kind, MalformedMessageError, Message, Peer
+from hpcps.protocol.messages import Flag, Kind, MalformedMessageError, Message, Peer
 
 messages = st.builds(
     Message,

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcps.layout import Layout
-from hpcps.packing import pack, packed_size, runs, unpack
+from hpcps.numerics.layout import Layout
+from hpcps.numerics.packing import pack, packed_size, runs, unpack
 
 layouts = st.lists(st.integers(1, 9), min_size=1, max_size=12).map(
     lambda sizes: Layout.of([(f"b{i}", (n,)) for i, n in enumerate(sizes)])

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from installed import BACKEND
 
-from hpcps.messages import Kind, Message, Peer
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role
+from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.runtime.casting import make_role
-from hpcps.runtime.node import Node
 from hpcps.spec.schema import Run
 from hpcps.transport.inproc import Exchange
 
@@ -81,7 +81,7 @@ def play(tmp_path, run, change):
         if change and peer == SENDER:
             transport = Tampering(transport, change)
         record = RecordWriter(tmp_path, "test", peer.role, peer.index, "here")
-        nodes.append(Node(make_role(run, "test", peer), transport, record, directory))
+        nodes.append(RoleDriver(make_role(run, "test", peer), transport, record, directory))
     for _ in range(100_000):
         if all(node.finished for node in nodes):
             break

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from idle_learner import IdleLearner
 
-from hpcps.layout import Layout
-from hpcps.messages import Kind, Peer
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, make_training_role
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Kind, Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.sync.outbox import WINDOW
-from hpcps.runtime.casting import make_role, make_trainee
-from hpcps.runtime.node import Node
+from hpcps.roles.sync.answer import WINDOW
 from hpcps.spec.schema import Run
 from hpcps.transport.inproc import Exchange
 
@@ -66,12 +66,12 @@ class Play:
         topology = run.topology
         trainees = [Peer("worker", k) for k in range(topology.workers)]
         trainees += [Peer("validator", v) for v in range(topology.validators)]
-        roles = [make_trainee(run, "test", peer, IdleLearner(LAYOUT, step=peer.index + 1)) for peer in trainees]
+        roles = [make_training_role(run, "test", peer, IdleLearner(LAYOUT, step=peer.index + 1)) for peer in trainees]
         roles += [make_role(run, "test", Peer("server", s)) for s in range(topology.servers)]
         for role in roles:
             record = RecordWriter(folder, "test", role.peer.role, role.peer.index, "here")
             transport = Logged(exchange.endpoint(role.peer), role.peer, self.log)
-            self.nodes[role.peer] = Node(role, transport, record, directory)
+            self.nodes[role.peer] = RoleDriver(role, transport, record, directory)
         self.folder = folder
 
     def go_on(self, without=()):

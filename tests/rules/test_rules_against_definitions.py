@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
 from statistics import median
-from typing import Any, get_args
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
-from hpcps import blocks
-from hpcps.layout import Layout
-from hpcps.rules import AnyRule, AnySyncRule, Combined, Rule
-from hpcps.updates import Updates
+from hpcps.numerics import blocks
+from hpcps.numerics.layout import Layout
+from hpcps.numerics.updates import Updates
+from hpcps.registry import active
+from hpcps.rules import Combined, Rule
+from hpcps.rules.context import Context
 
 EXTREMES = np.array(
     [
@@ -181,7 +182,7 @@ REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, 
 
 
 def kinds() -> list[str]:
-    return [member.model_fields["kind"].default for member in get_args(AnySyncRule)]
+    return [name for name, rule in active().of("rules").items() if rule.mode == "sync"]
 
 
 def test_every_rule_has_a_reference() -> None:
@@ -193,12 +194,12 @@ def test_every_rule_has_a_reference() -> None:
 @given(data=st.data())
 def test_follows_its_definition(kind: str, data: st.DataObject) -> None:
     keys, check = REFERENCES[kind]
-    rule: Rule = TypeAdapter(AnyRule).validate_python({"kind": kind, **data.draw(keys)})
+    rule: Rule = active().of("rules")[kind](**data.draw(keys))
     case = data.draw(cases())
     width = data.draw(st.sampled_from([1, 3, 1000]))
     before = case.updates.copy()
     with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
-        combined = rule.combine(Updates.of(case.updates, case.layout), case.reference if rule.scores else None)
+        combined = rule.combine(Updates.of(case.updates, case.layout), Context(case.reference if rule.needs else None))
     assert combined.update.shape == (case.layout.size,)
     assert combined.update.dtype == np.float32
     assert np.isfinite(combined.update).all()

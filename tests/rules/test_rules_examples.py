@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from hpcps.layout import Layout
-from hpcps.rules import AnyRule, Average, Median, Phocas, Rule, TrimmedMean, Zeno
-from hpcps.updates import Updates
+from hpcps.numerics.layout import Layout
+from hpcps.numerics.updates import Updates
+from hpcps.registry import OneOf
+from hpcps.rules import Average, Median, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.rules.context import Context
 
 ONE = Layout.of([("w", (1,))])
 
@@ -18,18 +22,15 @@ def column(*values: float) -> Updates:
 
 
 def test_keys_and_defaults() -> None:
-    parse = TypeAdapter(AnyRule).validate_python
+    parse = TypeAdapter(Annotated[Rule, OneOf("rules")]).validate_python
     assert parse({"kind": "average"}) == Average()
     assert parse({"kind": "trimmed_mean"}).trim == 0.2
     assert parse({"kind": "phocas"}).trim == 0.2
     zeno = parse({"kind": "zeno"})
     assert (zeno.rho, zeno.epsilon) == (-0.001, 0.6)
-    assert [rule.scores for rule in (Average(), TrimmedMean(), Phocas(), Zeno())] == [
-        False,
-        False,
-        False,
-        True,
-    ]
+    rules = (Average(), TrimmedMean(), Median(), Phocas(), Zeno())
+    assert [rule.sees for rule in rules] == ["coordinate"] * 4 + ["block"]
+    assert [rule.needs for rule in rules] == [frozenset()] * 4 + [{"reference"}]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_keys_and_defaults() -> None:
 )
 def test_wrong_keys_are_refused(keys: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
-        TypeAdapter(AnyRule).validate_python(keys)
+        TypeAdapter(Annotated[Rule, OneOf("rules")]).validate_python(keys)
 
 
 def test_counts_dropped() -> None:
@@ -68,13 +69,13 @@ def test_the_mean_of_huge_numbers_is_finite() -> None:
     top = float(np.finfo(np.float32).max)
     for rule in (Average(), TrimmedMean(), Median(), Phocas()):
         assert rule.combine(column(*[top] * 17)).update == [np.float32(top)]
-    assert Zeno().combine(column(*[top] * 17), column(top).payloads[0]).update == [np.float32(top)]
+    assert Zeno().combine(column(*[top] * 17), Context(column(top).payloads[0])).update == [np.float32(top)]
     assert Average().combine(column(top, -top, 3.0)).update == [1.0]
 
 
 @pytest.mark.parametrize("rule", [Average(), TrimmedMean(), TrimmedMean(trim=0), Median(), Phocas(), Zeno()])
 def test_the_sign_of_zero_leaves_no_trace(rule: Rule) -> None:
-    assert not np.signbit(rule.combine(column(*[-0.0] * 6), column(1.0).payloads[0]).update[0])
+    assert not np.signbit(rule.combine(column(*[-0.0] * 6), Context(column(1.0).payloads[0])).update[0])
 
 
 @pytest.mark.parametrize(("rho", "accepts"), [(-1e-9, True), (0.0, False), (1e-9, False)])
@@ -82,7 +83,7 @@ def test_zeno_accepts_zero_updates_iff_rho_is_negative(rho: float, accepts: bool
     layout = Layout.of([("w", (3,)), ("b", (2,))])
     v = np.array([1, 2, 3, 4, 5], dtype=np.float32)
     updates = np.stack([np.zeros(5, np.float32), v])
-    combined = Zeno(rho=rho).combine(Updates.of(updates, layout), v)
+    combined = Zeno(rho=rho).combine(Updates.of(updates, layout), Context(v))
     assert combined.accepted.tolist() == [[accepts, accepts], [True, True]]
     assert np.array_equal(combined.update, v / 2 if accepts else v)
 
@@ -92,15 +93,15 @@ def test_zeno_thresholds_are_strict() -> None:
     layout = Layout.of([("a", (70_000,)), ("b", (10,)), ("c", (1,))])  # a spans tiles
     v = rng.standard_normal(layout.size, dtype=np.float32)
     updates = np.stack([v, -v, np.float32(2) * v])
-    assert Zeno(rho=1.0).combine(Updates.of(updates[:1], layout), v).accepted.tolist() == [[False] * 3]
-    assert Zeno(rho=-1.0).combine(Updates.of(updates[1:2], layout), v).accepted.tolist() == [[False] * 3]
-    assert Zeno(epsilon=0.0).combine(Updates.of(updates[:1], layout), v).accepted.tolist() == [[False] * 3]
-    assert Zeno(epsilon=3.0).combine(Updates.of(updates, layout), v).accepted.tolist() == [
+    assert Zeno(rho=1.0).combine(Updates.of(updates[:1], layout), Context(v)).accepted.tolist() == [[False] * 3]
+    assert Zeno(rho=-1.0).combine(Updates.of(updates[1:2], layout), Context(v)).accepted.tolist() == [[False] * 3]
+    assert Zeno(epsilon=0.0).combine(Updates.of(updates[:1], layout), Context(v)).accepted.tolist() == [[False] * 3]
+    assert Zeno(epsilon=3.0).combine(Updates.of(updates, layout), Context(v)).accepted.tolist() == [
         [True] * 3,
         [False] * 3,
         [False] * 3,
     ]
-    assert Zeno(rho=-1.001, epsilon=3.001).combine(Updates.of(updates, layout), v).accepted.all()
+    assert Zeno(rho=-1.001, epsilon=3.001).combine(Updates.of(updates, layout), Context(v)).accepted.all()
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
@@ -111,7 +112,7 @@ def test_zeno_accepts_nothing_against_a_zero_or_non_finite_reference(bad: float,
     if not np.isfinite(bad):
         v[3] = 0.0
     updates = np.array([[1, 1, 0, 0, 0], [1, 0.5, 1, -1, 1]], dtype=np.float32)
-    combined = Zeno(rho=rho).combine(Updates.of(updates, layout), v)
+    combined = Zeno(rho=rho).combine(Updates.of(updates, layout), Context(v))
     assert combined.accepted.tolist() == [[True, False, False]] * 2
     assert combined.update.tolist() == [1.0, 0.75, 0.0, 0.0, 0.0]
 
@@ -120,6 +121,6 @@ def test_zeno_decides_per_block() -> None:
     layout = Layout.of([("a", (2,)), ("b", (1,))])
     v = np.array([1, 0, 1], dtype=np.float32)
     updates = np.array([[1, 0.5, -1], [-1, 0.5, 1], [0.5, 0.25, 0.5]], dtype=np.float32)
-    combined = Zeno().combine(Updates.of(updates, layout), v)
+    combined = Zeno().combine(Updates.of(updates, layout), Context(v))
     assert combined.accepted.tolist() == [[True, False], [False, True], [True, True]]
     assert combined.update.tolist() == [0.75, 0.375, 0.75]

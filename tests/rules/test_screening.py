@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcps import blocks
-from hpcps.layout import Layout
-from hpcps.packing import pack
+from hpcps.numerics import blocks
+from hpcps.numerics.layout import Layout
+from hpcps.numerics.packing import pack
+from hpcps.numerics.updates import Updates
 from hpcps.rules import Average, Median, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, combine, screen
-from hpcps.updates import Updates
+from hpcps.rules.context import Context
 
 RULES = [Average(), TrimmedMean(), Median(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
 
@@ -55,10 +56,10 @@ def test_screens_as_defined(n: int, sizes: list[int], rate: float, width: int, s
         start, stop = sorted(rng.integers(0, layout.size + 1, 2))
         assert np.array_equal(kept.tile(slice(start, stop)).view(np.int32), want[:, start:stop].view(np.int32))
         for rule in RULES:
-            plain = rule.combine(Updates.of(want, layout), reference)
+            plain = rule.combine(Updates.of(want, layout), Context(reference))
             for out in (None, np.empty_like(base), base.copy()):
                 into = {"base": base if out is None or out.tobytes() != base.tobytes() else out, "out": out}
-                combined, found = combine(rule, updates, reference, **into)
+                combined, found = combine(rule, updates, Context(reference, **into))
                 assert np.array_equal(found, refused)
                 assert np.array_equal(combined.accepted, plain.accepted)
                 assert combined.update.tobytes() == (base + plain.update).tobytes()
@@ -76,9 +77,9 @@ def test_a_rule_that_checks_finds_what_nobody_knew_of(rule: Rule, bad: float, n:
     for position in (0, 39_999, 40_002):
         updates[n - 1, position] = bad
         with pytest.raises(NotFiniteError), np.errstate(invalid="ignore"):
-            rule.combine(Updates.of(updates, layout), np.ones(layout.size, np.float32))
+            rule.combine(Updates.of(updates, layout), Context(np.ones(layout.size, np.float32)))
         updates[n - 1, position] = 1.0
-    rule.combine(Updates.of(updates, layout), np.ones(layout.size, np.float32))
+    rule.combine(Updates.of(updates, layout), Context(np.ones(layout.size, np.float32)))
 
 
 def test_no_rule_lets_a_screened_block_reach_the_model() -> None:
@@ -88,7 +89,7 @@ def test_no_rule_lets_a_screened_block_reach_the_model() -> None:
     updates[2, 5] = np.nan
     reference = np.ones(layout.size, np.float32)
     for rule in RULES:
-        combined, refused = combine(rule, Updates.of(updates, layout), reference)
+        combined, refused = combine(rule, Updates.of(updates, layout), Context(reference))
         assert np.argwhere(refused).tolist() == [[0, 0], [1, 0], [2, 1]]
         assert np.isfinite(combined.update).all()
     combined, _ = combine(Average(), Updates.of(updates, layout))
@@ -101,6 +102,6 @@ def test_says_whether_the_sum_with_the_base_is_finite() -> None:
     updates = Updates.of(top[None, :], layout)
     for base, finite in ((np.zeros(3, np.float32), True), (top, False), (np.array([0, np.nan, 0], np.float32), False)):
         with np.errstate(over="ignore"):
-            combined, refused = combine(Average(), updates, base=base)
+            combined, refused = combine(Average(), updates, Context(base=base))
         assert combined.finite is finite
         assert not refused.any()

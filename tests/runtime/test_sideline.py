@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.messages import Peer
+from hpcps.execution.background import Background
+from hpcps.execution.process import drive
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.stopwatch import Stopwatch
+from hpcps.protocol.messages import Peer
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.events import Aside, Compute, Computed, Finish, Record, Settle, Start
-from hpcps.runtime.node import Node
-from hpcps.runtime.process import drive
-from hpcps.runtime.sideline import Background
-from hpcps.runtime.stopwatch import Stopwatch
+from hpcps.roles.events import Compute, Computed, Finish, InBackground, Record, Settle, Start
+from hpcps.transport.backoff import Backoff
 from hpcps.transport.inproc import Exchange
-from hpcps.transport.patience import Patience
 
 
 def never():
@@ -71,13 +71,13 @@ def test_numbers_that_overflow_there_do_not_warn():
 def test_its_cpu_seconds_are_its_own():
     with Background() as beside:
         beside.begin("evaluate", 0, lambda: burn(0.3), never)
-        before = beside.cpu_beside()
+        before = beside.foreground_cpu()
         time.sleep(0.1)
-        assert beside.cpu_beside() - before < 0.05
+        assert beside.foreground_cpu() - before < 0.05
         beside.wait()
         assert 0.3 <= beside.take().cpu < 0.35
         burn(0.1)
-        assert 0.1 <= beside.cpu_beside() - before < 0.2
+        assert 0.1 <= beside.foreground_cpu() - before < 0.2
 
 
 def test_it_ends_with_the_role():
@@ -119,7 +119,7 @@ class Chief:
     def handle(self, event):
         match event:
             case Start():
-                yield Aside("evaluate", self.measure, never)
+                yield InBackground("evaluate", self.measure, never)
                 self.round = 5
                 yield Compute("train", lambda: burn(0.2))
             case Computed("train"):
@@ -134,11 +134,11 @@ def play(folder, measure):
     directory = RunDirectory(folder)
     directory.create({"run_id": "test"})
     with RecordWriter(folder, "test", "validator", 0, "here") as record, Background() as beside:
-        stopwatch = Stopwatch(cpu=beside.cpu_beside, alone=True)
+        stopwatch = Stopwatch(cpu=beside.foreground_cpu, alone=True)
         transport = Exchange().endpoint(Chief.peer)
-        node = Node(Chief(measure), transport, record, directory, stopwatch=stopwatch, sideline=beside)
+        node = RoleDriver(Chief(measure), transport, record, directory, stopwatch=stopwatch, background=beside)
         try:
-            drive(node, 10.0, Patience())
+            drive(node, 10.0, Backoff())
         except Exception:
             return node, []
     return node, read_lines(folder / "records/validator-0.jsonl").lines

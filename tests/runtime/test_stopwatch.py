@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcps.runtime.stopwatch import Stopwatch
+from hpcps.execution.stopwatch import Stopwatch
 
 
 class Clock:

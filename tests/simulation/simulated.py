@@ -4,18 +4,18 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from hpcps.execution.inprocess import check_finished
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, make_training_role
+from hpcps.execution.simulation.driver import Simulation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.runtime.casting import make_role, make_trainee
-from hpcps.runtime.inprocess import check_finished
-from hpcps.runtime.node import Node
-from hpcps.simulation.driver import Simulation
 from hpcps.spec.schema import Run
 
 sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 from toy_learners import Played, Quadratic, everyone
 
-from hpcps.layout import Layout
+from hpcps.numerics.layout import Layout
 
 ONE = Layout.of([("x", (1,))])
 
@@ -57,10 +57,10 @@ def simulate(path, run, order=lambda nodes: nodes, learner=Quadratic):
         if peer.role == "server":
             role = make_role(run, "toy", peer)
         else:
-            role = make_trainee(run, "toy", peer, learner(ONE, 8 - 3 * peer.index))
+            role = make_training_role(run, "toy", peer, learner(ONE, 8 - 3 * peer.index))
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, simulation.host(peer), simulation.clock)
         nodes.append(
-            Node(
+            RoleDriver(
                 role,
                 simulation.exchange.endpoint(peer),
                 record,
@@ -68,7 +68,7 @@ def simulate(path, run, order=lambda nodes: nodes, learner=Quadratic):
                 slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
                 clock=simulation.clock,
                 stopwatch=simulation.stopwatch(peer),
-                sideline=simulation.sideline(peer),
+                background=simulation.background(peer),
             )
         )
     simulation.play(order(nodes), lambda node: nullcontext())

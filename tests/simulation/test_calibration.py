@@ -9,9 +9,9 @@ import pytest
 from simulated import spec
 
 from hpcps.errors import RunError
+from hpcps.execution.simulation.calibration import fit
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.simulation.calibration import fit
 from hpcps.spec.schema import Run
 
 KNOWN = {"step": 2e-3, "evaluate": 3e-2, "pack": 1e-4, "adopt": 5e-5, "call": 4e-4, "element": 2e-8, "apply": 7e-5}
@@ -113,13 +113,13 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     )
     short = write_run(tmp_path / "short", rounds=5)
     assert refusal(short) == (
-        "the records in HERE have too few rounds (worker-0, worker-1, worker-2, worker-3): play a run of 13 rounds or "
-        "more anew"
+        "the records in HERE have too few rounds (worker-0, worker-1, worker-2, worker-3): execute a run of at "
+        "least 13 rounds"
     )
     old = write_run(tmp_path / "old", columns=False)
-    assert "no CPU seconds by task, being of an older version" in refusal(old)
+    assert "no CPU seconds by task (an older version)" in refusal(old)
     inproc = write_run(tmp_path / "inproc", run=measured_run(transport={"kind": "inproc"}))
-    assert refusal(inproc) == "HERE was played in one process, which shows no costs: name a run over MPI"
+    assert refusal(inproc) == "HERE is a run in one process, whose records show no costs: name a run over MPI"
     (short / "spec.json").write_text(json.dumps({"run": {"name": 3}}))
     assert refusal(short).startswith("HERE cannot be read:")
 

@@ -3,8 +3,8 @@
 import pytest
 from simulated import constant, spec
 
-from hpcps.messages import Peer
-from hpcps.simulation.driver import hosts_of
+from hpcps.execution.simulation.driver import hosts_of
+from hpcps.protocol.messages import Peer
 from hpcps.spec.identity import run_id
 from hpcps.spec.validate import validate
 
@@ -33,7 +33,7 @@ SLOW = {"slow": {"workers": [1], "factor": 2.0}}
 def test_it_is_for_runs_in_one_process():
     assert mistakes(MODELLED) == []
     assert mistakes(MODELLED, "mpi") == [
-        'simulation: acts only with transport.kind = "inproc", as over MPI time is real: set that, or leave it out'
+        'simulation: has an effect only with transport.kind = "inproc": set that, or leave it out'
     ]
     assert mistakes({"kind": "none"}, "mpi") == []
 
@@ -57,15 +57,15 @@ def test_a_range_must_not_be_empty():
         (
             1,
             [["server-0", "validator-0", "server-1"], ["worker-0", "worker-1", "worker-2"]],
-            ["lists roles for 2 hosts, and simulation.hosts = 1: make them equal"],
+            ["lists roles for 2 hosts, but simulation.hosts = 1: make them equal"],
         ),
         (
             2,
             [["server-0", "worker-1", "worker-1"], ["worker-0", "worker-3", "server-1"]],
             [
                 "worker-2, validator-0 have no host",
-                "worker-1 has several places",
-                "worker-3 has a host, but no part in this run",
+                "worker-1 has several entries",
+                "worker-3 has a host, but is not in this run",
             ],
         ),
     ],

@@ -2,33 +2,33 @@
 
 import pytest
 
-from hpcps.messages import Peer
-from hpcps.simulation.agenda import Agenda
-from hpcps.simulation.config import Link
-from hpcps.simulation.network import Network
-from hpcps.simulation.sharing import Cores, Links
+from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.execution.simulation.network import Network
+from hpcps.execution.simulation.sharing import HostCores, Links
+from hpcps.protocol.messages import Peer
+from hpcps.spec.simulation import Link
 
 
-def ends(agenda, begin, schedule):
+def ends(event_queue, begin, schedule):
     """Begin things at their moments (name, moment, *what); return when each is over."""
     over = {}
 
     def done(name):
-        return lambda: over.setdefault(name, agenda())
+        return lambda: over.setdefault(name, event_queue())
 
     for name, moment, *what in schedule:
-        agenda.at(moment, lambda name=name, what=what: begin(*what, done(name)))
-    while agenda.step():
+        event_queue.at(moment, lambda name=name, what=what: begin(*what, done(name)))
+    while event_queue.step():
         pass
     return over
 
 
 def on_cores(cores, *schedule, polling=0, demand=0.0, speed=1.0):
-    agenda = Agenda()
-    host = Cores(agenda, cores, demand, speed)
+    event_queue = EventQueue()
+    host = HostCores(event_queue, cores, demand, speed)
     if polling:
         host.poll(polling)
-    return ends(agenda, host.begin, schedule)
+    return ends(event_queue, host.begin, schedule)
 
 
 def test_one_task_runs_at_full_speed_however_many_cores_there_are():
@@ -54,12 +54,12 @@ def test_slow_cores_take_longer():
 
 
 def test_a_task_that_is_broken_off_gives_its_core_away():
-    agenda, over = Agenda(), []
-    host = Cores(agenda, 1)
+    event_queue, over = EventQueue(), []
+    host = HostCores(event_queue, 1)
     job = host.begin(5.0, lambda: over.append("cancelled"))
-    host.begin(5.0, lambda: over.append(agenda()))
-    agenda.at(2.0, lambda: over.append(host.cancel(job)))
-    while agenda.step():
+    host.begin(5.0, lambda: over.append(event_queue()))
+    event_queue.at(2.0, lambda: over.append(host.cancel(job)))
+    while event_queue.step():
         pass
     assert over == [4.0, 6.0], "4 of 5 s were left at 2; the other task has 1 of 5 then, and the core alone"
 
@@ -72,25 +72,25 @@ def test_polling_processes_take_their_part_but_no_more_than_an_even_share():
 
 
 def test_a_link_is_shared_by_two_transfers():
-    agenda = Agenda()
-    links = Links(agenda, {"l": 100.0, "m": 30.0})
+    event_queue = EventQueue()
+    links = Links(event_queue, {"l": 100.0, "m": 30.0})
 
     def begin(size, uses, done):
         links.begin(size, done, uses)
 
-    found = ends(agenda, begin, [("a", 0.0, 100, ["l"]), ("b", 0.5, 100, ["l"]), ("c", 0.0, 30, ["m"])])
+    found = ends(event_queue, begin, [("a", 0.0, 100, ["l"]), ("b", 0.5, 100, ["l"]), ("c", 0.0, 30, ["m"])])
     # a: 50 alone, then 50 at half the bandwidth to 1.5; b: 50 by then, then 50 alone
     assert found == {"c": 1.0, "a": 1.5, "b": 2.0}
 
 
 def test_a_transfer_through_two_links_gets_the_lesser_share():
-    agenda = Agenda()
-    links = Links(agenda, {"out": 100.0, "in": 100.0})
+    event_queue = EventQueue()
+    links = Links(event_queue, {"out": 100.0, "in": 100.0})
 
     def begin(size, uses, done):
         links.begin(size, done, uses)
 
-    found = ends(agenda, begin, [("a", 0.0, 100, ["out", "in"]), ("b", 0.0, 50, ["in"]), ("c", 0.0, 50, ["out"])])
+    found = ends(event_queue, begin, [("a", 0.0, 100, ["out", "in"]), ("b", 0.0, 50, ["in"]), ("c", 0.0, 50, ["out"])])
     assert found == {"b": 1.0, "c": 1.0, "a": 1.5}
 
 
@@ -98,9 +98,9 @@ A, B, C = Peer("worker", 0), Peer("worker", 1), Peer("server", 0)
 
 
 def through(homes, local, remote, *schedule):
-    agenda = Agenda()
-    network = Network(agenda, homes, local, remote)
-    return ends(agenda, network.carry, schedule)
+    event_queue = EventQueue()
+    network = Network(event_queue, homes, local, remote)
+    return ends(event_queue, network.carry, schedule)
 
 
 def test_latency_and_bandwidth_add_up():

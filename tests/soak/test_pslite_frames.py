@@ -68,7 +68,7 @@ def test_mutated_messages_of_a_known_worker(caplog):
     assert MESSAGES in results
     assert value.tolist() in results
     assert (ended.result(60), served.result(60)) == (None, None)
-    dropped = [sum(node.strays.counts.values()) for node in (scheduler, server.node)]
+    dropped = [sum(node.dropped.counts.values()) for node in (scheduler, server.node)]
     assert min(dropped) > MESSAGES / 8, dropped
     assert len(caplog.records) < 400
 

@@ -4,12 +4,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcps.data.splits import ByClass
 from hpcps.errors import SpecError
+from hpcps.records.variants import flatten, variants
 from hpcps.spec.identity import IRRELEVANT, run_id
 from hpcps.spec.keys import dotted_keys
 from hpcps.spec.load import load_experiment
@@ -22,6 +25,7 @@ BASE = {
     "data": {"name": "digits"},
     "train": {"epochs": 2},
 }
+MODELLED = {"kind": "modelled"}
 
 
 def build(**more: object) -> Run:
@@ -47,6 +51,30 @@ def test_ids_are_what_they_were(more: dict[str, object], expected: str) -> None:
     assert run_id(build(**more)) == expected
 
 
+OVERWRITTEN = {"train": {"first_step": "overwritten"}}
+ASYNC_OVERWRITTEN = {"train": {"mode": "async", "first_step": "overwritten"}}
+
+
+@pytest.mark.parametrize(
+    ("more", "before", "changed"),
+    [
+        (OVERWRITTEN, "395c3fbde7", True),
+        ({**ASYNC_OVERWRITTEN, "validation": {"rule": {"kind": "naive_async"}}}, "70b97aac5d", True),
+        ({**OVERWRITTEN, "validation": {"rule": {"kind": "zeno"}}}, "2d0ebf7c38", False),
+        ({**ASYNC_OVERWRITTEN, "validation": {"rule": {"kind": "zeno++"}}}, "866972c919", False),
+        ({**OVERWRITTEN, "topology": {"validators": 0}}, "5defde87d4", False),
+        ({**OVERWRITTEN, "topology": {"workers": 0, "servers": 0}, "data": {"shards": 5}}, "3e446c456b", False),
+        ({"data": {"split": "by_class"}}, "0632da9c12", True),
+        ({"data": {"split": "dirichlet"}, "topology": {"validators": 0}}, "e8d0f26d6c", True),
+        ({"data": {"split": "dirichlet", "shards": 4}, "topology": {"validators": 0}}, "b8371c1d94", False),
+    ],
+)
+def test_a_revision_gives_new_ids_to_the_runs_that_it_changes_only(
+    more: dict[str, object], before: str, changed: bool
+) -> None:
+    assert (run_id(build(**more)) != before) == changed
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -58,6 +86,7 @@ def test_ids_are_what_they_were(more: dict[str, object], expected: str) -> None:
         {"seed": 1},
         {"data": {"shards": 5}},
         {"data": {"augment": False}},
+        {"data": {"validation_split": "iid"}},
         {"attack": {"kind": "none"}},
         {"validation": {"rule": {"kind": "average"}}},
         {"train": {"optimizer": {"name": "nag"}}},
@@ -106,6 +135,38 @@ def test_minus_zero_is_zero() -> None:
 def test_the_written_run_has_the_id_it_had_when_read_again() -> None:
     run = build(attack={"kind": "randomscale"}, train={"lr_decay": {"epochs": [1, 2]}})
     assert run_id(Run.model_validate_json(run.model_dump_json())) == run_id(run)
+
+
+def test_the_partition_counts_only_in_a_simulation() -> None:
+    """Elsewhere it costs or saves time and nothing else; modelled time is a result."""
+    partition = {"partition": 4096}
+    assert run_id(build(transport=partition)) == run_id(build())
+    inproc = {"kind": "inproc"}
+    assert run_id(build(transport=inproc | partition, simulation=MODELLED)) != run_id(
+        build(transport=inproc, simulation=MODELLED)
+    )
+
+
+def having(table: Any, path: list[str], value: object) -> Any:
+    """Return a copy of a table with another value of one key, which need not be valid."""
+    name, *rest = path
+    return table.model_copy(update={name: having(getattr(table, name), rest, value) if rest else value})
+
+
+@pytest.mark.parametrize("simulation", [{"kind": "none"}, MODELLED], ids=["real", "simulated"])
+def test_a_key_makes_another_variant_if_and_only_if_it_makes_another_run(simulation: dict[str, object]) -> None:
+    run = build(simulation=simulation, attack={"kind": "negative"})
+    keys = [*flatten(run.model_dump(mode="json"))]
+    assert {"transport.shared_memory", "train.mps", "checkpoint.every", "validation.rule.kind", "seed"} <= {*keys}
+    wrong = []
+    values = {"data.name": "mnist", "data.split": ByClass()}
+    for key in keys:
+        other = having(run, key.split("."), values.get(key, 12345))
+        specs = [{"run": each.model_dump(mode="json", warnings=False)} for each in (run, other)]
+        # Another seed is another run, and belongs to the same curve.
+        if any(variants(specs)) != (run_id(other) != run_id(run) and key != "seed"):
+            wrong.append(key)
+    assert not wrong
 
 
 def test_what_is_left_out_exists() -> None:

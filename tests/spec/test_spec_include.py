@@ -80,7 +80,7 @@ def test_an_exclusion_sees_what_is_set_and_need_not_fit_what_that_leaves(write: 
         ),
         (
             '[[exclude]]\nattack = "none"\n\n[[exclude]]\n"attack.scale" = 6\nattack.kind = "random"',
-            "19: exclude[1]: no point of the sweep has all of this: correct it, or remove it",
+            "19: exclude[1]: no point of the sweep has all of these values: correct or remove the table",
         ),
         (
             "[[exclude]]\ntrain.device = 1",
@@ -191,5 +191,5 @@ def test_a_label_is_one_points_unless_only_the_seed_differs(tmp_path: Path) -> N
     file.write_text(base + points)
     assert [point.label for point in load_experiment(file).points[-2:]] == ["x", "x"]
     file.write_text(base + points + '[[include]]\n"train.epochs" = 3\nlabel = "x"\n')
-    with pytest.raises(SpecError, match=r'"x" is another point\'s label already'):
+    with pytest.raises(SpecError, match=r'"x" is already the label of another point'):
         load_experiment(file)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from hpcps.errors import SpecError
 from hpcps.spec.keys import dotted_keys, plain, root
 from hpcps.spec.load import load_experiment
-from hpcps.spec.validate import STAND_INS
+from hpcps.spec.validate import PLACEHOLDERS
 
 GOLDEN = Path(__file__).parent / "golden"
 Write = Callable[..., Path]
 RESNET = ["model.name=cifar_resnet20_v1", "data.name=synthetic"]
 ALONE = ["topology={servers = 0, validators = 1, workers = 0}", "data.shards=5"]
+AS_WORKERS = "data.validation_split=as_workers"
 
 
 def mistakes(path: Path, *overrides: str) -> list[str]:
@@ -51,19 +52,25 @@ def test_a_file_of_many_mistakes_reads_as_it_did(monkeypatch: pytest.MonkeyPatch
             "12: train.optimizer.betas[1]: expects a list of 2, each a number ≥ 0 and < 1, got [0.1]",
         ),
         ("[train.optimizer]\nbetas = [0.1, 1]", "12: train.optimizer.betas[1]: expects a number ≥ 0 and < 1, got 1"),
-        ("[train.optimizer]\nlr = inf", "12: train.optimizer.lr: expects a number > 0 (default 0.1), got inf"),
-        ("[train.lr_decay]\nepochs = [\n1,\n-1]", "14: train.lr_decay.epochs[1]: expects a whole number ≥ 0, got -1"),
+        (
+            "[train.optimizer]\nlr = inf",
+            "12: train.optimizer.lr: expects a number > 0 and ≤ 1e+100 (default 0.1), got inf",
+        ),
+        (
+            "[train.lr_decay]\nepochs = [\n1,\n-1]",
+            "14: train.lr_decay.epochs[1]: expects a whole number from 0 to 1000000, got -1",
+        ),
         ("[data.x]", "11: data.x: unknown key\r[data] takes name (required)"),
         (
             "[[sweep]]\nname = ['a', 'b']",
             "12: sweep[0].name: the name cannot be swept: all points of a file belong to one experiment",
         ),
         ("[[sweep]]", "11: sweep[0]: an empty [[sweep]]: give it keys, such as seed = [1, 2, 3], or remove it"),
-        ("[[sweep]]\nseed = []", "12: sweep[0].seed: an empty list gives no points: give it values or remove it"),
+        ("[[sweep]]\nseed = []", "12: sweep[0].seed: an empty list makes no points: add values or remove the key"),
         ("[[sweep]]\nseed = [1]\n[[sweep]]\nseed = [2]", "14: sweep[1].seed: seed is swept twice"),
         (
             "[[sweep]]\n'attack.rate' = [1]\nattack = [{kind='random'}]",
-            "13: sweep[0].attack: attack comes after a sweep of keys inside it and would undo that: put it first",
+            "13: sweep[0].attack: attack follows a sweep of keys inside it and would replace them: put it first",
         ),
         ("[[sweep]]\nsede = [1, 2]", "12: sede: unknown key: did you mean seed?"),
         (
@@ -92,12 +99,15 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
     [
         (["topology.validators=0", "validation.rule={kind='zeno'}"], "zeno compares updates with a validator's own"),
         (["topology.validators=2", "topology.colocate_validators=true"], "2 validators and only 1 server:"),
-        (["data.shards=4"], "4 shards are too few for 4 workers and the validators' own: use 5 or more"),
+        (["data.shards=4"], "4 shards are too few for 4 workers and the validators: use 5 or more"),
         (["data.shards=3", "topology.validators=0"], "3 shards are too few for 4 workers: use 4 or more"),
         (["data.limit=99"], "99 training samples in 5 shards leave 19 in each, fewer than a batch of 32"),
-        (["model.name=cifar_resnet20_v1"], "for colour images (cifar10, synthetic), and those of digits are grey"),
+        (
+            ["model.name=cifar_resnet20_v1"],
+            "for images of 3 channels (cifar10, synthetic), but samples of digits have the shape [1, 8, 8]",
+        ),
         (["data.augment=true"], "only for cifar10, not digits"),
-        (["train.lr_decay.epochs=[5, 5]"], "[5, 5] must rise"),
+        (["train.lr_decay.epochs=[5, 5]"], "[5, 5] must increase"),
         (["attack={kind='random', scope='worker'}"], "0.2 of 4 workers is less than one attacker: use 0.25 or more"),
     ],
 )
@@ -178,7 +188,7 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_every_required_key_has_a_stand_in() -> None:
     required = {name for name, key in dotted_keys(root()) if key.required and not key.tables}
-    assert {".".join(path) for path in STAND_INS} == required
+    assert {".".join(path) for path in PLACEHOLDERS} == required
 
 
 some_names = st.sampled_from(["kind", "rho", "name", "x"])
@@ -213,25 +223,25 @@ def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ("mode = 'async'", "validation.rule: average is for train.mode = \"sync\", and this is \"async\": take one of "
-         "naive_async, fed_async, zeno++"),
+        ("mode = 'async'", "validation.rule: average is for train.mode = \"sync\", but the mode is \"async\": "
+         "use one of fed_async, naive_async, zeno++"),
         ("[validation.rule]\nkind = 'zeno++'", "validation.rule: zeno++ is for train.mode = \"async\""),
-        ("[asynchronous]\nalpha = 0.4", "asynchronous: acts only with train.mode"),
+        ("[asynchronous]\nalpha = 0.4", "asynchronous: has an effect only with train.mode"),
         ("mode = 'async'\n[transport]\npartition = 4096\n[validation]\nrule = { kind = 'zeno++' }",
-         "transport.partition: only the rounds of synchronous training"),
+         "transport.partition: only synchronous training uses partitions"),
         ("mode = 'async'\n[validation]\nbatchnorm = 'averaged'\nrule = { kind = 'zeno++' }",
-         "validation.batchnorm: asynchronous workers have no common moment"),
+         "validation.batchnorm: asynchronous workers have no common round"),
         ("[heterogeneity.slow]\nworkers = [4]\nfactor = 2", "heterogeneity.slow.workers: [4] are not among the 4"),
-        ("[heterogeneity.slow]\nworkers = [1]", "heterogeneity.slow.workers: acts only with both"),
-        ("[heterogeneity.slow]\nfactor = 3", "heterogeneity.slow.factor: acts only with both"),
-        ("[transport]\ninterface = 'ib0'", "transport.interface: acts only with transport.kind = \"pslite\""),
-        ("[transport]\nkind = 'pslite'\nshared_memory = 'off'", "transport.shared_memory: acts only with"),
-        ("mps = 'off'\ndevice = 'cpu'", "train.mps: without a GPU none is shared"),
-        ("mps = 'off'\n[transport]\nkind = 'inproc'", "train.mps: one process shares with nobody"),
-        ("[transport]\nkind = 'inproc'\nresend = true", "transport.resend: acts only with transport.kind = \"pslite\""),
+        ("[heterogeneity.slow]\nworkers = [1]", "heterogeneity.slow.workers: has an effect only with both"),
+        ("[heterogeneity.slow]\nfactor = 3", "heterogeneity.slow.factor: has an effect only with both"),
+        ("[transport]\ninterface = 'ib0'", "transport.interface: has an effect only with transport.kind = \"pslite\""),
+        ("[transport]\nkind = 'pslite'\nshared_memory = 'off'", "transport.shared_memory: has an effect only with"),
+        ("mps = 'off'\ndevice = 'cpu'", "train.mps: has no effect without a GPU"),
+        ("mps = 'off'\n[transport]\nkind = 'inproc'", "train.mps: has no effect in one process"),
+        ("[transport]\nkind = 'inproc'\nresend = true", "transport.resend: has an effect only with"),
         ("[transport]\nkind = 'inproc'\n[heterogeneity.slow]\nworkers = [1]\nfactor = 2", "heterogeneity.slow: in one"),
         ("[heterogeneity]\ndelay = { kind = 'uniform', low = 2.0, high = 1.0 }", "heterogeneity.delay.high: 1.0 s is"),
-        ("lr_decay = { validator_epochs = [2, 1] }", "train.lr_decay.validator_epochs: [2, 1] must rise"),
+        ("lr_decay = { validator_epochs = [2, 1] }", "train.lr_decay.validator_epochs: [2, 1] must increase"),
         ("mode = 'async'\n[validation]\nrule = { kind = 'fed_async', staleness = { kind = 'hinge', c = 1 } }",
          "validation.rule.staleness.c: unknown key"),
     ],
@@ -248,6 +258,7 @@ def test_mistakes_of_asynchronous_and_heterogeneous_training(write: Write, more:
         ("train.optimizer.momentum", 'train.optimizer={ name = "adam", momentum = 0.5 }'),
         ("train.optimizer.betas", 'train.optimizer={ name = "sgd", betas = [0.9, 0.99] }'),
         ("data.alpha", "data.alpha=0.3"),
+        ("data.validation_split", AS_WORKERS),
         ("train.lr_decay.factor", "train.lr_decay.factor=0.5"),
         ("train.warmup.start", "train.warmup.start=0.5"),
         ("data.limit", "data.limit=1438"),
@@ -280,7 +291,7 @@ def test_a_key_that_may_have_an_effect_is_none(write: Write, settings: list[str]
 def test_the_factor_of_alpha_needs_epochs_too(write: Write) -> None:
     over = ["train.mode=async", "validation.rule.kind=zeno++", "asynchronous.alpha_decay.factor=0.1"]
     (only,) = mistakes(write(), *over)
-    assert "asynchronous.alpha_decay.factor: acts only with epochs" in only
+    assert "asynchronous.alpha_decay.factor: has an effect only with epochs" in only
     # The preset's are those of the learning rate.
     assert load_experiment(write(), [*over, "train.lr_decay.epochs=[1]"]).points
 
@@ -308,13 +319,17 @@ def test_points_that_a_setting_makes_the_same_are_told_once(write: Write) -> Non
     (only,) = mistakes(write("[[sweep]]\nattack = [{ kind = 'negative', scale = 1 }, { kind = 'negative', scale = 2 }, "
         "{ kind = 'random', scale = 1}, { kind = 'random', scale = 2}]"), "attack.scale=3")  # fmt: skip
     assert "--set attack.scale=3: points 0 (" in only
-    assert "are the same run: nothing that they differ in affects the results; likewise 1 more" in only
+    assert "are the same run: their differences do not affect the results; 1 more of these" in only
 
 
 @pytest.mark.parametrize(
     ("more", "overrides", "expected"),
     [
-        ("[validation]\nrule = { kind = 'phocas' }\n", ["topology.validators=2"], "12: validation.rule: phocas makes"),
+        (
+            "[validation]\nrule = { kind = 'phocas' }\n",
+            ["topology.validators=2"],
+            "12: validation.rule: phocas returns",
+        ),
         ("", ["topology.validators=2", "validation.rule.kind=trimmed_mean"], "4 workers is 2: the model never changes"),
         (
             "",
@@ -326,10 +341,18 @@ def test_points_that_a_setting_makes_the_same_are_told_once(write: Write) -> Non
             ["topology.validators=0", "topology.workers=2", "validation.rule.kind=phocas"],
             "there are 2 workers: the",
         ),
-        ("[[sweep]]\n'data.split' = ['iid', 'by_class']", [], "12: data.split: by_class sorts the samples"),
+        ("[[sweep]]\n'data.split' = ['iid', 'by_class']", [], "12: data.split: 4 of 4 workers lack classes; worker 0"),
+        ("", ["data.split=dirichlet", "data.alpha=1000"], ""),
+        ("", ["data.split=dirichlet", "data.alpha=0.01"], "workers lack classes; worker"),
+        ("", ["data.split=by_class", "data.name=mnist", "data.dir=/nowhere"], "the files of mnist are missing"),
+        ("", ["data.name=mnist", "data.dir=/nowhere"], ""),
+        ("", ["data.limit=160"], ""),
+        ("", ["data.limit=60", "train.batch_size=4", "topology.validators=0"], "4 of 4 workers lack classes"),
+        ("", [*ALONE, "data.shards=90", "train.batch_size=4"], "shard of 15 samples has 9 of 10 classes: use fewer"),
+        ("", [*ALONE, "data.split=by_class", AS_WORKERS], "split like the workers' shards, with 3 of 10 classes"),
         ("", ["validation.rule.kind=phocas"], ""),
         ("", ["topology.validators=2"], ""),
-        ("", ["topology.validators=0", "data.split=by_class"], ""),
+        ("", ["topology.validators=0", "data.split=by_class"], "4 of 4 workers lack classes; worker 0 has 3 of 10"),
         ("", [*ALONE, "validation.rule.kind=phocas", "data.split=by_class"], ""),
     ],
 )
@@ -342,11 +365,11 @@ def test_what_is_odd_is_told_and_runs(write: Write, more: str, overrides: list[s
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["topology.servers=0"], "topology.servers: somebody has to keep the model for the workers: use 1 or more"),
+        (["topology.servers=0"], "topology.servers: the workers need a server that keeps the model: use 1 or more"),
         (["topology.workers=0"], "topology.workers: without workers there is no update to combine: use 1 or more"),
-        ([*ALONE, "topology.validators=0"], "topology.validators: for one process that trains alone set servers = 0"),
-        ([*ALONE, "topology.validators=2"], "topology.validators: for one process that trains alone set servers = 0"),
-        (ALONE[:1], "data.shards: how many shards?"),
+        ([*ALONE, "topology.validators=0"], "topology.validators: for the single-process baseline set servers = 0"),
+        ([*ALONE, "topology.validators=2"], "topology.validators: for the single-process baseline set servers = 0"),
+        (ALONE[:1], "data.shards: required, because it has no default without workers"),
         ([*ALONE, "data.shards=50"], "train.batch_size: 1437 training samples in 50 shards"),
         (
             [*ALONE, *RESNET, "validation.batchnorm=averaged"],

@@ -9,8 +9,8 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.figures.timeline import whole_rounds
 from hpcps.launch.plan import Plan, Rank
-from hpcps.messages import Peer
-from hpcps.trace.lanes import read_lanes
+from hpcps.protocol.messages import Peer
+from hpcps.records.trace.lanes import read_lanes
 
 SMALL = """
 name = "small"
@@ -114,8 +114,8 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     plans = list(tmp_path.glob("small/launch/*/*.plan.json"))
     assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
     lanes = read_lanes(run)
-    chief = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.activity for span in chief.beside()] == ["evaluate"] * 2
+    coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
+    assert [span.activity for span in coordinator.beside()] == ["evaluate"] * 2
     assert "evaluate" not in {span.activity for lane in lanes for span in lane.spans()}
     assert main(["plot", "timeline", str(run), "--seconds", "0-99", "-o", str(tmp_path / "figures")]) == 0
     assert "| evaluate beside |" in capsys.readouterr().out
@@ -130,8 +130,8 @@ def test_a_simulation_is_traced_in_its_own_time(tmp_path):
     lanes = read_lanes(run)
     assert {lane.clock for lane in lanes} == {"virtual"}
     worker = next(lane for lane in lanes if lane.peer.role == "worker")
-    chief = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.seconds for span in chief.beside()] == pytest.approx([0.125] * 2, abs=1e-6)
+    coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
+    assert [span.seconds for span in coordinator.beside()] == pytest.approx([0.125] * 2, abs=1e-6)
     steps = [span.seconds for span in worker.spans() if span.activity == "train"]
     assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
 
@@ -166,10 +166,10 @@ def test_which_run_is_meant(tmp_path, capsys):
     results = ["--results", str(tmp_path)]
     assert main(["plot", "timeline", str(tmp_path / "small"), *results]) == 0
     assert play(tmp_path, "--trace", text=two) == 0
-    assert "--no-resume plays and traces them too" in capsys.readouterr().out
+    assert "--no-resume executes and traces them too" in capsys.readouterr().out
     assert play(tmp_path, "--trace", "--no-resume", text=two) == 0
     assert main(["plot", "timeline", str(tmp_path / "small"), *results]) == 2
-    assert "name one by its id" in capsys.readouterr().err
+    assert "use the id of one of them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.execution.tracing import compare, tracing
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.records.trace.chrome import merge
+from hpcps.records.trace.clocks import Offset
+from hpcps.records.trace.lanes import read_lanes
+from hpcps.records.trace.spans import PACKED
+from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import Compute, Computed, Now, Save, Send, Settle
-from hpcps.runtime.tracing import compare, tracing
-from hpcps.trace.chrome import merge
-from hpcps.trace.clocks import Offset
-from hpcps.trace.lanes import read_lanes
-from hpcps.trace.spans import PACKED
-from hpcps.trace.tracer import Tracer
 
 WORKER, SERVER = Peer("worker", 0), Peer("server", 0)
 

@@ -12,15 +12,14 @@ from training_examples import make_run
 
 from hpcps.cli.main import main
 from hpcps.errors import SpecError
+from hpcps.registry import active
 from hpcps.training.build import build_learner
-from hpcps.training.catalogue import BACKENDS, DATA_SETS, OF_EVERY_BACKEND
-from hpcps.training.pytorch.models import build_model
 
 ROOT = Path(__file__).parents[2]
 
 
 def facts(python, *words):
-    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    variables = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     script, *backend = words
     command = [python, str(Path(__file__).with_name(script)), *backend]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=280, check=False)
@@ -73,9 +72,10 @@ def test_optimizers_pulls_decay_and_resumption_are_the_same(both, number):
 
 def test_every_model_can_be_built_and_twins_are_of_one_size(of_mxnet):
     sizes = facts(of_mxnet, "mxnet_models.py")
-    assert set(sizes) == set(BACKENDS["mxnet"])
-    for name in OF_EVERY_BACKEND:
-        twin = build_model(name, DATA_SETS["cifar10"])
+    models = active().of("models")
+    assert set(sizes) == {name for name, model in models.items() if "mxnet" in model.backends}
+    for name in (name for name, model in models.items() if "torch" in model.backends):
+        twin = models[name]().build((3, 32, 32), 10)
         assert sizes[name] == sum(one.numel() for one in twin.parameters()), name
 
 

@@ -3,16 +3,16 @@ import pytest
 import torch
 
 from hpcps import seeds
-from hpcps.training.catalogue import DATA_SETS, OF_EVERY_BACKEND
+from hpcps.registry import active
 from hpcps.training.pytorch.flat import FlatModel
-from hpcps.training.pytorch.models import build_model
 from hpcps.training.pytorch.place import Place
 
 CPU = Place()
 
 
 def flat(name, data="cifar10", seed=1):
-    model = FlatModel(build_model(name, DATA_SETS[data]), CPU)
+    facts = active().of("datasets")[data].facts
+    model = FlatModel(active().of("models")[name]().build(facts.shape, facts.classes), CPU)
     model.draw_weights(seeds.generator(seed, "experiment", 0, "weights"))
     return model
 
@@ -32,16 +32,12 @@ def test_the_deepest_resnet_is_built():
     )
 
 
-@pytest.mark.parametrize("data", DATA_SETS)
+@pytest.mark.parametrize("data", active().of("datasets"))
 @pytest.mark.parametrize("name", ["cnn", "mlp", "cifar_resnet20_v1"])
 def test_every_model_takes_every_image(name, data):
-    facts = DATA_SETS[data]
+    facts = active().of("datasets")[data].facts
     model = flat(name, data)
     assert model.network(torch.zeros(2, *facts.shape)).shape == (2, facts.classes)
-
-
-def test_every_name_of_the_backend_is_built():
-    assert all(build_model(name, DATA_SETS["cifar10"]) for name in OF_EVERY_BACKEND)
 
 
 def test_the_resnet_is_gluoncvs():

@@ -331,9 +331,9 @@ def test_a_worker_process_is_small_and_imports_no_more_than_it_needs():
 import json, sys
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_learner
-from hpcps.training.data import steps_per_epoch
+from hpcps.data.shards import shard_size
 run = Run.model_validate_json(sys.stdin.read())
-steps_per_epoch(run)
+shard_size(run.data, run.train.batch_size)
 before = sorted({"torch", "sklearn"} & sys.modules.keys())
 def memory(what):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what)) / 1024

@@ -6,16 +6,16 @@ import sys
 
 from mpi4py import MPI
 
-from hpcps.messages import Peer
-from hpcps.transport.mpi_gathering import MpiGathering
+from hpcps.protocol.messages import Peer
+from hpcps.transport.mpi.process_group import MpiProcessGroup
 
 rank = MPI.COMM_WORLD.Get_rank()
-gathering = MpiGathering(MPI.COMM_WORLD, {Peer("worker", r): r for r in range(MPI.COMM_WORLD.Get_size())})
+group = MpiProcessGroup(MPI.COMM_WORLD, {Peer("worker", r): r for r in range(MPI.COMM_WORLD.Get_size())})
 with open("/proc/self/maps") as maps:
     named = {line.split()[5] for line in maps if "/dev/shm/" in line}
 if rank == 0:
     print("MAPPED", *sorted(named), flush=True)
-gathering.barrier()
+group.barrier()
 if rank == 1 and sys.argv[1] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
-gathering.barrier()
+group.barrier()

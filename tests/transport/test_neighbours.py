@@ -11,19 +11,19 @@ import time
 import numpy as np
 import pytest
 
-from hpcps.messages import MalformedMessageError
-from hpcps.transport.memory import Arena, Neighbours, Place
-from hpcps.transport.memory.arena import PLACE_BYTES
-from hpcps.transport.memory.mailbox import Mailbox, Slot
-from hpcps.transport.memory.neighbours import CARD_BYTES
+from hpcps.protocol.messages import MalformedMessageError
+from hpcps.transport.shared_memory import Arena, Neighbours, SegmentAddress
+from hpcps.transport.shared_memory.arena import ADDRESS_BYTES
+from hpcps.transport.shared_memory.mailbox import Mailbox, MailboxWriter
+from hpcps.transport.shared_memory.neighbours import CARD_BYTES
 
 CARD = struct.Struct("<QQQ16s")
 """Process id, file descriptor of the token, of the mailbox, the token."""
 
 OTHER = """
 import sys
-from hpcps.transport.memory import Neighbours
-from hpcps.transport.memory.neighbours import CARD_BYTES
+from hpcps.transport.shared_memory import Neighbours
+from hpcps.transport.shared_memory.neighbours import CARD_BYTES
 me = Neighbours()
 mine = me.arena.allocate(1000)
 mine[:] = 7
@@ -31,11 +31,11 @@ sys.stdout.buffer.write(me.card() + me.arena.locate(mine).pack())
 sys.stdout.flush()
 me.reach([sys.stdin.buffer.read(CARD_BYTES)], 1)
 sys.stdin.buffer.read(1)
-me.say(0, b"")
-me.say(0, b"hello " * 20_000)
-while not me.said(0):
+me.send(0, b"")
+me.send(0, b"hello " * 20_000)
+while not me.flush(0):
     pass
-me.say(0, b"bye")
+me.send(0, b"bye")
 sys.stdin.buffer.read()
 """
 
@@ -50,11 +50,11 @@ def start():
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         processes.append(process)
         said = b""
-        while len(said) < CARD_BYTES + PLACE_BYTES:
-            more = process.stdout.read(CARD_BYTES + PLACE_BYTES - len(said))
+        while len(said) < CARD_BYTES + ADDRESS_BYTES:
+            more = process.stdout.read(CARD_BYTES + ADDRESS_BYTES - len(said))
             assert more, "it died"
             said += more
-        return process, said[:CARD_BYTES], Place.unpack(said[CARD_BYTES:])
+        return process, said[:CARD_BYTES], SegmentAddress.unpack(said[CARD_BYTES:])
 
     yield begin
     for process in processes:
@@ -79,7 +79,7 @@ def test_a_process_of_this_host_is_reached_read_and_heard(start):
     heard = []
     while len(heard) < 3:
         assert here.wait(60.0)
-        heard += here.heard()
+        heard += here.receive()
     # Longer than the pipe is large, and still whole.
     assert heard == [(1, b""), (1, b"hello " * 20_000), (1, b"bye")]
     with pytest.raises(MalformedMessageError, match="cannot be read"):
@@ -95,7 +95,7 @@ def test_a_mailbox_is_waited_at_whatever_its_number(number):
     if number is not None:
         mailbox._end = os.dup2(mailbox._end, number)
     assert not mailbox.wait(0.002)
-    Slot(os.getpid(), mailbox.opening, 3).put(b"hello")
+    MailboxWriter(os.getpid(), mailbox.opening, 3).put(b"hello")
     assert mailbox.wait(10.0)
     assert mailbox.take() == [(3, b"hello")]
 
@@ -169,4 +169,4 @@ def test_without_such_memory_everything_is_sent(monkeypatch):
 
 def test_a_place_that_is_cut_off_is_malformed():
     with pytest.raises(MalformedMessageError, match="23 bytes"):
-        Place.unpack(b"\0" * 23)
+        SegmentAddress.unpack(b"\0" * 23)

@@ -1,21 +1,21 @@
 """How a process waits that must not burn the core of another."""
 
-from hpcps.transport.patience import Patience
+from hpcps.transport.backoff import Backoff
 
 
 def test_it_polls_at_full_speed_only_while_there_is_a_hurry():
     slept, hurry = [], True
-    patience = Patience(polls=3, first=1.0, growth=2.0, longest=3.0, sleep=slept.append, hurry=lambda: hurry)
+    backoff = Backoff(polls=3, first=1.0, growth=2.0, longest=3.0, sleep=slept.append, hurry=lambda: hurry)
     for _ in range(3):
-        patience.wait()
+        backoff.wait()
     assert slept == []
-    patience.wait()
+    backoff.wait()
     assert slept == [1.0]
-    patience.reset()
+    backoff.reset()
     hurry = False
     for _ in range(3):
-        patience.wait()
+        backoff.wait()
     assert slept == [1.0, 1.0, 2.0, 3.0]
     hurry = True  # what was under way has come: what follows may be small again
-    patience.wait()
+    backoff.wait()
     assert slept == [1.0, 1.0, 2.0, 3.0]

@@ -1,8 +1,8 @@
-"""Processes of one host that train on one GPU share it through MPS, NVIDIA's Multi-Process Service.
+"""MPS, NVIDIA's Multi-Process Service: processes of one host share a GPU through it.
 
-Without it their kernels take turns; with it they run at the same time. `membership` is what a rank does before anything
-of it looks at the GPU, `keeper` the process that starts the service for all ranks of a host and ends it after the last
-of them, `probe` a process that tries the GPU out. The last two are programs that need nothing but Python.
+Without MPS their kernels take turns; with MPS they run at the same time. `membership` connects a rank to MPS before the
+rank uses the GPU. `keeper` is the process that starts MPS for all ranks of a host and ends it after the last of them.
+`probe` is a process that tests a GPU. The last two are programs that need only Python.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from hpcps.launch.mps.membership import Membership
 
 DRIVER = "/dev/nvidiactl"
-"""It is there wherever NVIDIA's driver is."""
+"""The device file that exists on every machine with NVIDIA's driver."""
 
 
 def share_gpu(plan: Plan, plan_file: Path) -> Membership | None:
-    """Let this process use its GPU through MPS if it shares it; None, and hardly any time, where there is no driver."""
+    """Make this process use its GPU through MPS if it shares the GPU; return None, quickly, without a driver."""
     if not os.path.exists(DRIVER):
         return None
     from hpcps.launch.mps.membership import join

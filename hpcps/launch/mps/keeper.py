@@ -1,9 +1,10 @@
-"""`python keeper.py FOLDER LOCK PATIENCE GPU...`: MPS for the ranks of one host, from the first to the last.
+"""`python keeper.py FOLDER LOCK TIMEOUT GPU...`: run MPS for the ranks of one host, from the first to the last.
 
-A rank starts it, but it belongs to none: it goes on as a process of its own, so that it outlives whichever rank, and
-whichever guard, is killed. It answers in `FOLDER/answer` how CUDA finds MPS, or why it does not. Every rank holds a
-shared lock on `FOLDER/users`; the keeper wants it to itself, which it gets when the last of them is gone. Then it ends
-the daemon that it has started and takes the folder away. A daemon that was there before is used as it is, and stays.
+A rank starts the keeper, which then becomes an independent process, so that it outlives every rank and every guard that
+is killed. It writes to `FOLDER/answer` how CUDA finds MPS, or why MPS is not used. Every rank holds a shared lock on
+`FOLDER/users`. The keeper requests an exclusive lock, which it gets when the last rank has ended. It then ends the
+daemon that it has started and removes the folder. It uses a daemon that was already running as it is, and leaves it
+running.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from pathlib import Path
 CONTROL = "nvidia-cuda-mps-control"
 DEFAULT_PIPE = "/tmp/nvidia-mps"
 QUIT_WITHIN, GONE_WITHIN = 3.0, 1.0
-"""Seconds for the daemon to end by itself, and then for its processes until they are killed; together less than what a
-launch waits for us at its end (`supervise`), or we were killed with the folder still there."""
+"""Seconds for the daemon to end by itself, and then for its processes until they are killed. The sum is less than the
+time that a launch waits for us at its end (`supervise`); after that time it kills us, and the folder would remain."""
 
 _PIPE, _LOG, _VISIBLE = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"
 _PR_SET_CHILD_SUBREAPER = 36
@@ -33,35 +34,35 @@ _TICK = 0.02
 
 
 class Mps:
-    """MPS as it is on this host, with a daemon of our own if there is none.
+    """The MPS daemon of this host: the one that is running, or one that we start.
 
     Attributes:
-        ours: the environment of the daemon that we have started; None without one.
+        ours: the environment of the daemon that we have started; None if we have started none.
     """
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], patience: float) -> None:
-        """Start nothing yet.
+    def __init__(self, folder: Path, environment: Mapping[str, str], timeout: float) -> None:
+        """Prepare; `offer` starts the daemon.
 
         Args:
-            folder: where a daemon of our own has its pipes and its logs.
-            environment: that of the ranks.
-            patience: seconds until it works, or does not.
+            folder: the folder for the pipes and logs of a daemon that we start.
+            environment: the environment of the ranks.
+            timeout: seconds until MPS has to work.
         """
         self._folder = folder
         self._environment = dict(environment)
         self._control = shutil.which(CONTROL, path=environment.get("PATH"))
-        self._deadline = time.monotonic() + patience
+        self._deadline = time.monotonic() + timeout
         self.ours: dict[str, str] | None = None
 
     def offer(self, gpus: Sequence[str]) -> tuple[dict[str, str], str]:
-        """Return what a rank's environment needs so that CUDA uses MPS on these GPUs or does without, and why that."""
+        """Return the variables for CUDA, and why it cannot use MPS on these GPUs; an empty text if it can."""
         there = self._environment.get(_PIPE) or DEFAULT_PIPE
         if self._runs(there, self._environment):
             why = self._probe(gpus, self._environment, "")
             if not why:
                 return {}, ""
-            # CUDA would find it all the same, and wait where it serves somebody else: it is sent where nobody is.
-            why = f"with the MPS daemon of {there}, which was there before, {why}"
+            # CUDA would still find this daemon, and wait if it serves another user: we point CUDA to an empty folder.
+            why = f"with the MPS daemon of {there}, which was already running, {why}"
             return {_PIPE: str(self._folder / "nobody")}, why
         if not self._control:
             return {}, f"there is no {CONTROL} on PATH"
@@ -73,10 +74,10 @@ class Mps:
         return variables, ""
 
     def stop(self) -> None:
-        """End the daemon that we have started, and all that it has started."""
+        """End the daemon that we have started, and all processes that it has started."""
         if self.ours is None:
             return
-        # It waits for its last clients; those that were killed are about to go.
+        # The daemon waits for its last clients; clients that were killed will end soon.
         self._ask("quit", self.ours, QUIT_WITHIN)
         deadline = time.monotonic() + GONE_WITHIN
         while left := _children():
@@ -85,7 +86,7 @@ class Mps:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline + QUIT_WITHIN:
-                break  # the driver does not let it go
+                break  # the driver does not release the process
             with suppress(ChildProcessError):
                 while os.waitpid(-1, os.WNOHANG)[0]:
                     pass
@@ -93,7 +94,7 @@ class Mps:
         self.ours = None
 
     def _start(self, variables: dict[str, str]) -> str:
-        """Start a daemon that sees all GPUs, as ranks count them from the first; return why that fails."""
+        """Start a daemon that sees all GPUs, because ranks number them from the first; return why that fails."""
         assert self._control
         for path in variables.values():
             Path(path).mkdir(exist_ok=True)
@@ -101,11 +102,11 @@ class Mps:
         environment.pop(_VISIBLE, None)
         self.ours = environment
         if self._runs(variables[_PIPE], environment):
-            return ""  # that of a keeper that was killed
-        said = Path(variables[_LOG]) / "start"
+            return ""  # the daemon of a keeper that was killed
+        output = Path(variables[_LOG]) / "start"
         try:
-            # Into a file: the daemon keeps what it is given, and a pipe would not end before it does.
-            with said.open("wb") as file:
+            # Into a file: the daemon keeps its output open, and a pipe would stay open until the daemon ends.
+            with output.open("wb") as file:
                 done = subprocess.run(
                     [self._control, "-d"],
                     env=environment,
@@ -117,7 +118,7 @@ class Mps:
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{CONTROL} -d: {_explain(error)}"
         if done.returncode:
-            return f"{CONTROL} -d: {_last_line(said.read_text(errors='replace')) or f'status {done.returncode}'}"
+            return f"{CONTROL} -d: {_last_line(output.read_text(errors='replace')) or f'status {done.returncode}'}"
         while not self._runs(variables[_PIPE], environment):
             if not self._left():
                 return f"the daemon that {CONTROL} -d started does not answer"
@@ -125,7 +126,7 @@ class Mps:
         return ""
 
     def _runs(self, pipe: str, environment: Mapping[str, str]) -> bool:
-        """Say whether a daemon serves this folder, somebody else's included, who may not want to talk to us."""
+        """Return whether a daemon serves this folder; it may belong to another user and refuse our commands."""
         with suppress(OSError, ValueError):
             pid = int((Path(pipe) / f"{CONTROL}.pid").read_text())
             if Path(f"/proc/{pid}/comm").read_text().strip() == CONTROL[:15]:
@@ -133,7 +134,7 @@ class Mps:
         return Path(pipe).is_dir() and self._ask("get_server_list", dict(environment), self._left())
 
     def _ask(self, command: str, environment: dict[str, str], seconds: float) -> bool:
-        """Send the daemon a command; say whether there is one that took it."""
+        """Send a command to the daemon; return whether a daemon accepted it."""
         if not self._control:
             return False
         try:
@@ -150,7 +151,7 @@ class Mps:
         return done.returncode == 0 and b"Cannot find" not in done.stdout
 
     def _probe(self, gpus: Sequence[str], environment: dict[str, str], control: str) -> str:
-        """Make a CUDA context on every GPU; return what is wrong with the first where that fails."""
+        """Create a CUDA context on every GPU; return the error of the first GPU that fails, or an empty text."""
         program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("probe.py")), control]
         probes = {}
         try:
@@ -161,11 +162,11 @@ class Mps:
                 )
             for gpu, process in probes.items():
                 try:
-                    said = process.communicate(timeout=self._left())[1].decode(errors="replace")
+                    errors = process.communicate(timeout=self._left())[1].decode(errors="replace")
                 except subprocess.TimeoutExpired:
-                    return f"GPU {gpu} cannot be used: a process that tries does not come back"
+                    return f"GPU {gpu} cannot be used: a process that tests it does not end"
                 if process.returncode:
-                    return f"GPU {gpu} cannot be used: {_last_line(said) or f'status {process.returncode}'}"
+                    return f"GPU {gpu} cannot be used: {_last_line(errors) or f'status {process.returncode}'}"
         finally:
             for process in probes.values():
                 process.kill()
@@ -177,7 +178,7 @@ class Mps:
 
 
 def _explain(error: Exception) -> str:
-    return "it does not come back" if isinstance(error, subprocess.TimeoutExpired) else str(error)
+    return "it does not end" if isinstance(error, subprocess.TimeoutExpired) else str(error)
 
 
 def _last_line(text: str) -> str:
@@ -185,7 +186,7 @@ def _last_line(text: str) -> str:
 
 
 def _children() -> list[int]:
-    """Find our children, and what they left behind when they ended: that becomes ours."""
+    """Find our children, including orphaned descendants, which the kernel makes our children."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
@@ -195,13 +196,13 @@ def _children() -> list[int]:
     return found
 
 
-def keep(folder: Path, patience: float, gpus: Sequence[str]) -> None:
-    """Offer MPS until the last user has gone, then leave nothing behind but the logs of a failure."""
-    mps = Mps(folder, os.environ, patience)
+def keep(folder: Path, timeout: float, gpus: Sequence[str]) -> None:
+    """Offer MPS until the last user has ended, then remove everything except the logs of a failure."""
+    mps = Mps(folder, os.environ, timeout)
     with open(folder / "users", "a") as users:
         try:
             variables, why = mps.offer(gpus)
-        except Exception as error:  # whatever it is, the ranks are waiting
+        except Exception as error:  # the ranks wait for an answer in any case
             mps.stop()
             variables, why = {}, f"{type(error).__name__}: {error}"
         beside = folder / "answer.new"
@@ -212,7 +213,7 @@ def keep(folder: Path, patience: float, gpus: Sequence[str]) -> None:
         shutil.rmtree(folder / "pipe", ignore_errors=True)
         if not why:
             shutil.rmtree(folder / "log", ignore_errors=True)
-        # `users` last: as long as it is there, and locked, nobody new looks at the rest.
+        # `users` last: while it exists and is locked, no new rank reads the other files.
         for name in ("answer", "keeper", "users"):
             (folder / name).unlink(missing_ok=True)
         with suppress(OSError):
@@ -220,17 +221,17 @@ def keep(folder: Path, patience: float, gpus: Sequence[str]) -> None:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Become a process of its own and keep MPS."""
+    """Become an independent process and run MPS."""
     if os.fork():
         os._exit(0)
     os.chdir("/")
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    # A batch system tells all processes of a job to end: it stays as long as ranks do. A handler, as what is ignored
-    # would be by the daemon too.
+    # A batch system signals all processes of a job: the keeper goes on until the ranks have ended. It sets a handler,
+    # because the daemon would inherit an ignored signal.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: None)
-    folder, _lock, patience, *gpus = argv
-    keep(Path(folder), float(patience), gpus)
+    folder, _lock, timeout, *gpus = argv
+    keep(Path(folder), float(timeout), gpus)
 
 
 if __name__ == "__main__":

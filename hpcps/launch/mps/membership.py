@@ -1,4 +1,4 @@
-"""Brings a rank under MPS, where it shares its GPU with others."""
+"""Connect a rank to MPS if it shares its GPU with other ranks."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from typing import IO, Any
 from hpcps.launch.local_rank import planned_rank
 from hpcps.launch.plan import Plan, Rank
 
-PATIENCE = 30.0
-"""Seconds that the service may take until a first process could use the GPU through it."""
+TIMEOUT = 30.0
+"""Seconds that the service may take until a first process can use the GPU through it."""
 
 CLIENTS = 48
-"""How many processes MPS takes on one GPU (Volta and later)."""
+"""Maximum number of processes that MPS supports on one GPU (Volta and later)."""
 
 _TRAINERS = ("worker", "validator")
 _VISIBLE, _PIPE = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 _NO_GPU = ("", "-1", "NoDevFiles")
-# Of a socket's path there may be 107 bytes, the longest name that the daemon adds to its folder's included.
+# The path of a socket may have 107 bytes, including the longest name that the daemon adds to its folder.
 _LONGEST = 80
 _TICK = 0.01
 
 
 @dataclass(frozen=True)
 class Membership:
-    """What became of it; keep it until the process ends, as the service ends with the last one.
+    """The connection of this process to MPS; keep it until the process ends: the service ends with the last one.
 
     Attributes:
         used: whether this process uses its GPU through MPS.
-        hold: an open file, whose lock tells the keeper that this process lives.
+        hold: an open file whose lock shows the keeper that this process lives.
     """
 
     used: bool = False
@@ -48,15 +48,15 @@ class Membership:
 
 
 def join(plan: Plan, plan_file: Path, environment: MutableMapping[str, str]) -> Membership:
-    """Let this process use its GPU through MPS if several of its host train on one; say why not if that fails.
+    """Make this process use its GPU through MPS if several processes of its host train on one GPU; print why if not.
 
-    Call it before `preset_gpu`, MPI and the framework. Nothing happens to servers, and to nobody with `train.device =
-    "cpu"` or `train.mps = "off"`.
+    Call this before `preset_gpu`, MPI and the framework. It has no effect on servers, and none on any role with
+    `train.device = "cpu"` or `train.mps = "off"`.
 
     Args:
-        plan: who every rank is, and what they play.
-        plan_file: where it was read; ranks of one host that read the same file share the service.
-        environment: where it is told to CUDA.
+        plan: the role of every rank, and the runs.
+        plan_file: the path of the plan; ranks of one host with the same path share the service.
+        environment: the environment variables to set for CUDA.
     """
     me = planned_rank(plan, environment)
     here = _trainers(plan, me, environment) if me else {}
@@ -65,8 +65,8 @@ def join(plan: Plan, plan_file: Path, environment: MutableMapping[str, str]) -> 
     hold, folder = None, _folder(plan_file, environment)
     gpu, most = Counter(here.values()).most_common(1)[0]
     if most > CLIENTS:
-        why = f"{most} processes share GPU {gpu}, MPS takes {CLIENTS}"
-        # A daemon that is there already is out of CUDA's sight then.
+        why = f"{most} processes share GPU {gpu}, MPS supports {CLIENTS}"
+        # With this folder, CUDA does not find a daemon that is already running.
         environment[_PIPE] = str(folder / "nobody")
     else:
         try:
@@ -76,7 +76,7 @@ def join(plan: Plan, plan_file: Path, environment: MutableMapping[str, str]) -> 
         except OSError as error:
             why = str(error)
     if why and me is next(iter(here)):
-        # One write: others may say something at the same time.
+        # One write: other processes may print at the same time.
         sys.stderr.write(
             f"hpcps: processes of {socket.gethostname()} share a GPU without MPS, which is slower: {why}\n"
         )
@@ -84,7 +84,7 @@ def join(plan: Plan, plan_file: Path, environment: MutableMapping[str, str]) -> 
 
 
 def _trainers(plan: Plan, me: Rank, environment: Mapping[str, str]) -> dict[Rank, str]:
-    """Return which GPU each process of this host trains on, the first that it sees where the plan leaves that open."""
+    """Return the GPU of each training process of this host; the first visible one if the plan does not name it."""
     trains = [run.spec["run"]["train"] for run in plan.runs]
     if all(train["device"] == "cpu" for train in trains) or any(train["mps"] == "off" for train in trains):
         return {}
@@ -95,22 +95,22 @@ def _trainers(plan: Plan, me: Rank, environment: Mapping[str, str]) -> dict[Rank
 
 
 def _folder(plan_file: Path, environment: Mapping[str, str]) -> Path:
-    """Return where the service of this launch and host lives: a launch that goes must not end that of another."""
+    """Return the folder of the service, one per launch and host: a launch that ends must not end another's service."""
     name = hashlib.sha256(f"{socket.gethostname()} {plan_file.resolve()}".encode()).hexdigest()[:12]
-    room = Path(environment.get("TMPDIR") or "/tmp") / f"hpcps-{os.getuid()}-{name}"
-    return room if len(os.fsencode(room)) <= _LONGEST else Path("/tmp") / room.name
+    folder = Path(environment.get("TMPDIR") or "/tmp") / f"hpcps-{os.getuid()}-{name}"
+    return folder if len(os.fsencode(folder)) <= _LONGEST else Path("/tmp") / folder.name
 
 
 def _ask(folder: Path, gpus: Sequence[str], environment: Mapping[str, str]) -> tuple[IO[str], dict[str, Any]]:
-    """Wait until the keeper says how MPS is used here, or why not; start it if there is none.
+    """Wait for the answer of the keeper; start the keeper if none runs.
 
     Returns:
-        The file that is to stay open, and the answer: `variables` for the environment and `why` not.
+        The file that must stay open, and the answer: `variables` for the environment, and `why` MPS is not used.
 
     Raises:
-        OSError: it does not answer, or there is no place for it.
+        OSError: the keeper does not answer, or its folder cannot be created.
     """
-    deadline = time.monotonic() + PATIENCE + 5.0
+    deadline = time.monotonic() + TIMEOUT + 5.0
     hold, started = None, False
     with ExitStack() as stack:
         while time.monotonic() < deadline:
@@ -127,16 +127,16 @@ def _ask(folder: Path, gpus: Sequence[str], environment: Mapping[str, str]) -> t
 
 
 def _enter(folder: Path) -> IO[str] | None:
-    """Be counted among the users; None if the keeper of earlier ones is just cleaning up.
+    """Take a shared lock on the file of users; None if the keeper of earlier users is cleaning up.
 
-    It takes the folder away while it has the file to itself, so the lock counts only if the file is still there.
+    The keeper removes the folder while it holds the exclusive lock, so the lock counts only if the file still exists.
     """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     with suppress(FileNotFoundError, BlockingIOError):
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{folder} is not ours alone: remove it")
+            raise PermissionError(f"{folder} is not a private folder of this user: remove it")
         with ExitStack() as stack:
             file = stack.enter_context(open(folder / "users", "a"))
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -147,7 +147,7 @@ def _enter(folder: Path) -> IO[str] | None:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Read the answer, unless it is from a keeper that was killed; what is left of that may still have its number."""
+    """Read the answer, unless it is from a keeper that was killed; a zombie may still have the pid of that keeper."""
     with suppress(FileNotFoundError, ProcessLookupError):
         answer: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         state = Path(f"/proc/{answer['keeper']}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
@@ -156,8 +156,8 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _start_keeper(folder: Path, gpus: Sequence[str], environment: Mapping[str, str], again: bool) -> bool:
-    """Start a keeper, whose lock shows that it lives; False if there is one."""
-    import subprocess  # 10 ms, which ranks without a GPU need not wait for
+    """Start a keeper, whose lock shows that it lives; False if one is running."""
+    import subprocess  # here, because the import takes 10 ms, and ranks without a GPU do not need it
 
     with open(folder / "keeper", "a") as lock:
         try:
@@ -165,11 +165,11 @@ def _start_keeper(folder: Path, gpus: Sequence[str], environment: Mapping[str, s
         except BlockingIOError:
             return False
         if again:
-            raise OSError(f"what was to start it has ended without a word; see {folder / 'log'}")
+            raise OSError(f"the process that should start MPS has ended without an answer; see {folder / 'log'}")
         program = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))]
-        # It comes back at once: the keeper goes on as a process of its own, with the lock.
+        # This returns at once: the keeper continues as an independent process, with the lock.
         subprocess.run(
-            [*program, str(folder), str(lock.fileno()), str(PATIENCE), *gpus],
+            [*program, str(folder), str(lock.fileno()), str(TIMEOUT), *gpus],
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

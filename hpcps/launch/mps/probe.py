@@ -1,7 +1,7 @@
-"""`python probe.py [CONTROL]`: make a CUDA context on the first GPU that is visible; else say why that fails.
+"""`python probe.py [CONTROL]`: create a CUDA context on the first visible GPU, or print why that fails.
 
-With CONTROL, the control program of an MPS daemon, that also has to be in use then: CUDA goes on without it if it does
-not find it. All this in a process of its own, as a driver that does not like what it finds may also hang or crash.
+CONTROL is the control program of an MPS daemon. If it is given, CUDA must also use that daemon; CUDA reports no error
+if it does not find the daemon. The probe is a separate process, because the driver may hang or crash.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 
 def main(control: str = "") -> None:
-    """Try it; the last line on stderr says what is wrong."""
+    """Test the GPU; the last line on stderr is the error."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -24,7 +24,7 @@ def main(control: str = "") -> None:
     if control:
         servers = subprocess.run([control], input="get_server_list\n", capture_output=True, text=True).stdout
         if not servers.strip():
-            sys.exit("CUDA does not use it")
+            sys.exit("CUDA does not use MPS")
 
 
 def _check(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:

@@ -1,26 +1,103 @@
-"""The order in which all servers do the same things."""
+"""The log of the servers: its entries, and the order in which all servers execute them."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcps.errors import RunError
-from hpcps.messages import ROLES, Flag, Kind, Message, Peer
-from hpcps.roles.asynchronous.entry import UPDATES, Entry
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
 from hpcps.roles.checkpointing import KEEPER
-from hpcps.state import State
+
+UPDATES = (Kind.APPLY, Kind.UPDATE)
+"""Entries that change the model."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an entry stands.
+class Entry:
+    """Something that all servers execute at the same place of their log; then its reader gets the model.
+
+    Attributes:
+        kind: APPLY (an update that a validator filtered), UPDATE (a worker's, which the servers filter), READ or STOP.
+        submitter: the role that sends the entry.
+        number: the submitter's count of its entries, from 1.
+        reader: the role that gets the model.
+        request: which of the reader's requests the model answers.
+        base: the model version that the update was made from.
+        epoch: the submitter's epoch.
+        mask: the blocks of this shard that `payload` holds.
+        payload: float32, packed.
+        flags: whether a checkpoint suspends the run.
+    """
+
+    kind: Kind
+    submitter: Peer
+    number: int
+    reader: Peer
+    request: int
+    base: int = 0
+    epoch: int = 0
+    mask: Mask | None = None
+    payload: Vector | None = None
+    flags: Flag = Flag.NONE
+
+    @staticmethod
+    def checkpoint(flags: Flag) -> Entry:
+        """Return server 0's own entry, at which everyone writes a checkpoint."""
+        return Entry(Kind.CHECKPOINT, KEEPER, 0, KEEPER, 0, flags=flags)
+
+    def message(self, run_id: str, shard: int) -> Message:
+        """Return it as a message to one server."""
+        note = {"epoch": self.epoch}
+        if self.submitter.role == "validator":
+            note["request"] = self.request
+            if self.reader != self.submitter:
+                note["worker"] = self.reader.index
+        return Message(
+            self.kind, self.submitter, run_id, self.number, shard,
+            mask=self.mask, note=note, payload=self.payload, version=self.base,
+        )  # fmt: skip
+
+    @staticmethod
+    def of(message: Message) -> Entry:
+        """Return the entry in a message.
+
+        Raises:
+            ValueError: its note is wrong; the reason in one line.
+        """
+        epoch, worker, request = (message.note.get(name, 0) for name in ("epoch", "worker", "request"))
+        if not all(isinstance(number, int) and number >= 0 for number in (epoch, worker, request)):
+            raise ValueError(f"its note {message.note} has something other than counts")
+        reader = message.sender
+        if reader.role == "worker":
+            request = message.round
+        elif "worker" in message.note:
+            reader = Peer("worker", worker)
+        return Entry(
+            message.kind, message.sender, message.round, reader, request, message.version, epoch,
+            message.mask, message.payload,
+        )  # fmt: skip
+
+    def kept(self) -> Entry:
+        """Return it with a copy of its payload, which outlives the message."""
+        return self if self.payload is None else replace(self, payload=self.payload.copy())
+
+    def refused(self) -> Entry:
+        """Return it as a READ, if its update cannot be used: its reader still gets the model."""
+        return replace(self, kind=Kind.READ, mask=None, payload=None)
+
+
+@dataclass(frozen=True)
+class LogPosition:
+    """The place of an entry in the log.
 
     Attributes:
         index: its place in the log, from 1.
         version: how many updates the model holds with it.
-        epoch: the chief's epoch, as far as the log knows.
-        submitter: whose entry; None for the initial model.
+        epoch: the coordinator's epoch, as far as the log knows.
+        submitter: the submitter of the entry; None for the initial model.
         number: the submitter's number of it.
     """
 
@@ -31,7 +108,7 @@ class Place:
     number: int = 0
 
     def message(self, sender: Peer, run_id: str, entry: Entry) -> Message:
-        """Write it for another server."""
+        """Return it as a message to another server."""
         submitter = [ROLES.index(entry.submitter.role), entry.submitter.index]
         note = {"of": submitter, "epoch": self.epoch}
         return Message(
@@ -40,17 +117,19 @@ class Place:
         )  # fmt: skip
 
     @staticmethod
-    def of(message: Message) -> Place:
-        """Read it."""
+    def of(message: Message) -> LogPosition:
+        """Return the position in a message."""
         role, index = message.note["of"]
-        return Place(message.index, message.version, message.note["epoch"], Peer(ROLES[role], index), message.round)
+        return LogPosition(
+            message.index, message.version, message.note["epoch"], Peer(ROLES[role], index), message.round
+        )
 
 
 class Log:
-    """Numbers entries (server 0), or puts those that come into the order they were given (the other servers).
+    """Orders entries: server 0 gives each its place, the other servers follow these places.
 
     Attributes:
-        submitters: who makes entries.
+        submitters: the roles that submit entries.
         index: the place of the last entry executed.
         version: how many updates the model holds.
     """
@@ -63,11 +142,11 @@ class Log:
         self._checkpoints: deque[Entry] = deque()
         self._numbers = dict.fromkeys(submitters, 0)
         self._entries: dict[Peer, deque[Entry]] = {peer: deque() for peer in submitters}
-        self._places: deque[Place] = deque()
+        self._places: deque[LogPosition] = deque()
 
     @property
     def waiting_for(self) -> tuple[Peer, ...]:
-        """Who holds up the next entry: its submitter, or server 0 if only its place is unknown; nobody if none came."""
+        """The role that the next entry waits for: its submitter, or server 0 if only its place is unknown."""
         if self._places:
             submitter = self._places[0].submitter
             return (submitter,) if submitter is not None else ()
@@ -78,30 +157,30 @@ class Log:
         return self._numbers[submitter] + 1
 
     def count(self, entry: Entry) -> None:
-        """Take note that an entry came."""
+        """Note that an entry came."""
         self._numbers[entry.submitter] = entry.number
 
-    def place(self, entry: Entry, chief: Peer) -> Place:
+    def place(self, entry: Entry, coordinator: Peer) -> LogPosition:
         """Give an entry the next place; an update advances the version."""
         self.index += 1
         self.version += entry.kind in UPDATES
-        if entry.submitter == chief:
+        if entry.submitter == coordinator:
             self._epoch = max(self._epoch, entry.epoch)
-        return Place(self.index, self.version, self._epoch, entry.submitter, entry.number)
+        return LogPosition(self.index, self.version, self._epoch, entry.submitter, entry.number)
 
     def put(self, entry: Entry) -> None:
         """Keep an entry until it is given its place."""
         self.count(entry)
         self._entries[entry.submitter].append(entry)
 
-    def order(self, place: Place, flags: Flag) -> None:
-        """Take note of the place that server 0 gave an entry; one that is server 0's own is a checkpoint."""
+    def order(self, place: LogPosition, flags: Flag) -> None:
+        """Note the place that server 0 gave an entry; an entry of server 0 itself is a checkpoint."""
         self._places.append(place)
         if place.submitter == KEEPER:
             self._checkpoints.append(Entry.checkpoint(flags))
 
     def state(self) -> State:
-        """Return how far it is; who makes entries counts anew after a restart."""
+        """Return the last place; after a resume all submitters number their entries from 1 again."""
         return State(facts={"index": self.index, "version": self.version, "epoch": self._epoch})
 
     def restore(self, state: State) -> None:
@@ -109,11 +188,11 @@ class Log:
         self.index, self.version, self._epoch = (state.facts[key] for key in ("index", "version", "epoch"))
 
     @property
-    def here(self) -> Place:
-        """Return the place of the last entry executed."""
-        return Place(self.index, self.version, self._epoch)
+    def here(self) -> LogPosition:
+        """The place of the last entry executed."""
+        return LogPosition(self.index, self.version, self._epoch)
 
-    def take(self) -> tuple[Entry, Place] | None:
+    def take(self) -> tuple[Entry, LogPosition] | None:
         """Return the next entry and its place; None if either has not come.
 
         An update for which server 0 did not advance the version is not applied here either.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpcps.errors import RunError
-from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.roles.asynchronous.entry import UPDATES, Entry
-from hpcps.roles.asynchronous.log import Log, Place
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import Roster
+from hpcps.roles.asynchronous.log import UPDATES, Entry, Log, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, Shard
-from hpcps.roles.cast import Cast
 from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
 from hpcps.roles.checks import rejection, wrong_blocks, wrong_envelope, wrong_size
 from hpcps.roles.events import (
@@ -27,16 +27,14 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
-from hpcps.state import State
 
 
 class Server:
-    """Keeps a shard of the global model, applies every update at once, and answers with the model right after it.
+    """Keeps a shard of the global model, applies every update as it comes, and answers with the model right after it.
 
-    All servers do the same in the same order, which server 0 decides: so their answers to one request are of one
-    version. Without validators the servers judge the workers' updates themselves, each its shard.
+    All servers execute the same entries in the same order, which server 0 decides: so their answers to one request have
+    one version. Without validators each server filters its shard of the workers' updates itself.
     """
 
     def __init__(self, peer: Peer, run: Run, run_id: str) -> None:
@@ -45,17 +43,17 @@ class Server:
         self._run = run
         self._run_id = run_id
         topology = run.topology
-        self._cast = Cast(topology.servers, topology.validators, topology.workers)
-        # Those who submit entries: validators, or workers if there are none.
-        self._log = Log(tuple(p for p in self._cast.readers() if p.role == self._cast.chief.role))
+        self._roster = Roster(topology.servers, topology.validators, topology.workers)
+        # Validators submit entries, or workers if there are no validators.
+        self._log = Log(tuple(p for p in self._roster.readers() if p.role == self._roster.coordinator.role))
         self._shard: Shard | None = None
         self._diverged = False
-        self._ledger = Ledger(self._cast)
+        self._ledger = Ledger(self._roster)
         self._suspending = False
 
     @property
     def device(self) -> str:
-        """A server adds up on the CPU."""
+        """A server computes on the CPU."""
         return "cpu"
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -64,7 +62,7 @@ class Server:
             case Start() if self._shard is not None:
                 yield from self._present(self._shard)
             case Start():
-                yield SetDeadline((self._cast.chief,))
+                yield SetDeadline((self._roster.coordinator,))
             case Received(source, message):
                 yield from self._receive(source, message)
             case Malformed(source, reason):
@@ -82,13 +80,13 @@ class Server:
         elif self._shard is None:
             yield from self._initialise(source, message)
         elif message.kind is Kind.ORDER and source == KEEPER:
-            self._log.order(Place.of(message), message.flags)
+            self._log.order(LogPosition.of(message), message.flags)
             yield from self._execute_ordered(self._shard)
         elif message.kind is Kind.PART and self.keeps_checkpoints:
             yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
             yield from self._checkpoint_when_due(due=self._ledger.wanted and not self._ledger.suspending)
         elif self._suspending:
-            # It comes after the checkpoint, at which everybody ends: even a STOP will come again.
+            # It comes after the checkpoint at which the run is suspended; a resumed run sends it again.
             return
         elif source in self._log.submitters:
             yield from self._take_entry(source, message, self._shard)
@@ -96,20 +94,18 @@ class Server:
             yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Take the initial weights from the chief, and give everyone the model."""
-        if source != self._cast.chief or message.kind is not Kind.INIT:
-            expected = f"waits for the initial model from {self._cast.chief}"
+        """Take the initial weights from the coordinator, and send everyone the model."""
+        if source != self._roster.coordinator or message.kind is not Kind.INIT:
+            expected = f"waits for the initial model from {self._roster.coordinator}"
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
-        rule = self._run.validation.rule
-        assert isinstance(rule, AsyncRule), "the specification has been checked"
-        if reason := wrong_size(message, Shard.size(self.peer, self._cast.servers, message.note["layout"])):
+        if reason := wrong_size(message, Shard.size(self.peer, self._run, message.note["layout"])):
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        self._shard = Shard(self.peer, self._cast.servers, message.note["layout"], message.values.copy(), rule)
+        self._shard = Shard(self.peer, self._run, message.note["layout"], message.values.copy())
         yield from self._present(self._shard)
 
     def _present(self, shard: Shard) -> Iterator[Effect]:
-        """Give everyone the model that they begin with."""
-        for reader in self._cast.readers():
+        """Send everyone the model that they begin with."""
+        for reader in self._roster.readers():
             yield Send(reader, shard.reply(self._run_id, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
         yield from self._checkpoint_when_due(due=self._ledger.wanted)
@@ -123,31 +119,32 @@ class Server:
         """Return the model at this place of the log."""
         assert self._shard is not None, "there is no checkpoint before the first model"
         facts = {"layout": self._shard.table, "diverged": self._diverged}
-        return State({"model": self._shard.model}, facts).having(log=self._log.state())
+        return State({"model": self._shard.model}, facts).having(
+            log=self._log.state(), rule=self._shard.filter.kept.state()
+        )
 
     def restore(self, state: State) -> None:
-        """Go on from there: everyone gets this model, and numbers entries and requests anew."""
-        rule = self._run.validation.rule
-        assert isinstance(rule, AsyncRule), "the specification has been checked"
-        self._shard = Shard(self.peer, self._cast.servers, state.facts["layout"], state.arrays["model"], rule)
+        """Restore the model; everyone gets it, and numbers entries and requests from the start."""
+        self._shard = Shard(self.peer, self._run, state.facts["layout"], state.arrays["model"])
+        self._shard.filter.kept.restore(state.part("rule"))
         self._diverged = state.facts["diverged"]
         self._log.restore(state.part("log"))
         self.round = self._log.index
 
     def _checkpoint_when_due(self, *, due: bool) -> Iterator[Effect]:
-        """Put a checkpoint into the log, unless there is nothing to keep yet or one is being made."""
+        """Put a checkpoint into the log if one is due, there is a model, and no checkpoint is under way."""
         if not due or self._shard is None or self._ledger.open is not None:
             return
-        place = self._log.place(Entry.checkpoint(Flag.NONE), self._cast.chief)
+        place = self._log.place(Entry.checkpoint(Flag.NONE), self._roster.coordinator)
         entry = Entry.checkpoint(self._ledger.begin(place.index))
-        for server in self._cast.all_servers()[1:]:
+        for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(self.peer, self._run_id, entry))
-        for reader in self._cast.readers():
+        for reader in self._roster.readers():
             yield Send(reader, Message(Kind.CHECKPOINT, self.peer, self._run_id, place.index, flags=entry.flags))
         yield from self._execute(entry, place, self._shard)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
-        """Tell that this server's part is written."""
+        """Report that this server's part is written."""
         if self.keeps_checkpoints:
             yield from self._ledger.enter(self.peer, event.moment, event.checksum)
         else:
@@ -157,7 +154,7 @@ class Server:
 
     @property
     def _waiting_for(self) -> tuple[Peer, ...]:
-        """Whose message would let this server go on."""
+        """The roles whose messages this server waits for."""
         return self._log.waiting_for or self._log.submitters
 
     def _take_entry(self, source: Peer, message: Message, shard: Shard) -> Iterator[Effect]:
@@ -176,16 +173,16 @@ class Server:
         yield from self._refuse(source, reason)
 
     def _wrong(self, message: Message, shard: Shard) -> str | None:
-        """Say what is wrong with the kind or the blocks of a submitter's message; None if nothing is."""
-        updates = Kind.APPLY if self._cast.validators else Kind.UPDATE
+        """Return what is wrong with the kind or the blocks of a submitter's message; None if nothing is."""
+        updates = Kind.APPLY if self._roster.validators else Kind.UPDATE
         if message.kind is updates:
             return wrong_blocks(message, shard.layout)
-        if message.kind is Kind.READ or (message.kind is Kind.STOP and message.sender == self._cast.chief):
+        if message.kind is Kind.READ or (message.kind is Kind.STOP and message.sender == self._roster.coordinator):
             return None
         return f"a server gets no {message.kind.name} from {message.sender}"
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Count what is no message as one that asks for the model; a validator's or server's cannot be done without."""
+        """Count a worker's bad message as a READ; the run cannot go on without a validator's or server's message."""
         if source.role != "worker":
             raise RunError(f"{self.peer} cannot use what {source} sent: {reason}")
         yield rejection(source, reason)
@@ -203,25 +200,25 @@ class Server:
         if entry.kind in UPDATES and entry.base > self._log.version:
             yield rejection(entry.reader, f"made from version {entry.base}, and the model is {self._log.version}")
             entry = entry.refused()
-        place = self._log.place(entry, self._cast.chief)
-        for server in self._cast.all_servers()[1:]:
+        place = self._log.place(entry, self._roster.coordinator)
+        for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(self.peer, self._run_id, entry))
         yield from self._execute(entry, place, shard)
         if entry.kind is not Kind.STOP:
             yield from self._checkpoint_when_due(due=periodic(self._run.checkpoint.every, before, place.epoch))
 
     def _execute_ordered(self, shard: Shard) -> Iterator[Effect]:
-        """Execute whatever has both come and been given its place."""
+        """Execute the entries that have come and have their place."""
         while (ready := self._log.take()) is not None:
             yield from self._execute(*ready, shard)
             if ready[0].kind is Kind.STOP or self._suspending:
                 return
         yield SetDeadline(self._waiting_for)
 
-    def _execute(self, entry: Entry, place: Place, shard: Shard) -> Iterator[Effect]:
-        """Do what an entry says, and give its reader the model."""
+    def _execute(self, entry: Entry, place: LogPosition, shard: Shard) -> Iterator[Effect]:
+        """Execute an entry, and send its reader the model."""
         self.round = place.index
-        # Counted without the update itself: an update made from the model it meets is not stale.
+        # The update itself does not count: an update made from the current model is not stale.
         staleness = max(0, place.version - 1 - entry.base)
         fields: dict[str, object] = {}
         applied = None
@@ -260,10 +257,10 @@ class Server:
         else:
             yield Send(entry.reader, shard.reply(self._run_id, entry.request, place, applied))
 
-    def _finish(self, entry: Entry, place: Place, shard: Shard) -> Iterator[Effect]:
-        """Say that it is over; only the chief, who evaluates it, needs the model."""
+    def _finish(self, entry: Entry, place: LogPosition, shard: Shard) -> Iterator[Effect]:
+        """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""
         last = shard.reply(self._run_id, entry.request, place, last=True)
-        for reader in self._cast.readers():
-            yield Send(reader, last if reader == self._cast.chief else replace(last, payload=None))
+        for reader in self._roster.readers():
+            yield Send(reader, last if reader == self._roster.coordinator else replace(last, payload=None))
         yield Save(f"final/{self.peer}", shard.model)
         yield Finish()

@@ -7,25 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.layout import Layout, Mask, Vector
-from hpcps.messages import Flag, Kind, Message, Peer
-from hpcps.packing import pack, packed_size, runs
-from hpcps.roles.asynchronous.entry import Entry
-from hpcps.roles.asynchronous.judgement import Announcement, Judge
-from hpcps.roles.asynchronous.log import Place
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.packing import pack, packed_size, runs
+from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.roster import shards_of
+from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
+from hpcps.roles.asynchronous.log import Entry, LogPosition
 from hpcps.roles.checks import not_finite
 from hpcps.roles.events import Record
+from hpcps.roles.rule_state import RuleState
 from hpcps.rules import AsyncRule
+from hpcps.spec.schema import Run
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What became of an update.
+    """The result of an update.
 
     Attributes:
-        mask: the blocks that were added `[B]`; None if none could be.
-        weight: what they were weighted with.
-        rejections: records of what was refused.
+        mask: the blocks that were applied `[B]`; None if the update was unusable.
+        weight: the factor of its staleness.
+        rejections: records of the rejected blocks.
     """
 
     mask: Mask | None
@@ -34,47 +36,49 @@ class Applied:
 
 
 class Shard:
-    """The model's slice `[m]`, and what is done to it.
+    """The slice `[m]` of the model that a server keeps.
 
     Attributes:
-        table: the layout of the whole model, as the chief described it.
+        table: the layout of the whole model, as the coordinator described it.
         layout: its blocks and pieces of blocks.
         model: the slice.
-        finite: whether everything that was ever added left it finite.
+        finite: whether the slice was finite after every update.
+        filter: filters updates in a run without validators.
     """
 
     @staticmethod
-    def size(server: Peer, servers: int, table: list[list[Any]]) -> int:
+    def size(server: Peer, run: Run, table: list[list[Any]]) -> int:
         """Return how many elements a server's slice of a model has."""
-        start, stop = Layout.from_json(table).bounds(servers)[server.index]
+        start, stop = shards_of(run, Layout.from_json(table))[server.index]
         return stop - start
 
-    def __init__(self, server: Peer, servers: int, table: list[list[Any]], model: Vector, rule: AsyncRule) -> None:
-        """Take the weights to begin with, `[size(server, servers, table)]`."""
-        whole = Layout.from_json(table)
+    def __init__(self, server: Peer, run: Run, table: list[list[Any]], model: Vector) -> None:
+        """Take the initial weights, `[size(server, run, table)]`."""
+        whole, rule = Layout.from_json(table), run.validation.rule
+        assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._server = server
         self._rule = rule
         self.table = table
-        self.layout = whole.restrict(*whole.bounds(servers)[server.index])
+        self.layout = whole.restrict(*shards_of(run, whole)[server.index])
         self.model = model
         self.finite = bool(np.isfinite(self.model).all())
-        self._judge = Judge(rule, self.layout)
+        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server))
 
     def take(self, entry: Entry, staleness: int, alpha: float) -> Applied:
-        """Add an update to the model, weighted for its staleness; judge it first if no validator has."""
+        """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
         rejections: list[Record] = []
         if entry.kind is Kind.UPDATE:
-            entry, rejections = self._judged(entry, alpha)
+            entry, rejections = self._filtered(entry, alpha)
         return Applied(entry.mask, self._apply(entry, staleness), rejections)
 
-    def _judged(self, entry: Entry, alpha: float) -> tuple[Entry, list[Record]]:
-        """Judge a worker's update, as a validator would; return what is to be applied, and what to record."""
-        update = Announcement(entry.reader, entry.request, mask=entry.mask, payload=entry.payload)
-        verdict = self._judge(update, alpha, None)
-        payload = np.empty(packed_size(self.layout, verdict.applied), np.float32)
-        pack(self.layout, self._judge.update, verdict.applied, payload)
-        records = [not_finite(entry.reader, verdict.rejected)] if verdict.rejected.any() else []
-        return replace(entry, mask=verdict.applied, payload=payload), records
+    def _filtered(self, entry: Entry, alpha: float) -> tuple[Entry, list[Record]]:
+        """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
+        update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload)
+        filtered = self.filter(update, alpha)
+        payload = np.empty(packed_size(self.layout, filtered.applied), np.float32)
+        pack(self.layout, self.filter.update, filtered.applied, payload)
+        records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []
+        return replace(entry, mask=filtered.applied, payload=payload), records
 
     def _apply(self, entry: Entry, staleness: int) -> float:
         """Add an update, weighted by the rule for its staleness; return the weight."""
@@ -91,9 +95,9 @@ class Shard:
         return weight
 
     def reply(
-        self, run_id: str, request: int, place: Place, applied: Mask | None = None, *, last: bool = False
+        self, run_id: str, request: int, place: LogPosition, applied: Mask | None = None, *, last: bool = False
     ) -> Message:
-        """Write the model for a reader, from a copy: the next update may come before it is sent."""
+        """Return the message with the model for a reader, a copy: the next update may come before it is sent."""
         return Message(
             Kind.MODEL, self._server, run_id, request, self._server.index, Flag.LAST if last else Flag.NONE,
             applied, {"epoch": place.epoch}, self.model.copy(), place.version, place.index,

@@ -3,190 +3,217 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
 
-from hpcps.layout import Vector
-from hpcps.messages import Kind, Message, Peer
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import Roster
 from hpcps.roles.acceptance import Acceptance
-from hpcps.roles.asynchronous.entry import Entry
-from hpcps.roles.asynchronous.judgement import Announcement, Judge, Verdict
-from hpcps.roles.asynchronous.trainee import AsyncTrainee
-from hpcps.roles.checks import not_finite, rejection, wrong_blocks
-from hpcps.roles.events import Compute, Computed, Drain, Effect, Record, SetDeadline
+from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
+from hpcps.roles.asynchronous.log import Entry
+from hpcps.roles.asynchronous.log_client import LogClient
+from hpcps.roles.checkpointing import KEEPER
+from hpcps.roles.checks import not_finite, rejection, unwanted, wrong_blocks, wrong_envelope
+from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
+from hpcps.roles.local_training import LocalTraining, Stage
+from hpcps.roles.rule_state import RuleState
 from hpcps.roles.tally import Tally
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
-from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
 
 
-class Validator(AsyncTrainee):
-    """Refreshes its model and its own update, judges some of its workers' updates by it, and refreshes again.
+class Validator:
+    """Refreshes its model and its own update, filters some of its workers' updates by them, and refreshes again.
 
-    What it accepts of an update goes straight to the servers, which answer the worker. Under a rule that does not
-    score it only runs its batches, which feeds its BatchNorm statistics and counts its epochs.
+    It sends the accepted part of an update to the servers, which answer the worker. Under a rule that needs no
+    reference it only runs its batches, which feeds its BatchNorm statistics and counts its epochs.
     """
 
+    keeps_checkpoints = False
+
     def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
-        super().__init__(peer, run, run_id, learner)
+        self.peer = peer
+        self.device = learner.device
+        self._run_id = run_id
+        self._settings = run.asynchronous
+        self._learner = learner
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
-        self._judge = Judge(rule, learner.layout)
-        self._share = self._cast.share(peer)
-        self._reference: Vector | None = np.empty_like(self._base) if rule.scores else None
-        self._queue: deque[Announcement] = deque()
+        self._rule = rule
+        self._filter = UpdateFilter(rule, learner.layout, RuleState(rule, run.seed, peer))
+        self._acceptance = Acceptance()
+        # Updates that wait here are lost with a checkpoint, as are those on their way.
+        self._training = LocalTraining(
+            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._gather,
+            kept={"acceptance": self._acceptance, "rule": self._filter.kept},
+            evaluation_fields=self._acceptance.fields,
+        )  # fmt: skip
+        self._log = LogClient(run, run_id, learner.layout, self._training)
+        self._share = Roster.of(run).share(peer)
+        self._reference: Vector | None = None
+        if "reference" in rule.needs:
+            self._reference = np.empty(learner.layout.size, np.float32)
+        self._loss: Callable[[Vector], float] | None = None
+        self._queue: deque[UpdateHeader] = deque()
         self._requests = dict.fromkeys(self._share, 0)
         self._left = 0
-        self._busy = False
         self._participants: list[int] = []
         self._absent: list[int] = []
         self._malformed = 0
-        self._tally, self._acceptance = Tally(), Acceptance()
+        self._tally = Tally()
 
     @property
-    def steps_before_model(self) -> int:
-        """The artifact's quirk concerns the validators that train."""
-        return super().steps_before_model if self._reference is not None else 0
+    def round(self) -> int:
+        """The refresh it is in."""
+        return self._training.round
 
-    def adopt(self) -> None:
-        """Set x = c = the model."""
-        super().adopt()
-        self._inbox.read(self._base)
-        self._learner.copy_from(self._base)
+    def restore(self, state: State) -> None:
+        """Go on from a checkpoint."""
+        self._training.restore(state)
 
-    def take_steps(self, steps: int) -> Progress:
-        """Train under a rule that scores, else only run the batches."""
-        if self._reference is None:
-            return self._learner.observe(steps)
-        return self._learner.train(steps, anchor=self._base, pull=self._run.asynchronous.proximal.validator)
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        match event:
+            case Received(source, message) if reason := wrong_envelope(message, source, self._run_id):
+                yield from self._refuse(source, reason)
+            case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
+                yield from self._log.take_model(source, message)
+            case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source in self._requests:
+                yield from self._take_update(source, message)
+            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == KEEPER:
+                yield from self._training.take_checkpoint(message)
+            case Received() | Malformed() if not self._training.takes(event):
+                yield from self._refuse(event.source, unwanted(event, str(self.peer)))
+            case Idle():
+                yield from self._handle_updates(max(1, len(self._queue)))
+            case Computed("combine", filtered):
+                yield from self._send_filtered(filtered)
+            case _:
+                yield from self._training.handle(event)
 
-    def finish_steps(self) -> Iterator[Effect]:
-        """Begin to handle the workers' messages: a share of them, or those that wait now."""
+    def _take_steps(self, steps: int) -> Progress:
+        """Train under a rule that needs a reference, and before the first model; else only run the batches."""
+        training = self._training
+        if self._reference is not None:
+            return self._learner.train(steps, anchor=training.base, pull=self._settings.proximal.validator)
+        if self._learner.steps_done < training.steps_before_model:
+            return self._learner.train(steps)
+        return self._learner.observe(steps)
+
+    def _gather(self) -> Iterator[Effect]:
+        """Begin to handle the workers' messages: a share of them, or those that wait now, at least one."""
         if self._reference is not None:
             self._learner.copy_to(self._reference)
-            self._reference -= self._base
-        if self._run.asynchronous.updates_per_refresh == "share":
-            self._left = len(self._share)
-            yield from self._handle_next()
+            self._reference -= self._training.base
+        if "loss" in self._rule.needs:
+            self._loss = self._training.loss_of_round()
+        if self._settings.updates_per_refresh == "share":
+            yield from self._handle_updates(len(self._share))
         else:
             yield Drain()
 
-    def idle(self) -> Iterator[Effect]:
-        """Handle all messages that wait, at least one."""
-        self._left = max(1, len(self._queue))
-        yield from self._handle_next()
-
-    def take(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Take a worker's message; it is handled when its turn comes."""
-        if message.kind not in (Kind.UPDATE, Kind.ABSENT) or source not in self._requests:
-            yield from super().take(source, message)
-            return
+    def _take_update(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Take a worker's message; it is handled in its turn."""
         expected = self._requests[source] + 1
-        if message.kind is Kind.ABSENT and self._run.asynchronous.absent == "accumulate":
-            self._queue.append(Announcement(source, message.round, absent=True, answered=False))
+        if message.kind is Kind.ABSENT and self._settings.absent == "accumulate":
+            self._queue.append(UpdateHeader(source, message.round, absent=True, answered=False))
         elif message.round < expected:
             yield rejection(source, f"a second or late message (of request {message.round})")
             return
         elif message.round > expected:
-            yield from self.refuse(source, f"it is of request {message.round}")
+            yield from self._refuse(source, f"it is of request {message.round}")
             return
         elif message.kind is Kind.UPDATE and (reason := wrong_blocks(message, self._learner.layout)):
-            yield from self.refuse(source, reason)
+            yield from self._refuse(source, reason)
             return
         else:
             self._requests[source] = expected
-            self._queue.append(Announcement.of(message))
+            self._queue.append(UpdateHeader.of(message))
         yield from self._handle_next()
 
-    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Count what is no message as an update with nothing in it; a server's cannot be done without."""
-        if source.role == "server":
-            raise self.unusable(source, reason)
-        yield rejection(source, reason)
+    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Count a bad message as an empty update; the run cannot go on without a server's."""
+        yield from self._training.refuse(source, reason)
         self._malformed += 1
         owes = source in self._requests and not any(a.worker == source and a.answered for a in self._queue)
         if owes:
             self._requests[source] += 1
-            self._queue.append(Announcement(source, self._requests[source]))
+            self._queue.append(UpdateHeader(source, self._requests[source]))
             yield from self._handle_next()
 
-    def computed(self, event: Computed) -> Iterator[Effect]:
-        """Send what was accepted of an update to the servers; if nothing was, its worker just gets the model."""
-        verdict: Verdict = event.result
-        update = verdict.announcement
-        kind = Kind.APPLY if verdict.applied.any() else Kind.READ
-        parts = self.cut(self._judge.update, verdict.applied) if kind is Kind.APPLY else None
-        yield from self.submit(self._entry(kind, update.worker, update.request, update.base), parts)
-        if verdict.rejected.any():
-            yield not_finite(update.worker, verdict.rejected)
-        self._participants.append(update.worker.index)
-        self._tally.add(verdict.tally)
-        self._busy = False
-        yield from self._handled()
-
-    def state(self) -> State:
-        """Add the counts; updates that wait here are under way, and lost."""
-        return super().state().having(acceptance=self._acceptance.state())
-
-    def restore(self, state: State) -> None:
-        """Take them back."""
-        super().restore(state)
-        self._acceptance.restore(state.part("acceptance"))
-
-    def evaluation_fields(self) -> dict[str, object]:
-        """Acceptance since the last evaluation and since the start."""
-        return self._acceptance.fields()
-
-    @property
-    def _decay_epoch(self) -> int:
-        """The epoch that alpha follows."""
-        own = self._is_chief or self._run.asynchronous.epochs == "own"
-        return self.epoch if own else self._log_epoch
-
-    def _entry(self, kind: Kind, reader: Peer, request: int, base: int = 0) -> Entry:
-        return Entry(kind, self.peer, self.next_number(), reader, request, base, self.epoch)
+    def _handle_updates(self, count: int) -> Iterator[Effect]:
+        """Handle so many of the workers' messages before the next refresh."""
+        self._left = count
+        self._training.stage = Stage.GATHERING
+        yield from self._handle_next()
 
     def _handle_next(self) -> Iterator[Effect]:
-        if not self._left or self._busy:
+        if self._training.stage is not Stage.GATHERING:
             return
         if not self._queue:
             yield SetDeadline(self._share)
             return
-        announcement = self._queue.popleft()
-        if announcement.absent:
-            self._absent.append(announcement.worker.index)
-            if announcement.answered:
-                yield from self.submit(self._entry(Kind.READ, announcement.worker, announcement.request))
+        header = self._queue.popleft()
+        if header.absent:
+            self._absent.append(header.worker.index)
+            if header.answered:
+                yield from self._log.submit(self._entry(Kind.READ, header.worker, header.request))
             yield from self._handled()
         else:
-            self._busy = True
-            alpha = self._run.asynchronous.alpha_in(self._decay_epoch)
-            judge = partial(self._judge, announcement, alpha, self._reference)
-            yield Compute("combine", judge, elements=self._base.size)
+            self._training.stage = Stage.COMBINING
+            alpha = self._settings.alpha_in(self._decay_epoch)
+            work = partial(self._filter, header, alpha, self._reference, self._loss)
+            yield Compute("combine", work, elements=self._learner.layout.size)
+
+    def _send_filtered(self, filtered: FilteredUpdate) -> Iterator[Effect]:
+        """Send the accepted part of an update to the servers; if it is empty, its worker just gets the model."""
+        update = filtered.header
+        kind = Kind.APPLY if filtered.applied.any() else Kind.READ
+        parts = self._log.cut(self._filter.update, filtered.applied) if kind is Kind.APPLY else None
+        yield from self._log.submit(self._entry(kind, update.worker, update.request, update.base), parts)
+        if filtered.rejected.any():
+            yield not_finite(update.worker, filtered.rejected)
+        self._participants.append(update.worker.index)
+        self._tally.add(filtered.tally)
+        self._training.stage = Stage.GATHERING
+        yield from self._handled()
 
     def _handled(self) -> Iterator[Effect]:
         self._left -= 1
         yield from self._handle_next() if self._left else self._refresh()
 
     def _refresh(self) -> Iterator[Effect]:
-        """Record what was handled, and ask for the model; the chief's last request ends the run."""
+        """Record what was handled, and ask for the model; the coordinator's last request ends the run."""
+        training = self._training
         self._acceptance.add(self._tally)
-        yield Record("round", self.training_fields() | self._handled_fields())
+        yield Record("round", training.record_fields() | self._handled_fields())
         self._participants, self._absent, self._malformed, self._tally = [], [], 0, Tally()
-        self.round += 1
-        self._stopping = self._is_chief and self.round >= self._course.rounds
-        kind = Kind.STOP if self._stopping else Kind.READ
-        yield from self.submit(self._entry(kind, self.peer, self._request + 1))
-        yield from self.ask()
+        training.round += 1
+        kind = Kind.STOP if training.over else Kind.READ
+        training.stage = Stage.STOPPING if training.over else Stage.WAITING_FOR_MODEL
+        yield from self._log.submit(self._entry(kind, self.peer, self._log.request + 1))
+        yield from self._log.ask()
+
+    @property
+    def _decay_epoch(self) -> int:
+        """The epoch that alpha follows."""
+        training = self._training
+        own = training.is_coordinator or self._settings.epochs == "own"
+        return training.epoch if own else training.log_epoch
+
+    def _entry(self, kind: Kind, reader: Peer, request: int, base: int = 0) -> Entry:
+        return Entry(kind, self.peer, self._log.next_number(), reader, request, base, self._training.epoch)
 
     def _handled_fields(self) -> dict[str, object]:
         return {
             "participants": self._participants,
             "absent": self._absent,
-            "version": self._version,
+            "version": self._training.version,
             "queued": len(self._queue),
             "received_pairs": self._tally.received,
             "sent_pairs": self._tally.sent,

@@ -5,116 +5,126 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from hpcps.messages import Kind, Message, Peer
-from hpcps.roles.asynchronous.entry import Entry
-from hpcps.roles.asynchronous.trainee import AsyncTrainee
-from hpcps.roles.checks import rejection
-from hpcps.roles.events import Compute, Computed, Drain, Effect, Pause, Record, Send
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import Roster
+from hpcps.roles.asynchronous.log import Entry
+from hpcps.roles.asynchronous.log_client import LogClient
+from hpcps.roles.checkpointing import KEEPER
+from hpcps.roles.checks import unwanted, wrong_envelope
+from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send
+from hpcps.roles.local_training import LocalTraining, Stage
 from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
-from hpcps.state import State
 from hpcps.training.learner import Learner, Progress
 
 
-class Worker(AsyncTrainee):
+class Worker:
     """Trains on its shard, sends its update, and goes on as soon as it has the model after it, whatever others do.
 
-    ZenoPS's c is `_base`, x is the learner's, Δ and e are the packer's.
+    ZenoPS's c is the base of the training, x is the learner's model, Δ and e are the packer's.
     """
 
+    keeps_checkpoints = False
+
     def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
-        super().__init__(peer, run, run_id, learner)
-        combiners = self._cast.combiners_of(peer.index)
+        self.peer = peer
+        self.device = learner.device
+        self._run_id = run_id
+        self._settings = run.asynchronous
+        self._learner = learner
+        combiners = Roster.of(run).combiners_of(peer.index)
+        self._validator = combiners[0] if run.topology.validators else None
+        # The residual is all that a checkpoint keeps of an update that is on its way.
         self._packer = Packer(peer, run, combiners, learner.layout, resources.allocate)
+        self._training = LocalTraining(
+            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
+            kept={"packer": self._packer}, residual=self._packer.delta,
+        )  # fmt: skip
+        self._log = LogClient(run, run_id, learner.layout, self._training)
         self._packed: Packed | None = None
-        self._delay = 0.0
-        self._validator = combiners[0] if self._cast.validators else None
 
-    def adopt(self) -> None:
-        """Set x = c = the model + e: the residual survives locally."""
-        super().adopt()
-        self._inbox.read(self._base, self._packer.delta)
-        self._learner.copy_from(self._base)
-
-    def take_steps(self, steps: int) -> Progress:
-        """Train on the own shard."""
-        settings = self._run.asynchronous
-        epoch = self._log_epoch if settings.epochs == "validator" and not self._is_chief else None
-        return self._learner.train(steps, anchor=self._base, pull=settings.proximal.worker, epoch=epoch)
-
-    def finish_steps(self) -> Iterator[Effect]:
-        """Make the update."""
-        yield Compute("pack", partial(self._packer.pack, self._learner, self._base), elements=self._base.size)
-
-    def computed(self, event: Computed) -> Iterator[Effect]:
-        """Send the update that was packed, after the delay that the experiment adds."""
-        self._packed = event.result
-        self._delay = self._packer.delay()
-        if self._delay:
-            yield Pause(self._delay)
-        else:
-            yield from self.resumed()
-
-    def resumed(self) -> Iterator[Effect]:
-        """Send the update, or say that there is none, and wait for the answer, if there will be one."""
-        packed = self._packed
-        assert packed is not None
-        waits = bool(packed.parts) or self._run.asynchronous.absent == "reset"
-        send = self._send_to_validator if self._validator else self._send_to_servers
-        yield from send(packed, self._request + waits)
-        yield Record(
-            "round",
-            {**self.training_fields(), **packed.fields(), "version": self._version, "delay": self._delay},
-        )
-        self.round += 1
-        if self._is_chief and self.round >= self._course.rounds:
-            self._stopping = True
-            self._request = self.next_number()
-            self._inbox.clear()
-            self._awaiting = True
-            yield from self.submit(Entry(Kind.STOP, self.peer, self._request, self.peer, self._request))
-        elif waits:
-            yield from self.ask()
-        else:
-            # Messages are looked at between two cycles, or the end of the run would go unnoticed.
-            yield Drain()
-
-    def idle(self) -> Iterator[Effect]:
-        """Train on: this cycle was not taken part in."""
-        yield from self._begin_steps()
-
-    def state(self) -> State:
-        """Add the residual, which is all that is left of an update under way, and the random streams."""
-        return super().state().having(packer=self._packer.state())
+    @property
+    def round(self) -> int:
+        """The cycle it is in."""
+        return self._training.round
 
     def restore(self, state: State) -> None:
-        """Take them back."""
-        super().restore(state)
-        self._packer.restore(state.part("packer"))
+        """Go on from a checkpoint."""
+        self._training.restore(state)
 
-    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Record what is no message; a server's cannot be done without."""
-        if source.role == "server":
-            raise self.unusable(source, reason)
-        yield rejection(source, reason)
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        match event:
+            case Received(source, message) if reason := wrong_envelope(message, source, self._run_id):
+                yield from self._training.refuse(source, reason)
+            case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
+                yield from self._log.take_model(source, message)
+            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == KEEPER:
+                yield from self._training.take_checkpoint(message)
+            case Received() | Malformed() if not self._training.takes(event):
+                yield from self._training.refuse(event.source, unwanted(event, str(self.peer)))
+            case Computed("pack", packed):
+                self._packed = packed
+                yield from (Pause(packed.delay),) if packed.delay else self._send_update()
+            case Resumed():
+                yield from self._send_update()
+            case Idle():
+                yield from self._training.begin_steps()
+            case _:
+                yield from self._training.handle(event)
+
+    def _take_steps(self, steps: int) -> Progress:
+        """Train on the own shard."""
+        training, settings = self._training, self._settings
+        epoch = training.log_epoch if settings.epochs == "validator" and not training.is_coordinator else None
+        return self._learner.train(steps, anchor=training.base, pull=settings.proximal.worker, epoch=epoch)
+
+    def _pack(self) -> Iterator[Effect]:
+        """Make the update of the local steps."""
+        self._training.stage = Stage.PACKING
+        base = self._training.base
+        yield Compute("pack", partial(self._packer.pack, self._learner, base, self.round), elements=base.size)
+
+    def _send_update(self) -> Iterator[Effect]:
+        """Send the update, or say that there is none; wait for the answer, if there will be one."""
+        packed, training = self._packed, self._training
+        assert packed is not None, "it has been packed"
+        answered = bool(packed.parts) or self._settings.absent == "reset"
+        send = self._send_to_validator if self._validator else self._send_to_servers
+        yield from send(packed, self._log.request + answered)
+        yield Record("round", {**training.record_fields(), **packed.fields(), "version": training.version})
+        training.round += 1
+        if training.over:
+            training.stage = Stage.STOPPING
+            self._log.request = self._log.next_number()
+            training.inbox.clear()
+            yield from self._log.submit(Entry(Kind.STOP, self.peer, self._log.request, self.peer, self._log.request))
+        elif answered:
+            training.stage = Stage.WAITING_FOR_MODEL
+            yield from self._log.ask()
+        else:
+            # The worker handles messages between two cycles, so that it hears of the end of the run.
+            yield Drain()
 
     def _send_to_validator(self, packed: Packed, request: int) -> Iterator[Effect]:
-        assert self._validator is not None
+        assert self._validator is not None, "the run has validators"
         if not packed.parts:
             yield Send(self._validator, Message(Kind.ABSENT, self.peer, self._run_id, request))
         for part in packed.parts:
-            mask, payload, version = part.mask, part.payload, self._version
             message = Message(
-                Kind.UPDATE, self.peer, self._run_id, request, mask=mask, payload=payload, version=version
-            )
+                Kind.UPDATE, self.peer, self._run_id, request,
+                mask=part.mask, payload=part.payload, version=self._training.version,
+            )  # fmt: skip
             yield Send(part.combiner, message)
 
     def _send_to_servers(self, packed: Packed, request: int) -> Iterator[Effect]:
-        """Have the servers judge the update; who sends nothing but wants the model reads it."""
-        if request == self._request:
+        """Have the servers filter the update; a worker that sends nothing but wants the model reads it."""
+        if request == self._log.request:
             return
-        kind = Kind.UPDATE if packed.sent else Kind.READ
-        entry = Entry(kind, self.peer, self.next_number(), self.peer, request, self._version, self.epoch)
+        kind, training = Kind.UPDATE if packed.sent else Kind.READ, self._training
+        number = self._log.next_number()
+        entry = Entry(kind, self.peer, number, self.peer, request, training.version, training.epoch)
         parts = [(part.mask, part.payload) for part in packed.parts]
-        yield from self.submit(entry, parts if packed.sent else None)
+        yield from self._log.submit(entry, parts if packed.sent else None)

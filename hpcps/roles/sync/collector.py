@@ -1,4 +1,4 @@
-"""Where a combiner gathers one round's updates of its share of the senders, partition by partition."""
+"""Where a combiner collects one round's updates of its senders, partition by partition."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpcps.cuts import Partition
-from hpcps.layout import Mask, Vector
-from hpcps.messages import Kind, Message, Peer
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.updates import Updates
+from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checks import not_finite, rejection, wrong_blocks, wrong_size
 from hpcps.roles.events import Effect
 from hpcps.roles.tally import Tally
-from hpcps.rules import Combined, Rule, combine
-from hpcps.updates import Updates
+from hpcps.rules import Combined, Context, Rule, combine
 
 _NOTHING: Vector = np.zeros(0, np.float32)
 
 
 class Collector:
-    """Gathers every sender's partitions, each of which owes them in order, or says once that it is absent.
+    """Collects the partitions of every sender. A sender sends them in order, or says once that it is absent.
 
     A partition is combined in the order of the senders, whatever the order of arrival, as soon as all have sent it. The
-    payloads stay where they came: no sender touches its update before it has the next model.
+    payloads are not copied: no sender changes its update before it has the next model.
 
     Attributes:
         current: the number of the partition that is combined next.
-        tally: the counts of the round that was reported last.
+        tally: the counts of the last `report`.
     """
 
     def __init__(self, share: Sequence[Peer], partitions: Sequence[Partition]) -> None:
@@ -39,13 +39,13 @@ class Collector:
         self.clear()
 
     def clear(self) -> None:
-        """Begin to gather the next round."""
+        """Begin to collect the next round."""
         count, total = len(self._share), self.total
         self.current = 0
         self._left = dict.fromkeys(self._share, total)
         self._gathered: tuple[deque[tuple[Mask, Vector]], ...] = tuple(deque() for _ in self._share)
         self._present = np.zeros(count, np.bool_)
-        # Of a block that is cut, everything is accepted or it is not accepted; what is sent or rejected is some of it.
+        # A block in several partitions is accepted if all of them are, and sent or rejected if any of them is.
         self._sent: Mask = np.zeros((count, self._blocks), np.bool_)
         self._accepted: Mask = np.ones((count, self._blocks), np.bool_)
         self._rejected: Mask = np.zeros((count, self._blocks), np.bool_)
@@ -53,7 +53,7 @@ class Collector:
 
     @property
     def total(self) -> int:
-        """How many partitions there are."""
+        """The number of partitions."""
         return len(self._partitions)
 
     @property
@@ -63,7 +63,7 @@ class Collector:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a next partition, and all of it is here."""
+        """Whether there is a next partition, and all senders have sent it."""
         return not self.done and not self.waiting_for
 
     @property
@@ -73,7 +73,7 @@ class Collector:
 
     @property
     def waiting_for(self) -> tuple[Peer, ...]:
-        """The senders whose next partition, the one that is combined next, has not come."""
+        """The senders that have not sent the partition that is combined next."""
         owed = self.total - self.current
         return tuple(peer for peer, left in self._left.items() if left == owed) if owed else ()
 
@@ -84,11 +84,11 @@ class Collector:
 
     @property
     def elements(self) -> int:
-        """The elements of the updates that are combined next."""
+        """The number of elements that are combined next."""
         return int(self._present.sum()) * self.partition.layout.size
 
     def put(self, source: Peer, message: Message, round: int) -> Iterator[Effect]:
-        """Take a sender's partition or ABSENT; what is wrong with it is recorded and counts as skipped."""
+        """Take a sender's partition or ABSENT; a bad one is recorded and counts as skipped."""
         left = self._left.get(source, 0)
         number = self.total - left
         if not left or (message.round, message.partition) < (round, number):
@@ -112,7 +112,7 @@ class Collector:
         elif whole:
             self._take(source, np.ones(len(partition.layout.blocks), np.bool_), message.values)
         else:
-            # Of a shard without blocks there is no mask.
+            # A shard without blocks has no mask.
             self._take(source, np.zeros(0, np.bool_) if message.mask is None else message.mask, message.values)
 
     def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
@@ -129,24 +129,14 @@ class Collector:
         self._present[row] = True
         self._left[source] -= 1
 
-    def combine(
-        self,
-        rule: Rule,
-        reference: Vector | None = None,
-        *,
-        base: Vector | None = None,
-        out: Vector | None = None,
-        threads: int = 1,
-    ) -> Combined:
-        """Combine what is finite of the next partition, and be done with it; for the arguments, see `Rule.combine`."""
+    def combine(self, rule: Rule, context: Context) -> Combined:
+        """Combine the finite blocks of the next partition; for the context, see `Rule.combine`."""
         partition = self.partition
         gathered = [row.popleft() for row, present in zip(self._gathered, self._present, strict=True) if present]
         sent = np.array([mask for mask, _ in gathered], np.bool_).reshape(len(gathered), len(partition.layout.blocks))
         payloads = [payload for _, payload in gathered]
-        combined, rejected = combine(
-            rule, Updates(partition.layout, payloads, sent), reference, base=base, out=out, threads=threads
-        )
-        # Where all are present, in place.
+        combined, rejected = combine(rule, Updates(partition.layout, payloads, sent), context)
+        # A slice avoids a copy where all are present.
         rows = slice(None) if len(gathered) == len(self._present) else np.flatnonzero(self._present)
         self._sent[rows, partition.blocks] |= sent
         self._accepted[rows, partition.blocks] &= combined.accepted

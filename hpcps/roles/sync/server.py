@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.layout import Vector
-from hpcps.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.roles.cast import Cast
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import Roster
+from hpcps.protocol.schedule import Schedule
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
 from hpcps.roles.checks import rejection, wrong_envelope, wrong_size
-from hpcps.roles.course import Course
 from hpcps.roles.events import (
     Compute,
     Computed,
@@ -29,20 +31,20 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.rule_state import RuleState
+from hpcps.roles.sync.answer import grants
 from hpcps.roles.sync.collector import Collector
-from hpcps.roles.sync.outbox import grants
 from hpcps.roles.sync.shard import Shard
 from hpcps.rules import Average, Rule
 from hpcps.spec.schema import Run
-from hpcps.state import State
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a server has to do with the model, once it knows it."""
+    """What a server knows once it has the initial model."""
 
     shard: Shard
-    course: Course
+    schedule: Schedule
     collector: Collector
     steps_per_epoch: int
     statistics: bool
@@ -51,8 +53,8 @@ class _Part:
 class Server:
     """Keeps a shard of the global model: adds the mean of the validators' combined updates, round by round.
 
-    Without validators it combines its shard of the workers' updates itself. As soon as a partition of the next model is
-    made, it goes to all who read it; only a checkpoint comes first.
+    Without validators it combines its shard of the workers' updates itself. It sends every partition of the next model
+    to all readers as soon as the partition is made, or after the checkpoint of the round if there is one.
     """
 
     def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
@@ -61,22 +63,23 @@ class Server:
         self._run = run
         self._run_id = run_id
         self._resources = resources
-        self._cast = Cast.of(run)
+        self._roster = Roster.of(run)
         validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
         rule = Average() if validators else run.validation.rule
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
-        self._senders = validators or self._cast.share(peer)
+        self._rule_state = RuleState(rule, run.seed, peer)
+        self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
         self._part: _Part | None = None
         self._combining = self._diverged = False
-        self._ledger = Ledger(self._cast)
-        # What the model of this round said of checkpoints, here or at the keeper's; and what the next one says.
+        self._ledger = Ledger(self._roster)
+        # What the models of this round, here and on the keeper, said of checkpoints; and what the next model says.
         self._flags = self._announced = Flag.NONE
 
     @property
     def device(self) -> str:
-        """A server adds up on the CPU."""
+        """A server computes on the CPU."""
         return "cpu"
 
     @property
@@ -90,13 +93,13 @@ class Server:
             case Start() if self._part is not None:
                 yield from self._publish(self._part)
             case Start():
-                yield SetDeadline((self._cast.chief,))
+                yield SetDeadline((self._roster.coordinator,))
             case Received(source, message):
                 yield from self._receive(source, message)
             case Malformed(source, reason):
                 yield from self._refuse(source, reason)
             case Computed():
-                assert self._part is not None, "it combines what it knows"
+                assert self._part is not None, "it has the initial model"
                 yield from self._combined(self._part)
             case StopRequested():
                 self._ledger.wanted = True
@@ -120,7 +123,7 @@ class Server:
             yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Count what is no message as a contribution of nothing, so that the run goes on."""
+        """Count a bad message as an empty update, so that the run goes on."""
         if self._part is None:
             yield rejection(source, reason)
         else:
@@ -128,9 +131,9 @@ class Server:
             yield from self._combine_when_ready(self._part)
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Take the initial weights from the chief and begin."""
-        if source != self._cast.chief or message.kind is not Kind.INIT:
-            expected = f"waits for the initial model from {self._cast.chief}"
+        """Take the initial weights from the coordinator and begin."""
+        if source != self._roster.coordinator or message.kind is not Kind.INIT:
+            expected = f"waits for the initial model from {self._roster.coordinator}"
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
         part = self._know(message.note["layout"], message.note["steps_per_epoch"], message.note["statistics"])
         reason = wrong_size(message, part.shard.size)
@@ -140,15 +143,15 @@ class Server:
         yield from self._publish(part)
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Part:
-        """Get to know the model's layout and the course of the run."""
+        """Learn the model's layout and the schedule of the run."""
         shard, train = Shard(self.peer, self._run, table, self._resources), self._run.train
         inside = self._run.validation.evaluate == "validator_model"
-        course = Course(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
-        self._part = _Part(shard, course, Collector(self._senders, shard.partitions), steps_per_epoch, statistics)
+        schedule = Schedule(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
+        self._part = _Part(shard, schedule, Collector(self._senders, shard.partitions), steps_per_epoch, statistics)
         return self._part
 
     def state(self) -> State:
-        """Return the model of the round that begins, and what the chief said of the run."""
+        """Return the model of the round that begins, and what the coordinator said in INIT."""
         assert self._part is not None, "there is no checkpoint before the first round"
         facts = {
             "round": self.round,
@@ -157,7 +160,7 @@ class Server:
             "statistics": self._part.statistics,
             "diverged": self._diverged,
         }
-        return State({"model": self._part.shard.model}, facts)
+        return State({"model": self._part.shard.model}, facts).having(rule=self._rule_state.state())
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
@@ -165,10 +168,11 @@ class Server:
         part = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
         part.shard.model[:] = state.arrays["model"]
         self.round, self._diverged = facts["round"], facts["diverged"]
+        self._rule_state.restore(state.part("rule"))
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
-        """Tell that this server's part is written; go on, or end."""
-        assert self._part is not None, "it was running"
+        """Report that this server's part is written; go on, or end."""
+        assert self._part is not None, "it has the initial model"
         suspended = bool(self._flags & Flag.SUSPEND)
         if self.keeps_checkpoints:
             yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
@@ -181,14 +185,14 @@ class Server:
             yield from self._publish(self._part)
 
     def _announce(self, part: _Part, round: int) -> Flag:
-        """Decide what the model of a round says; only the keeper decides whether there is a checkpoint after it."""
-        course, flags = part.course, Flag.NONE
-        if self.keeps_checkpoints and self._ledger.open is None and round + 1 < course.rounds:
-            due = periodic(self._run.checkpoint.every, course.ended(round), course.ended(round + 1))
+        """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it."""
+        schedule, flags = part.schedule, Flag.NONE
+        if self.keeps_checkpoints and self._ledger.open is None and round + 1 < schedule.rounds:
+            due = periodic(self._run.checkpoint.every, schedule.ended(round), schedule.ended(round + 1))
             flags = self._ledger.begin(round + 1) if due or self._ledger.wanted else Flag.NONE
-        if round == course.rounds:
+        if round == schedule.rounds:
             flags |= Flag.LAST
-        if part.statistics and course.epochs_before(round):
+        if part.statistics and schedule.epochs_before(round):
             flags |= Flag.STATISTICS
         return flags
 
@@ -197,6 +201,8 @@ class Server:
         self._announced = self._announce(part, self.round)
         for number in range(len(part.shard.partitions)):
             yield from self._give(part, number, part.shard.model, self.round)
+        if self.round:  # after a checkpoint, whose time belongs to the round that made the model
+            yield Record("published", {"round": self.round - 1})
         yield from self._begin_round(part)
 
     def _give(self, part: _Part, number: int, model: Vector, round: int) -> Iterator[Effect]:
@@ -206,11 +212,11 @@ class Server:
             Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
             payload=payload, partition=number,
         )  # fmt: skip
-        for reader in self._cast.readers():
+        for reader in self._roster.readers():
             yield Send(reader, message)
 
     def _begin_round(self, part: _Part) -> Iterator[Effect]:
-        """Wait for the answers to the model that is sent; end if it is the last."""
+        """Wait for the answers to the model that was sent; end if it was the last."""
         self._flags = self._announced & ECHOED
         if Flag.LAST in self._announced:
             yield Save(f"final/{self.peer}", part.shard.model)
@@ -224,20 +230,19 @@ class Server:
         yield SetDeadline(part.collector.waiting_for)
         if part.collector.ready:
             self._combining = True
-            yield Compute(
-                "combine", lambda: part.shard.combine(part.collector, self._rule), elements=part.collector.elements
-            )
+            combine = partial(part.shard.combine, part.collector, self._rule, self._rule_state)
+            yield Compute("combine", combine, elements=part.collector.elements)
 
     def _combined(self, part: _Part) -> Iterator[Effect]:
-        """Send what was made of the next model, unless it belongs into a checkpoint first; go on."""
+        """Send the new partition of the next model, unless a checkpoint comes first; go on."""
         self._combining = False
         collector, round, done = part.collector, self.round, part.collector.current
         snapshot = Flag.SNAPSHOT in self._flags
-        if snapshot:  # else the next model says it
+        if snapshot:  # else the partition of the next model grants it
             yield from grants(self.peer, self._run_id, round, done, collector.total, collector.present)
         if done == 1 and not snapshot:
             self._announced = self._announce(part, round + 1)
-        if not snapshot:  # before anything is written of this round: who waits for the model goes on meanwhile
+        if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
             yield from self._give(part, done - 1, part.shard.coming, round + 1)
         if not collector.done:
             yield from self._combine_when_ready(part)
@@ -252,7 +257,7 @@ class Server:
         """Record the round, all of whose partitions are combined."""
         fields, rejections = part.collector.report()
         yield from rejections
-        yield Record("round", {} if self._cast.validators else fields)
+        yield Record("round", {} if self._roster.validators else fields)
         if not self._diverged and not part.shard.finite:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})

@@ -5,91 +5,93 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from hpcps.errors import RunError
-from hpcps.messages import Kind, Message, Peer
-from hpcps.roles.cast import Cast
-from hpcps.roles.checks import rejection
-from hpcps.roles.events import Compute, Computed, Effect, Pause, Record, Send
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import Roster
+from hpcps.roles.checks import unwanted, wrong_envelope
+from hpcps.roles.events import Compute, Computed, Effect, Event, Pause, Record, Resumed, Send
+from hpcps.roles.local_training import LocalTraining, Stage
 from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.sync.trainee import SyncTrainee
+from hpcps.roles.sync.answer import Answer
 from hpcps.spec.schema import Run
-from hpcps.state import State
-from hpcps.training.learner import Learner, Progress
+from hpcps.training.learner import Learner
 
 
-class Worker(SyncTrainee):
-    """Trains on its shard, sends its update (error reset keeps what it did not send), and takes the new model.
+class Worker:
+    """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send.
 
-    ZenoPS's c is `_base`, x is the learner's, Δ and e are the packer's.
+    ZenoPS's c is the base of the training, x is the learner's model, Δ and e are the packer's.
     """
 
+    keeps_checkpoints = False
+
     def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
-        combiners = Cast.of(run).combiners_of(peer.index)
-        super().__init__(peer, run, run_id, learner, combiners)
-        self._packer = Packer(peer, run, combiners, learner.layout, resources.allocate)
+        self.peer = peer
+        self.device = learner.device
+        self._run_id = run_id
+        self._learner = learner
+        self._receivers = Roster.of(run).combiners_of(peer.index)
+        self._packer = Packer(peer, run, self._receivers, learner.layout, resources.allocate)
+        self._training = LocalTraining(
+            peer, run, run_id, learner, take_steps=learner.train, after_steps=self._pack,
+            kept={"packer": self._packer}, residual=self._packer.delta,
+        )  # fmt: skip
+        self._answer = Answer(self._training, self._receivers, self._record_round)
         self._packed: Packed | None = None
-        self._delay = 0.0
 
-    def adopt(self) -> None:
-        """Set x = c = the model + e: the residual survives locally."""
-        self._inbox.read(self._base, self._packer.delta)
-        self._learner.copy_from(self._base)
-
-    def take_steps(self, steps: int) -> Progress:
-        """Train on the own shard."""
-        return self._learner.train(steps)
-
-    def finish_steps(self) -> Iterator[Effect]:
-        """Make the update."""
-        yield Compute("pack", partial(self._packer.pack, self._learner, self._base), elements=self._base.size)
-
-    def computed(self, event: Computed) -> Iterator[Effect]:
-        """Send the update that was packed, after the delay that the experiment adds."""
-        self._packed = event.result
-        self._delay = self._packer.delay()
-        if self._delay:
-            yield Pause(self._delay)
-        else:
-            yield from self.resumed()
-
-    def resumed(self) -> Iterator[Effect]:
-        """Send the update, as fast as it is taken, and wait for the next model."""
-        packed = self._packed
-        assert packed is not None
-        self._answering = True
-        for part in packed.parts:
-            shard = part.combiner.index if part.combiner.role == "server" else 0
-            message = Message(
-                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self.echo, part.mask, payload=part.payload,
-                partition=part.number,
-            )  # fmt: skip
-            yield from self._outbox.put(part.combiner, message)
-        if not packed.parts:
-            for combiner in self._receivers:
-                yield Send(combiner, Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self.echo))
-        yield from self.end_when_sent()
-
-    def granted(self) -> Iterator[Effect]:
-        """Go on once everything is sent."""
-        yield from self.end_when_sent()
-
-    def close(self) -> Iterator[Effect]:
-        """Record what was trained and sent."""
-        assert self._packed is not None
-        yield Record("round", {**self.training_fields(), **self._packed.fields(), "delay": self._delay})
-
-    def state(self) -> State:
-        """Add the residual and the random streams."""
-        return super().state().having(packer=self._packer.state())
+    @property
+    def round(self) -> int:
+        """The round it is in."""
+        return self._training.round
 
     def restore(self, state: State) -> None:
-        """Take them back."""
-        super().restore(state)
-        self._packer.restore(state.part("packer"))
+        """Go on from a checkpoint."""
+        self._training.restore(state)
 
-    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Record what is no message; a server's cannot be done without."""
-        if source.role == "server":
-            raise RunError(f"{self.peer} cannot use what {source} sent in round {self.round}: {reason}")
-        yield rejection(source, reason)
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        match event:
+            case Received(source, message) if reason := wrong_envelope(message, source, self._run_id):
+                yield from self._training.refuse(source, reason)
+            case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
+                yield from self._answer.take_model(source, message)
+            case Received(source, Message(kind=Kind.GRANT) as message) if source in self._receivers:
+                yield from self._answer.take_grant(source, message)
+            case Received() | Malformed() if not self._training.takes(event):
+                yield from self._training.refuse(event.source, unwanted(event, "a worker"))
+            case Computed("pack", packed):
+                self._packed = packed
+                yield from (Pause(packed.delay),) if packed.delay else self._send_update()
+            case Resumed():
+                yield from self._send_update()
+            case _:
+                yield from self._training.handle(event)
+
+    def _pack(self) -> Iterator[Effect]:
+        """Make the update of the local steps."""
+        self._training.stage = Stage.PACKING
+        base = self._training.base
+        yield Compute("pack", partial(self._packer.pack, self._learner, base, self.round), elements=base.size)
+
+    def _send_update(self) -> Iterator[Effect]:
+        """Send the update as fast as it is taken; then wait for the next model."""
+        assert self._packed is not None, "it has been packed"
+        self._training.stage = Stage.SENDING
+        for part in self._packed.parts:
+            shard = part.combiner.index if part.combiner.role == "server" else 0
+            message = Message(
+                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self._answer.echo, part.mask,
+                payload=part.payload, partition=part.number,
+            )  # fmt: skip
+            yield from self._answer.put(part.combiner, message)
+        if not self._packed.parts:
+            for receiver in self._receivers:
+                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self._answer.echo)
+                yield Send(receiver, absent)
+        yield from self._answer.end_when_sent()
+
+    def _record_round(self) -> Iterator[Effect]:
+        """Record what was trained and sent."""
+        assert self._packed is not None, "it has been sent"
+        yield Record("round", self._training.record_fields() | self._packed.fields())

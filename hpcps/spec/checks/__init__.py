@@ -1,4 +1,4 @@
-"""Mistakes that no single key shows: values that do not go together."""
+"""Contradictions: keys that are valid separately but not together."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from hpcps.spec.schema import Run
 
 
 def contradictions(run: Run) -> list[Problem]:
-    """Return what is wrong with a run whose keys are all valid by themselves."""
+    """Return the contradictions of a run whose keys are all valid separately."""
     checks = (*topology.CHECKS, *exchange.CHECKS, *training.CHECKS)
     return [problem for check in checks for problem in check(run)]

@@ -1,14 +1,15 @@
-"""How messages travel, and what takes how long."""
+"""Checks of transport, delays and simulated timing."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
-from hpcps.heterogeneity import UniformDelay
-from hpcps.simulation.config import Measured, Modelled, NoSimulation
 from hpcps.spec.checks.paths import MODE, SERVERS, WORKERS
+from hpcps.spec.heterogeneity import UniformDelay
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
+from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 
 
 def _partitions_are_of_rounds(run: Run) -> Iterator[Problem]:
@@ -16,44 +17,47 @@ def _partitions_are_of_rounds(run: Run) -> Iterator[Problem]:
         return
     path = ("transport", "partition")
     if run.train.mode == "async":
-        yield Problem(path, "only the rounds of synchronous training are cut into partitions: leave it out", (MODE,))
+        yield Problem(path, "only synchronous training uses partitions: leave it out", (MODE,))
     elif run.topology.alone:
-        yield Problem(path, "one process that trains alone sends nothing: leave it out", (SERVERS, WORKERS))
+        yield Problem(path, "the single-process baseline sends no messages: leave it out", (SERVERS, WORKERS))
+    elif run.validation.rule.sees == "vector":
+        message = f"{run.validation.rule.kind} sees whole updates, which cannot be cut into partitions: leave it out"
+        yield Problem(path, message, (("validation", "rule"),))
 
 
 def _slow_workers_exist(run: Run) -> Iterator[Problem]:
     slow, workers = run.heterogeneity.slow, run.topology.workers
     if workers == 0:
         return
-    if strangers := [index for index in slow.workers if index >= workers]:
+    if unknown := [index for index in slow.workers if index >= workers]:
         yield Problem(
             ("heterogeneity", "slow", "workers"),
-            f"{quote(strangers)} are not among the {workers} workers: use indices from 0 to {workers - 1}",
+            f"{quote(unknown)} are not among the {workers} workers: use indices from 0 to {workers - 1}",
             (WORKERS,),
         )
     if bool(slow.workers) != (slow.factor > 1):
         yield Problem(
             ("heterogeneity", "slow", "workers" if slow.workers else "factor"),
-            "acts only with both workers and a factor above 1: set the other one too, or leave both out",
+            "has an effect only with both workers and a factor above 1: set the other key too, or leave both out",
             (("heterogeneity", "slow", "factor" if slow.workers else "workers"),),
         )
     if slow.workers and run.transport.kind == "inproc" and isinstance(run.simulation, NoSimulation):
         yield Problem(
             ("heterogeneity", "slow"),
-            "in one process computing takes no time that could be stretched: add a [simulation], use transport.kind = "
-            '"mpi", or a delay',
+            "in one process computation takes no time, so it cannot be slowed down: add a [simulation], or use "
+            'transport.kind = "mpi" or heterogeneity.delay',
             (("transport", "kind"), ("simulation",)),
         )
 
 
 def _transport_keys_act(run: Run) -> Iterator[Problem]:
     if run.transport.kind != "mpi" and run.transport.shared_memory != "auto":
-        message = 'acts only with transport.kind = "mpi": set that, or leave it out'
+        message = 'has an effect only with transport.kind = "mpi": set that, or leave it out'
         yield Problem(("transport", "shared_memory"), message, (("transport", "kind"),))
     if run.transport.kind != "pslite":
         for key in ("interface", "port", "heartbeat_timeout", "resend"):
             if key in run.transport.model_fields_set and getattr(run.transport, key) is not None:
-                message = 'acts only with transport.kind = "pslite": set that, or leave it out'
+                message = 'has an effect only with transport.kind = "pslite": set that, or leave it out'
                 yield Problem(("transport", key), message, (("transport", "kind"),))
 
 
@@ -70,7 +74,7 @@ def _simulation_is_in_process(run: Run) -> Iterator[Problem]:
     if not isinstance(run.simulation, NoSimulation) and run.transport.kind != "inproc":
         yield Problem(
             ("simulation",),
-            'acts only with transport.kind = "inproc", as over MPI time is real: set that, or leave it out',
+            'has an effect only with transport.kind = "inproc": set that, or leave it out',
             (("transport", "kind"),),
         )
 
@@ -88,21 +92,23 @@ def _simulated_roles_have_one_host_each(run: Run) -> Iterator[Problem]:
     if len(machine.placement) != machine.hosts:
         yield Problem(
             path,
-            f"lists roles for {len(machine.placement)} hosts, and simulation.hosts = {machine.hosts}: make them equal",
+            f"lists roles for {len(machine.placement)} hosts, but simulation.hosts = {machine.hosts}: make them equal",
             (("simulation", "hosts"),),
         )
     topology = run.topology
     counts = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
     roles = [f"{role}-{index}" for role, count in counts.items() for index in range(count)]
-    placed = [name for names in machine.placement for name in names]
+    placed, known = Counter(name for names in machine.placement for name in names), set(roles)
     wrong = {
         "no host": [role for role in roles if role not in placed],
-        "several places": [role for role in dict.fromkeys(placed) if placed.count(role) > 1],
-        "a host, but no part in this run": [role for role in dict.fromkeys(placed) if role not in roles],
+        "several entries": [role for role, times in placed.items() if times > 1],
+        "a host, but is not in this run": [role for role in placed if role not in known],
     }
     for what, names in wrong.items():
         if names:
-            yield Problem(path, f"{', '.join(names)} {'has' if len(names) == 1 else 'have'} {what}", (("topology",),))
+            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+            verb = "has" if len(names) == 1 else "have"
+            yield Problem(path, f"{', '.join(names[:20])}{more} {verb} {what}", (("topology",),))
 
 
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (

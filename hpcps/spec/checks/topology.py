@@ -1,27 +1,24 @@
-"""Who is in a run: roles and hosts, and whether each has something to do."""
+"""Checks of roles, of the rule and of the attack."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import get_args
 
 from hpcps.attacks import NoAttack, attackers
-from hpcps.rules import AnyAsyncRule, AnySyncRule
+from hpcps.registry import active
 from hpcps.spec.checks.paths import MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
 
-RULES = {"sync": AnySyncRule, "async": AnyAsyncRule}
-
 
 def _topology_is_whole(run: Run) -> Iterator[Problem]:
-    """Training needs servers and workers, or neither and one validator."""
+    """Training needs servers and workers, or one validator without both."""
     topology = run.topology
-    alone = "for one process that trains alone set servers = 0, validators = 1 and workers = 0"
+    alone = "for the single-process baseline set servers = 0, validators = 1 and workers = 0"
     if topology.alone and topology.validators != 1:
-        yield Problem(VALIDATORS, f"{alone}; this has {topology.validators} validators", (SERVERS, WORKERS))
+        yield Problem(VALIDATORS, f"{alone}; there are {topology.validators} validators", (SERVERS, WORKERS))
     elif topology.servers == 0 and topology.workers:
-        yield Problem(SERVERS, f"somebody has to keep the model for the workers: use 1 or more; {alone}", (WORKERS,))
+        yield Problem(SERVERS, f"the workers need a server that keeps the model: use 1 or more; {alone}", (WORKERS,))
     elif topology.workers == 0 and topology.servers:
         yield Problem(WORKERS, f"without workers there is no update to combine: use 1 or more; {alone}", (SERVERS,))
 
@@ -29,27 +26,41 @@ def _topology_is_whole(run: Run) -> Iterator[Problem]:
 def _rule_is_for_the_mode(run: Run) -> Iterator[Problem]:
     rule, mode = run.validation.rule, run.train.mode
     if rule.mode != mode:
-        able = ", ".join(kind.model_fields["kind"].default for kind in get_args(RULES[mode]))
+        able = ", ".join(name for name, other in active().of("rules").usable().items() if other.mode == mode)
         yield Problem(
             ("validation", "rule"),
-            f"{rule.kind} is for train.mode = {quote(rule.mode)}, and this is {quote(mode)}: take one of {able}",
+            f"{rule.kind} is for train.mode = {quote(rule.mode)}, but the mode is {quote(mode)}: use one of {able}",
             (MODE,),
         )
 
 
 def _asynchronous_keys_act(run: Run) -> Iterator[Problem]:
     if run.train.mode == "sync" and "asynchronous" in run.model_fields_set:
-        yield Problem(("asynchronous",), 'acts only with train.mode = "async": set that, or leave it out', (MODE,))
+        message = 'has an effect only with train.mode = "async": set that, or leave it out'
+        yield Problem(("asynchronous",), message, (MODE,))
 
 
 def _rule_needs_validator(run: Run) -> Iterator[Problem]:
     rule = run.validation.rule
-    if rule.scores and run.topology.validators == 0:
+    reasons = {"reference": "compares updates with a validator's own", "loss": "measures losses on a validator's data"}
+    found = [reason for need, reason in reasons.items() if need in rule.needs]
+    if found and run.topology.validators == 0:
         yield Problem(
             ("validation", "rule"),
-            f"{rule.kind} compares updates with a validator's own, and topology.validators = 0: "
-            "have a validator, or take a rule that needs none",
+            f"{rule.kind} {' and '.join(found)}, but topology.validators = 0: "
+            "use a validator, or a rule that does not need one",
             (VALIDATORS,),
+        )
+
+
+def _rule_sees_enough(run: Run) -> Iterator[Problem]:
+    rule, topology = run.validation.rule, run.topology
+    if rule.sees == "vector" and topology.validators == 0 and topology.servers > 1:
+        yield Problem(
+            ("validation", "rule"),
+            f"{rule.kind} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
+            "servers gets only a part of them: use a validator, or one server",
+            (VALIDATORS, SERVERS),
         )
 
 
@@ -68,8 +79,8 @@ def _validators_have_server_hosts(run: Run) -> Iterator[Problem]:
     if topology.colocate_validators and topology.validators > topology.servers > 0:
         yield Problem(
             ("topology", "colocate_validators"),
-            f"validator i goes to server i's host, but there are {topology.validators} validators and only "
-            f"{topology.servers} server{'s' * (topology.servers > 1)}: use as many servers, or false",
+            f"places validator i on server i's host, but there are {topology.validators} validators and only "
+            f"{topology.servers} server{'s' * (topology.servers > 1)}: use as many servers, or set it to false",
             (VALIDATORS, SERVERS),
         )
 
@@ -92,6 +103,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _rule_is_for_the_mode,
     _asynchronous_keys_act,
     _rule_needs_validator,
+    _rule_sees_enough,
     _validators_have_workers,
     _validators_have_server_hosts,
     _attackers_exist,

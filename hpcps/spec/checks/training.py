@@ -1,22 +1,23 @@
-"""What is trained, on what, and how it is measured."""
+"""Checks of model, data, training and evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from hpcps.data.facts import Facts
+from hpcps.registry import active
 from hpcps.spec.checks.paths import DATA, MODE, VALIDATORS, WORKERS
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
-from hpcps.training.catalogue import BACKENDS, DATA_SETS, FOR_COLOUR, WITH_BATCHNORM
 
 
 def _statistics_can_be_averaged(run: Run) -> Iterator[Problem]:
     if run.train.mode == "async" and run.validation.batchnorm == "averaged":
         yield Problem(
             ("validation", "batchnorm"),
-            'asynchronous workers have no common moment at which to average: take "reestimated" or "validator"',
+            'asynchronous workers have no common round in which to average: use "reestimated" or "validator"',
             (MODE,),
         )
 
@@ -29,7 +30,7 @@ def _decays_in_order(run: Run) -> Iterator[Problem]:
     }
     for path, epochs in lists.items():
         if any(later <= earlier for earlier, later in pairwise(epochs)):
-            yield Problem(path, f"{quote(epochs)} must rise: each epoch once, in order")
+            yield Problem(path, f"{quote(epochs)} must increase: list each epoch once, in order")
 
 
 def _shards_for_all(run: Run) -> Iterator[Problem]:
@@ -38,10 +39,10 @@ def _shards_for_all(run: Run) -> Iterator[Problem]:
     if shards is None and not run.topology.alone:
         return
     if shards is None:
-        message = "how many shards? Without workers it does not follow from their number; the last one is trained on"
+        message = "required, because it has no default without workers; the process trains on the last shard"
         yield Problem(("data", "shards"), message, (WORKERS,))
     elif shards < workers + held_out:
-        whom = f"{workers} workers and the validators' own" if held_out else f"{workers} workers"
+        whom = f"{workers} workers and the validators" if held_out else f"{workers} workers"
         yield Problem(
             ("data", "shards"),
             f"{shards} shards are too few for {whom}: use {workers + held_out} or more, or leave it out",
@@ -50,10 +51,9 @@ def _shards_for_all(run: Run) -> Iterator[Problem]:
 
 
 def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
-    available, shards, batch = DATA_SETS[run.data.name].train, run.data.shards, run.train.batch_size
+    shards, batch, samples = run.data.shards, run.train.batch_size, run.data.training_size
     if shards is None:
         return
-    samples = min(available, run.data.limit or available)
     if samples // shards < batch:
         yield Problem(
             ("data", "limit") if run.data.limit else ("train", "batch_size"),
@@ -64,7 +64,7 @@ def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
 
 
 def _limits_are_limits(run: Run) -> Iterator[Problem]:
-    facts = DATA_SETS[run.data.name]
+    facts = run.data.facts
     for key, limit, size in (("limit", run.data.limit, facts.train), ("test_limit", run.data.test_limit, facts.test)):
         if limit is not None and limit > size:
             part = "test" if key == "test_limit" else "training"
@@ -73,36 +73,45 @@ def _limits_are_limits(run: Run) -> Iterator[Problem]:
 
 
 def _statistics_exist(run: Run) -> Iterator[Problem]:
-    """Without BatchNorm all choices are the same run; what the preset sets anyway is none."""
+    """Without BatchNorm the key has no effect; the value of the preset is allowed."""
     path = ("validation", "batchnorm")
     usual = PRESETS[run.fidelity][path]
-    if run.validation.batchnorm != usual and run.model.name not in WITH_BATCHNORM:
+    if run.validation.batchnorm != usual and run.model.batchnorm is False:
         message = f"{run.model.name} has no BatchNorm, so this has no effect: leave it out"
         yield Problem(path, message, (("model", "name"),))
 
 
 def _backend_has_the_model(run: Run) -> Iterator[Problem]:
-    model, backend = run.model.name, run.model.backend
-    if model not in BACKENDS[backend]:
-        able = " or ".join(f"backend = {quote(name)}" for name, models in BACKENDS.items() if model in models)
-        message = f"{model} is not among the models of {quote(backend)} ({', '.join(BACKENDS[backend])}): take {able}"
+    model, backend = run.model, run.model.backend
+    if backend not in model.backends:
+        able = " or ".join(f"backend = {quote(name)}" for name in model.backends)
+        others = ", ".join(n for n, other in active().of("models").usable().items() if backend in other.backends)
+        message = f"{model.name} is not among the models of {quote(backend)} ({others}): use {able}"
         yield Problem(("model", "name"), message, (("model", "backend"),))
 
 
 def _model_takes_data(run: Run) -> Iterator[Problem]:
-    model, data = run.model.name, run.data.name
-    if model in FOR_COLOUR and DATA_SETS[data].shape[0] != 3:
-        able = ", ".join(name for name, facts in DATA_SETS.items() if facts.shape[0] == 3)
+    model, shape = run.model, run.data.facts.shape
+    if model.channels is not None and (len(shape) != 3 or shape[0] != model.channels):
+        able = ", ".join(name for name, channels in _channels().items() if channels == model.channels)
         yield Problem(
             ("model", "name"),
-            f"{model} is for colour images ({able}), and those of {data} are grey: take cnn or mlp",
+            f"{model.name} is for images of {model.channels} channels ({able}), but samples of {run.data.name} have "
+            f"the shape {list(shape)}: use another model, such as mlp",
             (DATA,),
         )
 
 
+def _channels() -> dict[str, int]:
+    """Return the channels of each image data set whose shape does not depend on its keys."""
+    facts = {name: data.facts for name, data in active().of("datasets").usable().items()}
+    return {name: each.shape[0] for name, each in facts.items() if isinstance(each, Facts) and len(each.shape) == 3}
+
+
 def _data_can_be_augmented(run: Run) -> Iterator[Problem]:
-    if run.data.augment and not DATA_SETS[run.data.name].augment:
-        able = ", ".join(name for name, facts in DATA_SETS.items() if facts.augment)
+    if run.data.augment and not run.data.facts.augment:
+        sets = active().of("datasets").usable()
+        able = ", ".join(name for name, data in sets.items() if getattr(data.facts, "augment", False))
         yield Problem(("data", "augment"), f"only for {able}, not {run.data.name}: leave it out", (DATA,))
 
 
@@ -111,20 +120,20 @@ def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
     if validation.batchnorm == "averaged" and validation.evaluate == "validator_model":
         yield Problem(
             ("validation", "batchnorm"),
-            "the workers' statistics belong to the global model, and validation.evaluate = validator_model tests "
-            'another one: set evaluate = "global_model", or batchnorm = "validator" or "reestimated"',
+            "the workers' statistics belong to the global model, but validation.evaluate = validator_model tests "
+            'another model: set evaluate = "global_model", or batchnorm = "validator" or "reestimated"',
             (("validation", "evaluate"),),
         )
 
 
 def _statistics_have_workers(run: Run) -> Iterator[Problem]:
     if run.validation.batchnorm == "averaged" and run.topology.workers == 0:
-        message = 'there are no workers whose statistics could be averaged: take "validator" or "reestimated"'
+        message = 'there are no workers whose statistics could be averaged: use "validator" or "reestimated"'
         yield Problem(("validation", "batchnorm"), message, (WORKERS,))
 
 
 def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
-    """What is set must matter: else two files that differ in nothing would be two runs."""
+    """A key that is set must have an effect; otherwise two files with the same results would be two runs."""
     optimizer, data = run.train.optimizer, run.data
     for key, users in (("momentum", ("sgd", "nag")), ("betas", ("adam",))):
         if key in optimizer.model_fields_set and optimizer.name not in users:
@@ -139,16 +148,23 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
         (("asynchronous", "alpha_decay"), "factor", run.asynchronous.alpha_decay),
     )
     for path, key, table in steps:
-        # Epochs that are said to be none are an answer, such as the first value of a sweep.
+        # An explicit empty list of epochs is valid, for example as the first value of a sweep.
         if key in table.model_fields_set and not table.model_fields_set & {"epochs", "validator_epochs"}:
-            yield Problem((*path, key), "acts only with epochs: give them, or leave it out", ((*path, "epochs"),))
+            message = "has an effect only with epochs: set them, or leave it out"
+            yield Problem((*path, key), message, ((*path, "epochs"),))
     if run.train.mps == "off":
         if run.train.device == "cpu":
-            yield Problem(("train", "mps"), "without a GPU none is shared: leave it out", (("train", "device"),))
+            yield Problem(("train", "mps"), "has no effect without a GPU: leave it out", (("train", "device"),))
         if run.transport.kind == "inproc":
-            yield Problem(("train", "mps"), "one process shares with nobody: leave it out", (("transport", "kind"),))
-    if "alpha" in data.model_fields_set and data.split != "dirichlet":
+            yield Problem(("train", "mps"), "has no effect in one process: leave it out", (("transport", "kind"),))
+    if "alpha" in data.model_fields_set and data.split.kind != "dirichlet":
         yield Problem(("data", "alpha"), 'only split = "dirichlet" uses it: leave it out', (("data", "split"),))
+    if data.validation_split == "as_workers" and data.split.alike:
+        message = 'has no effect with split = "iid", which makes all shards in the same way: leave it out'
+        yield Problem(("data", "validation_split"), message, (("data", "split"),))
+    elif data.validation_split == "as_workers" and data.shards is not None and data.shards <= run.topology.workers:
+        message = "has no effect, because every shard belongs to a worker: leave it out"
+        yield Problem(("data", "validation_split"), message, (("data", "shards"), WORKERS))
 
 
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (

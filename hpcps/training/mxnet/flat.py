@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import mxnet
@@ -11,9 +11,10 @@ import numpy as np
 from mxnet import autograd, nd
 from mxnet.base import _LIB, check_call
 
-from hpcps.layout import Layout, Vector
-from hpcps.training.catalogue import Facts
-from hpcps.training.mxnet.models import build_model
+from hpcps.data.facts import Facts
+from hpcps.models import Model
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.registry.failures import told
 from hpcps.training.weights import draw_weights
 
 
@@ -83,8 +84,12 @@ class FlatModel:
         statistics: running mean and variance, layer by layer, `[k]`.
     """
 
-    def __init__(self, name: str, facts: Facts, device: Any) -> None:
-        self._make: Callable[[], Any] = lambda: _initialised(build_model(name, facts), facts, device)
+    def __init__(self, model: Model, facts: Facts, device: Any) -> None:
+        def make() -> Any:
+            with told(model, f"its build_gluon() failed for samples {list(facts.shape)}"):
+                return _initialised(model.build_gluon(facts.shape, facts.classes), facts, device)
+
+        self._make = make
         self.network = self._make()
         self._twin: Any = None
         trainable, running = _trainable(self.network), _running(self.network)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from mxnet import autograd, nd
 
-from hpcps.layout import Layout, Vector
+from hpcps.data.batches import BatchStream, Normaliser, StreamState
+from hpcps.data.facts import Facts
+from hpcps.data.samples import Samples
+from hpcps.models import Model
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.state import State
-from hpcps.training.catalogue import Facts
-from hpcps.training.data.batches import BatchStream, Normaliser, StreamState
-from hpcps.training.data.samples import Samples
 from hpcps.training.learner import Evaluation, Progress
 from hpcps.training.mxnet.counts import Counts
 from hpcps.training.mxnet.flat import FlatModel
@@ -34,7 +35,7 @@ class MxnetLearner:
 
     def __init__(
         self,
-        model: str,
+        model: Model,
         facts: Facts,
         train: Train,
         stream: BatchStream,
@@ -149,6 +150,20 @@ class MxnetLearner:
             loss = -nd.pick(nd.log_softmax(logits), nd.array(labels, ctx=self._device)).mean()
         loss.backward()
         return logits
+
+    def loss_on(self, number: int) -> Callable[[Vector], float]:
+        """Return what measures models on a batch."""
+        images, labels = self._stream.draw(number)
+
+        def loss(values: Vector) -> float:
+            live, counts = self._model.parameters.copy(), Counts()
+            self._model.parameters.write(values)
+            network = self._model.for_inference()
+            self._model.parameters.write(live)
+            counts.add(network(nd.array(images, ctx=self._device)).asnumpy(), labels)
+            return counts.mean_loss
+
+        return loss
 
     @property
     def examiner(self) -> None:

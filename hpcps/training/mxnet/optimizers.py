@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from mxnet import nd, optimizer
 
+from hpcps.numerics.state import State
 from hpcps.spec.schema import Optimizer as OptimizerConfig
-from hpcps.state import State
 
 
 class Optimizer(Protocol):

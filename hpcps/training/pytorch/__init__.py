@@ -1,0 +1,1 @@
+"""The learner in PyTorch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from torch import Tensor
-from torch.nn import functional
 
 
 class Counts:
@@ -23,13 +22,13 @@ class Counts:
         self.finite = True
         self._loss = 0.0
 
-    def add(self, outputs: Tensor, labels: Tensor) -> None:
-        """Count `outputs` `[b, classes]` against `labels` `[b]`."""
+    def add(self, outputs: Tensor, labels: Tensor, summed_loss: Tensor) -> None:
+        """Count `outputs` `[b, classes]` against `labels` `[b]`, and the sum of their losses."""
         good = outputs.isfinite().all(1)
         self.samples += len(labels)
         self.correct += int(((outputs.argmax(1) == labels) & good).sum())
         self.finite = self.finite and bool(good.all())
-        self._loss += float(functional.cross_entropy(outputs, labels, reduction="sum"))
+        self._loss += float(summed_loss)
 
     @property
     def mean_loss(self) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from hpcps.layout import Vector
-from hpcps.training.data.batches import Batch, Normaliser
-from hpcps.training.data.samples import Samples
+from hpcps.data.batches import Batch, Normaliser
+from hpcps.data.samples import Samples
+from hpcps.numerics.layout import Vector
 from hpcps.training.learner import CancelledError, Evaluation
 from hpcps.training.pytorch.counts import Counts
 from hpcps.training.pytorch.flat import FlatModel, readable
@@ -43,7 +43,8 @@ class Exam:
                 go_on()
                 here = slice(start, start + TEST_BATCH)
                 images, labels = model.batch(self._normalise(self._test.images[here]), self._test.labels[here])
-                counts.add(model.network(images), labels)
+                outputs = model.network(images)
+                counts.add(outputs, labels, model.summed_loss(outputs, labels))
         return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
 
 

@@ -7,11 +7,17 @@ import copy
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from hpcps.layout import Block, Layout, Vector
-from hpcps.training.data.samples import Labels
+from hpcps.data.samples import Labels
+from hpcps.numerics.layout import Block, Layout, Vector
+from hpcps.training.pytorch.network import own_loss
 from hpcps.training.pytorch.place import Place
 from hpcps.training.weights import draw_weights
+
+SCALING = (_NormBase, nn.LayerNorm, nn.GroupNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
+"""Layers whose `weight` is a scale, which begins as 1."""
 
 
 class FlatModel:
@@ -43,7 +49,8 @@ class FlatModel:
             parameter.data = self._view(self.parameters, block)
             # With a gradient in place, autograd adds to it instead of putting its own tensor there.
             parameter.grad = self._view(self.gradient, block) if trains else None
-        self.norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+        self.norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+        self._own_loss = own_loss(network)
 
     def twin(self) -> FlatModel:
         """Return a model of the same network beside it, with parameters and statistics of its own, only measured."""
@@ -54,12 +61,30 @@ class FlatModel:
         self.place.finish()
         return twin
 
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the network defines the loss that it is trained on; else it is the cross entropy."""
+        return self._own_loss is not None
+
+    def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of a batch, which it is trained on, of `outputs` `[b, classes]` and `labels` `[b]`."""
+        if self._own_loss is None:
+            return functional.cross_entropy(outputs, labels)
+        loss: Tensor = self._own_loss(outputs, labels)
+        return loss
+
+    def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the same, times the number of samples."""
+        if self._own_loss is None:
+            return functional.cross_entropy(outputs, labels, reduction="sum")
+        return len(labels) * self.mean_loss(outputs, labels)
+
     def images(self, values: Tensor) -> Tensor:
-        """Return images `[b, c, h, w]` as the network's convolutions are quickest with."""
-        return values.contiguous(memory_format=self._format)
+        """Return samples `[b, *shape]`, images as the network's convolutions are quickest with."""
+        return values.contiguous(memory_format=self._format) if values.ndim == 4 else values
 
     def batch(self, images: Vector, labels: Labels) -> tuple[Tensor, Tensor]:
-        """Bring images `[b, c, h, w]` and their labels `[b]` to where the network is."""
+        """Bring samples `[b, *shape]` and their labels `[b]` to where the network is."""
         from_host = self.place.from_host
         return self.images(from_host(torch.from_numpy(images))), from_host(torch.from_numpy(labels))
 
@@ -110,7 +135,7 @@ class FlatModel:
 
     def draw_weights(self, generator: np.random.Generator) -> None:
         """Set the initial weights; see `hpcps.training.weights`."""
-        gammas = {f"{name}.weight" for name, module in self.network.named_modules() if module in self.norms}
+        gammas = {f"{name}.weight" for name, module in self.network.named_modules() if isinstance(module, SCALING)}
         self.from_host(draw_weights(self.layout, gammas, generator), self.parameters)
 
     def running_statistics(self) -> Tensor:

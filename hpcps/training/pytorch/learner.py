@@ -9,18 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcps.layout import Layout, Vector
+from hpcps.data.batches import BatchStream, Normaliser, StreamState
+from hpcps.data.facts import Facts
+from hpcps.data.samples import Samples
+from hpcps.models import Model
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.state import State
-from hpcps.training.catalogue import Facts, memory_format
-from hpcps.training.data.batches import BatchStream, Normaliser, StreamState
-from hpcps.training.data.samples import Samples
 from hpcps.training.learner import Evaluation, Progress
 from hpcps.training.pytorch.counts import Counts
 from hpcps.training.pytorch.device import prepare_device
 from hpcps.training.pytorch.examiner import Exam, TorchExaminer, reestimate_statistics
 from hpcps.training.pytorch.flat import FlatModel, readable
-from hpcps.training.pytorch.models import build_model
+from hpcps.training.pytorch.network import build_network
 from hpcps.training.pytorch.optimizers import build_optimizer
 from hpcps.training.pytorch.place import place_of
 from hpcps.training.pytorch.step import Step
@@ -36,7 +37,7 @@ class TorchLearner:
 
     def __init__(
         self,
-        model: str,
+        model: Model,
         facts: Facts,
         train: Train,
         stream: BatchStream,
@@ -48,7 +49,7 @@ class TorchLearner:
         """Build the network and set its weights.
 
         Args:
-            model: the network's name.
+            model: the network.
             facts: of the data set.
             train: the optimizer, its schedule, threads and device.
             stream: the batches to train on.
@@ -57,9 +58,9 @@ class TorchLearner:
             normalise: for the test images.
         """
         self.place = place_of(prepare_device(train))
-        last = memory_format(model, self.place.device.type) == "channels_last"
+        last = model.memory_format(self.place.device.type) == "channels_last"
         with self.place.here():
-            self._model = FlatModel(build_model(model, facts), self.place, channels_last=last)
+            self._model = FlatModel(build_network(model, facts, self.place.device), self.place, channels_last=last)
             self._model.draw_weights(weights)
         self._forward = Step(self._model, backward=False)
         self._gradient = Step(self._model, backward=True)
@@ -169,17 +170,43 @@ class TorchLearner:
         self._model.network.train()
         outputs: list[Tensor] = []
         labels: list[Tensor] = []
+        losses: list[Tensor] = []
         for _ in range(steps):
             images, targets = self._model.batch(*next(self._stream))
             outputs.append(over(images, targets))
+            if self._model.has_own_loss:
+                # It may be another one for all steps together, or after the step.
+                with torch.no_grad():
+                    losses.append(self._model.summed_loss(outputs[-1], targets))
             act()
             self._steps_done += 1
             labels.append(targets)
         # Counted once for all steps: each step's count would make a GPU wait.
         counts = Counts()
         if outputs:
-            counts.add(torch.cat(outputs), torch.cat(labels))
+            together = torch.cat(outputs), torch.cat(labels)
+            counts.add(*together, torch.stack(losses).sum() if losses else self._model.summed_loss(*together))
         return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
+
+    def loss_on(self, number: int) -> Callable[[Vector], float]:
+        """Return what measures models on a batch."""
+        model, batch = self._model, self._stream.draw(number)
+
+        def loss(values: Vector) -> float:
+            with self.place.here():
+                images, labels = model.batch(*batch)
+                live, counts = model.parameters.clone(), Counts()
+                try:
+                    model.from_host(values, model.parameters)
+                    model.network.eval()
+                    with torch.inference_mode():
+                        outputs = model.network(images)
+                        counts.add(outputs, labels, model.summed_loss(outputs, labels))
+                finally:
+                    model.parameters.copy_(live)
+            return counts.mean_loss
+
+        return loss
 
     @property
     def examiner(self) -> TorchExaminer:

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hpcps.numerics.state import State
 from hpcps.spec.schema import Optimizer as OptimizerConfig
-from hpcps.state import State
 
 
 class Optimizer(Protocol):

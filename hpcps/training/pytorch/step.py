@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from hpcps.training.pytorch.flat import FlatModel
 from hpcps.training.pytorch.place import Recorder
@@ -41,7 +40,7 @@ class Step:
         """Take a batch, and return the logits `[b, classes]`, which are the caller's.
 
         Args:
-            images: `[b, c, h, w]`, where the network is.
+            images: the samples `[b, *shape]`, where the network is.
             labels: `[b]`, likewise.
         """
         if self._replay is None and self._passes >= WARM_UP and self._model.place.recorder is not None:
@@ -55,7 +54,7 @@ class Step:
                 return self._run_network(images)
         self._model.gradient.zero_()
         logits = self._run_network(images)
-        functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
+        self._model.mean_loss(logits, labels).backward()  # type: ignore[no-untyped-call]
         return logits.detach()
 
     def _run_network(self, images: Tensor) -> Tensor:

@@ -1,1 +1,1 @@
-"""Nodes that speak the protocol of dmlc/ps-lite over ZeroMQ, with ours or with C++ ones at the other end."""
+"""Nodes that use the protocol of dmlc/ps-lite over ZeroMQ; they work with each other and with C++ nodes."""

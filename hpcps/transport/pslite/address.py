@@ -1,4 +1,4 @@
-"""Which address of this host a node binds: loopback, one interface, or, if told so, all of them."""
+"""Choose the address that a node binds: loopback, one interface, or, if requested, all interfaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def resolve(host: str) -> str:
     """Return the IPv4 address of a host name; an address stays as it is.
 
     Raises:
-        LaunchError: the name has none.
+        LaunchError: the name has no IPv4 address.
     """
     try:
         found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
@@ -46,27 +46,27 @@ def interface_address(name: str) -> str:
 
 
 def own_address(host: str, interface: str, root: str) -> tuple[str, str]:
-    """Choose the address to tell others and the one to bind.
+    """Choose the address to announce and the address to bind.
 
     Args:
-        host: a name or address of this host to tell others (`DMLC_NODE_HOST`); "" for none.
+        host: a name or address of this host to announce (`DMLC_NODE_HOST`); "" for none.
         interface: the interface to use (`DMLC_INTERFACE`); "" for none.
-        root: the scheduler's host. Without the two above, the address is the one that packets to it leave from: on one
-            machine the loopback address, on a cluster that of the network of the scheduler.
+        root: the host of the scheduler. Without the two above, the address is the source address of packets to that
+            host: on one machine the loopback address, on a cluster the address in the network of the scheduler.
 
     Raises:
         LaunchError: there is no such address.
     """
     if interface and interface != ALL:
-        told = interface_address(interface)
+        own = interface_address(interface)
     elif host:
-        told = resolve(host)
+        own = resolve(host)
     else:
         target = resolve(root)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:
                 probe.connect((target, 9))  # chooses a route and sends nothing
             except OSError as error:
-                raise LaunchError(f"there is no way from here to {root}: {error.strerror}") from None
-            told = str(probe.getsockname()[0])
-    return host or told, "0.0.0.0" if interface == ALL else told
+                raise LaunchError(f"there is no route from this host to {root}: {error.strerror}") from None
+            own = str(probe.getsockname()[0])
+    return host or own, "0.0.0.0" if interface == ALL else own

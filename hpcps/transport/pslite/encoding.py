@@ -1,8 +1,8 @@
-"""The bytes of a ps-lite meta frame: a protobuf message, written and read here without protobuf.
+"""Encode and decode a ps-lite meta frame, a protobuf message, without protobuf.
 
-Field numbers are those of ps-lite's `meta.proto`. A writer of C++ protobuf sets every field, zeros too, in the order of
-their numbers, and so does this one: the bytes are equal. A reader takes fields in any order and skips those it does not
-know, as protobuf asks for.
+The field numbers are those of ps-lite's `meta.proto`. C++ protobuf writes every field, including zeros, in the order of
+the numbers. This encoder does the same, so its bytes are equal. The decoder accepts fields in any order and skips
+unknown fields, as protobuf requires.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from hpcps.transport.pslite.meta import EMPTY, Command, Control, Meta, NodeInfo, NodeRole
 
 MOST_BYTES = 1 << 20
-"""Larger meta frames are refused: 20,000 nodes have room in it."""
+"""Maximum size of a meta frame; a list of 20,000 nodes fits into it."""
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WORD = 0xFFFFFFFFFFFFFFFF
 
 
 class MalformedFrameError(ValueError):
-    """Bytes that are no ps-lite message; the reason in one line."""
+    """The bytes are not a ps-lite message; the message is one line."""
 
 
 def encode(meta: Meta) -> bytes:
@@ -49,7 +49,7 @@ def decode(frame: bytes) -> Meta:
     """Read a meta frame.
 
     Raises:
-        MalformedFrameError: if it is none.
+        MalformedFrameError: the frame is not a meta frame.
     """
     if len(frame) > MOST_BYTES:
         raise MalformedFrameError(f"a meta frame of {len(frame)} bytes is longer than {MOST_BYTES}")
@@ -66,7 +66,7 @@ def decode(frame: bytes) -> Meta:
             values[_FLAGS[field]] = bool(_as_int(field, value))
         elif field in _NUMBERS:
             values[_NUMBERS[field]] = _int32(_as_int(field, value))
-    # An empty control is how a C++ node may say that there is none.
+    # A C++ node may send an empty control part instead of none.
     if isinstance(control := values.get("control"), Control) and control.command == Command.EMPTY:
         del values["control"]
     return Meta(**values, data_types=tuple(data_types))  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ _HOST = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _fields(frame: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and value of each field; what is fixed in size, which we have none of, is skipped."""
+    """Yield the number and the value of each field; skip fields of fixed size, which ps-lite does not use."""
     at, end = 0, len(frame)
     while at < end:
         tag, at = _read_varint(frame, at)

@@ -1,4 +1,4 @@
-"""Whether a list of nodes can be the scheduler's."""
+"""Check a list of nodes from the scheduler."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hpcps.transport.pslite.settings import Settings
 
 
 def objection(nodes: Sequence[NodeInfo], me: NodeInfo, settings: Settings, *, first: bool) -> str | None:
-    """Say what is wrong with a list of nodes; None if nothing is.
+    """Return what is wrong with a list of nodes; None if it is valid.
 
     Args:
         nodes: the list.
-        me: the node that gets it.
-        settings: its settings.
-        first: whether it has none yet, so that this must be the list of all; later ones have nodes that came back.
+        me: the node that receives it.
+        settings: the settings of that node.
+        first: whether this is its first list, which must contain all nodes; later lists contain replaced nodes.
     """
     everyone = set(members(EVERYONE, settings.servers, settings.workers))
     ids = [node.id for node in nodes]

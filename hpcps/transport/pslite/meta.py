@@ -1,4 +1,4 @@
-"""What a ps-lite message says of itself: everything but its data frames."""
+"""The metadata of a ps-lite message: everything except its data frames."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 EMPTY = 2**31 - 1
-"""Where the protocol has no value: no id yet, no application, no timestamp."""
+"""The value of an empty field: no id yet, no application, no timestamp."""
 
 SCHEDULER_ID = 1
 SCHEDULERS, SERVERS, WORKERS = 1, 2, 4
-"""Groups of nodes; they add up."""
+"""Groups of nodes; a sum is their union."""
 EVERYONE = SCHEDULERS + SERVERS + WORKERS
 
 
 class NodeRole(IntEnum):
-    """What a node is."""
+    """The role of a node."""
 
     SERVER = 0
     WORKER = 1
@@ -23,7 +23,7 @@ class NodeRole(IntEnum):
 
 
 class Command(IntEnum):
-    """What a control message is."""
+    """The kind of a control message."""
 
     EMPTY = 0
     TERMINATE = 1
@@ -34,7 +34,7 @@ class Command(IntEnum):
 
 
 class DataType(IntEnum):
-    """The types of data frames that we name; a receiver does not look at them."""
+    """The types of data frames that we send; receivers ignore them."""
 
     INT32 = 3
     UINT64 = 8
@@ -43,7 +43,7 @@ class DataType(IntEnum):
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node, as the scheduler lists it."""
+    """One node in the list of the scheduler."""
 
     role: NodeRole
     host: str
@@ -59,7 +59,7 @@ class NodeInfo:
 
     @property
     def rank(self) -> int:
-        """Its place among the nodes of its role."""
+        """Its rank among the nodes of its role."""
         return rank_of(self.id)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class NodeInfo:
 
 @dataclass(frozen=True)
 class Control:
-    """The part that makes a message one between nodes, rather than between their applications."""
+    """The control part of a message; a message with it is for the node, without it for the application."""
 
     command: Command
     nodes: tuple[NodeInfo, ...] = ()
@@ -83,18 +83,18 @@ class Meta:
     """The first frame of a message.
 
     Attributes:
-        head: what the application makes of it; of a key-value request, its kind and data type.
+        head: a number for the application; in a key-value request, its kind and data type.
         body: a few bytes for the application.
-        control: None for a message of the application.
-        request: a request, rather than the answer to one.
-        push: it brings values.
-        pull: it asks for values.
-        simple_app: a command (`head`, `body`), without keys and values.
-        app: the application; requests of one reach the customer of that number at a server.
-        customer: the sender's thread of requests; an answer carries it back.
-        timestamp: numbers a sender's requests; an answer carries it back.
-        data_types: of the data frames.
-        priority: larger is more urgent; nothing here heeds it.
+        control: the control part; None for a message of the application.
+        request: whether it is a request, not an answer.
+        push: whether it brings values.
+        pull: whether it asks for values.
+        simple_app: whether it is a command (`head`, `body`) without keys and values.
+        app: the application; a request goes to the customer with this number at a server.
+        customer: the number of the sender's request thread; the answer repeats it.
+        timestamp: the number of the request at its sender; the answer repeats it.
+        data_types: the types of the data frames.
+        priority: larger is more urgent; hpcps ignores it.
     """
 
     head: int = EMPTY
@@ -117,13 +117,13 @@ def id_of(role: NodeRole, rank: int) -> int:
 
 
 def rank_of(id: int) -> int:
-    """Return the rank that an id stands for; 0 for the scheduler's."""
+    """Return the rank of a node id; 0 for the id of the scheduler."""
     return max((id - 8) // 2, 0)
 
 
 def members(group: int, servers: int, workers: int) -> list[int]:
-    """Return the ids of a group of nodes; a number that is no group is a node's id."""
-    if group > EVERYONE:
+    """Return the ids of a group of nodes; a number that is no group is the id of a node."""
+    if not 0 < group <= EVERYONE:
         return [group]
     ids = [SCHEDULER_ID] if group & SCHEDULERS else []
     if group & SERVERS:

@@ -1,4 +1,4 @@
-"""A ps-lite node: finds the others through the scheduler, and exchanges messages with them until all leave."""
+"""A ps-lite node: it finds the others through the scheduler, and exchanges messages with them until all leave."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from functools import partial
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
-import zmq
-
-from hpcps.errors import LaunchError, RunError
+from hpcps.errors import HpcpsError, LaunchError, RunError
 from hpcps.transport.pslite.address import own_address
-from hpcps.transport.pslite.courier import Courier, Receipt
-from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode
+from hpcps.transport.pslite.deaths import Deaths, NodeDeath
+from hpcps.transport.pslite.dropped import DroppedMessages
+from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode, encode
+from hpcps.transport.pslite.incoming import Admission, Frame
 from hpcps.transport.pslite.membership import objection
 from hpcps.transport.pslite.meta import (
     EMPTY,
     EVERYONE,
     SCHEDULER_ID,
+    WORKERS,
     Command,
     Control,
     Meta,
@@ -32,35 +33,35 @@ from hpcps.transport.pslite.meta import (
     members,
 )
 from hpcps.transport.pslite.scheduling import Scheduling
+from hpcps.transport.pslite.sender import Receipt, Sender
 from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.sockets import Sockets
-from hpcps.transport.pslite.strays import Strays
 
 _log = logging.getLogger(__name__)
 
 _LINGER = 2.0
-_INTRODUCTION = 0.3
-_EARLY = 1024
+_RECOVERY_WAIT = 0.3
+_GROUPS = {WORKERS: "all workers", EVERYONE: "all nodes"}
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """A message of an application that came; its data are the frames after the first, for the receiver to keep."""
+    """A received message of an application; its data are the frames after the first, and the receiver may keep them."""
 
     sender: int
     meta: Meta
-    data: list[zmq.Frame]
+    data: list[Frame]
 
 
 class Node:
     """One node.
 
     Args:
-        settings: what it is and where the scheduler is.
-        deliver: gets the messages of the application, in the thread that receives; it must not wait for others.
-            Messages of other nodes may come as soon as `start` is called.
+        settings: the settings of the node.
+        deliver: receives the messages of the application, in the receiving thread; it must not wait for other nodes.
+            Messages may arrive as soon as `start` is called.
         mesh: also connect to the nodes of the same role, which ps-lite does not.
-        announce: called once a scheduler listens, with its address: of a `root_port` of 0 it makes one that is free.
+        announce: called on a scheduler with its address, once it listens; a `root_port` of 0 becomes a free port.
     """
 
     def __init__(
@@ -72,23 +73,24 @@ class Node:
         announce: Callable[[NodeInfo], None] = lambda me: None,
     ) -> None:
         self.settings = settings
-        self.strays = Strays()
+        self.dropped = DroppedMessages()
         self.me: NodeInfo | None = None
         self.nodes: dict[int, NodeInfo] = {}
         self._deliver = deliver
         self._mesh = mesh
         self._announce = announce
-        self._sockets = Sockets()
-        self.courier = Courier(settings, self._sockets)
+        expected = settings.servers + settings.workers
+        self._sockets = Sockets(self._admission, lambda reason: self.dropped.drop("foreign", reason), expected)
+        self.sender = Sender(settings, self._sockets)
         self._scheduling = Scheduling(settings, self) if settings.role == NodeRole.SCHEDULER else None
         self._lock = Lock()
         self._timestamp = 0
         self._ready, self._passed, self._leaving = Event(), Event(), Event()
         self._posted: deque[Callable[[], None]] = deque()
-        self._early: deque[tuple[int, list[zmq.Frame]]] = deque(maxlen=_EARLY)
+        self._registration_reply = ""
         self._failure: BaseException | None = None
-        self._heard = time.monotonic()
-        self._next_beat = self._heard
+        self._deaths = Deaths(settings.heartbeat_timeout, self._sockets.incoming.closed)
+        self._next_beat = time.monotonic()
         self._thread = Thread(target=self._receive, name="pslite", daemon=True)
 
     @property
@@ -99,26 +101,26 @@ class Node:
 
     @property
     def rank(self) -> int:
-        """Its place among the nodes of its role."""
+        """Its rank among the nodes of its role."""
         assert self.me is not None
         return self.me.rank
 
     @property
     def recovered(self) -> bool:
-        """Whether it took the place of a node that died."""
+        """Whether it replaces a dead node."""
         return self.me is not None and self.me.is_recovery
 
     def timestamp(self) -> int:
-        """Number the next request."""
+        """Return the timestamp of the next request."""
         with self._lock:
             self._timestamp += 1
             return self._timestamp - 1
 
     def start(self) -> None:
-        """Bind, register, and wait until all nodes have; then, unless it replaces a dead node, for all of them.
+        """Bind, register, and wait until all nodes have registered; then, unless this is a replacement, for a barrier.
 
         Raises:
-            LaunchError: it cannot listen, or the others did not come in time.
+            LaunchError: it cannot listen, or the other nodes did not register in time.
         """
         settings = self.settings
         scheduler = NodeInfo(NodeRole.SCHEDULER, settings.root_host, settings.root_port, SCHEDULER_ID)
@@ -134,12 +136,12 @@ class Node:
                 self.me = NodeInfo(settings.role, host, port)
                 self._sockets.connect(SCHEDULER_ID, *scheduler.address, own_id=None)
                 self._thread.start()
-                self._send_control(SCHEDULER_ID, Control(Command.ADD_NODE, (self.me,)))
+                self.send_control(SCHEDULER_ID, Control(Command.ADD_NODE, (self.me,)))
             self._wait(self._ready, self._registration)
             if self.recovered:
-                # A C++ scheduler may tell the others later than this node, nothing says when they know, and what they
-                # answer until then goes to the dead node. C++ nodes, which poll, wait up to 0.1 s here too.
-                self._leaving.wait(_INTRODUCTION)
+                # A C++ scheduler may inform the others after this node. Until then their answers go to the dead node,
+                # and no message tells when they are informed. C++ nodes, which poll, also wait up to 0.1 s here.
+                self._leaving.wait(_RECOVERY_WAIT)
             else:
                 self.barrier(EVERYONE)
         except BaseException:
@@ -147,24 +149,24 @@ class Node:
             raise
 
     def send(self, to: int, meta: Meta, data: Sequence[Any] = ()) -> Receipt:
-        """Begin to send a message; its data must not change until the receipt says so.
+        """Start sending a message; its data must not change until the receipt is done.
 
         Raises:
-            RunError: there is no such node.
+            RunError: there is no such node, or this one has left.
         """
         if not self._sockets.reaches(to):
-            raise RunError(f"{self.me} has no connection to node {to}")
-        return self.courier.send(self.id, to, meta, data)
+            raise RunError(f"{self.me} has {'left' if self.left else f'no connection to node {to}'}")
+        return self.sender.send(self.id, to, meta, data)
 
     def barrier(self, group: int, patient: bool = False) -> None:
-        """Wait until every node of a group, to which this one belongs, waits here.
+        """Wait until every node of a group calls this; this node belongs to the group.
 
         Args:
             group: the group, or the sum of several.
-            patient: wait as long as it takes.
+            patient: wait without a timeout, as long as all nodes live or are replaced.
 
         Raises:
-            RunError: they did not come in time.
+            RunError: a node did not arrive in time.
         """
         self._passed.clear()
         receipt = None
@@ -172,35 +174,49 @@ class Node:
             self._post(partial(self._scheduling.arrive, SCHEDULER_ID, group, 0))
         else:
             control = Control(Command.BARRIER, group=group)
-            receipt = self._send_control(SCHEDULER_ID, control, request=True, app=0, customer=0)
-        self._wait(self._passed, lambda: f"the barrier of group {group} is not passed{self._missing(group)}", patient)
+            receipt = self.send_control(SCHEDULER_ID, control, request=True, app=0, customer=0)
+        whose = _GROUPS.get(group, f"group {group}")
+        self._wait(self._passed, lambda: f"not {whose} have reached the barrier{self._missing(group)}", patient)
         if receipt is not None:
-            # A C++ scheduler that has just started acknowledges nothing yet, and would count a second request.
+            # A C++ scheduler that has just started sends no acknowledgements yet, and would count a second request.
             receipt.arrived()
 
-    def dead(self) -> list[NodeInfo]:
-        """Return who has been silent for too long, the longest first.
+    @property
+    def left(self) -> bool:
+        """Whether it has left the cluster."""
+        return self._leaving.is_set()
 
-        The scheduler hears of all nodes, a node of the scheduler only. Without `heartbeat_timeout` nobody counts as
-        dead.
+    def deaths(self) -> list[NodeDeath]:
+        """Return the dead nodes, the longest dead first.
+
+        Every node detects that the connection of a peer has closed. With `heartbeat_timeout`, the scheduler also
+        detects nodes that send nothing, and each node detects a scheduler that sends nothing.
         """
-        if self._scheduling is not None:
-            return [self.nodes[id_] for id_ in self._scheduling.dead()]
-        limit = self.settings.heartbeat_timeout
-        return [self.nodes[SCHEDULER_ID]] if limit and time.monotonic() - self._heard > limit else []
+        return self._deaths.known(self.nodes)
+
+    def check_deaths(self) -> None:
+        """Raise if a node has been dead for longer than the timeout and no other node has replaced it.
+
+        Raises:
+            RunError: there is such a node.
+        """
+        timeout = self.settings.timeout
+        for death in self.deaths():
+            if time.monotonic() - death.since > timeout:
+                raise RunError(f"{self.me}: {death}, and no other node has replaced it within {timeout:g} s")
 
     def stop(self, patient: bool = False) -> None:
         """Wait for all nodes, then leave.
 
         Args:
-            patient: wait as long as it takes.
+            patient: wait without a timeout, as long as all nodes live or are replaced.
 
         Raises:
-            RunError: they did not come in time.
+            RunError: a node did not arrive in time.
         """
         try:
             self.barrier(EVERYONE, patient)
-            self._see_off()
+            self._linger()
         finally:
             self.abandon()
 
@@ -210,190 +226,238 @@ class Node:
             return
         self._leaving.set()
         if self._thread.is_alive() and current_thread() is not self._thread:
-            self._sockets.ring()
+            self._sockets.incoming.wake()
             self._thread.join()
         self._sockets.close(_LINGER)
 
     def check(self) -> None:
-        """Raise what went wrong in the thread that receives, if anything did.
+        """Raise the failure of the receiving thread, if it has failed.
 
         Raises:
-            RunError: something did.
+            LaunchError: this node cannot join the cluster.
+            RunError: another error occurred.
         """
+        if isinstance(self._failure, LaunchError):
+            raise self._failure
         if self._failure is not None:
             raise RunError(f"{self.me} has failed: {self._failure}") from self._failure
 
-    # What follows is for the node's own thread and for the scheduler's part.
+    # Only the receiving thread and `Scheduling` call the following methods.
 
     def pass_barrier(self) -> None:
-        """The barrier that this node waits at is passed."""
+        """Release this node from its barrier."""
         self._passed.set()
 
-    def tell(self, to: int, control: Control, **fields: Any) -> None:
-        """Send a control message."""
-        self._send_control(to, control, **fields)
+    def alive(self, node: int) -> None:
+        """Record that a node has sent a message, or is new."""
+        self._deaths.alive(node)
 
-    def enter(self, nodes: Sequence[NodeInfo]) -> None:
-        """Connect to nodes: all of them at first, later those that came back."""
+    def send_control(self, to: int, control: Control, **fields: Any) -> Receipt:
+        """Send a control message."""
+        return self.send(to, replace(Meta(control=control, timestamp=self.timestamp()), **fields))
+
+    def connect(self, nodes: Sequence[NodeInfo]) -> None:
+        """Connect to nodes: at first to all of them, later to replacements."""
         assert self.me is not None
         for node in nodes:
             if node.address == self.me.address and node.role == self.me.role:
                 self.me = node
         if self.me.is_recovery and not self._ready.is_set():
-            # Peers may not know yet that this is another process: it must not number its messages as the dead one did.
+            # Peers may not know yet that this is a new process: its timestamps must differ from those of the dead one.
             self._timestamp = random.randrange(1 << 20, 1 << 29)
         for node in nodes:
             if node.id in self.nodes:
-                self.courier.replaced(node.id)
+                self.sender.replaced(node.id)
+                self._sockets.incoming.replaced(node.id)
             self.nodes[node.id] = node
             if node.id != self.id and (self._mesh or node.role != self.me.role):
                 self._sockets.connect(node.id, *node.address, own_id=self.id)
         self._ready.set()
+        self._sockets.incoming.resume()
 
     def _post(self, action: Callable[[], None]) -> None:
-        """Have the receiving thread do something."""
+        """Execute an action in the receiving thread."""
         self._posted.append(action)
-        self._sockets.ring()
+        self._sockets.incoming.wake()
 
     def _receive(self) -> None:
         try:
             while not self._leaving.is_set():
-                came = self._sockets.receive(self._patience())
+                received = self._sockets.incoming.receive(self._receive_timeout())
                 while self._posted:
                     self._posted.popleft()()
-                if came is not None:
-                    self._take(*came)
-                self._tend()
+                if received is not None:
+                    self._take(*received)
+                self._run_timers()
         except BaseException as error:
-            if not self._leaving.is_set():
+            if not self._leaving.is_set() and not isinstance(error, HpcpsError):
                 _log.exception("%s has failed", self.me)
             self._failure = error
             self._ready.set()
             self._passed.set()
 
-    def _take(self, sender: int | None, frames: list[zmq.Frame]) -> None:
+    def _admission(self, peer: int | None) -> Admission:
+        """Return how this node treats a sender with this id."""
+        if self.nodes:
+            node = None if peer is None else self.nodes.get(peer)
+            mine = node is not None and peer != self.id and (self._mesh or node.role != self.settings.role)
+            return Admission.MEMBER if mine else Admission.STRANGER
+        if self._scheduling is not None or peer is None:
+            return Admission.STRANGER
+        if peer == SCHEDULER_ID:
+            return Admission.MEMBER
+        # A node that has the scheduler's list already may send before this node has received the list.
+        expected = members(EVERYONE, self.settings.servers, self.settings.workers)
+        return Admission.LATER if peer in expected else Admission.STRANGER
+
+    def _take(self, sender: int | None, frames: list[Frame]) -> None:
         try:
-            if not frames or len(frames[0]) > MOST_BYTES:
-                raise MalformedFrameError("it has no frame of a size that says what it is")
-            meta = decode(frames[0].bytes)
+            if len(frames[0]) > MOST_BYTES:
+                raise MalformedFrameError(f"its first frame has {len(frames[0])} bytes, more than a meta frame")
+            meta = decode(frames[0].tobytes())
         except MalformedFrameError as error:
-            self.strays.drop("malformed", str(error))
+            self.dropped.drop("malformed", str(error))
             return
         control = meta.control
         if control is not None and control.command == Command.ADD_NODE:
             self._take_nodes(sender, control)
-        elif sender is not None and not self._ready.is_set() and self._scheduling is None:
-            # Who knows this node already, from the scheduler, may speak before the scheduler's word is here.
-            self._early.append((sender, frames))
-        elif sender is None or sender not in self.nodes:
-            self.strays.drop("foreign", f"its sender is {'nobody' if sender is None else f'node {sender}'}")
+        elif sender is None or not self.nodes or self._admission(sender) is not Admission.MEMBER:
+            self.dropped.drop("foreign", f"its sender is {'unknown' if sender is None else f'node {sender}'}")
         elif random.randrange(100) >= self.settings.drop_rate:
             self._take_from(sender, meta, frames[1:])
 
-    def _take_from(self, sender: int, meta: Meta, data: list[zmq.Frame]) -> None:
-        if self._scheduling is not None:
-            self._scheduling.heard(sender)
-        elif sender == SCHEDULER_ID:
-            self._heard = time.monotonic()
+    def _take_from(self, sender: int, meta: Meta, data: list[Frame]) -> None:
+        if self._scheduling is not None or sender == SCHEDULER_ID:
+            self.alive(sender)
         control = meta.control
         if control is not None and control.command == Command.ACK:
-            self.courier.acknowledged(sender, control.signature)
-        elif self.courier.acknowledges and meta.timestamp == EMPTY:
-            self.strays.drop("malformed", "it has no timestamp to acknowledge")
-        elif self.courier.acknowledge(self.id, sender, meta):
+            self.sender.acknowledged(sender, control.signature)
+        elif self.sender.acknowledges and meta.timestamp == EMPTY:
+            self.dropped.drop("malformed", "it has no timestamp to acknowledge")
+        elif self.sender.acknowledge(self.id, sender, meta):
             if control is not None:
-                self._obey(sender, meta, control)
+                self._handle_control(sender, meta, control)
             else:
                 self._deliver(Delivery(sender, meta, data))
 
-    def _obey(self, sender: int, meta: Meta, control: Control) -> None:
+    def _handle_control(self, sender: int, meta: Meta, control: Control) -> None:
         if control.command == Command.BARRIER and self._scheduling is not None and meta.request:
             if sender not in members(control.group, self.settings.servers, self.settings.workers):
-                self.strays.drop("unexpected", f"node {sender} waits at the barrier of group {control.group}")
+                self.dropped.drop("unexpected", f"node {sender} waits at the barrier of group {control.group}")
                 return
             self._scheduling.arrive(sender, control.group, meta.customer)
         elif control.command == Command.BARRIER and sender == SCHEDULER_ID and not meta.request:
             self._passed.set()
         elif control.command == Command.HEARTBEAT:
             if self._scheduling is not None:
-                self._send_control(sender, Control(Command.HEARTBEAT, (self.nodes[SCHEDULER_ID],)))
+                self.send_control(sender, Control(Command.HEARTBEAT, (self.nodes[SCHEDULER_ID],)))
         else:
-            self.strays.drop("unexpected", f"node {sender} sends {control.command.name}")
+            self.dropped.drop("unexpected", f"node {sender} sends {control.command.name}")
 
     def _take_nodes(self, sender: int | None, control: Control) -> None:
         if self._scheduling is not None:
             for node in control.nodes[:1]:
-                if refusal := self._scheduling.register(node):
-                    self.strays.drop("unexpected", refusal)
+                refusal, wait = self._scheduling.register(node)
+                if refusal:
+                    self.dropped.drop("unexpected", refusal)
+                if reason := refusal or wait:
+                    command = Control(Command.TERMINATE) if refusal else None
+                    self._sockets.incoming.answer(encode(Meta(control=command, body=reason.encode())))
             return
         assert self.me is not None
-        reason = None if sender == SCHEDULER_ID else "a list of nodes that is not from the scheduler"
-        if reason := reason or objection(control.nodes, self.me, self.settings, first=not self._ready.is_set()):
-            self.strays.drop("unexpected", reason)
-            return
-        self._heard = time.monotonic()
-        self.enter(control.nodes)
-        while self._early:
-            self._take(*self._early.popleft())
+        if sender != SCHEDULER_ID:
+            self.dropped.drop("unexpected", "a list of nodes that is not from the scheduler")
+        elif reason := objection(control.nodes, self.me, self.settings, first=not self.nodes):
+            if not self.nodes:
+                raise LaunchError(
+                    f"{self.me} cannot join: the scheduler at {self._scheduler} has sent {reason}; "
+                    "DMLC_NUM_SERVER and DMLC_NUM_WORKER must be the same for all nodes"
+                )
+            self.dropped.drop("unexpected", reason)
+        else:
+            self.alive(SCHEDULER_ID)
+            self.connect(control.nodes)
 
-    def _tend(self) -> None:
-        """Do what is due: send a heartbeat, send messages again."""
+    def _run_timers(self) -> None:
+        """Do periodic work: send a heartbeat, replace dead nodes, resend messages."""
         now = time.monotonic()
         interval = self.settings.heartbeat_interval
         if interval and self._scheduling is None and self._ready.is_set() and now >= self._next_beat:
             self._next_beat = now + interval
             assert self.me is not None
-            self._send_control(SCHEDULER_ID, Control(Command.HEARTBEAT, (self.me,)))
+            self.send_control(SCHEDULER_ID, Control(Command.HEARTBEAT, (self.me,)))
         if self._scheduling is not None:
-            self._scheduling.tend()
-        self.courier.send_again(self.nodes)
+            self._scheduling.recover()
+        self.sender.send_again(self.nodes)
 
-    def _patience(self) -> float | None:
-        """How long the receiving thread may wait for a message: something else may be due."""
+    def _receive_timeout(self) -> float | None:
+        """Return how long the receiving thread may wait for a message before a timer may be due."""
         limits = []
-        if self.courier.acknowledges:
+        if self.sender.acknowledges:
             limits.append(self.settings.resend_timeout / 4)
         if self.settings.heartbeat_interval:
             limits.append(self.settings.heartbeat_interval / 4)
         if self._scheduling is not None and self.settings.heartbeat_timeout:
             limits.append(self.settings.heartbeat_timeout / 4)
+        if self._scheduling is not None and self._sockets.incoming.closed:
+            limits.append(1.0)
         return min(limits, default=None)
-
-    def _send_control(self, to: int, control: Control, **fields: Any) -> Receipt:
-        return self.send(to, replace(Meta(control=control, timestamp=self.timestamp()), **fields))
 
     def _wait(self, event: Event, missing: Callable[[], str], patient: bool = False) -> None:
         deadline = math.inf if patient else time.monotonic() + self.settings.timeout
         while not event.wait(min(1.0, max(deadline - time.monotonic(), 0.0))):
+            if self._scheduling is None and not self.nodes:
+                self._read_registration_reply()
             if self._leaving.is_set():
                 raise RunError(f"{self.me} has left while it waited: {missing()}")
-            if dead := self.dead() if self._scheduling is None and self.nodes else []:
-                raise RunError(f"{self.me} waits, and has not heard of the {dead[0]}: {missing()}")
+            if self._scheduling is None:
+                for death in self.deaths():
+                    if death.node.id == SCHEDULER_ID:
+                        raise RunError(f"{self.me} waits, and {death}: {missing()}")
+            elif patient:
+                self.check_deaths()
             if time.monotonic() >= deadline:
-                raise LaunchError(f"{self.me} has waited for {self.settings.timeout:.0f} s: {missing()}")
+                error = RunError if self.nodes else LaunchError
+                raise error(f"{self.me} has waited for {self.settings.timeout:g} s: {missing()}")
         self.check()
 
     def _registration(self) -> str:
         if self._scheduling is not None:
             return f"not registered are {self._scheduling.registry.missing()}"
         settings = self.settings
-        return (
-            f"the scheduler at {settings.root_host}:{settings.root_port} has sent no list of nodes; "
-            f"it does when {settings.servers} servers and {settings.workers} workers have registered"
-        )
+        when = f"when {settings.servers} servers and {settings.workers} workers have registered"
+        reply = self._registration_reply or f"it sends one {when}"
+        return f"the scheduler at {self._scheduler} has sent no list of nodes; {reply}"
+
+    def _read_registration_reply(self) -> None:
+        """Read the reply of the scheduler to the registration of this node; only our scheduler sends one."""
+        if (frame := self._sockets.answer(SCHEDULER_ID)) is None:
+            return
+        try:
+            meta = decode(frame)
+        except MalformedFrameError as error:
+            self.dropped.drop("malformed", str(error))
+            return
+        reply = self._registration_reply = meta.body.decode(errors="replace")
+        if meta.control is not None:
+            raise LaunchError(f"{self.me} cannot join: the scheduler at {self._scheduler} refuses it: {reply}")
+
+    @property
+    def _scheduler(self) -> str:
+        return f"{self.settings.root_host}:{self.settings.root_port}"
 
     def _missing(self, group: int) -> str:
         if self._scheduling is None:
             return ""
         missing = (str(self.nodes.get(id_, id_)) for id_ in self._scheduling.missing(group))
-        return f"; not there are {', '.join(missing)}"
+        return f"; missing: {', '.join(missing)}"
 
-    def _see_off(self) -> None:
-        """Stay while others may still need an answer: what told them to leave, or an acknowledgement, may be lost."""
-        if not self.courier.acknowledges:
+    def _linger(self) -> None:
+        """Wait while others may still need a resend: a release from the barrier or an acknowledgement may be lost."""
+        if not self.sender.acknowledges:
             return
-        patience = self.settings.resend_timeout
-        deadline = time.monotonic() + 8 * patience
-        while time.monotonic() < deadline and self.courier.outstanding():
-            self._leaving.wait(patience / 8)
-        self._leaving.wait(2 * patience)
+        timeout = self.settings.resend_timeout
+        deadline = time.monotonic() + 8 * timeout
+        while time.monotonic() < deadline and self.sender.outstanding():
+            self._leaving.wait(timeout / 8)
+        self._leaving.wait(2 * timeout)

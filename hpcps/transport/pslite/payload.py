@@ -1,4 +1,4 @@
-"""The data frames of a key-value message: keys, values, and how long the value of each key is."""
+"""The data frames of a key-value message: keys, values, and the length of each value."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Pairs:
 
     Attributes:
         keys: `[n]`, ascending.
-        values: the values' bytes, one after another; of what was received, a read-only view of the frame.
-        lengths: bytes of each value `[n]`; None where all are equally long, or where there are none.
+        values: the bytes of the values, concatenated; in a received message, a read-only view of the frame.
+        lengths: bytes of each value `[n]`; None if all have the same length, or if there are none.
     """
 
     keys: Keys
@@ -34,7 +34,7 @@ class Pairs:
     lengths: npt.NDArray[np.int32] | None = None
 
     def frames(self) -> list[Any]:
-        """Return the frames to send; of the values no copy is made."""
+        """Return the frames to send; the values are not copied."""
         frames: list[Any] = [self.keys.data, self.values.data if self.values.size else b""]
         return frames if self.lengths is None else [*frames, self.lengths.data]
 
@@ -54,7 +54,7 @@ class Pairs:
             frames: ZeroMQ frames, or other buffers.
 
         Raises:
-            MalformedFrameError: they do not fit together.
+            MalformedFrameError: the frames are inconsistent.
         """
         if len(frames) not in (2, 3):
             raise MalformedFrameError(f"{len(frames)} data frames are not keys and values, with or without lengths")

@@ -1,4 +1,4 @@
-"""Acknowledgements: what is not acknowledged is sent again, and what comes twice is taken once."""
+"""Acknowledgements: send unacknowledged messages again, and detect duplicates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def tracked(meta: Meta) -> bool:
 
 
 def signature(meta: Meta, sender: int, receiver: int) -> int:
-    """Return what an acknowledgement names a message by.
+    """Return the number by which an acknowledgement identifies a message.
 
-    As the protocol has it: 16 bits of the application, 8 of either id, and the timestamp with the request bit, added as
-    a signed number of 32 bits.
+    The protocol defines it: 16 bits of the application, 8 bits of each id, and the timestamp with the request bit,
+    added as a signed number of 32 bits.
     """
     low = (meta.timestamp << 1 | meta.request) & 0xFFFFFFFF
     if low >= 1 << 31:
@@ -31,7 +31,7 @@ def signature(meta: Meta, sender: int, receiver: int) -> int:
 
 @dataclass
 class Pending:
-    """A message that was sent and is not acknowledged yet."""
+    """A sent message that is not acknowledged yet."""
 
     to: int
     signature: int
@@ -41,20 +41,20 @@ class Pending:
 
 
 class Resender:
-    """Keeps what was sent until it is acknowledged, and remembers what has come. Knows no clock and no socket."""
+    """Keeps sent messages until they are acknowledged, and remembers received ones. It uses no clock and no socket."""
 
     def __init__(self, timeout: float, limit: int) -> None:
         self._timeout = timeout
         self._limit = limit
         self._pending: dict[tuple[int, int], Pending] = {}
-        # Timestamps have gaps (a request need not go to every server), so each is remembered, for far longer than a
-        # message can be under way.
-        self._come: dict[int, OrderedDict[tuple[int, int], None]] = {}
+        # Timestamps have gaps (a request need not go to every server), so each one is remembered, for much longer than
+        # a message can be in transit.
+        self._received: dict[int, OrderedDict[tuple[int, int], None]] = {}
         self.resent = 0
         self.duplicates = 0
 
     def sent(self, to: int, signature: int, frames: tuple[object, ...], now: float) -> Pending:
-        """Keep a message that is being sent."""
+        """Keep a message until it is acknowledged."""
         kept = Pending(to, signature, frames, now + self._timeout)
         self._pending[to, signature] = kept
         return kept
@@ -64,29 +64,29 @@ class Resender:
         return (to, signature) in self._pending
 
     def acknowledged(self, by: int, signature: int) -> None:
-        """Forget a message that has arrived; one acknowledged twice is forgotten already."""
+        """Forget an acknowledged message; a second acknowledgement has no effect."""
         self._pending.pop((by, signature), None)
 
     def is_new(self, sender: int, signature: int, control: bool) -> bool:
-        """Remember a message that came; say whether it came for the first time.
+        """Remember a received message; return whether it arrived for the first time.
 
         Args:
-            sender: its full id: a signature has room for 8 bits of it.
-            signature: what its acknowledgement names.
-            control: whether it is a control message. Nodes count the timestamps of those apart, so one of each may
-                carry the same signature.
+            sender: the full id of its sender: a signature contains only 8 bits of it.
+            signature: its signature.
+            control: whether it is a control message. Nodes number these separately, so a control message and another
+                message may have the same signature.
         """
-        come = self._come.setdefault(sender, OrderedDict())
-        if (signature, control) in come:
+        received = self._received.setdefault(sender, OrderedDict())
+        if (signature, control) in received:
             self.duplicates += 1
             return False
-        come[signature, control] = None
-        if len(come) > _REMEMBERED:
-            come.popitem(last=False)
+        received[signature, control] = None
+        if len(received) > _REMEMBERED:
+            received.popitem(last=False)
         return True
 
     def due(self, now: float) -> tuple[list[Pending], list[Pending]]:
-        """Return what is to be sent again, and what is given up after so many times."""
+        """Return the messages to send again, and those that have failed after the maximum number of attempts."""
         again, lost = [], []
         for kept in list(self._pending.values()):
             if kept.due > now:
@@ -102,10 +102,10 @@ class Resender:
         return again, lost
 
     def forget(self, node: int) -> None:
-        """A node died and another took its id, which counts its timestamps from zero again."""
-        self._come.pop(node, None)
+        """Forget the received messages of a node id that a new process has taken over; its timestamps start again."""
+        self._received.pop(node, None)
 
     def outstanding(self, nodes: Iterable[int] | None = None) -> int:
-        """Count what is not acknowledged, by some nodes or by any."""
+        """Return the number of messages that some nodes, or any, have not acknowledged."""
         chosen = None if nodes is None else set(nodes)
         return sum(chosen is None or kept.to in chosen for kept in list(self._pending.values()))

@@ -1,86 +1,74 @@
-"""What a scheduler does beside being a node: registration, barriers, deaths."""
+"""The work of a scheduler: registration, barriers, failure detection."""
 
 from __future__ import annotations
 
 import logging
-import time
 from typing import Any, Protocol
 
+from hpcps.transport.pslite.deaths import NodeDeath
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Command, Control, NodeInfo, members
 from hpcps.transport.pslite.registry import Registry
+from hpcps.transport.pslite.sender import Receipt
 from hpcps.transport.pslite.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 
-class Desk(Protocol):
-    """What the scheduling needs of its node."""
+class SchedulerNode(Protocol):
+    """The interface of the node that `Scheduling` uses."""
 
     me: NodeInfo | None
     nodes: dict[int, NodeInfo]
 
-    def tell(self, to: int, control: Control, **fields: Any) -> None:
+    def alive(self, node: int) -> None:
+        """Record that a node has sent a message, or is new."""
+
+    def deaths(self) -> list[NodeDeath]:
+        """Return the dead nodes."""
+
+    def send_control(self, to: int, control: Control, **fields: Any) -> Receipt:
         """Send a control message."""
 
-    def enter(self, nodes: list[NodeInfo]) -> None:
+    def connect(self, nodes: list[NodeInfo]) -> None:
         """Connect to nodes."""
 
     def pass_barrier(self) -> None:
-        """Its own barrier is passed."""
+        """Release this node from its barrier."""
 
 
 class Scheduling:
     """Runs in the receiving thread of the scheduler."""
 
-    def __init__(self, settings: Settings, desk: Desk) -> None:
+    def __init__(self, settings: Settings, node: SchedulerNode) -> None:
         self.registry = Registry(settings.servers, settings.workers)
         self._settings = settings
-        self._desk = desk
-        self._heard: dict[int, float] = {}
+        self._node = node
         self._reported: set[int] = set()
         self._arrived: dict[int, dict[int, int]] = {}
 
-    def register(self, node: NodeInfo) -> str | None:
-        """Take in a node; say why not, if it cannot be."""
+    def register(self, node: NodeInfo) -> tuple[str | None, str | None]:
+        """Register a node; return why it is refused, or None, and why it has to wait for a dead node, or None."""
         if refusal := self.registry.refusal(node):
-            return refusal
+            return refusal, None
         if self.registry.add(node):
-            assert self._desk.me is not None
-            self._desk.enter([*self.registry.nodes.values(), self._desk.me])
-            now = time.monotonic()
+            assert self._node.me is not None
+            self._node.connect([*self.registry.nodes.values(), self._node.me])
             for id_ in self.registry.nodes:
-                self._heard[id_] = now
+                self._node.alive(id_)
                 self._send_list(id_)
         elif self.registry.complete:
             self._recover()
-        return None
+            if node in self.registry.waiting:
+                return None, "all nodes have registered already; it replaces the first node of its role that dies"
+        return None, None
 
-    def heard(self, sender: int) -> None:
-        """A node is alive."""
-        self._heard[sender] = time.monotonic()
-        self._reported.discard(sender)
-
-    def dead(self) -> list[int]:
-        """Return who has been silent for too long, the longest first."""
-        limit = self._settings.heartbeat_timeout
-        if not limit:
-            return []
-        heard = sorted(self._heard.items(), key=lambda item: item[1])
-        return [id_ for id_, at in heard if id_ != SCHEDULER_ID and time.monotonic() - at > limit]
-
-    def tend(self) -> None:
-        """Report deaths; let those that wait take the places of the dead."""
+    def recover(self) -> None:
+        """Report dead nodes, and let waiting nodes replace them."""
         if self.registry.complete:
             self._recover()
 
-    def _report(self) -> None:
-        for id_ in sorted(set(self.dead()) - self._reported):
-            self._reported.add(id_)
-            silent = self._settings.heartbeat_timeout
-            _log.error("the %s has not been heard of for %g s: it is dead", self._desk.nodes[id_], silent)
-
     def arrive(self, sender: int, group: int, customer: int) -> None:
-        """A node waits at a barrier; when all do, tell them so."""
+        """Record that a node waits at a barrier; when all wait, release them."""
         arrived = self._arrived.setdefault(group, {})
         arrived[sender] = customer
         if self.missing(group):
@@ -88,36 +76,39 @@ class Scheduling:
         del self._arrived[group]
         for id_, customer in arrived.items():
             if id_ == SCHEDULER_ID:
-                self._desk.pass_barrier()
+                self._node.pass_barrier()
             else:
-                self._desk.tell(id_, Control(Command.BARRIER, group=group), app=0, customer=customer)
+                self._node.send_control(id_, Control(Command.BARRIER, group=group), app=0, customer=customer)
 
     def missing(self, group: int) -> list[int]:
-        """Return who of a group does not wait at its barrier."""
+        """Return the nodes of a group that do not wait at its barrier."""
         arrived = self._arrived.get(group, {})
         return [id_ for id_ in members(group, self._settings.servers, self._settings.workers) if id_ not in arrived]
 
     def _recover(self) -> None:
-        self._report()
-        dead = set(self.dead())
+        deaths = {death.node.id: death for death in self._node.deaths()}
+        for id_, death in deaths.items():
+            if id_ not in self._reported:
+                _log.error("%s", death)
+        self._reported = dead = set(deaths)
         recovered = self.registry.recover(dead)
         if not recovered:
             return
-        self._desk.enter(recovered)
+        self._node.connect(recovered)
         for node in recovered:
-            _log.warning("the %s takes the place of one that died", node)
-            self.heard(node.id)
-            # It did not wait where its predecessor did.
+            _log.warning("the %s replaces a dead node", node)
+            self._node.alive(node.id)
+            # The new process does not wait at the barriers of its predecessor.
             for arrived in self._arrived.values():
                 arrived.pop(node.id, None)
         dead -= {node.id for node in recovered}
         fresh = {node.id for node in recovered}
-        # The others first: they are to know of it when it speaks to them.
+        # The others first: they must know the new node before it sends to them.
         for id_ in self.registry.nodes.keys() - fresh - dead:
-            self._desk.tell(id_, Control(Command.ADD_NODE, tuple(recovered)))
+            self._node.send_control(id_, Control(Command.ADD_NODE, tuple(recovered)))
         for id_ in fresh:
             self._send_list(id_)
 
     def _send_list(self, to: int) -> None:
-        assert self._desk.me is not None
-        self._desk.tell(to, Control(Command.ADD_NODE, (*self.registry.nodes.values(), self._desk.me)))
+        assert self._node.me is not None
+        self._node.send_control(to, Control(Command.ADD_NODE, (*self.registry.nodes.values(), self._node.me)))

@@ -1,4 +1,4 @@
-"""What a node has to know before it starts; the `DMLC_*` and `PS_*` variables of ps-lite."""
+"""The settings of a node, from the `DMLC_*` and `PS_*` variables of ps-lite."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hpcps.errors import LaunchError
+from hpcps.inputs import whole_number
 from hpcps.transport.pslite.meta import NodeRole
 
 
@@ -14,21 +15,21 @@ class Settings:
     """The settings of one node.
 
     Attributes:
-        role: what it is (`DMLC_ROLE`).
-        servers: how many servers there are (`DMLC_NUM_SERVER`); 0 for workers among themselves, which is ours alone.
-        workers: how many workers there are (`DMLC_NUM_WORKER`).
-        root_host: the scheduler's host (`DMLC_PS_ROOT_URI`).
-        root_port: the scheduler's port (`DMLC_PS_ROOT_PORT`); for a scheduler that announces itself 0, for a free one.
-        host: this node's host, as others are to reach it (`DMLC_NODE_HOST`); "" to find out.
+        role: its role (`DMLC_ROLE`).
+        servers: the number of servers (`DMLC_NUM_SERVER`); 0 for a cluster of workers only, an extension of hpcps.
+        workers: the number of workers (`DMLC_NUM_WORKER`).
+        root_host: the host of the scheduler (`DMLC_PS_ROOT_URI`).
+        root_port: the port of the scheduler (`DMLC_PS_ROOT_PORT`); 0 for a free port that the scheduler announces.
+        host: the name or address at which others reach this node (`DMLC_NODE_HOST`); "" to detect it.
         interface: the network interface to bind (`DMLC_INTERFACE`), or `all`; "" for the one towards the scheduler.
-        port: the port to bind (`PORT`); 0 for one that is free. The scheduler's is `root_port`.
+        port: the port to bind (`PORT`); 0 for a free port. The scheduler binds `root_port`.
         heartbeat_interval: seconds between two heartbeats (`PS_HEARTBEAT_INTERVAL`); 0 for none.
-        heartbeat_timeout: seconds of silence after which a node is dead (`PS_HEARTBEAT_TIMEOUT`); 0 for never.
-        resend: acknowledge messages, and send again what is not (`PS_RESEND`). All nodes must agree on it.
+        heartbeat_timeout: seconds without a message after which a node is dead (`PS_HEARTBEAT_TIMEOUT`); 0 for never.
+        resend: acknowledge messages, and resend unacknowledged ones (`PS_RESEND`); the same for all nodes.
         resend_timeout: seconds to wait for an acknowledgement (`PS_RESEND_TIMEOUT`, in milliseconds).
-        resend_limit: how often one message is sent again before it is given up.
-        drop_rate: for tests: the percentage of received messages to throw away (`PS_DROP_MSG`).
-        timeout: seconds that a wait for other nodes may last (`PS_TIMEOUT`, which only our nodes know).
+        resend_limit: the number of times that a message is sent again before it fails.
+        drop_rate: for tests: the percentage of received messages to drop (`PS_DROP_MSG`).
+        timeout: maximum seconds to wait for other nodes (`PS_TIMEOUT`, an extension of hpcps).
     """
 
     role: NodeRole
@@ -52,13 +53,13 @@ class Settings:
         """Read the settings of a node from the variables that a launcher sets.
 
         Raises:
-            LaunchError: variables are missing or wrong; names all of them.
+            LaunchError: variables are missing or wrong; the message names all of them.
         """
         reader = _Reader(variables)
         roles = {role.name.lower(): role for role in NodeRole}
         role = reader.text("DMLC_ROLE", required=True)
         if role and role not in roles:
-            reader.wrong.append(f"DMLC_ROLE is {role!r}; it is one of {', '.join(sorted(roles))}")
+            reader.wrong.append(f"DMLC_ROLE is {role!r}; it must be one of {', '.join(sorted(roles))}")
         values = {
             "servers": reader.number("DMLC_NUM_SERVER", 0, 1 << 20),
             "workers": reader.number("DMLC_NUM_WORKER", 1, 1 << 20),
@@ -96,7 +97,7 @@ class _Reader:
         text = self.text(name, required=default is None)
         if not text:
             return default or 0
-        if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-            self.wrong.append(f"{name} is {text!r}; it is a whole number from {least} to {most}")
-            return least
-        return int(text)
+        number = whole_number(text, least, most)
+        if number is None:
+            self.wrong.append(f"{name} is {text[:60]!r}; it must be a whole number from {least} to {most}")
+        return least if number is None else number

@@ -10,7 +10,7 @@ from hpcps.launch.local_rank import preset_gpu
 from hpcps.launch.mps import membership
 from hpcps.launch.plan import Plan
 
-mps.DRIVER, membership.PATIENCE = sys.argv[2], float(sys.argv[3])
+mps.DRIVER, membership.TIMEOUT = sys.argv[2], float(sys.argv[3])
 plan = Plan.read(Path(sys.argv[1]))
 before = dict(os.environ)
 joined = mps.share_gpu(plan, Path(sys.argv[1]))

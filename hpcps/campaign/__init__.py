@@ -1,1 +1,0 @@
-"""Playing many runs: one launch after another or several at a time, whatever becomes of each."""

@@ -1,0 +1,145 @@
+"""`launcher/configgen.py`: write the configfile of an experiment and print the `mpirun` command that starts it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpcps.errors import HpcpsError, LaunchError
+from hpcps.launch.detect import detect_mpi, find_launcher
+from hpcps.launch.hostfile import STYLES, read_hostfile
+from hpcps.launch.launchers import Launcher, Plain
+from hpcps.launch.prepare import Site, prepare, run_folder, spec_of
+from hpcps.records.results import add_results_argument
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.sweep import write_sweep
+from hpcps.registry import active
+from hpcps.spec.load import Point, load_experiment, select
+from hpcps.spec.selection import SELECTOR_HELP
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="configgen.py", description=__doc__)
+    parser.add_argument("file", metavar="FILE", type=Path, help="the experiment file")
+    parser.add_argument("-o", "--output", metavar="CONF", type=Path, required=True, help="the configfile to write")
+    names = f"{', '.join(active().of('launchers'))}, or that of a plugin"
+    parser.add_argument("--dialect", metavar="NAME", help=f"the launcher: {names} (default: that of the mpirun here)")
+    add_site_arguments(parser)
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="give a key another value"
+    )
+    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    parser.add_argument("--trace", action="store_true", help="trace every process, for `hpcps plot timeline`")
+    parser.add_argument("--all", action="store_true", help="include points that are done already")
+    add_results_argument(parser)
+    return parser
+
+
+def add_site_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the hosts and the launcher; `hpcps run` has them too."""
+    parser.add_argument("--hostfile", metavar="HOSTS", type=Path, help="hosts, one per line (default: this machine)")
+    parser.add_argument("--hostfile-style", choices=STYLES, default=STYLES[0], help="format of the host file")
+    parser.add_argument("--mpirun", metavar="PATH", type=Path, help="default: the one beside this Python, or on PATH")
+    parser.add_argument("--mpirun-options", metavar="TEXT", default="", help="more options for mpirun, as one text")
+
+
+def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> None:
+    """Refuse the site arguments if every point of an experiment runs in this process, where they have no effect.
+
+    Raises:
+        LaunchError: an argument is given; the message names all of them.
+    """
+    if any(point.run.transport.kind != "inproc" for point in points):
+        return
+    given = {"--hostfile": args.hostfile, "--mpirun": args.mpirun, "--mpirun-options": args.mpirun_options}
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise LaunchError(
+            f"{' and '.join(names)}: nothing is launched, because transport.kind is inproc, which runs all roles in "
+            "this process: leave it out, or add --set transport.kind=mpi"
+        )
+
+
+def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | None = None) -> Site:
+    """Read the host file and find the launcher that the site arguments ask for.
+
+    Processes that do not use MPI start on this machine without a launcher, unless the arguments name one. On the hosts
+    of a host file, the installed launcher starts them; if none is installed, ssh starts them.
+
+    Args:
+        args: the arguments that `add_site_arguments` added.
+        points: the points to launch.
+        dialect: the name of the launcher to write for; None for the installed one.
+    """
+    hosts = read_hostfile(args.hostfile, args.hostfile_style) if args.hostfile else None
+    try:
+        options = shlex.split(args.mpirun_options)
+    except ValueError as error:
+        raise LaunchError(f"--mpirun-options {args.mpirun_options!r}: {error}") from error
+    if dialect is not None:
+        launcher = find_launcher(dialect)
+        return Site(launcher, args.mpirun or _executable(launcher), hosts, args.hostfile, options)
+    own = Site(Plain(), Path(sys.executable), hosts, args.hostfile, options)
+    mpi_needed = any(point.run.transport.kind == "mpi" for point in points)
+    here = hosts is None and args.mpirun is None
+    if here and not mpi_needed:
+        return own
+    try:
+        mpi = detect_mpi(args.mpirun)
+    except LaunchError:
+        if mpi_needed or args.mpirun is not None:
+            raise
+        return own
+    return Site(mpi.launcher, mpi.mpirun, hosts, args.hostfile, options, own.launcher if here else None)
+
+
+def _executable(launcher: Launcher) -> Path:
+    """Return the path of this launcher if it is the one installed here, else its usual name, for another machine."""
+    with suppress(LaunchError):
+        mpi = detect_mpi()
+        if mpi.launcher == launcher:
+            return mpi.mpirun
+    return Path(launcher.executable)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the files and print the commands; return the exit status."""
+    args = parser().parse_args(argv)
+    try:
+        _generate(args)
+    except HpcpsError as error:
+        print(f"configgen: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _generate(args: argparse.Namespace) -> None:
+    experiment = load_experiment(args.file, args.overrides)
+    for caution in experiment.cautions:
+        print(f"configgen: caution: {caution}", file=sys.stderr)
+    points = select(experiment.points, args.only)
+    chosen = points if args.all else tuple(point for point in points if not _done(point, args.results))
+    if skipped := len(points) - len(chosen):
+        print(f"# {skipped} of {len(points)} points are done in {args.results}: left out (--all includes them)")
+    if not chosen:
+        print("# nothing is left to run")
+        return
+    try:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LaunchError(f"the folder {args.output.parent} cannot be made: {error.strerror}") from error
+    launches = prepare(chosen, args.results, args.output, site_of(args, chosen, args.dialect), trace=args.trace)
+    whole = [spec_of(point) for point in experiment.points]
+    write_sweep(args.results / experiment.name, args.file, args.overrides, whole)
+    for launch in launches:
+        launch.write()
+        print(launch.summary("point"))
+
+
+def _done(point: Point, results: Path) -> bool:
+    return RunDirectory(run_folder(point, results)).done

@@ -1,0 +1,82 @@
+"""The base class of data sets: their keys in the experiment file, and a method that opens their files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, PositiveInt, model_validator
+
+from hpcps.data.facts import Facts
+from hpcps.data.files.source import Source
+from hpcps.data.samples import Part, Samples
+from hpcps.data.splits import Iid, Split
+from hpcps.registry import Config, OneOf
+from hpcps.registry.config import MOST
+from hpcps.registry.failures import fault, told
+
+MOST_SAMPLES = 10**9
+
+
+class Data(Config, ABC):
+    """The data set and its division into shards; a subclass adds `name`, `facts` and its own keys."""
+
+    facts: ClassVar[Facts]
+    """The facts that are known before any file is read; a property if they depend on keys."""
+
+    source: ClassVar[Source | None] = None
+    """The source of the official files; None: there is nothing to download."""
+
+    name: str
+    dir: str | None = Field(None, description="Folder with the official files; default: $HPCPS_DATA, else ./data.")
+    split: Annotated[Split, OneOf("splits")] = Field(
+        Iid(),
+        description="How samples are assigned to shards: in file order, sorted by class, or with uneven class "
+        "distributions.",
+    )
+    validation_split: Literal["iid", "as_workers"] = Field(
+        "iid",
+        description="How the last shard, which the validators use, is drawn if `split` is not iid: `iid`: a uniform "
+        "sample, held out before the workers' shards are drawn; `as_workers`: by `split`, like the workers' shards.",
+    )
+    alpha: float = Field(0.5, gt=0, le=MOST, description="Concentration of the dirichlet split; small is uneven.")
+    shards: PositiveInt | None = Field(
+        None, le=MOST, description="Number of equal shards; default: workers + 1; required if there are no workers."
+    )
+    limit: PositiveInt | None = Field(
+        None, le=MOST_SAMPLES, description="Number of training samples in use, from the first; default: all."
+    )
+    test_limit: PositiveInt | None = Field(
+        None, le=MOST_SAMPLES, description="Number of test samples in use, from the first; default: all."
+    )
+    augment: bool | None = Field(
+        None, description="Random crop (pad 4) and horizontal flip; only for cifar10, where the default is true."
+    )
+
+    @abstractmethod
+    def open(self) -> tuple[Part, Part]:
+        """Find the files and return the training part and the test part, without reading much data.
+
+        Raises:
+            DataError: a file is missing; the message names it and says what to do.
+        """
+
+    @model_validator(mode="after")
+    def _check_facts(self) -> Data:
+        with told(self, "its facts are not known"):
+            facts = self.facts
+        if not isinstance(facts, Facts):
+            raise fault(self, f"its facts are {facts!r}: they must be hpcps.data.Facts(...)")
+        if wrong := facts.faults():
+            raise fault(self, f"its facts are wrong: {'; '.join(wrong)}")
+        return self
+
+    @property
+    def training_size(self) -> int:
+        """The number of training samples in use."""
+        return min(self.facts.train, self.limit or self.facts.train)
+
+    def read_test(self, test: Part) -> Samples:
+        """Read the samples of the test part that are in use."""
+        return test.read(np.arange(min(self.facts.test, self.test_limit or self.facts.test), dtype=np.int64))

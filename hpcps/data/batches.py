@@ -1,0 +1,152 @@
+"""The stream of training batches: shuffled, augmented, normalised, and resumable from two numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.data.facts import Facts
+from hpcps.data.samples import Indices, Inputs, Labels, Samples
+from hpcps.numerics.layout import Vector
+
+Batch = tuple[Vector, Labels]
+PADDING = 4
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """The position of a stream; with the seed, it determines the rest of the stream.
+
+    Attributes:
+        passes: the number of passes over the shard that are finished.
+        position: the number of batches of the current pass that have been returned.
+    """
+
+    passes: int = 0
+    position: int = 0
+
+
+class Normaliser:
+    """Maps samples `[b, *shape]` to (x / levels − mean) / std, float32; float samples are not divided by levels."""
+
+    def __init__(self, facts: Facts) -> None:
+        mean, std = np.array(facts.mean), np.array(facts.std)
+        # One mean and one std for all, or one for each index of a sample's first dimension.
+        shape = (-1, *(1 for _ in facts.shape[1:]))
+        self._scale = (1 / (facts.levels * std)).astype(np.float32).reshape(shape)
+        self._scale_of_floats = (1 / std).astype(np.float32).reshape(shape)
+        self._shift = (-mean / std).astype(np.float32).reshape(shape)
+
+    def __call__(self, images: Inputs) -> Vector:
+        """Return a new float32 array of the same shape."""
+        result: Vector = images * (self._scale if images.dtype == np.uint8 else self._scale_of_floats)
+        result += self._shift
+        return result
+
+
+def crop_and_flip(images: Inputs, rows: Indices, columns: Indices, mirrored: NDArray[np.bool_]) -> Inputs:
+    """Pad images with `PADDING` black pixels, crop a window of the original size from each, and flip some of them.
+
+    Args:
+        images: `[b, c, h, w]`.
+        rows: the top row of each window in the padded image, 0 to 2 * PADDING, `[b]`.
+        columns: the left column likewise, `[b]`.
+        mirrored: the windows that are flipped left to right, `[b]`.
+    """
+    count, channels, height, width = images.shape
+    padded = np.zeros((count, channels, height + 2 * PADDING, width + 2 * PADDING), dtype=images.dtype)
+    padded[:, :, PADDING : PADDING + height, PADDING : PADDING + width] = images
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(2, 3))
+    result: Inputs = windows[np.arange(count), :, rows, columns]
+    result[mirrored] = result[mirrored][..., ::-1]
+    return result
+
+
+class BatchStream:
+    """An endless stream of batches: each pass is shuffled anew and leaves out its last partial batch.
+
+    Every pass has its own random generator, so the stream can be resumed from its `state`, which is two numbers.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        batch_size: int,
+        normalise: Normaliser,
+        generators: Callable[[str], np.random.Generator],
+        *,
+        augment: bool,
+        state: StreamState = StreamState(),
+    ) -> None:
+        """Start the stream.
+
+        Args:
+            samples: the shard, at least one batch.
+            batch_size: samples per batch.
+            normalise: applied last.
+            generators: returns the random generator for a purpose, in the same state at each call.
+            augment: whether to crop and flip.
+            state: the position from which to resume.
+        """
+        assert len(samples) >= batch_size
+        self._samples = samples
+        self._batch_size = batch_size
+        self._normalise = normalise
+        self._generators = generators
+        self._augment = augment
+        self.batches_per_pass = len(samples) // batch_size
+        self._state = state
+        self._begin_pass()
+
+    @property
+    def state(self) -> StreamState:
+        """The current position of the stream."""
+        return self._state
+
+    def restore(self, state: StreamState) -> None:
+        """Continue from the position of a stream of the same shard and seed."""
+        self._state = state
+        self._begin_pass()
+
+    def _begin_pass(self) -> None:
+        """Draw all random numbers of a pass at once, which is cheaper than a few per batch."""
+        generator = self._generators(f"batches/{self._state.passes}")
+        self._order = generator.permutation(len(self._samples))
+        if self._augment:
+            self._windows = generator.integers(0, 2 * PADDING + 1, size=(2, len(self._samples)))
+            self._mirrored = generator.random(len(self._samples)) < 0.5
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._state.position == self.batches_per_pass:
+            self._state = StreamState(self._state.passes + 1, 0)
+            self._begin_pass()
+        here = slice(self._state.position * self._batch_size, (self._state.position + 1) * self._batch_size)
+        self._state = StreamState(self._state.passes, self._state.position + 1)
+        batch = self._samples.take(self._order[here])
+        images = batch.images
+        if self._augment:
+            images = crop_and_flip(images, self._windows[0, here], self._windows[1, here], self._mirrored[here])
+        return self._normalise(images), batch.labels
+
+    def draw(self, number: int) -> Batch:
+        """Return the random batch with this number, not augmented; the position of the stream does not change."""
+        chosen = self._generators(f"draw/{number}").choice(len(self._samples), self._batch_size, replace=False)
+        batch = self._samples.take(chosen)
+        return self._normalise(batch.images), batch.labels
+
+    def sweep(self) -> Iterator[Batch]:
+        """Yield one pass of batches, not augmented, in the same order at each call.
+
+        The order is shuffled, because batches of one class would distort BatchNorm. The position of the stream does not
+        change.
+        """
+        order = self._generators("sweep").permutation(len(self._samples))
+        for number in range(self.batches_per_pass):
+            batch = self._samples.take(order[number * self._batch_size : (number + 1) * self._batch_size])
+            yield self._normalise(batch.images), batch.labels

@@ -1,0 +1,1 @@
+"""The official files of data sets: sources, folders, download, verification and file formats."""

@@ -1,0 +1,8 @@
+"""Splits: how the training samples are assigned to shards, by the names that `data.split` accepts."""
+
+from hpcps.data.splits.base import Dealing, Split
+from hpcps.data.splits.by_class import ByClass
+from hpcps.data.splits.dirichlet import Dirichlet
+from hpcps.data.splits.iid import Iid
+
+__all__ = ["ByClass", "Dealing", "Dirichlet", "Iid", "Split"]

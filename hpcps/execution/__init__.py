@@ -1,0 +1,1 @@
+"""Drive roles: read their clocks, write their files, run their computations."""

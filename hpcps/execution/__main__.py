@@ -1,0 +1,49 @@
+"""`python -m mpi4py -m hpcps.execution PLAN [ROLE]`: the program of every rank; without MPI, without `-m mpi4py`."""
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from hpcps.errors import HpcpsError
+from hpcps.launch.guard import stand_guard
+from hpcps.launch.local_rank import planned_rank, preset_gpu
+from hpcps.launch.lost import LostGuards
+from hpcps.launch.mps import share_gpu
+from hpcps.launch.plan import Plan
+
+
+def main() -> int:
+    """Read the plan, start a guard, choose the GPU (before any import of MPI or the framework), and run the role."""
+    # Until the role can record a stop, SIGINT ends the process.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        plan = Plan.read(Path(sys.argv[1]))
+    except HpcpsError as error:
+        print(f"hpcps: {error}", file=sys.stderr)
+        return 2
+    me = planned_rank(plan)
+    name = str(me or "")
+    started = stand_guard(name, LostGuards(Path(sys.argv[1])).file(name or str(os.getpid())))
+    # srun forwards SIGUSR1, but not SIGTERM. `play` handles SIGTERM; before that, SIGTERM ends the process.
+    signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
+    mps = share_gpu(plan, Path(sys.argv[1]))
+    preset_gpu(plan)
+    from hpcps.execution.bootstrap import process_group
+    from hpcps.execution.process import play
+    from hpcps.launch.stop import StopFile
+
+    try:
+        with process_group(plan, Path(sys.argv[1])) as group:
+            started()
+            role = sys.argv[2] if len(sys.argv) > 2 else ""
+            return play(plan, role, StopFile(Path(sys.argv[1])), group, mps=mps is not None and mps.used)
+    except HpcpsError as error:
+        # One write: all processes may print at the same time, and `print` writes the line end separately.
+        sys.stderr.write(f"hpcps: {me or 'a process'} on {socket.gethostname()}: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

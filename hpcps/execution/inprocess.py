@@ -1,0 +1,193 @@
+"""Execute a whole run in one process: the roles take turns in a fixed order."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+
+from hpcps.errors import HpcpsError, RunError
+from hpcps.execution.resume import Resume, take_back
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, memory_facts, spread
+from hpcps.execution.simulation.driver import Simulation
+from hpcps.protocol.messages import Peer
+from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.trace.tracer import Tracer, names_of
+from hpcps.records.writer import RecordWriter
+from hpcps.spec.schema import Run
+from hpcps.spec.simulation import NoSimulation
+from hpcps.transport.inproc import Exchange
+
+
+def run_in_process(
+    run: Run, run_id: str, directory: RunDirectory, stop: Callable[[], bool] = lambda: False, *, trace: bool = False
+) -> bool:
+    """Run all roles here, deterministically, and write their records and the model into the run's folder.
+
+    Args:
+        run: the run.
+        run_id: its id.
+        directory: its folder; if it holds a checkpoint, the run resumes from there.
+        stop: returns whether the run shall stop at its next checkpoint.
+        trace: whether to trace each role.
+
+    Returns:
+        Whether it is done; else it stopped at a checkpoint.
+
+    Raises:
+        RunError: a role failed, or the roles are in a deadlock.
+        HpcpsError: the run could not start: for example, a data file is missing.
+    """
+    topology = run.topology
+    peers = [Peer("worker", k) for k in range(topology.workers)]
+    peers += [Peer("validator", v) for v in range(topology.validators)]
+    peers += [Peer("server", s) for s in range(topology.servers)]
+    simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
+    run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
+    turns = VirtualClock()
+    exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), turns)
+    parts = _parts(run, run_id, directory, peers)
+    ticks = simulation.clock if simulation else time.monotonic
+    session = time.time_ns()
+    began = ticks()
+    with ExitStack() as stack:
+        drivers = []
+        for peer in peers:
+            part = parts.get(peer)
+            host = simulation.host(peer) if simulation else socket.gethostname()
+            record = RecordWriter(directory.path, run_id, peer.role, peer.index, host, ticks, part=part)
+            stack.enter_context(record)
+            try:
+                role = make_role(run, run_id, peer)
+                if part:
+                    problem = take_back(role, part)
+                    if problem:
+                        raise RunError(problem)
+            except HpcpsError as error:
+                directory.fail(peer.role, peer.index, socket.gethostname(), None, "start", error)
+                raise
+            tracer = None
+            if trace:
+                timing = simulation.clock if simulation else time.perf_counter
+                names = names_of(peer, topology.validators)
+                tracer = Tracer(
+                    directory.path, run_id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
+                )
+                stack.enter_context(tracer)
+            modelled = {"clock": "virtual"} if simulation else {}
+            modelled |= memory_facts(run, peer.role, role.device)
+            record.write("start", transport="inproc", threads=run.train.threads, device=role.device, **modelled)
+            drivers.append(
+                RoleDriver(
+                    role,
+                    exchange.endpoint(peer),
+                    record,
+                    directory,
+                    slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
+                    clock=clock,
+                    stopwatch=simulation.stopwatch(peer) if simulation else None,
+                    tracer=tracer,
+                    background=simulation.background(peer) if simulation else None,
+                    stop=stop,
+                    keep=run.checkpoint.keep,
+                )
+            )
+        try:
+            if simulation:
+                simulation.play(drivers, partial(reporting, directory=directory))
+                check_finished(drivers)
+            else:
+                take_turns(drivers, directory, turns)
+        except KeyboardInterrupt:
+            for driver in drivers:
+                if not driver.finished:
+                    driver.give_up("stopped")
+            raise
+    if any(driver.suspended for driver in drivers):
+        return False
+    took = ticks() - began + max((part.elapsed for part in parts.values()), default=0.0)
+    directory.finish(took, map(str, peers))
+    return True
+
+
+def _parts(run: Run, run_id: str, directory: RunDirectory, peers: Sequence[Peer]) -> dict[Peer, CheckpointPart]:
+    """Return the part of the checkpoint for each role; empty if the run starts from the beginning."""
+    searches = {peer: Resume(directory, run, run_id) for peer in peers}
+    moment = searches[peers[0]].before(None)
+    while moment >= 0:
+        problems = [problem for peer, resume in searches.items() if (problem := resume.take(moment, peer))]
+        if not problems:
+            break
+        print(f"hpcps: {problems[0]}", file=sys.stderr, flush=True)
+        moment = searches[peers[0]].before(moment)
+    directory.checkpoints.forget_after(moment)
+    return {peer: resume.part for peer, resume in searches.items() if resume.part} if moment >= 0 else {}
+
+
+class VirtualClock:
+    """A clock that ignores computation: it advances only while all roles wait, to the end of the shortest pause."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time in seconds."""
+        return self._now
+
+    def advance(self, to: float) -> None:
+        """Advance the clock."""
+        self._now = max(self._now, to)
+
+
+def take_turns(drivers: Sequence[RoleDriver], directory: RunDirectory, clock: VirtualClock) -> None:
+    """Step all drivers in turn until they are done.
+
+    Raises:
+        RunError: a role failed, or the roles are in a deadlock.
+    """
+    while left := [driver for driver in drivers if not driver.finished]:
+        moved = False
+        for driver in left:
+            with reporting(driver, directory):
+                moved |= driver.step()
+        pauses = [until for driver in left if (until := driver.resumes) is not None]
+        if not moved and pauses:
+            clock.advance(min(pauses))
+        elif not moved:
+            check_finished(drivers)
+
+
+@contextmanager
+def reporting(driver: RoleDriver, directory: RunDirectory) -> Iterator[None]:
+    """Run the code of a driver; write a failure to its record and to the run's folder.
+
+    Raises:
+        RunError: the code failed.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # a plugin may call sys.exit
+        driver.give_up("failed", error)
+        host = socket.gethostname()
+        with suppress(OSError):
+            directory.fail(driver.peer.role, driver.peer.index, host, driver.round, driver.phase, error)
+        said = error if isinstance(error, HpcpsError) else f"{type(error).__name__}: {error}"
+        raise RunError(f"{driver.peer} on {host} failed in round {driver.round} ({driver.phase}): {said}") from error
+
+
+def check_finished(drivers: Sequence[RoleDriver]) -> None:
+    """Check that all drivers are done when none of them can proceed.
+
+    Raises:
+        RunError: some roles still wait: they are in a deadlock.
+    """
+    waits = [
+        f"{driver.peer} for {', '.join(map(str, driver.waiting_for))}" for driver in drivers if not driver.finished
+    ]
+    if waits:
+        raise RunError(f"no role can proceed; waiting: {'; '.join(waits)}")

@@ -1,0 +1,255 @@
+"""One process of a launch: take the role from the plan and execute it in one run after another."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import FrameType
+
+from hpcps.errors import HpcpsError
+from hpcps.execution.background import Background
+from hpcps.execution.collective_check import collective_check, nothing
+from hpcps.execution.process_context import ProcessContext
+from hpcps.execution.resume import Resume, search, take_back
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, memory_facts
+from hpcps.execution.stopwatch import Stopwatch
+from hpcps.execution.tracing import compare, tracing
+from hpcps.launch.plan import Plan
+from hpcps.launch.stop import StopFile
+from hpcps.launch.verify import problems
+from hpcps.numerics.layout import private
+from hpcps.protocol.messages import Peer
+from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.provenance import machine, provenance, provenance_of, source_state
+from hpcps.records.trace.clocks import Clocks
+from hpcps.records.trace.tracer import Tracer
+from hpcps.records.writer import RecordWriter
+from hpcps.roles.events import Role
+from hpcps.roles.resources import Resources
+from hpcps.transport.backoff import Backoff
+from hpcps.transport.process_group import LostError, ProcessGroup
+
+
+class Stopped(BaseException):
+    """A signal asked the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.number = number
+
+
+def play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, *, mps: bool = False) -> int:
+    """Verify the rank, role and host of this process and execute its role in every run; return the exit status.
+
+    Args:
+        plan: the role of every rank, and the runs.
+        role: the role that the configfile gives this process; empty if the configfile leaves it to the plan.
+        stop: once this file exists, the run stops at its next checkpoint and no further run starts.
+        group: the process group.
+        mps: whether this process uses its GPU through MPS.
+    """
+    _on_stop(stop.listener(plan, _stop))
+    try:
+        status = _play(plan, role, stop, group, mps)
+        if status == 0:
+            group.leave()
+        return status
+    except Stopped as stopped:
+        return 128 + stopped.number
+    except HpcpsError as error:
+        sys.stderr.write(f"hpcps: {plan.world[group.rank]} on {socket.gethostname()}: {error}\n")
+        return 1
+    finally:
+        # The process is ending: further signals have no effect.
+        _on_stop(_ignore)
+
+
+def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool) -> int:
+    host = socket.gethostname()
+    if not collective_check(group, "\n".join(problems(plan, group.rank, group.size, role, host))):
+        return 2
+    # Once for all runs, because setting up the clocks takes time and the clocks do not change.
+    me = plan.world[group.rank]
+    clocks = Clocks(group, Peer(me.role, me.index)) if plan.trace else None
+    for planned in plan.runs:
+        if group.share(stop.requested()):
+            if group.rank == 0:
+                print("hpcps: stopped; start it again to go on", flush=True)
+                stop.clear()
+            break
+        context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
+        try:
+            if not _play_one(context, stop, group, clocks):
+                return 1
+        except LostError as error:
+            context.report(None, "exchange", error)
+            raise
+    return 0
+
+
+def _play_one(context: ProcessContext, stop: StopFile, group: ProcessGroup, clocks: Clocks | None) -> bool:
+    """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
+    role, problem, report = None, "", nothing
+    resume = Resume(context.directory, context.run, context.planned.run_id)
+    try:
+        if context.me.rank == 0:
+            _prepare(context, group)
+        if context.active:
+            shares = context.run.transport.shared_memory == "auto"
+            resources = Resources(group.allocate if shares else private, context.threads)
+            role = make_role(context.run, context.planned.run_id, Peer(context.me.role, context.me.index), resources)
+    except Exception as error:
+        problem = str(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
+        report = partial(context.report, None, "start", error)
+    if not collective_check(group, problem, report):
+        return False
+    moment = search(resume, context.peer, group.share, partial(collective_check, group))
+    if moment >= 0 and not collective_check(group, take_back(role, resume.part)):
+        return False
+    if moment >= 0 and context.me.rank == 0:
+        print(f"hpcps: {context.planned.label} goes on from its checkpoint at {moment}", flush=True)
+    if context.me.rank == 0:
+        context.directory.checkpoints.forget_after(moment)
+    began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
+    suspended = False
+    with tracing(context, clocks) as tracer:
+        if role is not None:
+            driver = _perform(role, context, resume.part, stop, group, tracer)
+            if driver is None:
+                return False
+            suspended = driver.suspended
+        # Messages in transit, such as the last update of an asynchronous worker, must not reach the next run.
+        group.settle()
+        compare(clocks, tracer)
+    return bool(group.share(suspended)) or _finish(context, time.monotonic() - began, group)
+
+
+def _finish(context: ProcessContext, took: float, group: ProcessGroup) -> bool:
+    """Mark the run as done; return whether it is complete."""
+    problem, report = "", nothing
+    if context.me.rank == 0:
+        try:
+            context.directory.finish(took, context.everyone)
+        except HpcpsError as error:
+            problem, report = context.failed(None, "finish", error), partial(context.report, None, "finish", error)
+    return collective_check(group, problem, report)
+
+
+def _perform(
+    role: Role,
+    context: ProcessContext,
+    before: CheckpointPart | None,
+    stop: StopFile,
+    group: ProcessGroup,
+    tracer: Tracer | None,
+) -> RoleDriver | None:
+    """Execute the role from start to end; return its driver, or None if it failed."""
+    me, driver = context.me, None
+    try:
+        with (
+            RecordWriter(
+                context.directory.path, context.planned.run_id, me.role, me.index, context.host, part=before
+            ) as record,
+            Background() as background,
+        ):
+            record.write(
+                "start",
+                pid=os.getpid(),
+                rank=me.rank,
+                transport=group.kind,
+                shared_memory=[str(peer) for peer in group.in_memory()]
+                if context.run.transport.shared_memory == "auto"
+                else [],
+                partition=context.run.transport.partition,
+                threads=context.run.train.threads,
+                device=role.device,
+                **memory_facts(context.run, me.role, role.device),
+                gpu=me.gpu,
+                mps=context.mps and role.device != "cpu",
+                cpu_model=machine()["cpu"],
+            )
+            slowdown = context.run.heterogeneity.slowdown(me.role, me.index)
+            keep = context.run.checkpoint.keep
+            driver = RoleDriver(
+                role,
+                group.transport,
+                record,
+                context.directory,
+                slowdown=slowdown,
+                stopwatch=Stopwatch(cpu=background.foreground_cpu, alone=True),
+                tracer=tracer,
+                background=background,
+                stop=stop.requested,
+                keep=keep,
+            )
+            try:
+                drive(driver, context.run.transport.timeout, group.backoff())
+            except Stopped:
+                driver.give_up("stopped")
+                raise
+            except (Exception, SystemExit) as error:
+                driver.give_up("failed", error)
+                raise
+    except (Exception, SystemExit) as error:  # a plugin may call sys.exit
+        round, phase = (driver.round, driver.phase) if driver else (role.round, "start")
+        sys.stderr.write(f"hpcps: {context.failed(round, phase, error)}\n")
+        context.report(round, phase, error)
+        return None
+    return driver
+
+
+def _prepare(context: ProcessContext, group: ProcessGroup) -> None:
+    """Create the folder of the run, with its spec and its provenance."""
+    directory = context.directory
+    # First, so that later failures are reported separately from those of an earlier attempt.
+    directory.create(context.planned.spec)
+    # The same configfile may run it again: it is not done until this attempt has finished.
+    (directory.path / "DONE").unlink(missing_ok=True)
+    directory.check_writable()
+    code = source_state(Path(__file__).parent)
+    facts = provenance(sys.argv, code) | provenance_of(context.planned.spec) | {**group.facts()}
+    directory.write_provenance(facts, code.uncommitted)
+
+
+def drive(driver: RoleDriver, timeout: float, backoff: Backoff) -> None:
+    """Step the driver until its role is done; back off between events, up to the timeout."""
+    last_event, recorded = time.monotonic(), False
+    while not driver.finished:
+        if driver.step():
+            backoff.reset()
+            last_event, recorded = time.monotonic(), False
+            continue
+        now, pause = time.monotonic(), math.inf
+        if driver.resumes is not None:
+            last_event, pause = now, max(driver.resumes - now, 0.0)  # a pause is not a wait for another role
+        waited = now - last_event
+        if waited > timeout:
+            raise driver.timeout_error(timeout)
+        if waited > timeout / 2 and not recorded:
+            # Any waiting process may reach its timeout first: the records of all show which process hangs.
+            driver.record_wait()
+            recorded = True
+        backoff.wait(pause)
+
+
+def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, handler)
+
+
+def _stop(number: int) -> None:
+    # A launcher forwards a signal that its process group receives too: ignore the second one.
+    _on_stop(_ignore)
+    raise Stopped(number)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Ignore the signal; not SIG_IGN, because Python prints an error for a signal that arrives just before that."""

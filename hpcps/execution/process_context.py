@@ -1,0 +1,94 @@
+"""The process context: the role of one process in one run of a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from hpcps.errors import HpcpsError
+from hpcps.execution.role_factory import spread
+from hpcps.launch.cores import own_cores
+from hpcps.launch.plan import PlannedRun, Rank
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import Roster
+from hpcps.records.run_directory import PLUGINS, RunDirectory
+from hpcps.registry import activate
+from hpcps.registry.plugins import registry_of
+from hpcps.spec.schema import Run
+from hpcps.transport.process_group import LostError
+
+
+class ProcessContext:
+    """The context of one process in one run.
+
+    Attributes:
+        planned: the entry of the run in the plan.
+        run: the run.
+        directory: the folder of the run.
+        me: the entry of the process in the plan.
+        host: the host of the process.
+        mps: whether the process uses its GPU through MPS.
+    """
+
+    def __init__(self, planned: PlannedRun, world: Sequence[Rank], rank: int, host: str, *, mps: bool = False) -> None:
+        """Create the context of one process, and activate the plugins of the run.
+
+        Args:
+            planned: the run.
+            world: all processes, by rank.
+            rank: the rank of the process.
+            host: the host of the process.
+            mps: whether the process uses its GPU through MPS.
+        """
+        me = world[rank]
+        self.planned = planned
+        texts = [(plugin["file"], plugin["text"]) for plugin in planned.spec.get("plugins", ())]
+        activate(registry_of(texts, Path(planned.directory) / PLUGINS))
+        self.run = spread(Run.model_validate(planned.spec["run"]), len({member.host for member in world}))
+        self.directory = RunDirectory(Path(planned.directory))
+        self.me = me
+        self.host = host
+        self.mps = mps
+        self._neighbours = [member for member in world if member.host == me.host]
+
+    @property
+    def active(self) -> bool:
+        """Whether the process has a role in this run; without a role it waits for the next run of the plan."""
+        return self.peer is not None
+
+    @property
+    def peer(self) -> Peer | None:
+        """The role of the process in this run, or None."""
+        roster = Roster.of(self.run)
+        peer = Peer(self.me.role, self.me.index)
+        return peer if peer in (*roster.readers(), *roster.all_servers()) else None
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        """The names of all roles of this run, such as `worker-3`."""
+        roster = Roster.of(self.run)
+        return tuple(map(str, (*roster.readers(), *roster.all_servers())))
+
+    @property
+    def threads(self) -> int:
+        """The number of threads for combining: the available cores, divided among the combining roles of this host.
+
+        If a launcher binds processes to cores, the available cores are those of this process.
+        """
+        role = "validator" if self.run.topology.validators else "server"
+        combiners = sum(member.role == role for member in self._neighbours)
+        return max(1, len(own_cores()) // max(combiners, 1))
+
+    def failed(self, round: int | None, phase: str, error: BaseException) -> str:
+        """Return a message that names the failed process, its host, the round, the phase and the error."""
+        when = f" in round {round}" if round is not None else ""
+        kind = "" if isinstance(error, HpcpsError) else f"{type(error).__name__}: "
+        return f"{self.me} on {self.host} failed{when} ({phase}) of run {self.planned.run_id}: {kind}{error}"
+
+    def report(self, round: int | None, phase: str, error: BaseException) -> None:
+        """Write a report of a failure into the run's folder, if possible; a lost process that caused it comes first."""
+        with suppress(OSError):
+            if isinstance(error, LostError):
+                self.directory.fail(error.peer.role, error.peer.index, error.host, None, "exchange", error.why)
+            self.directory.fail(self.me.role, self.me.index, self.host, round, phase, error)

@@ -1,0 +1,333 @@
+"""The driver of one role: execute its effects and pass events to it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.execution.account import Account
+from hpcps.execution.background import BackgroundExecutor
+from hpcps.execution.stopwatch import Stopwatch
+from hpcps.protocol.messages import Malformed, Peer, Received
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.trace.tracer import TOLD_APART, Tracer
+from hpcps.records.writer import RecordWriter
+from hpcps.roles.events import (
+    Compute,
+    Computed,
+    Drain,
+    Effect,
+    Event,
+    Finish,
+    Idle,
+    InBackground,
+    Now,
+    Pause,
+    Record,
+    Resumed,
+    Role,
+    Save,
+    Seal,
+    Send,
+    SetDeadline,
+    Settle,
+    Snapped,
+    Snapshot,
+    Start,
+    StopRequested,
+)
+from hpcps.transport.base import Transport
+
+_ASK_EVERY = 0.2
+"""Seconds between two checks for a stop request."""
+
+
+class RoleDriver:
+    """Drives a role over a transport; `step` handles an available event and never blocks.
+
+    Attributes:
+        finished: whether the role is done.
+        suspended: whether it ended at a checkpoint, from which it can resume.
+        waiting_for: the peers that the role waits for.
+        phase: its current activity, for the report of a failure.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        transport: Transport,
+        record: RecordWriter,
+        directory: RunDirectory,
+        *,
+        slowdown: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+        stopwatch: Stopwatch | None = None,
+        tracer: Tracer | None = None,
+        background: BackgroundExecutor | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        keep: int = 2,
+    ) -> None:
+        """Take a role to drive.
+
+        Args:
+            role: the role.
+            transport: its end of the transport.
+            record: the record of the role.
+            directory: the folder of the run.
+            slowdown: factor by which its local steps are slowed down.
+            clock: returns seconds; measures pauses and slowed steps.
+            stopwatch: measures the times in its record; by default in real time.
+            tracer: traces the role, if the run is traced.
+            background: the background executor; by default, background tasks run immediately.
+            stop: returns whether the run shall stop at its next checkpoint; used for the role that keeps checkpoints.
+            keep: the number of checkpoints to keep.
+        """
+        self._role = role
+        self._transport = transport
+        self._record = record
+        self._directory = directory
+        self._queue: deque[Event] = deque([Start()])
+        self._stopwatch = stopwatch or Stopwatch()
+        self._account = Account(record, transport.traffic, self._stopwatch)
+        self._tracer = tracer
+        self._background = background
+        self._finished: Computed | None = None
+        self._failed_round: int | None = None
+        self._checksums: dict[str, str] = {}
+        self._slowdown = slowdown
+        self._clock = clock
+        self._later: tuple[float, Event] | None = None
+        self._draining = False
+        self._stop = stop if role.keeps_checkpoints else None
+        self._asked = 0.0
+        self._keep = keep
+        self._between, self._resting = "wait", False
+        self.finished = self.suspended = False
+        self.waiting_for: tuple[Peer, ...] = ()
+        self.phase = "start"
+        self._leave()
+
+    @property
+    def peer(self) -> Peer:
+        """The role of this driver."""
+        return self._role.peer
+
+    @property
+    def round(self) -> int:
+        """The round of its role; after a failure, the round of the task that failed."""
+        return self._role.round if self._failed_round is None else self._failed_round
+
+    def step(self) -> bool:
+        """Handle one event, if there is one; return whether there was one."""
+        event = self.take()
+        if event is None:
+            return False
+        for _ in self.handle(event):
+            pass
+        return True
+
+    def take(self) -> Event | None:
+        """Return the next event for the role, if one is available now."""
+        self._stopwatch.enter(self._between)
+        tracer, rested = self._tracer, self._resting
+        start = 0.0 if tracer is None else tracer.clock()
+        self._between, self._resting = "wait", False
+        self._ask_whether_to_stop()
+        event: Event | None = self._background_result()
+        if event is None and self._queue:
+            event = self._queue.popleft()
+        if event is None:
+            self.phase = "exchange"
+            event = self._next()
+        if event is None:
+            slowed = self._later is not None and isinstance(self._later[1], Computed)
+            self.phase = self._between = "train" if slowed else "wait"
+            self._stopwatch.rest(self.phase)
+            self._account.counts["polls"] += 1
+            self._resting = True
+            if tracer is not None:
+                tracer.write_late() if rested else tracer.rest(self._rest())
+            return None
+        if tracer is not None:
+            tracer.took(event, self._role.round, start)
+        self._stopwatch.work()
+        return event
+
+    def _rest(self) -> str:
+        """Return the name in a trace for the time without an event."""
+        if self._later is None:
+            return "wait"
+        return "pause" if isinstance(self._later[1], Resumed) else "train"
+
+    def _background_result(self) -> Computed | None:
+        """Return the result of the background task, if it has finished.
+
+        Raises:
+            Exception: the exception of the task.
+        """
+        event, self._finished = self._finished, None
+        if event is not None or self._background is None or (finished := self._background.take()) is None:
+            return event
+        self._stopwatch.add(finished.task, finished.stop - finished.start, finished.cpu)
+        if self._tracer is not None:
+            self._tracer.beside(finished.task, finished.start, finished.stop, finished.round)
+        if finished.error is not None:
+            self.phase, self._failed_round = finished.task, finished.round
+            raise finished.error
+        return Computed(finished.task, finished.result, self._record.time)
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """Pass an event to the role; yield each effect and execute it when the caller asks for the next one.
+
+        The caller can thus let the time of an effect pass before its execution. It must not take another event before.
+        """
+        yield from self._react(event)
+        self._leave()
+
+    def _leave(self) -> None:
+        """End the turn of the role, if the process has several roles."""
+        self._stopwatch.leave()
+        if not self._stopwatch.alone and self._tracer is not None:
+            self._resting = True
+            self._tracer.rest(self._rest())
+
+    def _react(self, event: Event) -> Iterator[Effect]:
+        self._account.counts["messages_received"] += isinstance(event, (Received, Malformed))
+        for effect in self._role.handle(event):
+            in_background = isinstance(effect, InBackground) and self._background is not None
+            if isinstance(effect, (Compute, Now, InBackground, Settle)) and not in_background:
+                self._stopwatch.charge("exchange")
+                self.phase = "evaluate" if isinstance(effect, Settle) else effect.task
+            tracer = None if in_background or type(effect) not in TOLD_APART else self._tracer
+            start = 0.0 if tracer is None else tracer.begin(effect)
+            began = self._clock() if self._slowdown > 1.0 else 0.0
+            yield effect
+            if isinstance(effect, Settle):
+                yield from self._settle(effect, start)
+                continue
+            self._execute(effect, began)
+            if tracer is not None:
+                tracer.carried_out(effect, self._role.round, start)
+
+    def _settle(self, effect: Settle, start: float) -> Iterator[Effect]:
+        """Wait for the background task, and pass its result to the role."""
+        if self._background is not None and self._background.busy:
+            self._background.wait()
+            self._stopwatch.charge("wait")
+            if self._tracer is not None:
+                self._tracer.carried_out(effect, self._role.round, start)
+        event = self._background_result()
+        if event is not None:
+            yield from self._react(event)
+
+    def _ask_whether_to_stop(self) -> None:
+        if self._stop is None or time.monotonic() - self._asked <= _ASK_EVERY:
+            return
+        self._asked = time.monotonic()
+        if self._stop():
+            self._stop = None
+            self._queue.append(StopRequested())
+
+    @property
+    def resumes(self) -> float | None:
+        """When the role continues by itself, on its clock; None if it waits for a message."""
+        return self._later[0] if self._later else None
+
+    def _next(self) -> Event | None:
+        """Return the next event from outside, if one is available now; messages come first."""
+        arrival = self._transport.receive()
+        if arrival is not None:
+            return arrival
+        if self._draining:
+            self._draining = False
+            return Idle()
+        if self._later is not None and self._clock() >= self._later[0]:
+            event, self._later = self._later[1], None
+            return replace(event, time=self._record.time) if isinstance(event, Computed) else event
+        return None
+
+    def timeout_error(self, seconds: float) -> RunError:
+        """Return the error of a wait that exceeded the timeout."""
+        names = ", ".join(str(peer) for peer in self.waiting_for) or "a message"
+        return RunError(
+            f"{self._role.peer} waited {seconds:g} s in round {self._role.round} for {names}; see its record, "
+            "or raise transport.timeout if a round really takes that long"
+        )
+
+    def record_wait(self) -> None:
+        """Record the peers that the role waits for."""
+        self._write("waiting", self._waiting())
+
+    def give_up(self, reason: str, error: BaseException | None = None) -> None:
+        """Record the end of a role that did not finish."""
+        fields: dict[str, object] = {"reason": reason, **({"error": str(error)} if error else {})}
+        if self.phase == "wait":
+            fields |= self._waiting()
+        # Writing the record may be what failed.
+        with suppress(RunError):
+            self._write("end", fields)
+
+    def _waiting(self) -> dict[str, object]:
+        return {"waiting_for": [str(peer) for peer in self.waiting_for]}
+
+    def _execute(self, effect: Effect, began: float) -> None:
+        match effect:
+            case Send(to, message):
+                self._transport.send(to, message)
+                self._account.counts["messages_sent"] += 1
+            case Compute(task, work):
+                done = self._compute(task, work)
+                if task == "train" and self._slowdown > 1.0:
+                    took = self._clock() - began
+                    self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
+                else:
+                    self._queue.append(done)
+            case Now(task, work):
+                self._compute(task, work)
+            case InBackground(task, work, cancel):
+                if self._background is None:
+                    self._finished = self._compute(task, work)
+                else:
+                    self._background.begin(task, self._role.round, work, cancel)
+            case Pause(seconds):
+                self._later = (self._clock() + seconds, Resumed())
+            case Drain():
+                self._draining = True
+            case SetDeadline(waiting_for):
+                self.waiting_for = waiting_for
+            case Record(event, fields):
+                self._write(event, fields)
+            case Save(name, values):
+                self.phase = "save"
+                self._checksums[name] = self._directory.save(name, values)
+            case Snapshot(moment, state):
+                self.phase = "checkpoint"
+                part = self._record.part(state)
+                checksum = self._directory.checkpoints.write(moment, str(self._role.peer), part)
+                self._queue.append(Snapped(moment, checksum))
+            case Seal(moment, checksums):
+                self.phase = "checkpoint"
+                self._directory.checkpoints.seal(moment, self._record.run_id, checksums, self._keep)
+                self._write("checkpoint", {"moment": moment})
+            case Finish(suspended):
+                reason = "suspended" if suspended else "finished"
+                self._write("end", {"reason": reason, "checksums": self._checksums})
+                assert self._background is None or not self._background.busy, "a role must settle before it finishes"
+                self.finished, self.suspended = True, suspended
+
+    def _compute(self, task: str, work: Callable[[], Any]) -> Computed:
+        # numpy warns when float32 overflows; divergence is a valid result of a run, and the record shows it.
+        with np.errstate(over="ignore", invalid="ignore"):
+            result = work()
+        self._stopwatch.charge(task)
+        return Computed(task, result, self._record.time)
+
+    def _write(self, event: str, fields: dict[str, object]) -> None:
+        self._account.write(event, self.round, fields)

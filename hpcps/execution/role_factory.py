@@ -1,0 +1,66 @@
+"""Create the roles of a run."""
+
+from __future__ import annotations
+
+from hpcps.protocol.messages import Peer
+from hpcps.roles.asynchronous.server import Server as AsyncServer
+from hpcps.roles.asynchronous.validator import Validator as AsyncValidator
+from hpcps.roles.asynchronous.worker import Worker as AsyncWorker
+from hpcps.roles.events import Role
+from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.single_process import SingleProcess
+from hpcps.roles.sync.server import Server
+from hpcps.roles.sync.validator import Validator
+from hpcps.roles.sync.worker import Worker
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Learner
+
+PARTITION = 3 << 17
+"""Default size of a partition in bytes for a run on several hosts."""
+
+
+def spread(run: Run, hosts: int) -> Run:
+    """Return the run with the partition size that its number of hosts implies; all processes get the same result."""
+    if run.transport.partition != "auto" or hosts == 1 or run.validation.rule.sees == "vector":
+        return run
+    return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": PARTITION})})
+
+
+def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -> Role:
+    """Return a role that is ready to start; workers and validators have loaded their model and data.
+
+    Args:
+        run: the run.
+        run_id: its id.
+        peer: the role to create.
+        resources: the resources of the machine that the role may use.
+
+    Raises:
+        DataError: the data are missing or damaged.
+    """
+    if peer.role == "server":
+        if run.train.mode == "async":
+            return AsyncServer(peer, run, run_id)
+        return Server(peer, run, run_id, resources)
+    # Imported here, because it imports the framework, which a server does not need.
+    from hpcps.training.build import build_learner
+
+    return make_training_role(run, run_id, peer, build_learner(run, peer.role, peer.index), resources)
+
+
+def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
+    """Return the memory format of a role's images and kernels for its record, if hpcps chooses it."""
+    if role == "server" or run.model.backend != "torch":
+        return {}
+    return {"memory_format": run.model.memory_format(device)}
+
+
+def make_training_role(run: Run, run_id: str, peer: Peer, learner: Learner, resources: Resources = ALONE) -> Role:
+    """Return a worker or validator that trains with this learner."""
+    if run.topology.alone:
+        return SingleProcess(peer, run, run_id, learner)
+    if run.train.mode == "sync":
+        return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner, resources)
+    if peer.role == "worker":
+        return AsyncWorker(peer, run, run_id, learner, resources)
+    return AsyncValidator(peer, run, run_id, learner)

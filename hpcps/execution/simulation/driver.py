@@ -1,0 +1,114 @@
+"""Execute the roles of a run in one process, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from math import inf
+
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.simulation.background import SimulatedBackground
+from hpcps.execution.simulation.calibration import fit
+from hpcps.execution.simulation.event_queue import Action, EventQueue
+from hpcps.execution.simulation.network import Network
+from hpcps.execution.simulation.process import Meter, Process
+from hpcps.execution.simulation.sharing import HostCores
+from hpcps.execution.stopwatch import Stopwatch
+from hpcps.launch.hostfile import Host
+from hpcps.launch.placement import place
+from hpcps.protocol.messages import Peer
+from hpcps.seeds import generator
+from hpcps.spec.schema import Run
+from hpcps.spec.simulation import Costs, Machine, Measured, Modelled
+from hpcps.transport.inproc import Exchange
+
+
+class Simulation:
+    """The simulated cluster of a run.
+
+    Attributes:
+        clock: the virtual clock, in seconds.
+        exchange: delivers the messages.
+    """
+
+    def __init__(self, run: Run) -> None:
+        """Build the cluster that the experiment describes.
+
+        Raises:
+            RunError: the records from which to measure the costs cannot be used.
+        """
+        settings = run.simulation
+        assert isinstance(settings, (Modelled, Measured)), "without a simulation there is nothing to build"
+        costs: Costs
+        cores = settings.cores
+        if isinstance(settings, Measured):
+            measured = fit(settings.records, run)
+            costs, cores = measured.costs, cores or measured.cores
+        else:
+            costs = settings
+        self._run = run
+        self._costs = costs
+        self.clock = EventQueue()
+        homes = hosts_of(run, settings)
+        width = inf if cores is None else float(cores)
+        self._cores = [
+            HostCores(self.clock, width, costs.waiting.demand, settings.speed) for _ in range(settings.hosts)
+        ]
+        self._homes = homes
+        self._network = Network(self.clock, homes, settings.local, settings.remote)
+        self._processes: dict[Peer, Process] = {}
+        self._meters = {peer: Meter() for peer in homes}
+        self._backgrounds = {peer: SimulatedBackground(self.clock) for peer in homes}
+        self.exchange = Exchange(self._carry)
+
+    def stopwatch(self, peer: Peer) -> Stopwatch:
+        """Return the stopwatch for the record of a role."""
+        return Stopwatch(self.clock, self._meters[peer], alone=True)
+
+    def background(self, peer: Peer) -> SimulatedBackground:
+        """Return the background executor of a role."""
+        return self._backgrounds[peer]
+
+    def host(self, peer: Peer) -> str:
+        """Return the name of the simulated host of a role."""
+        return f"host{self._homes[peer]}"
+
+    def play(self, drivers: Sequence[RoleDriver], guard: Callable[[RoleDriver], AbstractContextManager[None]]) -> None:
+        """Run the drivers until they are done or none of them can proceed.
+
+        Args:
+            drivers: one driver per role, created with the clock, exchange, stopwatches and executors from here.
+            guard: a context for the code of a driver, which reports its failures.
+        """
+        for driver in drivers:
+            self._processes[driver.peer] = self._process(driver, guard)
+        for process in self._processes.values():
+            process.start()
+        while self.clock.step():
+            pass
+
+    def _process(self, driver: RoleDriver, guard: Callable[[RoleDriver], AbstractContextManager[None]]) -> Process:
+        peer, seed, costs = driver.peer, self._run.seed, self._costs
+        if peer.role == "server" and self._run.topology.validators:
+            costs = costs.model_copy(update={"combine": costs.apply})
+        streams = (generator(seed, peer.role, peer.index, "step time"), generator(seed, peer.role, peer.index, "polls"))
+        cores = self._cores[self._homes[peer]]
+        return Process(driver, self.clock, cores, costs, self._meters[peer], self._backgrounds[peer], streams, guard)
+
+    def _carry(self, source: Peer, to: Peer, size: int, arrive: Action) -> None:
+        def deliver() -> None:
+            arrive()
+            self._processes[to].notice()
+
+        self._network.carry(source, to, size, deliver)
+
+
+def hosts_of(run: Run, machine: Machine) -> dict[Peer, int]:
+    """Return the number of the host of each role, from the experiment or by the placement of a launch."""
+    if machine.placement:
+        named = [(name.rpartition("-"), host) for host, names in enumerate(machine.placement) for name in names]
+        return {Peer(role, int(index)): host for (role, _, index), host in named}
+    topology = run.topology
+    slots = -(-(topology.workers + topology.validators + topology.servers) // machine.hosts)
+    ranks = place(topology, [Host(str(host), slots) for host in range(machine.hosts)])
+    return {Peer(rank.role, rank.index): int(rank.host) for rank in ranks}

@@ -1,0 +1,39 @@
+"""Repeat an MPI run in virtual time, to compare its duration with the simulated one."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from hpcps.execution.inprocess import run_in_process
+from hpcps.execution.simulation.calibration import RunRecords
+from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.schema import Run
+from hpcps.spec.simulation import Measured
+
+
+def seconds_per_round(run: Run, simulation: Measured) -> float:
+    """Simulate a run, with its records in a temporary folder; return the time per round."""
+    transport = run.transport.model_copy(update={"kind": "inproc"})
+    simulated = run.model_copy(update={"transport": transport, "simulation": simulation})
+    with tempfile.TemporaryDirectory(prefix="hpcps-") as folder:
+        directory = RunDirectory(Path(folder))
+        directory.create({"run_id": "replay", "run": simulated.model_dump(mode="json")})
+        run_in_process(simulated, "replay", directory)
+        return RunRecords(directory.path).seconds_per_round
+
+
+def speed_of(path: str | Path) -> float:
+    """Return the `speed` with which the simulation of a run takes as long as the run took on its machine.
+
+    The value accounts for effects that CPU seconds do not show: cores that are idle while tasks wait for another core,
+    and other work of the machine.
+
+    Args:
+        path: the folder of a finished run over MPI, all on one host.
+
+    Raises:
+        RunError: its records cannot be used.
+    """
+    records = RunRecords(Path(path))
+    return seconds_per_round(records.run, Measured(records=str(path))) / records.seconds_per_round

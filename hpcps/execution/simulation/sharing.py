@@ -1,0 +1,157 @@
+"""Shared resources: the cores of a host, the bandwidth of links."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
+
+from hpcps.execution.simulation.event_queue import Action, EventQueue
+
+
+class Job:
+    """Work in progress.
+
+    Attributes:
+        left: the remaining work at the last change of rates, in the unit of the resource (CPU seconds, bytes).
+        uses: the resources that it uses.
+        done: called at its end.
+        rate: units per second.
+        end: when it ends if the rates do not change.
+    """
+
+    __slots__ = ("done", "end", "left", "rate", "uses")
+
+    def __init__(self, left: float, uses: Sequence[Hashable], done: Action) -> None:
+        self.left = left
+        self.uses = uses
+        self.done = done
+        self.rate = 0.0
+        self.end = 0.0
+
+
+class Sharing(ABC):
+    """Concurrent jobs whose rates change whenever a job starts or ends.
+
+    There are no time slices: between two changes every rate is constant, so the ends are exact.
+    """
+
+    def __init__(self, event_queue: EventQueue) -> None:
+        self._event_queue = event_queue
+        self._jobs: list[Job] = []
+        self._since = event_queue()
+        self._changes = 0
+        self._users: Counter[Hashable] = Counter()
+
+    @abstractmethod
+    def rate(self, job: Job) -> float:
+        """Return the current rate of a job."""
+
+    def begin(self, amount: float, done: Action, uses: Sequence[Hashable] = ()) -> Job:
+        """Start a job with an amount of work; `done` is called at its end."""
+        self._pass_time()
+        job = Job(amount, uses, done)
+        self._jobs.append(job)
+        self._users.update(job.uses)
+        self._change()
+        return job
+
+    def cancel(self, job: Job) -> float:
+        """Cancel a job; return its remaining work."""
+        self._pass_time()
+        self._jobs.remove(job)
+        self._users.subtract(job.uses)
+        self._change()
+        return job.left
+
+    def changed(self) -> None:
+        """Recompute the rates after another change."""
+        self._pass_time()
+        self._change()
+
+    def _pass_time(self) -> None:
+        now = self._event_queue()
+        if now > self._since:
+            for job in self._jobs:
+                job.left = max(0.0, job.left - job.rate * (now - self._since))
+        self._since = now
+
+    def _change(self) -> None:
+        self._changes += 1
+        if not self._jobs:
+            return
+        for job in self._jobs:
+            job.rate = self.rate(job)
+            job.end = self._since + job.left / job.rate
+        self._event_queue.at(min(job.end for job in self._jobs), partial(self._end, self._changes))
+
+    def _end(self, change: int) -> None:
+        """End the jobs that are complete now, unless the rates have changed since this end was scheduled."""
+        if change != self._changes:
+            return
+        self._pass_time()
+        over = [job for job in self._jobs if job.end <= self._since]
+        self._jobs = [job for job in self._jobs if job.end > self._since]
+        for job in over:
+            self._users.subtract(job.uses)
+        self._change()
+        for job in over:
+            job.done()
+
+
+class HostCores(Sharing):
+    """A host's cores: n tasks that can run on c cores run at min(1, c / n) each (processor sharing).
+
+    A polling process demands a small part of a core. It gets that part as long as the demand does not exceed an even
+    share of the cores.
+    """
+
+    def __init__(self, event_queue: EventQueue, cores: float, demand: float = 0.0, speed: float = 1.0) -> None:
+        """Describe a host.
+
+        Args:
+            event_queue: the clock.
+            cores: the number of cores.
+            demand: the part of a core that a polling process demands.
+            speed: CPU seconds that a core executes per second.
+        """
+        super().__init__(event_queue)
+        self._speed = speed
+        self._cores = cores
+        self._demand = demand
+        self._polling = 0
+
+    def poll(self, more: int) -> None:
+        """Change the number of polling processes by `more`."""
+        self._polling += more
+        if self._demand:
+            self.changed()
+
+    def rate(self, job: Job) -> float:
+        """Return the CPU seconds per second of a task."""
+        tasks, polling = len(self._jobs), self._polling if self._demand else 0
+        share = max((self._cores - polling * self._demand) / tasks, self._cores / (tasks + polling))
+        return self._speed * min(1.0, share)
+
+
+class Links(Sharing):
+    """Links that transfers share evenly: a transfer over several links gets the smallest of its shares.
+
+    Transfers share a link rather than queue, because the packets of many connections interleave on a wire. A large
+    message of one process therefore does not block a small message of another.
+    """
+
+    def __init__(self, event_queue: EventQueue, bandwidths: Mapping[Hashable, float]) -> None:
+        """Describe the links.
+
+        Args:
+            event_queue: the clock.
+            bandwidths: bytes per second of each link.
+        """
+        super().__init__(event_queue)
+        self._bandwidths = bandwidths
+
+    def rate(self, job: Job) -> float:
+        """Return the bytes per second of a transfer."""
+        return min(self._bandwidths[link] / self._users[link] for link in job.uses)

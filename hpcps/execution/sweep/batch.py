@@ -1,0 +1,142 @@
+"""A batch: points that run back to back in one launch or in one process, and how the batch ended."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcps.errors import HpcpsError
+from hpcps.launch.launchers import Launch
+from hpcps.launch.prepare import run_folder, spec_of
+from hpcps.launch.signals import stops_of
+from hpcps.launch.walltime import SUSPENDED
+from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.load import Point
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Points that start together.
+
+    Attributes:
+        points: the points, in the order of execution.
+        results: the folder of all results.
+        arguments: the command line, for the provenance.
+        launch: the launch that runs the points, with its files written; None to run them in this process.
+        until: time on the monotonic clock at which the batch shall stop at a checkpoint; None: no limit.
+        trace: whether the roles write traces, if they run in this process; for a launch, its plan holds this setting.
+    """
+
+    points: tuple[Point, ...]
+    results: Path
+    arguments: Sequence[str]
+    launch: Launch | None = None
+    until: float | None = None
+    trace: bool = False
+
+    def directory(self, point: Point) -> RunDirectory:
+        """Return a point's folder."""
+        return RunDirectory(run_folder(point, self.results))
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a batch ended.
+
+    Attributes:
+        status: exit status: 0 if the batch succeeded.
+        text: the error otherwise.
+        failed: the id of the run that failed; None if none failed, or if none had started.
+        over: whether a stop was requested, so that no other batch shall start.
+    """
+
+    status: int = 0
+    text: str = ""
+    failed: str | None = None
+    over: bool = False
+
+
+def play(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
+    """Execute a batch to its end, or until one of its runs fails.
+
+    Args:
+        batch: the batch.
+        say: called with each line that is printed meanwhile.
+        tick: called about twice a second meanwhile, from any thread.
+
+    Raises:
+        LaunchError: the launcher cannot be started.
+    """
+    return _launch(batch, batch.launch, say, tick) if batch.launch else _play_here(batch, say, tick)
+
+
+def _launch(batch: Batch, launch: Launch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
+    from hpcps.launch.supervise import supervise
+
+    began = time.time()
+    outcome = supervise(launch, say, tick, until=batch.until)
+    failed = None
+    if outcome.status and not outcome.stopped and outcome.run is not None:
+        # If a launch ends before the run has started, the run itself has not failed.
+        records = RunDirectory(Path(outcome.run.directory)).records
+        if outcome.failure or any(record.stat().st_mtime >= began for record in records):
+            failed = outcome.run.run_id
+    return Ending(outcome.status, str(outcome), failed, over=outcome.stopped is not None or outcome.suspended)
+
+
+def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
+    """Execute the runs in this process; another thread calls `tick`."""
+    from hpcps.execution.inprocess import run_in_process
+    from hpcps.records.provenance import provenance, provenance_of, source_state
+
+    finished = threading.Event()
+
+    def follow() -> None:
+        while not finished.wait(0.5):
+            tick()
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+
+    def on_stop(count: int) -> None:
+        """Stop at the next checkpoint after the first signal, immediately after the second."""
+        if count > 1:
+            raise KeyboardInterrupt
+        say("hpcps: stopping at the next checkpoint ... (once more: at once)")
+
+    try:
+        with stops_of(on_stop) as stops:
+
+            def stopping() -> bool:
+                return bool(stops) or (batch.until is not None and time.monotonic() > batch.until)
+
+            for point in batch.points:
+                if stopping():
+                    return _suspended(stops)
+                directory = batch.directory(point)
+                try:
+                    spec = spec_of(point)
+                    directory.create(spec)
+                    code = source_state(Path(__file__).parent)
+                    facts = provenance(batch.arguments, code) | provenance_of(spec) | {"host": socket.gethostname()}
+                    if point.run.simulation.kind != "none":
+                        facts["clock"] = "virtual"
+                    directory.write_provenance(facts, code.uncommitted)
+                    if not run_in_process(point.run, point.run_id, directory, stopping, trace=batch.trace):
+                        return _suspended(stops)
+                except HpcpsError as error:
+                    return Ending(1, f"run {point.run_id} ({point.label}): {error}", point.run_id)
+    finally:
+        finished.set()
+        follower.join()
+    tick()
+    return Ending()
+
+
+def _suspended(stops: Sequence[int]) -> Ending:
+    status = 128 + stops[0] if stops else SUSPENDED
+    return Ending(status, "stopped at a checkpoint; run it again to go on", over=True)

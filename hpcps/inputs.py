@@ -1,0 +1,160 @@
+"""Reads untrusted files, texts and numbers; invalid content raises an `InputError` and nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+from hpcps.errors import InputError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+MiB = 2**20
+
+_DEEPEST = 64
+_LONGEST_KEY = 64
+_QUOTED = r"\"(?:\\.|[^\"\\\n])*\"|'[^'\n]*'"
+_PART = rf"(?:[\w-]+|{_QUOTED})"
+# The run time of the TOML lexer is quadratic in the number of a key's parts.
+_LONG_KEY = re.compile(
+    rf"(?P<long>{_PART}(?:[ \t]*\.[ \t]*{_PART}){{{_LONGEST_KEY},}})|"
+    # An unterminated string ends with the line, or with the text.
+    r'"""(?:\\[\s\S]|[^\\])*?(?:"""|\Z)|\'\'\'[\s\S]*?(?:\'\'\'|\Z)|"(?:\\.|[^"\\\n])*"?|\'[^\'\n]*\'?|#[^\n]*|[\w-]+'
+)
+_LONGEST_NUMBER = 4096
+"""Bits."""
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """Read a file of at most `most` bytes.
+
+    Raises:
+        InputError: it cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(-1 if most is None else most + 1)
+    except FileNotFoundError as error:
+        raise InputError(path, "there is no such file") from error
+    except OSError as error:
+        raise InputError(path, f"cannot be read ({error.strerror})") from error
+    except (ValueError, MemoryError) as error:  # a path with a null byte; not enough memory
+        raise InputError(path, f"cannot be read ({error or 'it is too large for the memory'})") from error
+    return _bounded(path, content, most)
+
+
+def read_gzip(path: Path, most: int) -> bytes:
+    """Read a compressed file of at most `most` uncompressed bytes; at most one byte more is uncompressed.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or is larger.
+    """
+    try:
+        with gzip.open(path) as file:
+            content = file.read(most + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(path, f"truncated or corrupt ({error})") from error
+    except OSError as error:
+        raise InputError(path, f"cannot be read ({error.strerror})") from error
+    return _bounded(path, content, most)
+
+
+def read_text(path: Path, most: int | None = None) -> str:
+    """Read a text of at most `most` bytes.
+
+    Raises:
+        InputError: it cannot be read, is larger, or is not UTF-8.
+    """
+    content = read_bytes(path, most)
+    try:
+        return content.decode("utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise InputError(f"{path}:{line}", "not UTF-8 text, as it must be") from error
+
+
+def read_json(path: Path, most: int | None = None) -> Any:
+    """Read a JSON file of at most `most` bytes.
+
+    Raises:
+        InputError: it cannot be read, is larger, or is not JSON.
+    """
+    return parse_json(path, read_bytes(path, most))
+
+
+def parse_json(name: object, content: bytes | str) -> Any:
+    """Read a JSON text; `name` is its name in the error.
+
+    Raises:
+        InputError: it is not JSON.
+    """
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError, MemoryError) as error:  # a ValueError also if it is not UTF-8
+        raise InputError(name, f"not valid JSON ({error})") from error
+
+
+def parse_toml(name: object, text: str) -> dict[str, Any]:
+    """Read a TOML text; `name` is its name in the error.
+
+    Raises:
+        InputError: it is not TOML, its tables or lists are nested too deeply, or a number or key is too long.
+    """
+    if found := next((match for match in _LONG_KEY.finditer(text) if match["long"]), None):
+        line = text.count("\n", 0, found.start()) + 1
+        raise InputError(f"{name}:{line}", f"a key of more than {_LONGEST_KEY} parts")
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, place = str(error), f":{text.count(chr(10)) + 1}"
+        if known := re.search(r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", what):
+            what, place = known[1], f":{known[2]}:{known[3]}" if known[2] else place
+        raise InputError(f"{name}{place}", f"not valid TOML: {what}") from error
+    except (ValueError, MemoryError) as error:  # Python does not read a number of 5000 digits
+        raise InputError(name, f"a number in it is too long: {error}") from error
+    except RecursionError:
+        raise InputError(name, f"lists or tables are nested more than {_DEEPEST} deep") from None
+    _check(name, tables)
+    return tables
+
+
+def whole_number(text: str, least: int, most: int) -> int | None:
+    """Read a number in decimal digits; None if it is not a number from `least` to `most`."""
+    if not (text.isascii() and text.isdigit() and len(text.lstrip("0")) <= len(str(most))):
+        return None
+    return number if least <= (number := int(text)) <= most else None
+
+
+def finite(value: object, otherwise: float = 0.0) -> float:
+    """Return a value as a float if it is a number that a finite float can hold, else `otherwise`."""
+    usable = isinstance(value, (int, float)) and -sys.float_info.max <= value <= sys.float_info.max
+    return float(value) if usable else otherwise  # type: ignore[arg-type]
+
+
+def _bounded(path: Path, content: bytes, most: int | None) -> bytes:
+    if most is not None and len(content) > most:
+        raise InputError(path, f"corrupt or too large: more than {most:,} bytes")
+    return content
+
+
+def _check(name: object, tables: dict[str, Any]) -> None:
+    level: list[tuple[str, Any]] = [*tables.items()]
+    for _ in range(_DEEPEST):
+        for key, value in level:
+            if isinstance(value, int) and value.bit_length() > _LONGEST_NUMBER:
+                raise InputError(name, f"{key[:60]}: a number of more than {_LONGEST_NUMBER} bits")
+        level = [(key, inner) for key, value in level for inner in _inside(value)]
+    if level:
+        raise InputError(name, f"{level[0][0][:60]}: lists or tables are nested more than {_DEEPEST} deep")
+
+
+def _inside(value: object) -> list[Any]:
+    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []

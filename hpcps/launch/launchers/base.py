@@ -1,0 +1,88 @@
+"""The base class of launchers: how hpcps detects one, what it writes for it, and which variables it gives its ranks."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from hpcps.errors import LaunchError
+from hpcps.launch.launchers.job import Job, Launch, one_segment, program, refuse_special_characters, segments
+from hpcps.registry.config import Config
+
+
+class Launcher(Config, ABC):
+    """A launcher. A subclass adds `name`, overrides the class variables that differ, and implements `render`."""
+
+    executable: ClassVar[str] = "mpirun"
+    """Its usual name on PATH."""
+
+    version: ClassVar[re.Pattern[str] | None] = None
+    """A pattern that matches the output of its `--version`. None: hpcps never detects this launcher."""
+
+    rank_variables: ClassVar[tuple[str, ...]] = ()
+    """Environment variables that hold the rank of a process before MPI starts; the first that holds a number counts.
+
+    The plan contains them, because a process loads plugins only after it knows which run it belongs to.
+    """
+
+    job_variables: ClassVar[tuple[str, ...]] = ()
+    """Environment variables in which its batch system stores the id of a job."""
+
+    longest_line: ClassVar[int | None] = None
+    """Maximum length of a line of its file in bytes, with the line end; None: no limit."""
+
+    longest_file: ClassVar[int | None] = None
+    """Maximum size of its file in bytes; `text` replaces a longer file with a single segment. None: no limit."""
+
+    name: str
+
+    @classmethod
+    def declarations(cls) -> dict[str, object]:
+        """Return the facts that `hpcps components` prints about it."""
+        rank, job = list(cls.rank_variables), list(cls.job_variables)
+        return {"executable": cls.executable, "rank variables": rank, "job variables": job}
+
+    def recognises(self, path: Path, output: str) -> bool:
+        """Tell whether an executable is this launcher; `output` is what it prints for `--version`."""
+        return self.version is not None and self.version.search(output) is not None
+
+    def launch_of(self, job: Job) -> Launch:
+        """Return the files and the command with which this launcher starts a job.
+
+        Raises:
+            LaunchError: the launcher cannot express the job.
+        """
+        refuse_special_characters(job)
+        return self.render(replace(job, plan=replace(job.plan, rank_variables=self.rank_variables)))
+
+    @abstractmethod
+    def render(self, job: Job) -> Launch:
+        """Render a job in the format of the launcher; `launch_of` has checked that no launcher changes its words."""
+
+    def text(self, job: Job, form: str, end: str = "\n") -> str:
+        """Return one line per segment of the world, in rank order; one segment of all ranks if the text is too long.
+
+        Args:
+            job: the job to start.
+            form: the format of a line, with the fields `{count}`, `{ranks}` (first-last), `{host}` and `{program}` of a
+                segment. If it contains `{host}`, every segment is on one host.
+            end: the end of every line except the last.
+
+        Raises:
+            LaunchError: a line is longer than the launcher can read.
+        """
+        lines = [
+            form.format(count=part.count, ranks=part.ranks, host=part.host, program=program(job, part.role))
+            for part in segments(job.plan, by_host="{host" in form)
+        ]
+        longest = max(lines, key=len)
+        if self.longest_line and len(longest.encode()) >= self.longest_line:
+            raise LaunchError(
+                f"a line of {job.configfile} would have {len(longest)} characters, {self.executable} reads "
+                f"{self.longest_line}: shorten the paths in it, with a symbolic link for example:\n  {longest}"
+            )
+        text = end.join(lines) + "\n"
+        return one_segment(job) if self.longest_file and len(text.encode()) > self.longest_file else text

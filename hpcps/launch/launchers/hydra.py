@@ -1,0 +1,36 @@
+"""MPICH's Hydra: `mpirun -f conf.hosts -configfile conf`."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from hpcps.launch.launchers.base import Launcher
+from hpcps.launch.launchers.job import Job, Launch, host_counts
+
+
+class Hydra(Launcher):
+    """Hydra, the launcher of MPICH: `mpirun -f conf.hosts -configfile conf`.
+
+    A segment holds consecutive ranks of one role. A separate file lists the hosts in rank order, because Hydra applies
+    the first `-host` to all segments. Up to MPICH 4.2, Hydra reads the configfile as one line, in which ` :` separates
+    the segments; later versions accept this format too. Hydra may damage the joined text if it exceeds 16 KiB.
+    """
+
+    version = re.compile(r"HYDRA build details:\s+Version:")
+    rank_variables = ("PMI_RANK",)
+    longest_file = 16_000
+    name: Literal["hydra"] = "hydra"
+
+    def render(self, job: Job) -> Launch:
+        """Render the segments and the hosts."""
+        conf = self.text(job, "-n {count} {program}", end=" :\n")
+        command = [str(job.mpirun), *job.options]
+        if job.local:
+            # Inside a batch job, Hydra would ask the batch system for a host of this name.
+            command += ["-launcher", "fork"]
+        elif job.agent:
+            # `rsh`, because with `ssh` Hydra would add options of ssh.
+            command += ["-launcher", "rsh", "-launcher-exec", str(job.agent)]
+        command += ["-f", str(job.hosts_file), "-configfile", str(job.configfile)]
+        return Launch(job, {job.configfile: conf, job.hosts_file: host_counts(job)}, tuple(command))

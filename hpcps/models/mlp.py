@@ -1,0 +1,45 @@
+"""A multilayer perceptron, for small samples of any shape."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from hpcps.models.base import Model, Shape
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Mlp(Model):
+    """Two hidden layers of 128 and 64; 17,000 parameters for 8x8 digits."""
+
+    backends: ClassVar[tuple[str, ...]] = ("torch", "mxnet")
+    batchnorm: ClassVar[bool | None] = False
+
+    name: Literal["mlp"] = "mlp"
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        """See `Model.build`."""
+        from torch import nn
+
+        return nn.Sequential(
+            OrderedDict(
+                flat=nn.Flatten(),
+                hidden1=nn.Linear(prod(shape), 128),
+                relu1=nn.ReLU(),
+                hidden2=nn.Linear(128, 64),
+                relu2=nn.ReLU(),
+                output=nn.Linear(64, classes),
+            )
+        )
+
+    def build_gluon(self, shape: Shape, classes: int) -> Any:
+        """See `Model.build_gluon`."""
+        from mxnet.gluon import nn
+
+        network = nn.HybridSequential(prefix="")
+        with network.name_scope():
+            network.add(nn.Dense(128, activation="relu"), nn.Dense(64, activation="relu"), nn.Dense(classes))
+        return network

@@ -1,0 +1,50 @@
+"""Compiled kernels of the rules, which read the updates in place and equal the numpy definitions bit for bit.
+
+They need numba, which is optional. Without numba, and for small updates, rules use the numpy definitions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from importlib.util import find_spec
+
+from hpcps.numerics.updates import Updates
+
+SMALLEST = 1 << 19
+"""The minimum number of elements of all updates for which kernels are used: loading them takes half a second."""
+
+LOADED_DIVISOR = 32
+"""Once the kernels are loaded, the minimum is `SMALLEST` divided by this; partitions of a large model are small."""
+
+
+@lru_cache(maxsize=1)
+def installed() -> bool:
+    """Return whether numba, the compiler of the kernels, is installed."""
+    return find_spec("numba") is not None
+
+
+@lru_cache(maxsize=1)
+def ready() -> bool:
+    """Load all kernels at the first call; return whether they can be used."""
+    if not installed():
+        return False
+    try:
+        from hpcps.numerics.kernels import loading
+    except ImportError as error:  # for example, numba does not support this version of numpy
+        warnings.warn(f"rules run without compiled kernels: {error}", RuntimeWarning, stacklevel=2)
+        return False
+    loading.load()
+    return True
+
+
+def prepare(elements: int) -> None:
+    """Load the kernels before the first round if the number of elements of a round makes that worthwhile."""
+    if elements >= SMALLEST:
+        ready()
+
+
+def worthwhile(updates: Updates) -> bool:
+    """Return whether kernels are to combine these updates, which may be a partition."""
+    smallest = SMALLEST // LOADED_DIVISOR if ready.cache_info().currsize else SMALLEST
+    return len(updates) > 0 and len(updates) * updates.layout.size >= smallest and ready()

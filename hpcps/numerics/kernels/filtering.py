@@ -1,0 +1,125 @@
+"""The operations on the kernels of rules that compare updates with the validator's own update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.numerics.blocks import SEGMENT, Float64
+from hpcps.numerics.kernels.engine import ends, finite
+from hpcps.numerics.kernels.means import FINITE, average_segments
+from hpcps.numerics.kernels.places import Integers, Places, address
+from hpcps.numerics.kernels.scores import add_segments, multiply_segments
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.products import Products
+from hpcps.numerics.updates import Updates
+
+Decide = Callable[[Products], Mask]
+
+SAMPLED = 64
+"""The minimum number of segments of a block that is sampled, and the maximum distance between sampled segments."""
+SAMPLES = 4
+"""The number of parts of a sample; a prediction is used only if all parts agree."""
+SMALLEST_SAMPLED = 1 << 24
+"""The minimum number of elements of all updates for which sampling pays: fewer are in a cache when read again."""
+
+
+def products(updates: Updates, v: Vector, threads: int) -> Products:
+    """See `hpcps.numerics.products`."""
+    places = Places.of(updates)
+    sums, _ = _multiply(places, v, threads, np.zeros((len(updates.layout.blocks), len(updates) + 1)))
+    return _products(places.segments, sums, len(updates.layout.blocks))
+
+
+def mean_of_accepted(
+    updates: Updates,
+    v: Vector,
+    decide: Decide,
+    base: Vector | None,
+    out: Vector | None,
+    threads: int,
+    *,
+    zeros: bool,
+) -> tuple[Vector, bool, Mask]:
+    """Compute the mean of the updates that a rule accepts by their products with v.
+
+    The accepted pairs are predicted, so that one pass computes the products and the mean. A second pass computes the
+    mean of the blocks for which the prediction was wrong or uncertain. If `out` is the base, there is no prediction,
+    because the first pass would overwrite the base.
+
+    Args:
+        updates: the updates.
+        v: the vector `[d]` that they are compared with.
+        decide: returns the mask of accepted (update, block) pairs `[n, B]`.
+        base: the vector `[d]` to which the mean is added, if any.
+        out: the array `[d]` for the result; by default a new one.
+        threads: the maximum number of threads.
+        zeros: whether the rule accepts zero updates, such as skipped blocks.
+
+    Returns:
+        The result `[d]`, whether it is finite, and the mask of accepted pairs.
+
+    Raises:
+        NotFiniteError: see `engine.average`.
+    """
+    places, blocks = Places.of(updates), len(updates.layout.blocks)
+    out, to = ends(updates, base, out)
+    apart = to[0] != to[1]
+    likely, sure = (places.addresses != 0) | zeros, np.full(blocks, apart)
+    if apart and len(updates) * updates.layout.size >= SMALLEST_SAMPLED:
+        likely, sure = _predict(places, v, decide, likely, threads)
+    weights = np.column_stack((likely.T, np.where(sure, _divisors(likely), 0.0)))
+    sums, results = _multiply(places, v, threads, weights, to)
+    accepted = decide(_products(places.segments, sums, blocks))
+    again = ((accepted != likely).any(axis=0) | ~sure)[places.segments[:, 0]]
+    rest = Places(places.addresses * accepted, places.offsets, places.segments[again])
+    at = (_divisors(accepted), *to)
+    found = rest.run(lambda a, b: average_segments(rest.addresses, rest.offsets, rest.segments, a, b, *at), threads)
+    return out, finite(updates, found) and bool((results[~again] <= FINITE).all()), accepted
+
+
+def _predict(places: Places, v: Vector, decide: Decide, otherwise: Mask, threads: int) -> tuple[Mask, Mask]:
+    """Predict the accepted pairs `[n, B]`, and return for which blocks the prediction is certain enough `[B]`.
+
+    The prediction for a large block is the rule's decision on a sample of it; it is uncertain if the parts of the
+    sample disagree on an update. The prediction for a small block is `otherwise`.
+    """
+    blocks = len(otherwise.T)
+    block = places.segments[:, 0]
+    counts = np.bincount(block, minlength=blocks)
+    steps = np.where(counts >= SAMPLED, np.minimum(counts // SAMPLES, SAMPLED), 0)
+    number = (places.segments[:, 1] - places.offsets[block]) // SEGMENT
+    chosen = (steps[block] > 0) & (number % np.maximum(steps[block], 1) == 0)
+    part = (number // np.maximum(steps[block], 1) % SAMPLES)[chosen]
+    sample = Places(places.addresses, places.offsets, places.segments[chosen])
+    sums, _ = _multiply(sample, v, threads, np.zeros((blocks, len(otherwise) + 1)))
+    decisions = [decide(_products(sample.segments[part == p], sums[part == p], blocks)) for p in range(SAMPLES)]
+    agreed: Mask = np.all([decision == decisions[0] for decision in decisions], axis=(0, 1))
+    return np.where(steps > 0, decisions[0], otherwise), agreed | (steps == 0)
+
+
+def _multiply(
+    places: Places, v: Vector, threads: int, weights: Float64, to: tuple[int, int, bool] = (0, 0, False)
+) -> tuple[Float64, NDArray[np.int32]]:
+    """Compute products and means; return `sums` and `results` of `multiply_segments`."""
+    v = np.require(v, np.float32, ["C", "A"])
+    v_at, weights = address(v), np.ascontiguousarray(weights, np.float64)
+    sums = np.empty((len(places.segments), len(places.addresses) + 1, 2))
+    results = np.zeros(len(places.segments), np.int32)
+    at = (v_at, sums, weights, *to, results)
+    places.run(lambda a, b: multiply_segments(places.addresses, places.offsets, places.segments, a, b, *at), threads)
+    return sums, results
+
+
+def _products(segments: Integers, sums: Float64, blocks: int) -> Products:
+    totals = np.zeros((blocks, *sums.shape[1:]))
+    add_segments(segments, sums, totals)
+    return Products(totals[:, :-1, 0].T, totals[:, :-1, 1].T, totals[:, -1, 1])
+
+
+def _divisors(accepted: Mask) -> Float64:
+    """Return the divisor of each block's sum: `[B]`."""
+    divisors: Float64 = np.maximum(accepted.sum(axis=0), 1.0)
+    return divisors

@@ -1,0 +1,74 @@
+"""The addresses of updates in memory, and the division of work on them among threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.numerics.blocks import SEGMENT
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.updates import Updates
+
+Result = TypeVar("Result")
+Integers = NDArray[np.int64]
+
+SMALLEST_SHARED = 1 << 21
+"""The minimum number of elements of all updates for which threads share the work: waking a thread costs as much as half
+a million elements."""
+_PIECES = 8
+"""Pieces of work per thread, so that a thread which shares its core with another process does not delay the others."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """The updates as kernels take them: arrays of integers, whose types do not depend on the updates.
+
+    Attributes:
+        addresses: the address of each block of each update, 0 for unused blocks: `[n, B]`.
+        offsets: the start of each block in the whole vector: `[B + 1]`.
+        segments: the block, the first element and the element after the last of each segment (`SEGMENT`): `[s, 3]`.
+    """
+
+    addresses: Integers
+    offsets: Integers
+    segments: Integers
+
+    @staticmethod
+    def of(updates: Updates) -> Places:
+        """Return the addresses of updates, which must stay alive while the addresses are used."""
+        layout = updates.layout
+        begins = np.array([address(payload) for payload in updates.payloads], np.int64).reshape(-1, 1)
+        if updates.used.all():
+            addresses = begins + 4 * layout.offsets[:-1]
+        else:
+            addresses = np.where(updates.starts >= 0, begins + 4 * updates.starts, 0)
+        return Places(addresses, layout.offsets, layout.segments(SEGMENT))
+
+    def run(self, work: Callable[[int, int], Result], threads: int) -> list[Result]:
+        """Call `work(first, last)` on ranges that cover all segments, with at most `threads` threads."""
+        count, rows = len(self.segments), max(len(self.addresses), 1)
+        # Segments differ in length: a small block is one short segment.
+        shared = threads > 1 and count >= 2 * threads and self.offsets[-1] * rows >= SMALLEST_SHARED
+        lengths = np.cumsum(self.segments[:, 2] - self.segments[:, 1]) if shared else None
+        if lengths is None or lengths[-1] * rows < SMALLEST_SHARED:
+            return [work(0, count)] if count else []
+        shares = np.arange(1, threads * _PIECES) * (lengths[-1] / (threads * _PIECES))
+        cuts = np.unique([0, *np.searchsorted(lengths, shares), count]).tolist()
+        return list(_pool(threads).map(work, cuts[:-1], cuts[1:]))
+
+
+def address(array: Vector) -> int:
+    """Return the address of a contiguous array's elements."""
+    place: int = array.__array_interface__["data"][0]
+    return place
+
+
+@lru_cache(maxsize=4)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, "hpcps-kernels")

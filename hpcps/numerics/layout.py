@@ -1,0 +1,128 @@
+"""The model as one flat vector: its blocks and its server shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+Allocate = Callable[[int], Vector]
+"""Returns an uninitialised array with the given number of elements."""
+
+
+def private(size: int) -> Vector:
+    """Allocate memory that only this process can read."""
+    return np.empty(size, np.float32)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One trainable tensor of the model, or the part of it that is in a shard."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int
+    size: int
+
+    @property
+    def stop(self) -> int:
+        """The index after the block's last element in the flat vector."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The table of blocks that fill one flat float32 vector of `size` elements without gaps."""
+
+    blocks: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]]) -> Layout:
+        """Return the layout of tensors, given as (name, shape), one after another."""
+        blocks, offset = [], 0
+        for name, shape in shapes:
+            size = int(np.prod(shape, dtype=np.int64))
+            blocks.append(Block(name, tuple(int(n) for n in shape), offset, size))
+            offset += size
+        return cls(tuple(blocks))
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the vector, d."""
+        return self.blocks[-1].stop if self.blocks else 0
+
+    @cached_property
+    def offsets(self) -> NDArray[np.int64]:
+        """The start of each block, and the end of the last: `[B + 1]`."""
+        return np.array([block.offset for block in self.blocks] + [self.size], dtype=np.int64)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of elements of each block: `[B]`."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def _segments(self) -> dict[int, NDArray[np.int64]]:
+        return {}
+
+    def segments(self, most: int) -> NDArray[np.int64]:
+        """Divide every block, from its start, into segments of at most `most` elements.
+
+        Returns:
+            The block, the first element and the element after the last of each segment: `[s, 3]`.
+        """
+        if most not in self._segments:
+            counts = -(-self.sizes // most)
+            block = np.repeat(np.arange(len(counts)), counts)
+            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            start = self.offsets[block] + within * most
+            stop = np.minimum(start + most, self.offsets[block + 1])
+            self._segments[most] = np.column_stack((block, start, stop)).astype(np.int64)
+        return self._segments[most]
+
+    def bounds(self, shards: int, *, whole: bool = False) -> tuple[tuple[int, int], ...]:
+        """Divide the vector into server shards: (start, stop) of each.
+
+        Args:
+            shards: the number of shards; their sizes differ by a cache line at most.
+            whole: whether shards consist of whole blocks; their sizes are then as equal as the blocks allow, and may
+                be 0.
+        """
+        cuts = [min(self.size, -(-self.size * s // shards // 16) * 16) for s in range(shards)] + [self.size]
+        if whole:
+            cuts = [min(self.offsets.tolist(), key=lambda offset: abs(offset - cut)) for cut in cuts]
+        return tuple(pairwise(cuts))
+
+    def restrict(self, start: int, stop: int) -> Layout:
+        """Return the layout of the slice `[start, stop)`: whole blocks, and flat parts of blocks that it divides."""
+        pieces = []
+        for block in self.blocks:
+            low, high = max(block.offset, start), min(block.stop, stop)
+            if low < high:
+                whole = high - low == block.size
+                pieces.append(Block(block.name, block.shape if whole else (high - low,), low - start, high - low))
+        return Layout(tuple(pieces))
+
+    def first_in(self, start: int) -> int:
+        """Return the index of the first block that has elements from `start` on."""
+        return int(np.searchsorted(self.offsets, start, side="right")) - 1
+
+    def spread(self, mask: Mask) -> Mask:
+        """Expand a mask over blocks `[B]` to one over elements `[d]`."""
+        return np.repeat(mask, self.sizes)
+
+    def to_json(self) -> list[list[Any]]:
+        """Return the table as JSON: a `[name, shape]` pair per block."""
+        return [[block.name, list(block.shape)] for block in self.blocks]
+
+    @classmethod
+    def from_json(cls, table: list[list[Any]]) -> Layout:
+        """Rebuild the layout that `to_json` described."""
+        return cls.of([(name, shape) for name, shape in table])

@@ -1,0 +1,55 @@
+"""The state that a process saves, so that it can resume later with the same results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class State:
+    """Arrays, and facts that JSON can hold; components of the process have states of their own inside it.
+
+    Attributes:
+        arrays: by name; the name of a component's array is `component.name`.
+        facts: by name; the facts of a component are in a table of their own.
+    """
+
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def having(self, **parts: State) -> State:
+        """Return this state with the states of components added under their names."""
+        arrays, facts = dict(self.arrays), dict(self.facts)
+        for name, part in parts.items():
+            arrays |= {f"{name}.{key}": values for key, values in part.arrays.items()}
+            facts[name] = part.facts
+        return State(arrays, facts)
+
+    def part(self, name: str) -> State:
+        """Return the state of a component."""
+        prefix = f"{name}."
+        arrays = {key.removeprefix(prefix): values for key, values in self.arrays.items() if key.startswith(prefix)}
+        return State(arrays, self.facts[name])
+
+
+def generators_state(generators: Mapping[str, np.random.Generator]) -> State:
+    """Return the positions of random generators in their streams."""
+    return State(facts={name: _listed(generator.bit_generator.state) for name, generator in generators.items()})
+
+
+def restore_generators(generators: Mapping[str, np.random.Generator], state: State) -> None:
+    """Set random generators to the positions that `generators_state` returned."""
+    for name, generator in generators.items():
+        generator.bit_generator.state = state.facts[name]
+
+
+def _listed(value: Any) -> Any:
+    """Replace arrays by lists, which JSON can hold and numpy accepts in their place."""
+    if isinstance(value, Mapping):
+        return {key: _listed(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value

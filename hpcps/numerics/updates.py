@@ -1,0 +1,116 @@
+"""The updates of one round as they were received: payloads, which are not copied, and the blocks that each holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.packing import runs
+
+
+class NotFiniteError(ValueError):
+    """Updates that were not known to be finite are not."""
+
+
+class Updates:
+    """n updates of one layout.
+
+    Payloads are neither copied nor written to: they may be in another process's memory.
+
+    Attributes:
+        layout: the blocks of the d elements.
+        payloads: the sent blocks of each update, one after another, float32 `[m]`.
+        sent: the blocks that the payloads hold: `[n, B]`.
+        used: the sent blocks that are not rejected: `[n, B]`. For every rule, all other blocks are zero.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        payloads: Sequence[Vector],
+        sent: Mask,
+        refused: Mask | None = None,
+        *,
+        checked: bool = False,
+    ) -> None:
+        """Take the payloads.
+
+        Args:
+            layout: the blocks of the d elements.
+            payloads: the sent blocks of each update; the row of `sent` gives the size.
+            sent: the blocks that each payload holds: `[n, B]`.
+            refused: the blocks that are rejected; by default none.
+            checked: whether all values of used blocks are known to be finite.
+        """
+        self.layout = layout
+        # Kernels need aligned arrays. Other processes' buffers are aligned; others, such as parts of files, are copied.
+        self.payloads = tuple(np.require(payload, np.float32, ["C", "A"]) for payload in payloads)
+        self.sent = sent
+        self.used: Mask = sent if refused is None else sent & ~refused
+        self.checked = checked
+
+    @classmethod
+    def of(cls, matrix: Vector, layout: Layout) -> Updates:
+        """Return updates that have sent all blocks, `[n, d]`, without copying them."""
+        return cls(layout, list(matrix), np.ones((len(matrix), len(layout.blocks)), np.bool_))
+
+    @classmethod
+    def nothing(cls, layout: Layout) -> Updates:
+        """Return one update that has sent no block."""
+        return cls(layout, [np.zeros(0, np.float32)], np.zeros((1, len(layout.blocks)), np.bool_), checked=True)
+
+    @classmethod
+    def join(cls, parts: Sequence[Updates]) -> Updates:
+        """Concatenate updates of the same layout; there must be at least one part."""
+        payloads = [payload for part in parts for payload in part.payloads]
+        sent, used = (np.concatenate(masks) for masks in ([p.sent for p in parts], [p.used for p in parts]))
+        return cls(parts[0].layout, payloads, sent, ~used, checked=all(part.checked for part in parts))
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def without(self, refused: Mask) -> Updates:
+        """Reject blocks `[n, B]` and return the updates, whose used blocks are then known to be finite."""
+        return Updates(self.layout, self.payloads, self.sent, refused | (self.sent & ~self.used), checked=True)
+
+    @cached_property
+    def starts(self) -> NDArray[np.int64]:
+        """The position of each used block in its payload, -1 for the others: `[n, B]`."""
+        sizes = np.where(self.sent, self.layout.sizes, 0)
+        return np.where(self.used, np.cumsum(sizes, axis=1) - sizes, -1)
+
+    @cached_property
+    def runs(self) -> tuple[NDArray[np.int64], ...]:
+        """The used ranges of each update, `[r, 3]`: first element, element after the last, position in the payload."""
+        return tuple(self._runs(row) for row in range(len(self)))
+
+    def _runs(self, row: int) -> NDArray[np.int64]:
+        """Return the maximal ranges of an update that are contiguous in the vector and in the payload.
+
+        The blocks on both sides of a rejected block are contiguous in neither.
+        """
+        ranges = np.array(runs(self.layout, self.used[row]), np.int64).reshape(-1, 2)
+        filled = ranges[ranges[:, 0] < ranges[:, 1]]
+        first = np.searchsorted(self.layout.offsets, filled[:, 0], side="right") - 1
+        return np.column_stack((filled, self.starts[row, first]))
+
+    def tile(self, columns: slice, out: Vector | None = None) -> Vector:
+        """Gather the elements of a range of coordinates `[n, t]`, into `out` if given; unused blocks are zero."""
+        start, stop = columns.start, columns.stop
+        values = np.empty((len(self), stop - start), np.float32) if out is None else out
+        for row, payload, pieces in zip(values, self.payloads, self.runs, strict=True):
+            if len(pieces) == 1 and pieces[0, 0] <= start and stop <= pieces[0, 1]:
+                taken = int(pieces[0, 2] - pieces[0, 0])
+                row[:] = payload[taken + start : taken + stop]
+                continue
+            row[:] = 0
+            first = np.searchsorted(pieces[:, 1], start, side="right")
+            last = np.searchsorted(pieces[:, 0], stop, side="left")
+            for low, high, taken in pieces[first:last].tolist():
+                a, b = max(low, start), min(high, stop)
+                row[a - start : b - start] = payload[taken + a - low : taken + b - low]
+        return values

@@ -1,0 +1,1 @@
+"""What roles say to each other: messages, the roster of roles, partitions, and the schedule of a run."""

@@ -1,0 +1,208 @@
+"""The messages between roles: a checked header, and a payload of contiguous sent blocks.
+
+The header is sent separately from the payload, so that the payload goes from the sender's buffer to the receiver's
+without a copy, also between devices. Frame of a header (little-endian): magic, version of the frame, kind, sender's
+role, flags, sender's index, run id, round, model version, log index, shard, partition, number of mask bits, note bytes,
+payload bytes; then the packed block mask; then the note (JSON).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass, field
+from enum import IntEnum, IntFlag
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from hpcps.numerics.layout import Mask, Vector
+
+ROLES = ("server", "validator", "worker")
+
+_MAGIC = b"HPS\x01"
+_FRAME_VERSION = 3
+_FRAME = struct.Struct("<4sBBBBI10sQQQIIIIQ")
+
+
+@dataclass(frozen=True, order=True)
+class Peer:
+    """One process of the run: its role and index."""
+
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role}-{self.index}"
+
+
+class Kind(IntEnum):
+    """The kind of a message."""
+
+    INIT = 1
+    """To a server: the initial weights of its shard; the note holds the layout and the schedule."""
+    MODEL = 2
+    """From a server: its shard of the model of a round."""
+    UPDATE = 3
+    """From a worker: its sent blocks."""
+    ABSENT = 4
+    """From a worker: it does not participate in a round or cycle."""
+    COMBINED = 5
+    """From a validator: the combined update of its workers, for one shard."""
+    STATISTICS = 6
+    """From a worker to the process that evaluates: its BatchNorm running statistics."""
+    APPLY = 7
+    """Asynchronous, from a validator: the accepted blocks of a worker's update, for one shard. The server adds them to
+    its shard and sends the model to the worker."""
+    READ = 8
+    """Asynchronous: the sender requests the model."""
+    STOP = 9
+    """Asynchronous: the coordinator has finished its epochs."""
+    ORDER = 10
+    """Asynchronous, from server 0 to the other servers: the position of an entry in the log."""
+    CHECKPOINT = 11
+    """Asynchronous, from server 0: write your part of the checkpoint at this position of the log."""
+    PART = 12
+    """To server 0: a part of a checkpoint is written; the note holds its checksum."""
+    GRANT = 13
+    """From a combiner: the number of partitions of a round's update or combined update that it has received so far. A
+    combiner that sends partitions of the next model does not send it: these say the same."""
+    CLOCK = 14
+    """Before a run: a request for the receiver's clock. The note of the answer holds the seconds of its monotonic
+    clock."""
+
+
+class Flag(IntFlag):
+    """Additional properties of a message."""
+
+    NONE = 0
+    LAST = 1
+    """The model is final: no round begins with it."""
+    STATISTICS = 2
+    """Workers send their BatchNorm statistics to the process that evaluates this model."""
+    SNAPSHOT = 4
+    """Every role writes a checkpoint after this round; roles that send to servers forward the flag to them."""
+    SUSPEND = 8
+    """Every role ends after that checkpoint."""
+
+
+class MalformedMessageError(ValueError):
+    """The received bytes are not a message of hpcps; the text is the reason, in one line."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A header and its payload.
+
+    Attributes:
+        kind: its kind.
+        sender: the role that sends it.
+        run: the id of the run that it belongs to.
+        round: synchronous: the round. Asynchronous: the number of such messages that the sender has sent; of a MODEL,
+            the number of the request that it answers.
+        shard: the server shard that the payload belongs to; 0 if the payload is of the whole vector.
+        flags: see `Flag`.
+        mask: the blocks that the payload holds `[B]`; None if the receiver knows them.
+        note: small additional values, JSON.
+        payload: float32 `[m]`. The sender must not change it before the receiver has answered. So a received payload
+            is valid and constant until then: an update until the next model is sent to its worker, and a combined
+            update likewise. The receiver must not write to it.
+        version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
+        index: asynchronous: the position in the servers' log of the entry that is ordered or answered.
+        partition: synchronous: the number of the partition, in the order in which the partitions between this sender
+            and receiver are sent; of a GRANT, the number of partitions.
+    """
+
+    kind: Kind
+    sender: Peer
+    run: str
+    round: int
+    shard: int = 0
+    flags: Flag = Flag.NONE
+    mask: Mask | None = None
+    note: dict[str, Any] = field(default_factory=dict)
+    payload: Vector | None = None
+    version: int = 0
+    index: int = 0
+    partition: int = 0
+
+    @property
+    def payload_bytes(self) -> int:
+        """The size of the payload."""
+        return 0 if self.payload is None else self.payload.nbytes
+
+    @property
+    def values(self) -> Vector:
+        """The payload, or an empty array; empty payloads, as of a server whose shard has no elements, are not sent."""
+        return np.zeros(0, np.float32) if self.payload is None else self.payload
+
+    def header(self) -> bytes:
+        """Encode everything but the payload."""
+        return self._header
+
+    @cached_property
+    def _header(self) -> bytes:
+        """The encoded header, computed once for all receivers."""
+        note = json.dumps(self.note, separators=(",", ":")).encode() if self.note else b""
+        bits = 0 if self.mask is None else len(self.mask)
+        packed = b"" if self.mask is None else np.packbits(self.mask, bitorder="little").tobytes()
+        fixed = _FRAME.pack(
+            _MAGIC, _FRAME_VERSION, self.kind, ROLES.index(self.sender.role), self.flags, self.sender.index,
+            self.run.encode(), self.round, self.version, self.index, self.shard, self.partition, bits, len(note),
+            self.payload_bytes,
+        )  # fmt: skip
+        return fixed + packed + note
+
+    @staticmethod
+    def decode(header: bytes, payload: Vector | None = None) -> Message:
+        """Decode a header and attach the payload that was received with it.
+
+        Raises:
+            MalformedMessageError: the bytes are not a header, or the payload has another size than the header says.
+        """
+        if len(header) < _FRAME.size:
+            raise MalformedMessageError(f"a header of {len(header)} bytes is shorter than {_FRAME.size}")
+        fields = _FRAME.unpack_from(header)
+        magic, frame, kind, role, flags, sender, run, round_, version, index, *counts = fields
+        shard, partition, bits, note_bytes, payload_bytes = counts
+        if magic != _MAGIC or frame != _FRAME_VERSION:
+            raise MalformedMessageError("the header does not begin like a message of hpcps")
+        mask_bytes = -(-bits // 8)
+        if len(header) != _FRAME.size + mask_bytes + note_bytes:
+            announced = _FRAME.size + mask_bytes + note_bytes
+            raise MalformedMessageError(f"a header of {len(header)} bytes announces {announced}")
+        if payload_bytes != (0 if payload is None else payload.nbytes):
+            got = 0 if payload is None else payload.nbytes
+            raise MalformedMessageError(f"the header announces a payload of {payload_bytes} bytes, {got} were received")
+        rest = header[_FRAME.size :]
+        mask = None
+        if bits:
+            packed = np.frombuffer(rest, np.uint8, mask_bytes)
+            mask = np.unpackbits(packed, count=bits, bitorder="little").astype(np.bool_)
+        try:
+            note = json.loads(rest[mask_bytes:]) if note_bytes else {}
+            if not isinstance(note, dict):
+                raise MalformedMessageError("the note is not a table")
+            return Message(
+                Kind(kind), Peer(ROLES[role], sender), run.rstrip(b"\0").decode("ascii"), round_, shard, Flag(flags),
+                mask, note, payload, version, index, partition,
+            )  # fmt: skip
+        except (ValueError, IndexError) as error:
+            raise MalformedMessageError(f"the header holds an invalid field: {error}") from error
+
+
+@dataclass(frozen=True)
+class Received:
+    """A well-formed message was received; `source` is its sender according to the transport."""
+
+    source: Peer
+    message: Message
+
+
+@dataclass(frozen=True)
+class Malformed:
+    """The bytes received from `source` are not a message."""
+
+    source: Peer
+    reason: str

@@ -1,0 +1,68 @@
+"""The roles of a run, and which of them exchange messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.partitioning import Bounds, Partitioning
+from hpcps.spec.schema import Run
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The roles of a run. Validators combine updates; without validators each server combines its shard."""
+
+    servers: int
+    validators: int
+    workers: int
+
+    @classmethod
+    def of(cls, run: Run) -> Roster:
+        """Return the roster of a run."""
+        return cls(run.topology.servers, run.topology.validators, run.topology.workers)
+
+    @property
+    def combiners(self) -> int:
+        """The number of processes that combine updates."""
+        return self.validators or self.servers
+
+    def all_servers(self) -> tuple[Peer, ...]:
+        """Every server, in shard order."""
+        return tuple(Peer("server", s) for s in range(self.servers))
+
+    def readers(self) -> tuple[Peer, ...]:
+        """Every role that receives the model."""
+        workers = tuple(Peer("worker", k) for k in range(self.workers))
+        return workers + tuple(Peer("validator", v) for v in range(self.validators))
+
+    @property
+    def coordinator(self) -> Peer:
+        """The role that provides the initial weights, counts the epochs and evaluates."""
+        return Peer("validator" if self.validators else "worker", 0)
+
+    def combiners_of(self, worker: int) -> tuple[Peer, ...]:
+        """The roles that combine a worker's update."""
+        return (Peer("validator", worker % self.validators),) if self.validators else self.all_servers()
+
+    def share(self, combiner: Peer) -> tuple[Peer, ...]:
+        """The workers whose updates a combiner receives, in worker order."""
+        if combiner.role == "server":
+            return tuple(Peer("worker", k) for k in range(self.workers))
+        return tuple(Peer("worker", k) for k in range(combiner.index, self.workers, self.validators))
+
+
+def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
+    """Return the shard of each server; where servers combine, a shard holds all that the rule sees at once."""
+    topology, sees = run.topology, run.validation.rule.sees
+    assert topology.validators or topology.servers < 2 or sees != "vector", "the specification has been checked"
+    return layout.bounds(topology.servers, whole=not topology.validators and sees == "block")
+
+
+def partitioning_of(run: Run, layout: Layout) -> Partitioning:
+    """Return the partitioning of a run's model; asynchronous updates are not divided."""
+    size, sees = run.transport.partition, run.validation.rule.sees
+    assert size == "auto" or sees != "vector", "the specification has been checked"
+    elements = None if size == "auto" or run.train.mode == "async" else size // 64 * 16  # whole cache lines
+    return Partitioning(layout, shards_of(run, layout), run.topology.validators, elements, whole=sees == "block")

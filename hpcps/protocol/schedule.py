@@ -1,0 +1,70 @@
+"""The order of local steps, rounds, epochs and evaluations in a synchronous run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive local steps without an evaluation between them.
+
+    Attributes:
+        stop: the step count at which the segment ends.
+        epoch: the epoch that ends there and is evaluated, if any.
+    """
+
+    stop: int
+    epoch: int | None = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The schedule of a run, in local steps of the coordinator (validator 0, or worker 0 without validators).
+
+    Attributes:
+        epochs: the number of epochs of the run.
+        steps_per_epoch: the coordinator's batches in an epoch.
+        local_steps: steps between two synchronisations, H; the count does not restart at an epoch.
+        inside_rounds: whether an epoch that ends inside a round is evaluated there, on the coordinator's own network.
+    """
+
+    epochs: int
+    steps_per_epoch: int
+    local_steps: int
+    inside_rounds: bool
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds after which the coordinator has finished its epochs."""
+        return -(-self.epochs * self.steps_per_epoch // self.local_steps)
+
+    def ended(self, round: int) -> int:
+        """Return the number of epochs that have ended when a round begins."""
+        return min(self.epochs, round * self.local_steps // self.steps_per_epoch)
+
+    def stop(self, round: int) -> int:
+        """Return the step count at which a round's local steps end."""
+        return (round + 1) * self.local_steps
+
+    def segments(self, round: int) -> list[Segment]:
+        """Divide the coordinator's local steps of a round at each epoch that is evaluated inside the round."""
+        start, stop = round * self.local_steps, self.stop(round)
+        inside = []
+        if self.inside_rounds:
+            ends = [(epoch * self.steps_per_epoch, epoch) for epoch in range(1, self.epochs + 1)]
+            inside = [Segment(end, epoch) for end, epoch in ends if start < end < stop]
+        return [*inside, Segment(stop)]
+
+    def epochs_before(self, round: int) -> tuple[int, ...]:
+        """Return the epochs to evaluate on the model with which a round begins.
+
+        These are the epochs that ended with the previous round, and those that ended inside it and were not evaluated
+        there.
+        """
+        steps = round * self.local_steps
+        ended = min(self.epochs, steps // self.steps_per_epoch)
+        if self.inside_rounds:
+            return (ended,) if ended and steps == ended * self.steps_per_epoch else ()
+        already = min(self.epochs, max(0, steps - self.local_steps) // self.steps_per_epoch)
+        return tuple(range(already + 1, ended + 1))

@@ -1,0 +1,106 @@
+"""The sweep that a launch belongs to, with all its points, finished or not."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hpcps.errors import HpcpsError, InputError, RunError
+from hpcps.inputs import read_json
+from hpcps.records.files import write_whole
+from hpcps.records.locate import load_points
+from hpcps.records.run_directory import RunDirectory
+
+Points = Sequence[Mapping[str, Any]]
+
+
+def write_sweep(results: Path, file: Path, overrides: Sequence[str], points: Points) -> None:
+    """Write `sweeps/<hash of the overrides>.json` with all points of a file, also those that do not run now.
+
+    Args:
+        results: the experiment's folder.
+        file: the experiment file.
+        overrides: the values of `--set`.
+        points: the points, each in the form of `spec.json`.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    name = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()[:10]
+    sweep = {"file": str(file.absolute()), "overrides": list(overrides), "points": list(points)}
+    path = results / "sweeps" / f"{name}.json"
+    text = json.dumps(sweep, indent=1)
+    try:
+        if path.exists() and path.read_bytes() == text.encode():
+            return  # the jobs of an array write the same
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, text)
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror}") from error
+
+
+def planned(results: Path, points: Points = ()) -> dict[str, Mapping[str, Any]]:
+    """Return the points of all sweeps of an experiment that have started, by run id.
+
+    The current experiment file defines a sweep. If the file is missing or has mistakes, its version at the last launch
+    does. A sweep without any remaining run is ignored.
+
+    Args:
+        results: the experiment's folder.
+        points: the points of the experiment's file, if it is known.
+    """
+    sweeps: dict[tuple[str, ...], Points] = {}
+    for path in sorted((results / "sweeps").glob("*.json")):
+        with suppress(InputError):
+            match read_json(path):
+                case {"file": str(), "overrides": [*overrides], "points": [*all_points]} as sweep if all(
+                    isinstance(override, str) for override in overrides
+                ) and all(map(_is_point, all_points)):
+                    sweeps[tuple(overrides)] = _now(results.name, sweep)
+    if points and (not sweeps or () in sweeps):
+        sweeps[()] = points
+    begun = [sweep for sweep in sweeps.values() if any(_begun(results, point) for point in sweep)]
+    return {str(point["run_id"]): point for sweep in begun for point in sweep}
+
+
+def belongs(run: RunDirectory, whole: Mapping[str, Any]) -> bool:
+    """Tell whether to show a run's folder.
+
+    A folder without records belongs to a point that has not started, or that was removed from the file. The sweeps that
+    launches have written distinguish these cases.
+
+    Args:
+        run: the folder.
+        whole: the result of `planned`.
+    """
+    if run.path.name in whole:
+        return True
+    known = (run.path.parent.parent / "sweeps").is_dir()
+    return bool(run.spec) and (not known or run.done or bool(run.records or run.failures))
+
+
+def _is_point(point: object) -> bool:
+    match point:
+        case {"run_id": str(run_id), "label": str(), "index": int(), "swept": dict(), "run": dict()}:
+            return re.fullmatch(r"[0-9a-z]+", run_id) is not None
+    return False
+
+
+def _now(name: str, sweep: Mapping[str, Any]) -> Points:
+    points: Points = sweep["points"]
+    file = Path(sweep["file"])
+    if file.is_file():
+        with suppress(HpcpsError):
+            found, now = load_points(file, sweep["overrides"])
+            if found == name and now:
+                return now
+    return points
+
+
+def _begun(results: Path, point: Mapping[str, Any]) -> bool:
+    return bool(RunDirectory(results / "runs" / str(point["run_id"])).spec)

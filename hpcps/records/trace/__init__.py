@@ -1,0 +1,1 @@
+"""Traces: the activities of each process of a run, on one clock."""

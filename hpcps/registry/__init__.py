@@ -1,0 +1,37 @@
+"""Named, configurable components: rules, attacks, data sets, splits, models, launchers.
+
+A component is a class whose fields are its keys in the experiment file. It is built in, comes from an installed package
+(an entry point of the group `hpcps.rules`, `hpcps.attacks`, …) or from a file that the experiment names under
+`plugins`; all three work in the same way. `registry.rules`, `registry.attacks` and so on map the names of each kind to
+components.
+"""
+
+from typing import Any
+
+from hpcps.registry.components import BUILT_IN, Components, Entry, Origin, Registry, activate, active, installed, using
+from hpcps.registry.config import Config
+from hpcps.registry.field import OneOf
+from hpcps.registry.kinds import KINDS, Kind
+
+__all__ = [
+    "BUILT_IN",
+    "KINDS",
+    "Components",
+    "Config",
+    "Entry",
+    "Kind",
+    "OneOf",
+    "Origin",
+    "Registry",
+    "activate",
+    "active",
+    "installed",
+    "using",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Return the components of a kind: `registry.rules`."""
+    if name in KINDS:
+        return active().of(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

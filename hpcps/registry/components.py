@@ -1,0 +1,205 @@
+"""The available components: built in, from installed packages, and from the plugin files of an experiment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from inspect import isabstract
+from typing import TYPE_CHECKING, Any
+
+from hpcps.errors import SpecError
+from hpcps.registry.config import Config
+from hpcps.registry.kinds import KINDS, Kind
+from hpcps.registry.validation import faults
+
+if TYPE_CHECKING:
+    from hpcps.registry.plugins import Plugin
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a component comes from.
+
+    Attributes:
+        words: a text for messages, such as `built in` or `plugin ./my_rule.py`.
+        identity: the part that enters the id of a run that uses the component; empty for a built-in component.
+    """
+
+    words: str
+    identity: str = ""
+
+
+BUILT_IN = Origin("built in")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One component and its name; a package's component is imported at its first use.
+
+    Attributes:
+        kind: its kind.
+        name: the name that the experiment file uses.
+        origin: where it comes from.
+        load: imports and returns its class.
+    """
+
+    kind: Kind
+    name: str
+    origin: Origin
+    load: Callable[[], type[Config]] = field(repr=False)
+
+    @cached_property
+    def component(self) -> type[Config]:
+        """The class.
+
+        Raises:
+            SpecError: it cannot be imported, or it is not a component of this kind.
+        """
+        return self.load()
+
+    @cached_property
+    def described(self) -> dict[str, object]:
+        """What records say of the component, as JSON values."""
+        return {"name": self.name, "origin": self.origin.words, **self.component.declarations()}
+
+
+class Components(Mapping[str, Any]):
+    """The components of one kind by name, such as `registry.rules`: `registry.rules["krum"](f=2)`."""
+
+    def __init__(self, kind: Kind, entries: Sequence[Entry]) -> None:
+        self.kind = kind
+        self._entries = {entry.name: entry for entry in entries}
+
+    def __getitem__(self, name: str) -> Any:
+        return self._entries[name].component
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._entries
+
+    def entry(self, name: str) -> Entry:
+        """Return the entry of a component without importing it."""
+        return self._entries[name]
+
+    def usable(self) -> dict[str, Any]:
+        """Return the classes by name, without those of installed packages that cannot be imported."""
+        found = {}
+        for name, entry in self._entries.items():
+            try:
+                found[name] = entry.component
+            except SpecError:
+                continue  # a file that names it gets the error
+        return found
+
+
+class Registry:
+    """All components that an experiment file may use."""
+
+    def __init__(self, plugins: Sequence[Plugin] = ()) -> None:
+        """Take the plugin files of an experiment; their names must not clash with others (see `plugins.clashes`)."""
+        self.plugins = tuple(plugins)
+        self._kinds: dict[str, Components] = {}
+
+    def of(self, kind: str) -> Components:
+        """Return the components of a kind: the built-in ones, those of packages, those of plugins."""
+        if kind not in self._kinds:
+            known = KINDS[kind]
+            mine = [entry for plugin in self.plugins for entry in plugin.entries if entry.kind is known]
+            self._kinds[kind] = Components(known, [*_built_in(known), *_packaged(known), *mine])
+        return self._kinds[kind]
+
+    def entry_of(self, component: Config) -> Entry | None:
+        """Return what is known of the class of a component; None if it is not registered."""
+        for kind in KINDS.values():
+            if isinstance(component, kind.base_class()):
+                name, components = kind.name_of(type(component)), self.of(kind.name)
+                return components.entry(name) if name in components else None
+        return None
+
+
+def _built_in(kind: Kind) -> list[Entry]:
+    base = kind.base_class()
+    found = {
+        kind.name_of(value): value
+        for value in vars(import_module(kind.package)).values()
+        if isinstance(value, type) and issubclass(value, base) and not isabstract(value) and kind.name_of(value)
+    }
+    return [Entry(kind, name, BUILT_IN, partial(_known, found[name])) for name in sorted(found, key=_natural)]
+
+
+def _known(component: type[Config]) -> type[Config]:
+    return component
+
+
+def _natural(name: str) -> list[object]:
+    """Sort names as people do: numbers in them by value, so that `resnet20` comes before `resnet110`."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def _packaged(kind: Kind) -> list[Entry]:
+    """Return the components of installed packages; a package cannot replace a built-in component."""
+    taken = {entry.name for entry in _built_in(kind)}
+    found: dict[str, Entry] = {}
+    for point in entry_points(group=f"hpcps.{kind.name}"):
+        if point.name in taken | set(found):
+            continue
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
+        origin = Origin(f"package {package}", package)
+        found[point.name] = Entry(kind, point.name, origin, partial(_import, kind, point))
+    return list(found.values())
+
+
+def _import(kind: Kind, point: EntryPoint) -> type[Config]:
+    where = f"the entry point {point.name} = {point.value} of the package {point.dist.name if point.dist else '?'}"
+    try:
+        value = point.load()
+    except Exception as error:
+        raise SpecError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    if not isinstance(value, type) or not issubclass(value, kind.base_class()):
+        raise SpecError(f"{where} is not a class that derives from {kind.base.replace(':', '.')}")
+    problems = faults(kind, value)
+    if kind.name_of(value) != point.name:
+        problems.append(f"its {kind.tag} is {kind.name_of(value)!r}, which must equal the name of the entry point")
+    if problems:
+        raise SpecError(f"{where} is not a usable {kind.noun}: {'; '.join(problems)}")
+    return value
+
+
+_INSTALLED = Registry()
+_active: ContextVar[Registry | None] = ContextVar("registry", default=None)
+
+
+def active() -> Registry:
+    """Return the registry of the current experiment; without an experiment, the built-in and installed components."""
+    return _active.get() or _INSTALLED
+
+
+def installed() -> Registry:
+    """Return the registry of the built-in and installed components, without plugins."""
+    return _INSTALLED
+
+
+@contextmanager
+def using(registry: Registry) -> Iterator[None]:
+    """Make this the registry that `active` returns within a block."""
+    token = _active.set(registry)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def activate(registry: Registry) -> None:
+    """Make this the registry that `active` returns from now on."""
+    _active.set(registry)

@@ -1,0 +1,35 @@
+"""The base of everything a user can set in an experiment file."""
+
+from pydantic import BaseModel, ConfigDict
+
+MOST = 1_000_000
+"""The largest value of numbers without another bound, such as counts of epochs, steps or samples."""
+
+LARGEST_FACTOR = 1e100
+"""The largest factor: its square fits float64, and it far exceeds the largest float32."""
+
+MOST_ROLES = 65_536
+"""The largest number of processes of a role, of hosts or of cores."""
+
+DAY, WEEK = 86_400.0, 604_800.0
+"""The longest delay and the longest wait, in seconds."""
+
+
+class Config(BaseModel):
+    """A strict, frozen table of an experiment file: unknown keys and wrong types are errors.
+
+    A config class is beside the object that it configures (a rule, an attack); `hpcps.spec.schema` combines them.
+    Every field carries `Field(description=...)` with its unit: the JSON Schema and `hpcps check` show it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True, allow_inf_nan=False)
+
+    @classmethod
+    def declarations(cls) -> dict[str, object]:
+        """Return what records state about a component in addition to its keys, as JSON values; by default nothing."""
+        return {}
+
+    @classmethod
+    def faults(cls) -> list[str]:
+        """Return the mistakes in what the class declares in addition to its keys; by default none."""
+        return []

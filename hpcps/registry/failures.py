@@ -1,0 +1,48 @@
+"""What goes wrong in the code of a component, as an error for people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpcps.errors import HpcpsError, SpecError
+from hpcps.registry.components import BUILT_IN, active
+from hpcps.registry.config import Config
+
+
+@contextmanager
+def told(component: Config, what: str) -> Iterator[None]:
+    """Turn an exception of a component's code into a `SpecError` that names the component, its file and the line.
+
+    Args:
+        component: whose code runs within the block.
+        what: what the block does, such as `its open() failed`.
+    """
+    try:
+        yield
+    except HpcpsError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise fault(component, f"{what}: {type(error).__name__}: {reason}", _line(component, error)) from error
+
+
+def fault(component: Config, what: str, line: int | None = None) -> SpecError:
+    """Return the error that says what is wrong with a component: `model my_model (plugin my_model.py): ...`."""
+    entry = active().entry_of(component)
+    if entry is None:
+        return SpecError(f"{type(component).__name__}: {what}")
+    place = entry.origin.words if line is None or entry.origin == BUILT_IN else f"{entry.origin.words}, line {line}"
+    return SpecError(f"{entry.kind.noun} {entry.name} ({place}): {what}")
+
+
+def _line(component: Config, error: BaseException) -> int | None:
+    """Return the last line of the component's file that was executed when it failed."""
+    file = getattr(sys.modules.get(type(component).__module__), "__file__", None)
+    line, frame = None, error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_filename == file:
+            line = frame.tb_lineno
+        frame = frame.tb_next
+    return line

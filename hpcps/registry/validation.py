@@ -1,0 +1,54 @@
+"""Checks whether a class is a usable component."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+from inspect import isabstract
+from typing import Literal, get_origin
+
+from hpcps.registry.config import Config
+from hpcps.registry.kinds import Kind
+
+
+def faults(kind: Kind, component: type[Config]) -> list[str]:
+    """Return the reasons why a class is not a usable component of this kind; none if it is one."""
+    found = []
+    if isabstract(component):
+        methods = ", ".join(sorted(component.__abstractmethods__))
+        found.append(f"it does not define {methods}")
+    field = component.model_fields.get(kind.tag)
+    if field is None or get_origin(field.annotation) is not Literal or not isinstance(field.default, str):
+        name = component.__name__.lower()
+        found.append(f'it does not declare its name: add the line `{kind.tag}: Literal["{name}"] = "{name}"`')
+    if not (component.__dict__.get("__doc__") or "").strip():
+        found.append("it has no docstring; the docstring becomes its page in the reference")
+    own = set(component.model_fields) - set(kind.base_class().model_fields) - {kind.tag}
+    if own and not kind.key:
+        found.append(
+            f"it has keys ({', '.join(sorted(own))}), but no table of the experiment file sets them: use ClassVar"
+        )
+    for name in sorted(own):
+        if not component.model_fields[name].description:
+            found.append(f'its key {name} has no description: `{name}: … = Field(…, description="…")`')
+    return found + component.faults()
+
+
+def not_among(component: type[Config], attribute: str, known: Collection[str]) -> list[str]:
+    """Return the mistakes in a set of names that a class declares; none if all names are known."""
+    declared, example = getattr(component, attribute, None), f'`{attribute} = frozenset({{"{sorted(known)[0]}"}})`'
+    if not isinstance(declared, Set):
+        return [f"its {attribute} must be a set, such as {example}"]
+    unknown = sorted(repr(name) for name in declared if name not in known)
+    return [f"its {attribute} contains {', '.join(unknown)}: it may only contain {_listed(known)}"] if unknown else []
+
+
+def not_one_of(component: type[Config], attribute: str, known: Collection[str]) -> list[str]:
+    """Return the mistake in a name that a class declares; none if the name is known."""
+    declared = getattr(component, attribute, None)
+    if isinstance(declared, str) and declared in known:
+        return []
+    return [f"its {attribute} is {declared!r}: it must be one of {_listed(known)}"]
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)

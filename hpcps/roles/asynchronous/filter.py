@@ -1,0 +1,117 @@
+"""How one update is filtered: checked for values that are not finite, passed to the rule, and scaled by alpha."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.updates import Updates
+from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.roles.rule_state import RuleState
+from hpcps.roles.tally import Tally
+from hpcps.rules import AsyncContext, AsyncRule, screen
+
+
+@dataclass(frozen=True)
+class UpdateHeader:
+    """A worker's message at the end of a cycle; an update without a mask is empty.
+
+    Attributes:
+        request: which of the worker's requests it is.
+        absent: whether there is no update.
+        answered: whether the worker waits for the model.
+        base: the model version that the update was made from.
+    """
+
+    worker: Peer
+    request: int
+    absent: bool = False
+    answered: bool = True
+    base: int = 0
+    mask: Mask | None = None
+    payload: Vector | None = None
+
+    @staticmethod
+    def of(message: Message) -> UpdateHeader:
+        """Return the header of a checked message; its worker does not change the payload before it is answered."""
+        return UpdateHeader(
+            message.sender,
+            message.round,
+            absent=message.kind is Kind.ABSENT,
+            base=message.version,
+            mask=message.mask,
+            payload=message.payload,
+        )
+
+
+@dataclass(frozen=True)
+class FilteredUpdate:
+    """The result of a filter.
+
+    Attributes:
+        header: the update.
+        applied: the blocks that are applied to the model `[B]`.
+        rejected: the sent blocks that are rejected because they are not finite `[B]`.
+        tally: the counts.
+    """
+
+    header: UpdateHeader
+    applied: Mask
+    rejected: Mask
+    tally: Tally
+
+
+class UpdateFilter:
+    """Filters one update after the other.
+
+    Attributes:
+        update: the last update as it is applied to the model `[d]`; valid in the applied blocks.
+        kept: what the rule keeps from one update to the next.
+    """
+
+    def __init__(self, rule: AsyncRule, layout: Layout, kept: RuleState) -> None:
+        self._rule = rule
+        self.kept = kept
+        self._layout = layout
+        self.update: Vector = np.zeros(layout.size, np.float32)
+
+    def __call__(
+        self,
+        header: UpdateHeader,
+        alpha: float,
+        reference: Vector | None = None,
+        loss: Callable[[Vector], float] | None = None,
+    ) -> FilteredUpdate:
+        """Filter an update.
+
+        Args:
+            header: the update.
+            alpha: the factor that scales the update.
+            reference: the validator's own update `[d]`, if the rule needs it.
+            loss: returns the loss of an update on the validator's data, if the rule needs it.
+        """
+        layout = self._layout
+        sent = header.mask if header.mask is not None else np.zeros(len(layout.blocks), np.bool_)
+        payload = header.payload if header.payload is not None else np.zeros(0, np.float32)
+        updates = Updates(layout, [payload], sent[None, :])
+        refused = screen(updates)
+        updates.without(refused).tile(slice(0, layout.size), self.update[None, :])
+        rejected = refused[0]
+        sent = sent & ~rejected
+        context = AsyncContext(reference, loss, self.kept.random, self.kept.arrays, layout=layout, sent=sent)
+        decision = self._rule.decide(self.update, context)
+        if alpha != 1.0:
+            self.update *= np.float32(alpha)
+        accepted = int((decision.applied & ~decision.negated).sum())
+        tally = Tally(
+            received=len(sent),
+            sent=int(sent.sum()),
+            accepted=accepted,
+            accepted_sent=accepted,
+            rejected=int(rejected.sum()),
+            turned=int(decision.negated.sum()),
+        )
+        return FilteredUpdate(header, decision.applied, rejected, tally)

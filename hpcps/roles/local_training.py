@@ -1,0 +1,360 @@
+"""Local training: what workers and validators share, in synchronous and asynchronous runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from functools import partial
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import Roster, partitioning_of, shards_of
+from hpcps.protocol.schedule import Schedule, Segment
+from hpcps.roles.acceptance import Acceptance
+from hpcps.roles.checkpointing import report
+from hpcps.roles.checks import rejection
+from hpcps.roles.evaluation import EvaluationJob
+from hpcps.roles.evaluator import Continuation, Evaluator
+from hpcps.roles.events import (
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Send,
+    SetDeadline,
+    Settle,
+    Snapped,
+    Snapshot,
+    Start,
+)
+from hpcps.roles.inbox import ModelInbox
+from hpcps.roles.packer import Packer
+from hpcps.roles.rule_state import RuleState
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Learner, Progress
+
+
+class Stage(Enum):
+    """What a training role does at present. A synchronous round goes from one model to the next, as does a cycle."""
+
+    STARTING = auto()
+    """It has not asked for a model yet; it may take a step before the first one."""
+    WAITING_FOR_MODEL = auto()
+    """It adopts the next model as soon as all of it has come."""
+    TRAINING = auto()
+    """It has adopted the model, and takes its local steps."""
+    PACKING = auto()
+    """A worker makes its update, and delays it if the experiment says so."""
+    GATHERING = auto()
+    """A validator waits for updates."""
+    COMBINING = auto()
+    """A validator combines updates, or filters one."""
+    SENDING = auto()
+    """Synchronous: its answer to the model is made, and goes out as fast as the receivers take it."""
+    CHECKPOINTING = auto()
+    """Synchronous: it writes its part of a checkpoint before it adopts the next model."""
+    STOPPING = auto()
+    """Asynchronous: the coordinator has submitted STOP, and waits for the last model."""
+
+
+class LocalTraining:
+    """The model, the local steps and the evaluations of a training role.
+
+    In each round it adopts the model, begins to evaluate it if that is due (the coordinator only), takes the local
+    steps, and calls `after_steps`. The evaluation runs in the background, so that nobody waits for it.
+
+    Attributes:
+        round: the number of the round or cycle.
+        stage: what the role does at present.
+        flags: those of the model adopted last.
+        version: how many updates the model adopted last holds (asynchronous).
+        log_epoch: the epoch of the servers' log at that model (asynchronous).
+        is_coordinator: whether the role gives the initial weights, counts the epochs and evaluates.
+        base: the parameters that the local steps begin from `[d]`.
+        inbox: the next model.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        run: Run,
+        run_id: str,
+        learner: Learner,
+        *,
+        take_steps: Callable[[int], Progress],
+        after_steps: Continuation,
+        kept: Mapping[str, Packer | Acceptance | RuleState],
+        residual: Vector | None = None,
+        evaluation_fields: Callable[[], dict[str, object]] = dict,
+    ) -> None:
+        """Prepare the training of a role.
+
+        Args:
+            peer: the role.
+            run: the run.
+            run_id: its id.
+            learner: what trains.
+            take_steps: takes so many local steps.
+            after_steps: goes on once the local steps of a round are done.
+            kept: the parts of the role that belong in its checkpoint, by name.
+            residual: is added to every model `[d]`.
+            evaluation_fields: returns what the role adds to the record of an evaluation.
+        """
+        self.round = 0
+        self.stage = Stage.STARTING
+        self.flags = Flag.NONE
+        self.version = self.log_epoch = 0
+        self._peer = peer
+        self._run = run
+        self._run_id = run_id
+        self._learner = learner
+        self._take_steps = take_steps
+        self._after_steps = after_steps
+        self._kept = kept
+        self._residual = residual
+        self._evaluation_fields = evaluation_fields
+        self._roster = Roster.of(run)
+        self.is_coordinator = peer == self._roster.coordinator
+        inside = run.validation.evaluate == "validator_model"
+        self._schedule = Schedule(run.train.epochs, learner.steps_per_epoch, run.train.local_steps, inside)
+        self._segments: list[Segment] = []
+        self._seen: list[Progress] = []
+        self.inbox = ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
+        self.base: Vector = np.empty(learner.layout.size, np.float32)
+        learner.copy_to(self.base)
+        others = tuple(p for p in self._roster.readers() if p.role == "worker" and p != peer)
+        self._averages = bool(run.validation.batchnorm == "averaged" and learner.statistics.size)
+        self._evaluator = Evaluator(
+            learner, others, own=peer.role == "worker", reestimate=run.validation.batchnorm == "reestimated"
+        )
+        self._evaluated = 0
+
+    @property
+    def steps_before_model(self) -> int:
+        """Local steps taken before the first model comes, as in ZenoPS's artifact."""
+        return 1 if self._run.train.first_step == "overwritten" else 0
+
+    @property
+    def epoch(self) -> int:
+        """The epochs of the role's own steps that are over."""
+        return self._learner.steps_done // self._learner.steps_per_epoch
+
+    @property
+    def over(self) -> bool:
+        """Whether the coordinator has done all its rounds."""
+        return self.is_coordinator and self.round >= self._schedule.rounds
+
+    def takes(self, event: Received | Malformed) -> bool:
+        """Return whether a message holds BatchNorm statistics for an evaluation, or came in place of some."""
+        if isinstance(event, Malformed):
+            return self._evaluator.lacks(event.source)
+        message = event.message
+        expected = message.kind is Kind.STATISTICS and self._averages and self.is_coordinator
+        return expected and self._evaluator.takes(event.source, message.round, self.round)
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event that concerns training, an evaluation or a checkpoint."""
+        match event:
+            case Start() if self.stage is Stage.STARTING and self.steps_before_model:
+                yield Compute("train", partial(self._take_steps, 1), steps=1)
+            case Start() if self.stage is Stage.STARTING:
+                yield from self._present_initial_model()
+            case Start():
+                yield SetDeadline(self.inbox.waiting_for)
+            case Computed("train", progress) if self.stage is Stage.STARTING:
+                self._seen.append(progress)
+                yield from self._present_initial_model()
+            case Computed("adopt", _, time):
+                yield from self._evaluate_if_due(time)
+            case Computed("train", progress, time):
+                self._seen.append(progress)
+                yield from self._end_segment(time)
+            case Computed("evaluate", (job, evaluation)):
+                yield from self._evaluator.measured(job, evaluation)
+            case Received(source, message):
+                yield from self._evaluator.put(source, message)
+            case Malformed(source, reason):
+                yield rejection(source, reason)
+                yield from self._evaluator.refuse(source)
+            case Snapped():
+                yield report(self._peer, self._run_id, event)
+                if self.flags & Flag.SUSPEND:
+                    yield Finish(suspended=True)
+            case _:
+                raise AssertionError(f"{self._peer} did not ask for {event}")
+
+    def _present_initial_model(self) -> Iterator[Effect]:
+        """Give the servers the initial weights, if this role is the coordinator; then wait for the model."""
+        if self.is_coordinator:
+            if self._peer.role == "validator":
+                # A step that a validator took before is part of the initial model; a worker's step is not.
+                self._learner.copy_to(self.base)
+            note = {
+                "layout": self._learner.layout.to_json(),
+                "steps_per_epoch": self._learner.steps_per_epoch,
+                "statistics": self._averages,
+            }
+            shards = shards_of(self._run, self._learner.layout)
+            for server, (start, stop) in zip(self._roster.all_servers(), shards, strict=True):
+                payload = self.base[start:stop]
+                yield Send(
+                    server,
+                    Message(Kind.INIT, self._peer, self._run_id, 0, shard=server.index, note=note, payload=payload),
+                )
+        self.stage = Stage.WAITING_FOR_MODEL
+        yield SetDeadline(self.inbox.waiting_for)
+
+    def adopt_when_complete(self) -> Iterator[Effect]:
+        """Adopt the next model if the role waits for it and all of it has come."""
+        if self.stage not in (Stage.STARTING, Stage.WAITING_FOR_MODEL, Stage.STOPPING):
+            return
+        yield SetDeadline(self.inbox.waiting_for)
+        if self.inbox.complete:
+            self.stage = Stage.TRAINING
+            yield Compute("adopt", self._adopt, elements=self.base.size)
+
+    def _adopt(self) -> None:
+        """Set x = c = the model, plus a worker's e: the residual survives locally."""
+        self.version, self.log_epoch = self.inbox.version, int(self.inbox.note.get("epoch", 0))
+        self.inbox.read(self.base, self._residual)
+        self._learner.copy_from(self.base)
+
+    def _evaluate_if_due(self, time: float) -> Iterator[Effect]:
+        """Begin to evaluate the model just adopted, if that is due, and take the local steps."""
+        self.flags = self.inbox.flags
+        if self.flags & Flag.STATISTICS and self._peer.role == "worker" and not self.is_coordinator:
+            statistics = self._learner.statistics
+            yield Send(
+                self._roster.coordinator,
+                Message(Kind.STATISTICS, self._peer, self._run_id, self.round, payload=statistics),
+            )
+        epochs = self._epochs_due() if self.is_coordinator else ()
+        if epochs:
+            yield from self._evaluator.when_over(partial(self._evaluate_adopted, epochs, time))
+        else:
+            yield from self.begin_steps()
+
+    def _epochs_due(self) -> tuple[int, ...]:
+        """Return the epochs to evaluate on the model just adopted."""
+        if self._run.train.mode == "sync":
+            return self._schedule.epochs_before(self.round)
+        return tuple(range(self._evaluated + 1, min(self._run.train.epochs, self.epoch) + 1))
+
+    def _evaluate_adopted(self, epochs: tuple[int, ...], time: float) -> Iterator[Effect]:
+        """Begin to evaluate the model that a round begins with, and go on."""
+        own = self._run.validation.evaluate == "validator_model"
+        job = self._evaluation_job(epochs, time, None if own else self.inbox.model)
+        average = bool(self.flags & Flag.STATISTICS)
+        yield from self._evaluator.begin(job, self.begin_steps, average=average)
+
+    def _evaluate_own(self, epoch: int, time: float) -> Iterator[Effect]:
+        """Begin to evaluate the coordinator's own network where an epoch ends inside a round, and go on."""
+        yield from self._evaluator.begin(self._evaluation_job((epoch,), time), self._next_segment)
+
+    def _evaluation_job(self, epochs: tuple[int, ...], time: float, model: Vector | None = None) -> EvaluationJob:
+        self._evaluated = epochs[-1]
+        return EvaluationJob.of(self._learner, self.round, time, epochs, self._evaluation_fields, model)
+
+    def begin_steps(self) -> Iterator[Effect]:
+        """Take the local steps of the round; end if the model was the last."""
+        last = bool(self.inbox.flags & Flag.LAST)
+        self.inbox.clear()
+        if last:
+            yield from self._evaluator.when_over(self._finish)
+            return
+        self.stage = Stage.TRAINING
+        whole = [Segment(self._schedule.stop(self.round))]
+        self._segments = self._schedule.segments(self.round) if self.is_coordinator else whole
+        yield from self._next_segment()
+
+    def _finish(self) -> Iterator[Effect]:
+        yield Finish()
+
+    def _next_segment(self) -> Iterator[Effect]:
+        steps = self._segments[0].stop - self._learner.steps_done
+        yield Compute("train", partial(self._take_steps, steps), steps=steps)
+
+    def _end_segment(self, time: float) -> Iterator[Effect]:
+        segment = self._segments.pop(0)
+        if segment.epoch is None:
+            yield from self._after_steps()
+        else:
+            yield from self._evaluator.when_over(partial(self._evaluate_own, segment.epoch, time))
+
+    def loss_of_round(self) -> Callable[[Vector], float]:
+        """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""
+        measure, base = self._learner.loss_on(self.round), self.base
+
+        def loss(update: Vector) -> float:
+            if np.shape(update) != base.shape:
+                raise ValueError(f"loss takes a vector of {base.size} elements, not one of shape {np.shape(update)}")
+            with np.errstate(over="ignore", invalid="ignore"):
+                return measure(np.add(base, update).astype(np.float32))
+
+        return loss
+
+    def record_fields(self) -> dict[str, object]:
+        """Return what the record of a round says of the local steps since the last one."""
+        seen, self._seen = self._seen, []
+        return training_fields(self._learner, seen)
+
+    def snapshot_before_model(self) -> Iterator[Effect]:
+        """Write a checkpoint once no evaluation is under way; then wait for the next model."""
+        self.stage = Stage.CHECKPOINTING
+        yield from self._evaluator.when_over(self._snapshot_and_wait)
+
+    def _snapshot_and_wait(self) -> Iterator[Effect]:
+        yield from self.snapshot(self.round)
+        self.stage = Stage.WAITING_FOR_MODEL
+        yield from self.adopt_when_complete()
+
+    def snapshot(self, moment: int) -> Iterator[Effect]:
+        """Write this process's part of a checkpoint."""
+        yield Settle()
+        facts = {"round": self.round, "evaluated": self._evaluated}
+        kept = {name: part.state() for name, part in self._kept.items()}
+        yield Snapshot(moment, State(facts=facts).having(learner=self._learner.state(), **kept))
+
+    def take_checkpoint(self, message: Message) -> Iterator[Effect]:
+        """Write this process's part of a checkpoint when server 0 says so, whatever the stage (asynchronous)."""
+        self.flags = message.flags
+        yield from self.snapshot(message.round)
+
+    def restore(self, state: State) -> None:
+        """Go on from a checkpoint: wait for the model, as between two rounds."""
+        self._learner.restore(state.part("learner"))
+        self._evaluated = state.facts["evaluated"]
+        # An asynchronous checkpoint may be written inside a cycle, which counts as over if its steps are done.
+        finished = self._learner.steps_done // self._run.train.local_steps
+        self.round = state.facts["round"] if self._run.train.mode == "sync" else finished
+        for name, part in self._kept.items():
+            part.restore(state.part(name))
+        self.stage = Stage.WAITING_FOR_MODEL
+
+    def unusable(self, source: Peer, reason: str) -> RunError:
+        """Return the error of a message that the role cannot go on without."""
+        unit = "round" if self._run.train.mode == "sync" else "cycle"
+        return RunError(f"{self._peer} cannot use what {source} sent in {unit} {self.round}: {reason}")
+
+    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Record a bad message; the run cannot go on without a server's."""
+        if source.role == "server":
+            raise self.unusable(source, reason)
+        yield rejection(source, reason)
+
+
+def training_fields(learner: Learner, seen: Sequence[Progress]) -> dict[str, object]:
+    """Return how far a learner is, and the means over its steps since the last round."""
+    samples = sum(progress.samples for progress in seen)
+    return {
+        "step": learner.steps_done,
+        "epoch": learner.steps_done / learner.steps_per_epoch,
+        "samples": samples,
+        "loss": sum(p.loss * p.samples for p in seen) / samples if samples else None,
+        "train_accuracy": sum(p.correct for p in seen) / samples if samples else None,
+    }

@@ -1,0 +1,135 @@
+"""The single-process baseline (ZenoPS's "validation only")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+
+import numpy as np
+
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Malformed, Peer, Received
+from hpcps.protocol.roster import Roster
+from hpcps.roles.checkpointing import Ledger, periodic
+from hpcps.roles.checks import rejection
+from hpcps.roles.evaluation import EvaluationJob, examine_in_between
+from hpcps.roles.events import (
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Record,
+    Save,
+    Snapped,
+    Snapshot,
+    Start,
+    StopRequested,
+)
+from hpcps.roles.local_training import training_fields
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Learner, Progress
+
+
+class SingleProcess:
+    """Validator 0 without servers and workers: takes steps on the held-out shard and evaluates after each epoch.
+
+    A round is H local steps and ends with a record. The run ends with the last step of the last epoch.
+    """
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+        self.peer = peer
+        self.round = 0
+        self._run = run
+        self._learner = learner
+        self._last = run.train.epochs * learner.steps_per_epoch
+        self._seen: list[Progress] = []
+        self._ledger = Ledger(Roster(0, 1, 0))
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return self._learner.device
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        match event:
+            case Start():
+                yield from self._train()
+            case Computed("train", progress, time):
+                self._seen.append(progress)
+                yield from self._trained(time)
+            case Computed("evaluate", (job, evaluation)):
+                yield from job.records(evaluation)
+                yield from self._evaluated()
+            case StopRequested():
+                self._ledger.wanted = True
+            case Snapped(moment, checksum):
+                yield from self._ledger.enter(self.peer, moment, checksum)
+                if not self._ledger.suspending:
+                    yield from self._train()
+            case Received(source, _) | Malformed(source, _):
+                yield rejection(source, f"{self.peer} trains alone and gets no messages")
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """It is the only process."""
+        return True
+
+    def state(self) -> State:
+        """Return its state between two steps."""
+        facts = {"round": self.round, "seen": [asdict(progress) for progress in self._seen]}
+        return State(facts=facts).having(learner=self._learner.state())
+
+    def restore(self, state: State) -> None:
+        """Restore that state."""
+        self._learner.restore(state.part("learner"))
+        self.round = state.facts["round"]
+        self._seen = [Progress(**progress) for progress in state.facts["seen"]]
+
+    def _go_on(self, *, checkpoint: bool) -> Iterator[Effect]:
+        """Train on; write a checkpoint first if one is due or the run is to stop."""
+        if checkpoint or self._ledger.wanted:
+            self._ledger.begin(self._learner.steps_done)
+            yield Snapshot(self._learner.steps_done, self.state())
+        else:
+            yield from self._train()
+
+    def _train(self) -> Iterator[Effect]:
+        """Train to the end of the round or the epoch, whichever comes first."""
+        done = self._learner.steps_done
+        ends = ((done // length + 1) * length for length in (self._run.train.local_steps, self._epoch))
+        steps = min(*ends, self._last) - done
+        yield Compute("train", partial(self._learner.train, steps), steps=steps)
+
+    @property
+    def _epoch(self) -> int:
+        return self._learner.steps_per_epoch
+
+    def _trained(self, time: float) -> Iterator[Effect]:
+        done = self._learner.steps_done
+        if done % self._run.train.local_steps == 0 or done == self._last:
+            yield Record("round", training_fields(self._learner, self._seen))
+            self._seen = []
+            self.round += 1
+        if done % self._epoch == 0:
+            # No other process waits for it.
+            job = EvaluationJob.of(self._learner, self.round, time, (done // self._epoch,))
+            again = self._run.validation.batchnorm == "reestimated"
+            measure = partial(examine_in_between, self._learner, job, reestimate=again)
+            yield Compute("evaluate", lambda: (job, measure()))
+        else:
+            yield from self._go_on(checkpoint=False)
+
+    def _evaluated(self) -> Iterator[Effect]:
+        done = self._learner.steps_done
+        if done < self._last:
+            epoch = done // self._epoch
+            yield from self._go_on(checkpoint=periodic(self._run.checkpoint.every, epoch - 1, epoch))
+            return
+        model: Vector = np.empty(self._learner.layout.size, np.float32)
+        self._learner.copy_to(model)
+        yield Save(f"final/{self.peer}", model)
+        yield Finish()

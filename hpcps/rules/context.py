@@ -1,0 +1,92 @@
+"""What a rule may use in addition to the updates."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.numerics.layout import Layout, Mask, Vector
+
+
+class Arrays(UserDict[str, NDArray[Any]]):
+    """Arrays by name; values are copied when they are set, so that a checkpoint holds the complete state of a rule."""
+
+    def __init__(self, *, writable: bool = True) -> None:
+        """Create an empty collection; it is not writable for rules that do not declare `state`."""
+        super().__init__()
+        self._writable = writable
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Store a copy of an array, a number or a list of numbers.
+
+        Raises:
+            TypeError: a numpy array of numbers cannot hold the value, or the collection is not writable.
+        """
+        if not self._writable:
+            raise TypeError('a rule that keeps arrays must declare it: needs = frozenset({"state"})')
+        copy = np.array(value, order="C")
+        if copy.dtype.hasobject or not isinstance(name, str):
+            raise TypeError(f"state[{name!r}] cannot be kept: names must be strings, and values arrays of numbers")
+        super().__setitem__(name, copy)
+
+    def setdefault(self, name: str, default: Any = None) -> NDArray[Any]:
+        """Return the array of a name; store a copy of the default first if there is none."""
+        if name not in self:
+            self[name] = default
+        return self[name]
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The values that a rule lists in its `needs`; the others are None or empty.
+
+    Attributes:
+        reference: the validator's own update of this round, `[d]`.
+        loss: a function of a vector `[d]`: it adds the vector to the model of this round and returns the mean loss on
+            a batch of the validator's shard. All calls of a round use the same batch.
+        random: the combiner's random generator, which checkpoints save.
+        state: arrays by name that the rule keeps from one round to the next, and which checkpoints save. Values are
+            copied when they are set; the copies may be changed in place.
+    """
+
+    reference: Vector | None = None
+    loss: Callable[[Vector], float] | None = None
+    random: np.random.Generator | None = None
+    state: MutableMapping[str, NDArray[Any]] = field(default_factory=Arrays)
+
+
+@dataclass(frozen=True)
+class Context(Needs):
+    """What a synchronous rule may use in addition to the updates of the round.
+
+    Attributes:
+        base: the vector `[d]` to which the combined update is added after rounding; by default none.
+        out: the array `[d]` for the result; by default a new one. It may be the base if the updates are `checked`.
+        threads: the maximum number of threads; the result does not depend on it.
+    """
+
+    base: Vector | None = None
+    out: Vector | None = None
+    threads: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncContext(Needs):
+    """What an asynchronous rule may use in addition to the update.
+
+    Attributes:
+        layout: the blocks of the d elements.
+        sent: the blocks that the worker sent, `[B]`; no others are applied.
+    """
+
+    layout: Layout
+    sent: Mask
+
+
+NOTHING = Context()
+"""An empty context."""

@@ -1,1 +1,0 @@
-"""Drives roles: owns their clocks, files and devices."""

@@ -1,1 +1,0 @@
-"""When each process of a run did what, on one clock."""

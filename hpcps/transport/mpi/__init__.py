@@ -1,0 +1,1 @@
+"""The MPI transport and the MPI process group."""

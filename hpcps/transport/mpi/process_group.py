@@ -1,0 +1,97 @@
+"""The process group of the ranks of an MPI communicator."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcps.numerics.layout import Vector
+from hpcps.protocol.messages import Peer
+from hpcps.transport.backoff import Backoff
+from hpcps.transport.mpi.segments import unlink_segments
+from hpcps.transport.mpi.transport import MpiTransport, await_request
+from hpcps.transport.shared_memory import Neighbours
+from hpcps.transport.shared_memory.neighbours import CARD_BYTES
+
+_TEXT_BYTES = 4096
+
+
+class MpiProcessGroup:
+    """The ranks of a communicator; see `ProcessGroup`."""
+
+    kind = "mpi"
+
+    def __init__(self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int]) -> None:
+        self._communicator = communicator
+        self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
+        self.transport = MpiTransport(communicator, ranks, self._find_neighbours())
+
+    def _find_neighbours(self) -> Neighbours:
+        """Find the ranks that share memory with this one."""
+        neighbours = Neighbours()
+        cards = np.empty((self.size, CARD_BYTES), np.uint8)
+        await_request(self._communicator.Iallgather(np.frombuffer(neighbours.card(), np.uint8), cards))
+        reached = np.array(neighbours.reach([row.tobytes() for row in cards], self.rank))
+        reaching = np.empty_like(reached)
+        await_request(self._communicator.Ialltoall(reached, reaching))
+        neighbours.keep((reached & reaching).tolist())
+        # Each rank has received data from every other rank: all have mapped the segments of MPI.
+        unlink_segments()
+        return neighbours
+
+    def facts(self) -> dict[str, object]:
+        """Return the MPI library and its version of the standard."""
+        return {"mpi": MPI.Get_library_version().strip("\0\n "), "mpi_standard": MPI.Get_version()}
+
+    def collect(self, text: str) -> list[str]:
+        """See `ProcessGroup.collect`."""
+        mine = np.zeros(_TEXT_BYTES, np.uint8)
+        encoded = text.encode()[:_TEXT_BYTES]
+        mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        texts = np.empty((self.size, _TEXT_BYTES), np.uint8)
+        await_request(self._communicator.Iallgather(mine, texts))
+        return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
+
+    def share(self, number: int) -> int:
+        """See `ProcessGroup.share`."""
+        shared = np.array([number], np.int64)
+        await_request(self._communicator.Ibcast(shared))
+        return int(shared[0])
+
+    def backoff(self) -> Backoff:
+        """See `ProcessGroup.backoff`."""
+        return self.transport.backoff()
+
+    def allocate(self, size: int) -> Vector:
+        """See `ProcessGroup.allocate`."""
+        arena = self.transport.neighbours.arena
+        before = arena.shortage
+        values = arena.allocate(size)
+        if arena.shortage and not before and self.transport.neighbouring:
+            sys.stderr.write(
+                f"hpcps: rank {self.rank} on {socket.gethostname()} got no shared memory ({arena.shortage}); its "
+                "payloads go through MPI, which takes longer\n"
+            )
+        return values
+
+    def in_memory(self) -> list[Peer]:
+        """See `ProcessGroup.in_memory`."""
+        return [] if self.transport.neighbours.arena.shortage else self.transport.neighbouring
+
+    def barrier(self) -> None:
+        """See `ProcessGroup.barrier`."""
+        self.transport.barrier()
+
+    def settle(self) -> None:
+        """See `ProcessGroup.settle`."""
+        self.transport.settle()
+
+    def leave(self) -> None:
+        """See `ProcessGroup.leave`; MPI finalises at the end of the process."""
+
+    def abandon(self) -> None:
+        """See `ProcessGroup.abandon`; the launcher ends the other processes when this one fails."""

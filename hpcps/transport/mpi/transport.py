@@ -1,0 +1,256 @@
+"""Messages over MPI: a header, then the payload, sent from and received into contiguous buffers.
+
+Between processes of one host, headers go through a pipe. A payload in shared memory is not sent: the header holds its
+address.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from mpi4py import MPI
+
+from hpcps.numerics.layout import Vector
+from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.transport.backoff import Backoff
+from hpcps.transport.base import Traffic
+from hpcps.transport.pool import BufferPool
+from hpcps.transport.shared_memory import Neighbours, SegmentAddress
+from hpcps.transport.shared_memory.arena import ADDRESS_BYTES
+
+# The tag tells what follows the header, so that the stream stays synchronous even after an invalid header.
+_ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED = 1, 2, 3, 4
+
+_LONGEST = 0.1
+"""Seconds between two polls if every message wakes its receiver."""
+_PROGRESS = 5e-4
+"""Maximum seconds between two polls during transfers: MPI advances a transfer only while a process polls."""
+
+
+@dataclass
+class _Arrival:
+    """A message whose header has arrived.
+
+    Attributes:
+        header: its bytes.
+        tag: the kind of the header: without a payload, with a payload, or with an address in shared memory.
+        payload: the buffer of the payload, for floats or, if the size is invalid, for bytes; None without a payload.
+        request: the MPI request of the payload; None before it starts.
+    """
+
+    header: bytes
+    tag: int
+    payload: Vector | bytearray | None = None
+    request: MPI.Request | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole message has arrived."""
+        return self.tag != _WITH_PAYLOAD or (self.request is not None and self.request.Test())
+
+
+class MpiTransport:
+    """Transports messages between the ranks of a communicator.
+
+    Attributes:
+        traffic: the bytes of all messages, including payloads that are read in place.
+        neighbours: the processes that share memory with this one.
+    """
+
+    def __init__(
+        self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int], neighbours: Neighbours | None = None
+    ) -> None:
+        """Create the transport of one rank.
+
+        Args:
+            communicator: the processes.
+            ranks: the rank of each peer.
+            neighbours: the processes that share memory with this one; by default none.
+        """
+        self._communicator = communicator
+        self._ranks = dict(ranks)
+        self._peers = {rank: peer for peer, rank in ranks.items()}
+        self.neighbours = Neighbours() if neighbours is None else neighbours
+        self._pending: list[tuple[MPI.Request, object]] = []
+        # Payloads for neighbours that must go through MPI, until their headers are written.
+        self._held: list[tuple[int, Vector]] = []
+        # Neighbours whose pipe is full (backpressure).
+        self._blocked: set[int] = set()
+        # The number of announced payloads that have not started to arrive.
+        self._awaited = 0
+        self._status = MPI.Status()
+        self._pool = BufferPool()
+        # The arrived messages of each sender that no role has received yet, in the order of sending.
+        self._arrivals: dict[int, deque[_Arrival]] = {}
+        self._sent_to = np.zeros(communicator.Get_size(), np.int64)
+        self._received_from = np.zeros(communicator.Get_size(), np.int64)
+        self.traffic = Traffic()
+
+    def send(self, to: Peer, message: Message) -> None:
+        """See `Transport.send`."""
+        header = message.header()
+        rank = self._ranks[to]
+        payload = message.payload if message.payload is not None and message.payload.size else None
+        if rank in self.neighbours:
+            self._send_to_neighbour(rank, header, payload)
+        else:
+            request = self._communicator.Isend([header, MPI.BYTE], rank, _ALONE if payload is None else _WITH_PAYLOAD)
+            self._pending.append((request, header))
+            if payload is not None:
+                self._post(rank, payload)
+        self._sent_to[rank] += 1
+        self.traffic.sent += len(header) + message.payload_bytes
+
+    def receive(self) -> Received | Malformed | None:
+        """See `Transport.receive`."""
+        self._progress()
+        self._read_mailbox()
+        if self._awaited or not self._all_neighbours:
+            # One probe for all tags: a message without a payload must not overtake one with a payload.
+            while (waiting := self._communicator.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, self._status)) is not None:
+                self._begin(waiting, self._status.Get_source(), self._status.Get_tag())
+        for rank, arrivals in self._arrivals.items():
+            if arrivals[0].whole:
+                arrival = arrivals.popleft()
+                # Round-robin: this sender goes to the end of the queue.
+                del self._arrivals[rank]
+                if arrivals:
+                    self._arrivals[rank] = arrivals
+                return self._finish(rank, arrival)
+        return None
+
+    @property
+    def neighbouring(self) -> list[Peer]:
+        """The peers that share memory with this process."""
+        return [peer for peer, rank in self._ranks.items() if rank in self.neighbours]
+
+    def backoff(self) -> Backoff:
+        """Return the backoff for waits for a message."""
+        if self._all_neighbours:
+            # Spinning would take the core from the sender.
+            return Backoff(polls=0, first=_LONGEST, longest=_LONGEST, sleep=self._rest)
+        # During a large transfer, polling at full speed would take the core from the kernel, which copies the data, and
+        # from other processes.
+        return Backoff(sleep=self._rest, hurry=lambda: not (self._busy or self._arrivals))
+
+    def settle(self) -> None:
+        """See `ProcessGroup.settle`."""
+        expected = np.zeros_like(self._sent_to)
+        request = self._communicator.Ialltoall(self._sent_to, expected)
+        backoff = Backoff(sleep=self.neighbours.wait)
+        while not request.Test() or self._busy or (self._received_from < expected).any():
+            if self.receive() is None:
+                backoff.wait()
+        self.barrier()
+        # All ranks have received all messages and no longer use their payloads.
+        self.neighbours.arena.recycle()
+
+    def barrier(self) -> None:
+        """Wait without spinning until every rank calls this."""
+        await_request(self._communicator.Ibarrier())
+
+    @property
+    def _all_neighbours(self) -> bool:
+        return len(self.neighbours) == self._communicator.Get_size() - 1
+
+    @property
+    def _busy(self) -> bool:
+        """Whether outgoing transfers need polls to advance."""
+        return bool(self._pending or self._held or self._blocked)
+
+    def _rest(self, seconds: float) -> bool:
+        """Sleep until a neighbour writes (return whether one did) or transfers need a poll."""
+        return self.neighbours.wait(min(seconds, _PROGRESS) if self._busy or self._arrivals else seconds)
+
+    def _send_to_neighbour(self, rank: int, header: bytes, payload: Vector | None) -> None:
+        """Send a message to a neighbour."""
+        address = None if payload is None else self.neighbours.arena.locate(payload)
+        if address is not None:
+            packet = bytes([_PLACED]) + address.pack() + header
+        else:
+            packet = bytes([_ALONE if payload is None else _WITH_PAYLOAD]) + header
+        self.neighbours.send(rank, packet)
+        if not self.neighbours.flush(rank):
+            self._blocked.add(rank)
+        if payload is not None and address is None:
+            self._held.append((rank, payload))
+            self._progress()
+
+    def _post(self, rank: int, payload: Vector) -> None:
+        self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
+
+    def _progress(self) -> None:
+        if self._pending:
+            self._pending = [(request, kept) for request, kept in self._pending if not request.Test()]
+        if self._blocked:
+            self._blocked = {rank for rank in self._blocked if not self.neighbours.flush(rank)}
+        if self._held:
+            held, self._held = self._held, []
+            for rank, payload in held:
+                if rank in self._blocked:
+                    self._held.append((rank, payload))
+                else:
+                    self._post(rank, payload)
+
+    def _read_mailbox(self) -> None:
+        """Read the headers that neighbours have written."""
+        for rank, packet in self.neighbours.receive():
+            self._announce(rank, packet[1:], packet[0] if packet else _ALONE)
+
+    def _announce(self, rank: int, header: bytes, tag: int) -> None:
+        self._arrivals.setdefault(rank, deque()).append(_Arrival(header, tag))
+        self._awaited += tag == _WITH_PAYLOAD
+
+    def _begin(self, waiting: MPI.Message, rank: int, tag: int) -> None:
+        """Receive a header, or start to receive the payload that a header announced."""
+        size = self._status.Get_count(MPI.BYTE)
+        if tag != _PAYLOAD:
+            header = bytearray(size)
+            waiting.Recv([header, MPI.BYTE])
+            self._announce(rank, bytes(header), tag)
+            return
+        # A neighbour writes the header to the pipe before it sends the payload through MPI.
+        self._read_mailbox()
+        # MPI keeps the order of messages of one sender: this payload belongs to the first header without one.
+        announced = (a for a in self._arrivals.get(rank, ()) if a.tag == _WITH_PAYLOAD and a.request is None)
+        arrival = next(announced, None)
+        if arrival is None:  # no header announced it: drop it
+            waiting.Recv([bytearray(size), MPI.BYTE])
+            return
+        self._awaited -= 1
+        if size % 4:
+            arrival.payload = bytearray(size)
+            arrival.request = waiting.Irecv([arrival.payload, MPI.BYTE])
+        else:
+            arrival.payload = self._pool.take(size // 4)
+            arrival.request = waiting.Irecv([arrival.payload, MPI.FLOAT])
+
+    def _finish(self, rank: int, arrival: _Arrival) -> Received | Malformed:
+        """Decode a message that has arrived."""
+        self._received_from[rank] += 1
+        source = self._peers[rank]
+        header = arrival.header
+        try:
+            if arrival.tag == _PLACED:
+                address, header = SegmentAddress.unpack(header[:ADDRESS_BYTES]), header[ADDRESS_BYTES:]
+                payload = self.neighbours.view(rank, address)
+                self.traffic.received += len(header) + payload.nbytes
+                return Received(source, Message.decode(header, payload))
+            invalid = arrival.payload if isinstance(arrival.payload, bytearray) else b""
+            sent = None if isinstance(arrival.payload, bytearray) else arrival.payload
+            self.traffic.received += len(header) + (sent.nbytes if sent is not None else len(invalid))
+            if invalid:
+                raise MalformedMessageError(f"its payload of {len(invalid)} bytes is not a number of float32")
+            return Received(source, Message.decode(header, sent))
+        except MalformedMessageError as error:
+            return Malformed(source, str(error))
+
+
+def await_request(request: MPI.Request) -> None:
+    """Wait until a request is done; a blocking call would spin and slow down processes that have not arrived yet."""
+    backoff = Backoff()
+    while not request.Test():
+        backoff.wait()

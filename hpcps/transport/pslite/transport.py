@@ -1,0 +1,114 @@
+"""Messages over ps-lite nodes: a ps-lite message has the header and the payload as its data frames."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from threading import Event
+
+import numpy as np
+
+from hpcps.numerics.layout import Vector
+from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.transport.base import Traffic
+from hpcps.transport.pslite.incoming import Frame
+from hpcps.transport.pslite.meta import Meta
+from hpcps.transport.pslite.node import Delivery, Node
+
+APP = 1
+"""The application id of our messages; 0 is the key-value store."""
+MESSAGE = 1
+"""As `head`: a message between roles; its body is its sequence number from this sender to this receiver."""
+
+_NUMBER = struct.Struct("<Q")
+
+
+class PsliteTransport:
+    """Transports messages between the roles of nodes.
+
+    Args:
+        node: the node of this process; it has started, and passes messages with the head `MESSAGE` to `accept`.
+        ids: the node id of each role.
+        check: called when no message has arrived; raises an error if another process is lost.
+    """
+
+    def __init__(self, node: Node, ids: Mapping[Peer, int], check: Callable[[], None]) -> None:
+        self._node = node
+        self._check = check
+        self._ids = dict(ids)
+        self._peers = {id_: peer for peer, id_ in ids.items()}
+        self._inbox: deque[Delivery] = deque()
+        self._arrived = Event()
+        self._early: dict[int, dict[int, Delivery]] = {}
+        self._expected: Counter[int] = Counter()
+        self.sent_to: Counter[int] = Counter()
+        self.received_from: Counter[int] = Counter()
+        self.traffic = Traffic()
+
+    def send(self, to: Peer, message: Message) -> None:
+        """See `Transport.send`. ZeroMQ copies a small payload, and refers to a large one until it is sent."""
+        header, id_ = message.header(), self._ids[to]
+        frames: list[object] = [header]
+        if message.payload is not None and message.payload.size:
+            frames.append(message.payload.data)
+        number = _NUMBER.pack(self.sent_to[id_])
+        self.sent_to[id_] += 1
+        meta = Meta(
+            head=MESSAGE, body=number, request=True, push=True, app=APP, customer=0, timestamp=self._node.timestamp()
+        )
+        self._node.send(id_, meta, frames)
+        self.traffic.sent += len(header) + message.payload_bytes
+
+    def receive(self) -> Received | Malformed | None:
+        """See `Transport.receive`. A payload is a read-only view of its frame, valid as long as it is referenced."""
+        if not self._inbox:
+            self._check()
+            return None
+        return self._open(self._inbox.popleft())
+
+    def rest(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until a message arrives."""
+        self._arrived.wait(seconds)
+        self._arrived.clear()
+
+    def accept(self, delivery: Delivery) -> None:
+        """Accept a message, in the receiving thread.
+
+        A message that was lost and sent again arrives after later ones. The later ones wait, because the messages of
+        one sender stay in order.
+        """
+        sender = delivery.sender
+        if sender not in self._peers or len(delivery.meta.body) != _NUMBER.size:
+            self._node.dropped.drop("foreign", f"node {sender} has no role, or does not number its messages")
+            return
+        (number,) = _NUMBER.unpack(delivery.meta.body)
+        early = self._early.setdefault(sender, {})
+        if number < self._expected[sender] or number in early:
+            self._node.dropped.drop("unexpected", f"message {number} of node {sender} has arrived before")
+            return
+        early[number] = delivery
+        while (following := early.pop(self._expected[sender], None)) is not None:
+            self._expected[sender] += 1
+            self._inbox.append(following)
+            self._arrived.set()
+
+    def _open(self, delivery: Delivery) -> Received | Malformed:
+        source, frames = self._peers[delivery.sender], delivery.data
+        self.received_from[delivery.sender] += 1
+        self.traffic.received += sum(len(frame) for frame in frames)
+        try:
+            if not 1 <= len(frames) <= 2:
+                raise MalformedMessageError(f"{len(frames)} frames are not a header with or without a payload")
+            payload = _floats(frames[1]) if len(frames) == 2 else None
+            return Received(source, Message.decode(frames[0].tobytes(), payload))
+        except MalformedMessageError as error:
+            return Malformed(source, str(error))
+
+
+def _floats(frame: Frame) -> Vector:
+    if not frame.size or frame.size % 4:
+        raise MalformedMessageError(f"its payload of {frame.size} bytes is not a number of float32")
+    values: Vector = frame.view(np.float32)
+    values.flags.writeable = False
+    return values

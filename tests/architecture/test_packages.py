@@ -1,0 +1,174 @@
+"""The architecture: which package may import which, and how packages, modules and classes are called."""
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import hpcps
+
+ROOT = Path(hpcps.__file__).parent
+
+LAYERS = (
+    ("errors", "an error for people: what is wrong, where, what to do"),
+    ("inputs", "reads files and numbers that others wrote"),
+    ("seeds", "the random generator of a role for a purpose"),
+    ("registry", "components by name: built in, from packages, from plugin files"),
+    ("numerics", "blocks of the flat vector, updates, and the compiled kernels of rules"),
+    ("rules", "what decides which updates enter the model: functions on arrays, with their keys"),
+    ("attacks", "what Byzantine workers send: functions on arrays, with their keys"),
+    ("models", "networks, and their keys"),
+    ("data", "data sets, splits and batches, and their keys"),
+    ("spec", "the experiment file: schema, mistakes, sweep, run id"),
+    ("protocol", "messages, the roster of roles, partitions, the schedule of rounds"),
+    ("transport", "carries messages: in process, MPI, shared memory, ps-lite"),
+    ("kvstore", "push and pull on ps-lite nodes, without roles"),
+    ("training", "learners of each backend"),
+    ("roles", "server, validator, worker: an event in, effects out"),
+    ("records", "what a run leaves behind"),
+    ("figures", "tables and plots of records"),
+    ("launch", "hosts, placement, launchers, supervision"),
+    ("execution", "drives roles: a process of a launch, or all in one; simulated time; the queue of a sweep"),
+    ("cli", "what a user types"),
+    ("__main__", "`python -m hpcps`"),
+)
+"""The packages and modules of hpcps from the bottom to the top; each imports only those above it in this list.
+
+`registry` finds the packages of components by their names (`registry/kinds.py`), which no import shows: it knows where
+they are, and nothing of what is in them.
+"""
+
+TWO_FRAMEWORKS = "the same in PyTorch and in MXNet, of which a process loads one"
+TWO_MODES = "the same in synchronous and in asynchronous training"
+TWO_CONCEPTS = "two concepts, of which one is to get another name"
+TABLE = "the table of the experiment file, and what it configures"
+
+SHARED_NAMES = {
+    "Adam": (2, TWO_FRAMEWORKS),
+    "Counts": (2, TWO_FRAMEWORKS),
+    "FlatModel": (2, TWO_FRAMEWORKS),
+    "Sgd": (2, TWO_FRAMEWORKS),
+    "Shard": (2, TWO_MODES),
+    "Validator": (2, TWO_MODES),
+    "Worker": (2, TWO_MODES),
+    "Server": (3, TWO_MODES + ", and the one of the key-value store"),
+    "Optimizer": (3, TABLE + " in each of the frameworks"),
+    "Transport": (2, TABLE),
+    "Measured": (2, TWO_CONCEPTS),
+    "Death": (2, TWO_CONCEPTS),
+    "Entry": (3, TWO_CONCEPTS),
+    "Job": (2, TWO_CONCEPTS),
+    "Kind": (2, TWO_CONCEPTS),
+    "Layout": (2, TWO_CONCEPTS),
+    "Network": (2, TWO_CONCEPTS),
+    "Node": (2, TWO_CONCEPTS),
+    "Part": (2, TWO_CONCEPTS),
+    "Plain": (2, TWO_CONCEPTS),
+    "Progress": (2, TWO_CONCEPTS),
+    "Queue": (2, TWO_CONCEPTS),
+    "Registry": (2, TWO_CONCEPTS),
+    "Segment": (2, TWO_CONCEPTS),
+}
+"""How many classes have a name that more than one has, and why."""
+
+NAMED_FIGURES = {
+    'hpcps/figures/publish.py: _WITH_BASELINE = ("fig3_", "fig4_")': "no key says which experiments show it"
+}
+"""Lines of the code that name figures, and why."""
+
+ORDER = [name for name, _ in LAYERS]
+MODULES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+def layer_of(path):
+    """Return the package below hpcps, or the module beside them, that a file belongs to."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported(tree, path):
+    """Yield what a module imports of hpcps and the line: anywhere, within functions and for types too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}:{node.lineno}: imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            top, _, rest = name.partition(".")
+            # What `hpcps` itself defines, such as its version, is no package.
+            if top == "hpcps" and (layer := rest.partition(".")[0]) in ORDER:
+                yield layer, node.lineno
+
+
+def edges():
+    """Return, for each layer and each other one that it imports, where it does so."""
+    found = defaultdict(list)
+    for path, tree in MODULES.items():
+        for layer, line in imported(tree, path):
+            if layer != layer_of(path):
+                found[layer_of(path), layer].append(f"{path.relative_to(ROOT.parent)}:{line}")
+    return found
+
+
+def test_every_package_is_a_layer():
+    present = {layer_of(path) for path in MODULES} - {"__init__"}
+    assert present == set(ORDER)
+
+
+def test_no_two_packages_import_each_other():
+    found = edges()
+    mutual = {pair: found[pair] for pair in found if pair[::-1] in found}
+    assert not mutual
+
+
+def test_imports_point_downward_only():
+    """So there is no cycle of any length."""
+    upward = {pair: places for pair, places in edges().items() if ORDER.index(pair[0]) < ORDER.index(pair[1])}
+    assert not upward
+
+
+def test_at_the_top_level_there_are_packages_and_little_else():
+    files = {path.name for path in ROOT.iterdir() if path.is_file()}
+    assert files == {"__init__.py", "__main__.py", "errors.py", "inputs.py", "seeds.py", "py.typed"}
+    for folder in ROOT.iterdir():
+        assert folder.is_file() or folder.name == "__pycache__" or (folder / "__init__.py").is_file()
+
+
+def test_every_package_says_in_a_line_what_it_is():
+    for path, tree in MODULES.items():
+        if path.name == "__init__.py":
+            line, _, rest = (ast.get_docstring(tree) or "").partition("\n")
+            assert line.endswith("."), path
+            assert not rest or rest.startswith("\n"), f"{path}: its first sentence takes more than a line"
+
+
+def test_no_module_is_named_for_what_does_not_fit_elsewhere():
+    names = {path.stem for path in MODULES} | {path.parent.name for path in MODULES}
+    assert not names & {"util", "utils", "helper", "helpers", "common", "misc"}
+
+
+def test_no_two_classes_have_the_same_name():
+    classes = defaultdict(list)
+    for path, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(f"{path.relative_to(ROOT.parent)}:{node.lineno}")
+    shared = {
+        name: places for name, places in classes.items() if len(places) > SHARED_NAMES.get(name, (1, "no reason"))[0]
+    }
+    assert not shared
+
+
+def test_figures_are_named_in_experiment_files_only():
+    """The code plots any experiment: it knows none by name."""
+    named = re.compile(r"\bfig(ure)?s?[ _-]?[0-9]", re.IGNORECASE)
+    texts = [path for path in ROOT.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    found = [
+        f"{path.relative_to(ROOT.parent)}: {line.strip()}"
+        for path in texts
+        for line in path.read_text().splitlines()
+        if named.search(line)
+    ]
+    assert not set(found) - set(NAMED_FIGURES)

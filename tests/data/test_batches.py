@@ -1,0 +1,124 @@
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcps import seeds
+from hpcps.data.batches import BatchStream, Normaliser, StreamState, crop_and_flip
+from hpcps.data.samples import Samples
+from hpcps.data.sets import Cifar10, Digits
+
+CIFAR = Cifar10.facts
+
+
+def numbered(count):
+    """Samples that can be told apart by their label."""
+    images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+    return Samples(images, np.arange(count, dtype=np.int64))
+
+
+START = StreamState()
+
+
+def stream(count=50, *, batch=8, augment=False, state=START, seed=1):
+    generators = partial(seeds.generator, seed, "worker", 0)
+    return BatchStream(numbered(count), batch, Normaliser(CIFAR), generators, augment=augment, state=state)
+
+
+@given(count=st.integers(1, 60), batch=st.integers(1, 20))
+def test_a_pass_gives_every_sample_at_most_once_and_full_batches_only(count, batch):
+    if count < batch:
+        return
+    batches = list(islice(stream(count, batch=batch), 2 * (count // batch)))
+    for one_pass in (batches[: count // batch], batches[count // batch :]):
+        labels = np.concatenate([labels for _, labels in one_pass])
+        assert {len(labels) for _, labels in one_pass} == {batch}
+        assert len(np.unique(labels)) == len(labels)
+
+
+def test_passes_differ_in_order_and_in_what_they_leave_out():
+    batches = islice(stream(), 60)
+    passes = np.array([labels for _, labels in batches]).reshape(10, 48)
+    assert len({tuple(one_pass) for one_pass in passes}) == 10
+    assert len({frozenset(one_pass) for one_pass in passes}) > 5
+
+
+@pytest.mark.parametrize("augment", [False, True])
+def test_a_stream_is_reproducible_and_resumes_from_its_state(augment):
+    whole, again = stream(augment=augment), stream(augment=augment)
+    for number in range(20):
+        state = whole.state
+        images, labels = next(whole)
+        assert np.array_equal(images, next(again)[0])
+        resumed_images, resumed_labels = next(stream(augment=augment, state=state))
+        assert np.array_equal(images, resumed_images), number
+        assert np.array_equal(labels, resumed_labels)
+    assert whole.state == StreamState(3, 2)
+    assert not np.array_equal(next(stream(seed=2))[1], next(stream())[1])
+
+
+def test_images_are_normalised_by_channel():
+    images, labels = next(stream())
+    assert images.dtype == np.float32
+    assert labels.dtype == np.int64
+    pixels = numbered(50).images[labels].astype(np.float64)
+    mean, std = np.array(CIFAR.mean)[:, None, None], np.array(CIFAR.std)[:, None, None]
+    np.testing.assert_allclose(images, (pixels / 255 - mean) / std, atol=2e-6)
+
+
+def test_digits_are_scaled_to_0_and_1():
+    images = np.array([0, 4, 16], dtype=np.uint8).reshape(3, 1, 1, 1)
+    assert Normaliser(Digits.facts)(images).ravel().tolist() == [0, 0.25, 1]
+
+
+@given(seed=st.integers(0, 1000))
+def test_crop_and_flip_against_a_plain_loop(seed):
+    generator = np.random.default_rng(seed)
+    images = numbered(5).images
+    rows, columns = generator.integers(0, 9, (2, 5))
+    mirrored = generator.random(5) < 0.5
+    result = crop_and_flip(images, rows, columns, mirrored)
+    for i in range(5):
+        padded = np.pad(images[i], ((0, 0), (4, 4), (4, 4)))
+        expected = padded[:, rows[i] : rows[i] + 32, columns[i] : columns[i] + 32]
+        assert np.array_equal(result[i], expected[..., ::-1] if mirrored[i] else expected)
+
+
+def test_the_centre_crop_without_a_flip_is_the_image():
+    images, centre = numbered(3).images, np.full(3, 4)
+    assert np.array_equal(crop_and_flip(images, centre, centre, np.zeros(3, dtype=bool)), images)
+
+
+def test_augmentation_reaches_all_offsets_evenly_and_flips_half():
+    """One lit pixel in the middle tells where the window was and whether it was flipped; black tells the padding."""
+    images = np.zeros((4000, 3, 32, 32), dtype=np.uint8)
+    images[:, 0, 16, 10] = 255
+    generators = partial(seeds.generator, 1, "worker", 0)
+    samples = Samples(images, np.zeros(4000, dtype=np.int64))
+    batch, _ = next(BatchStream(samples, 4000, Normaliser(CIFAR), generators, augment=True))
+    _, rows, columns = np.nonzero(batch[:, 0] > 1)
+    mirrored = columns > 15  # 10 ± 4, or 31 − (10 ± 4)
+    assert 1800 < mirrored.sum() < 2200
+    offsets = np.stack([20 - rows, 14 - np.where(mirrored, 31 - columns, columns)])
+    for axis in offsets:
+        assert np.bincount(axis, minlength=9).min() > 350
+        assert len(np.bincount(axis)) == 9
+    assert abs(np.corrcoef(offsets)[0, 1]) < 0.1
+    black = Normaliser(CIFAR)(np.zeros((1, 3, 1, 1), dtype=np.uint8))[0, :, 0, 0]
+    assert np.array_equal(batch[:, :, 0, 0], np.broadcast_to(black, (4000, 3)))
+
+
+def test_a_sweep_is_plain_always_alike_and_does_not_move_the_stream():
+    one = stream(augment=True)
+    next(one)
+    state = one.state
+    sweep = list(one.sweep())
+    assert one.state == state
+    assert len(sweep) == 6
+    for images, labels in sweep:
+        assert np.array_equal(images, Normaliser(CIFAR)(numbered(50).images[labels]))
+    assert [labels.tolist() for _, labels in sweep] == [labels.tolist() for _, labels in stream().sweep()]
+    assert sorted(np.concatenate([labels for _, labels in sweep])) != np.concatenate([y for _, y in sweep]).tolist()

@@ -1,0 +1,155 @@
+"""The processes between `hpcps run` and the roles, mpirun, its proxy and the guards, that are killed or stopped."""
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fault_runs import Play, assert_blamed, assert_quiet, processes, within
+
+HOST = re.escape(socket.gethostname())
+TWO = ("--set", "topology.workers=2")
+ENDLESS_ROUND = ("--set", "heterogeneity.delay={kind='constant', seconds=600}")
+TOPOLOGY = "/tmp/hydra_hwloc_xmlfile_"
+
+with_proxy = pytest.mark.skipif(
+    not Path(sys.executable).with_name("hydra_pmi_proxy").exists(), reason="another MPI than MPICH"
+)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def above(play: Play, process: str) -> dict[str, int]:
+    """Return the processes above that of a role."""
+    guard = parent(play.pid(process))
+    return {"guard": guard, "proxy": parent(guard), "mpirun": parent(parent(guard))}
+
+
+def topology_files(proxy: int) -> list[str]:
+    """Return what a proxy has opened in /tmp to tell its ranks of the host."""
+    links = [os.readlink(entry) for entry in Path(f"/proc/{proxy}/fd").iterdir()]
+    return [link for link in links if link.startswith(TOPOLOGY)]
+
+
+@pytest.fixture
+def continued() -> Iterator[list[int]]:
+    """Stopped processes that are to go on, if they are still there."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        if Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_killed_guard_is_named_after_its_process(start: Callable[..., Play]) -> None:
+    play = start(*TWO)
+    play.until("worker-1")
+    os.kill(above(play, "worker-1")["guard"], signal.SIGKILL)
+    assert play.end() == 1
+    assert play.left() == {}
+    assert_quiet(play.text)
+    assert_blamed(play.text, play.run, "worker-1", "its guard was killed")
+    assert not list(play.results.glob("*/launch/*/*.lost"))
+
+
+@with_proxy
+def test_a_killed_proxy_is_named_by_its_host(start: Callable[..., Play]) -> None:
+    play = start(*TWO)
+    play.until()
+    proxy = above(play, "worker-1")["proxy"]
+    (file,) = topology_files(proxy)
+    os.kill(proxy, signal.SIGKILL)
+    assert play.end() == 1
+    assert play.left() == {}
+    what = rf"the launcher's process on {HOST} died, and with it all 3 processes there\n"
+    assert re.search(rf"hpcps: run \w+ \(faults\): \w+-\d on {HOST} failed .*: {what}", play.text), play.text
+    assert not Path(file.removesuffix(" (deleted)")).exists()
+
+
+def test_a_killed_mpirun_is_named(start: Callable[..., Play]) -> None:
+    play = start()
+    play.until()
+    os.kill(above(play, "worker-0")["mpirun"], signal.SIGKILL)
+    assert play.end() == 1
+    assert play.left() == {}
+    what = rf"\S*mpirun on {HOST} was killed by signal 9 \(SIGKILL\)\n"
+    assert re.search(rf"hpcps: run \w+ \(faults\): {what}", play.text), play.text
+    assert play.run.failures == ()
+
+
+@pytest.mark.parametrize("which", ["guard", pytest.param("proxy", marks=with_proxy)])
+def test_a_stopped_one_does_not_hold_the_command_up(
+    which: str, start: Callable[..., Play], continued: list[int]
+) -> None:
+    play = start("--set", "train.epochs=300")
+    play.until()
+    pid = above(play, "worker-0")[which]
+    continued.append(pid)
+    os.kill(pid, signal.SIGSTOP)
+    within(120, lambda: play.run.done, "the end of the run")
+    assert play.end(60) == 0, play.text
+    assert play.left() == {}
+    assert_quiet(play.text)
+    who = "the guard of worker-0" if which == "guard" else "hydra_pmi_proxy"
+    assert re.search(rf"hpcps: \S*mpirun has not ended .*stopped on {HOST}: {who} \(pid {pid}\)", play.text), play.text
+
+
+def test_a_killed_command_leaves_no_rank_for_long(start: Callable[..., Play]) -> None:
+    """Batch systems kill what is left after some 20 seconds."""
+    play = start(*ENDLESS_ROUND)
+    within(60, lambda: play.lines("worker-0"), "a record")
+    play.process.kill()
+    play.process.wait()
+    within(20, lambda: not play.left(), f"the end of {play.left()}")
+
+
+def test_a_batch_system_does_not_wait_for_an_endless_round(start: Callable[..., Play]) -> None:
+    play = start(*ENDLESS_ROUND)
+    within(60, lambda: play.lines("worker-0"), "a record")
+    play.process.terminate()
+    assert play.end(20) == 143
+    assert play.left() == {}
+
+
+@with_proxy
+def test_the_file_of_a_proxy_is_gone_before_it_can_be_killed(start: Callable[..., Play], continued: list[int]) -> None:
+    """While one rank is not there yet, and for others' files: they stay."""
+    other = Path(f"{TOPOLOGY}{os.getpid()}")
+    other.touch()
+    try:
+        play = start(*TWO)
+        # The first of the ranks: MPI cannot start without it.
+        rank = within(60, lambda: guarded(play.mark), "a rank")
+        continued.append(rank)
+        os.kill(rank, signal.SIGSTOP)
+        proxy = parent(parent(rank))
+        (file,) = within(60, lambda: topology_files(proxy), "the file")
+        within(5, lambda: topology_files(proxy)[0].endswith(" (deleted)"), "its removal")
+        os.kill(proxy, signal.SIGKILL)
+        # The stopped rank outlives its guard, and holds mpirun up.
+        assert play.end(60) > 0
+        assert play.left() == {}
+        assert not Path(file.removesuffix(" (deleted)")).exists()
+        assert other.exists()
+    finally:
+        other.unlink()
+
+
+def guarded(mark: str) -> int | None:
+    """Return a rank under a guard, if there is one yet."""
+    there = processes(mark)
+    guards = {pid for pid, command in there.items() if "launch/guard.py" in command}
+    return next((pid for pid in there if parent_of(pid) in guards), None)
+
+
+def parent_of(pid: int) -> int:
+    try:
+        return parent(pid)
+    except OSError:
+        return 0

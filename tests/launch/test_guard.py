@@ -1,0 +1,105 @@
+"""What a guard says of its process, and what the process leaves behind without its guard."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcps.launch.cause import ProcessDeath, lost_guards, read_death
+from hpcps.launch.lost import LostGuards
+from hpcps.launch.plan import Plan, Rank
+
+GUARDED = """
+import os, signal, sys, time
+from pathlib import Path
+from hpcps.launch.guard import stand_guard
+stand_guard(sys.argv[1], Path(sys.argv[2]))
+print(os.getpid(), os.uname().nodename, flush=True)
+"""
+
+
+@pytest.fixture
+def guarded(tmp_path):
+    """Start a program under a guard."""
+    started = []
+
+    def begin(name, program):
+        command = [sys.executable, "-c", GUARDED + program, name, str(tmp_path / "lost" / "file")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("program", "end", "status"),
+    [("sys.exit(7)", "exited with status 7", 7), ("os.kill(os.getpid(), 9)", "was killed by signal 9 (SIGKILL)", -9)],
+)
+def test_a_death_is_told_to_people_and_to_programs(guarded, tmp_path, program, end, status):
+    process = guarded("worker-3", program)
+    pid, host = process.stdout.readline().split()
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert f"hpcps: worker-3 (pid {pid}) on {host} {end}\n" in output
+    deaths = [death for line in output.splitlines() if (death := read_death(f"[3] {line}"))]
+    assert deaths == [ProcessDeath("worker", 3, int(pid), host, f"the process {end}")]
+    assert not (tmp_path / "lost").exists()
+
+
+def test_one_whom_nobody_knows_is_told_to_people_alone(guarded):
+    output, _ = guarded("", "sys.exit(7)").communicate(timeout=30)
+    assert "hpcps: a process of unknown rank (pid " in output
+    assert not any(map(read_death, output.splitlines()))
+
+
+@pytest.mark.parametrize("line", ["", "hpcps-death: ", 'hpcps-death: {"name": "worker-1", "pi', "hpcps-death: 5"])
+def test_half_a_line_is_no_death(line):
+    assert read_death(line) is None
+
+
+def test_a_process_that_loses_its_guard_ends_and_leaves_a_trace(guarded, tmp_path):
+    """Though it is in a call of C that does not return."""
+    process = guarded("worker-3", "import ctypes; ctypes.PyDLL(None).pause()")
+    pid = int(process.stdout.readline().split()[0])
+    file = tmp_path / "lost" / "file"
+    assert file.read_bytes() == b""
+    process.kill()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert file.read_bytes()
+
+
+ALL_GONE = "the launcher's process on n1 died, and with it all 2 processes there"
+HERE = [Rank(rank, "worker", rank, host) for rank, host in enumerate(["n1", "n1", "n2"])]
+
+
+@pytest.mark.parametrize(
+    ("lost", "who", "end"),
+    [
+        ([], None, ""),
+        (["worker-1"], 1, "its guard was killed"),
+        (["worker-1", "worker-2", "worker-0"], 1, ALL_GONE),
+        (["worker-2", "worker-0"], 2, "its guard, or the launcher's process on n2, died"),
+    ],
+)
+def test_who_was_killed_first(tmp_path, lost, who, end):
+    guards = LostGuards(tmp_path / "plan")
+    guards.path.mkdir()
+    for rank in HERE:
+        guards.file(str(rank)).touch()
+    for number, name in enumerate(lost):
+        guards.file(name).write_text("trace")
+        os.utime(guards.file(name), ns=(0, number))
+    found = lost_guards(Plan(tuple(HERE), ()), guards)
+    assert found == ([] if who is None else [ProcessDeath("worker", who, None, HERE[who].host, end)])
+    guards.clear()
+    assert not guards.path.exists()

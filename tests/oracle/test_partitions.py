@@ -1,0 +1,210 @@
+"""Neither partitions nor shards change what a rule makes of updates: one call always gets all that it `sees`.
+
+Where that cannot be, the experiment file has a mistake.
+"""
+
+import functools
+import itertools
+import json
+from typing import ClassVar, Literal
+
+import numpy as np
+import pytest
+
+from hpcps.attacks.base import Attack
+from hpcps.data.sets import Digits
+from hpcps.execution.inprocess import run_in_process
+from hpcps.execution.role_factory import PARTITION, spread
+from hpcps.numerics.blocks import mean
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.roster import partitioning_of
+from hpcps.records.run_directory import RunDirectory
+from hpcps.registry import active
+from hpcps.rules import AsyncRule, Decision, Rule
+from hpcps.rules.base import Sees
+from hpcps.rules.combined import Destination
+from hpcps.spec.checks import contradictions
+from hpcps.spec.schema import Run
+
+SIZES = ("auto", 2112, 16384)
+RADIUS = 0.02
+
+
+def scales(values, layout, sees):
+    """Return by what each block of each update is multiplied, so that no block, or no update, is longer than RADIUS."""
+    edges = layout.offsets if sees == "block" else layout.offsets[[0, -1]]
+    parts = [*itertools.pairwise(edges.tolist())]
+    norms = np.array([[np.sqrt(np.sum(row[a:b].astype(np.float64) ** 2)) for a, b in parts] for row in values])
+    blocks = len(layout.blocks)
+    return np.broadcast_to(RADIUS / np.maximum(norms.reshape(len(values), -1), RADIUS), (len(values), blocks))
+
+
+class ClippedMean(Rule):
+    """The mean of the updates, each scaled down to norm RADIUS; as it says nothing, it is for whole updates."""
+
+    kind: Literal["clipped_mean"] = "clipped_mean"
+
+    def combine(self, updates, context):
+        """See `Rule.combine`; what is scaled down does not count as accepted."""
+        layout = updates.layout
+        values = updates.tile(slice(0, layout.size))
+        factors = scales(values, layout, self.sees)
+        destination = Destination(layout.size, context)
+        clipped = [np.repeat(row, layout.sizes) * value for row, value in zip(factors, values, strict=True)]
+        destination.put(slice(0, layout.size), mean(clipped, len(updates)) if clipped else np.zeros(1))
+        return destination.combined(factors == 1.0)
+
+
+class ClippedMeanOfBlocks(ClippedMean):
+    """The same, block by block."""
+
+    sees: ClassVar[Sees] = "block"
+
+
+class AsyncClipped(AsyncRule):
+    """Clips each block of an update."""
+
+    sees: ClassVar[Sees] = "block"
+    kind: Literal["clipped"] = "clipped"
+
+    def decide(self, update, context):
+        """See `AsyncRule.decide`."""
+        update *= np.repeat(scales(update[None, :], context.layout, self.sees)[0], context.layout.sizes)
+        return Decision.accept(context.sent)
+
+
+class OneNaN(Attack):
+    """Spoils the last element of a block."""
+
+    kind: Literal["one_nan"] = "one_nan"
+
+    def corrupt(self, block, context):
+        """See `Attack.corrupt`."""
+        block[-1] = np.nan
+
+
+RULES = {name: rule() for name, rule in active().of("rules").items() if rule.mode == "sync"} | {
+    "vector": ClippedMean(),
+    "block": ClippedMeanOfBlocks(),
+}
+
+
+def spec(rule, validators, servers, partition="auto", workers=4, attack=None, **train):
+    tables = {
+        "name": "oracle",
+        "topology": {"servers": servers, "validators": validators, "workers": workers},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "limit": 100, "test_limit": 20},
+        "train": {"epochs": 2, "batch_size": 8, "optimizer": {"lr": 0.05}, **train},
+        "communication": {"participation": 0.9, "skip_rate": 0.2} if workers > 1 else {},
+        "transport": {"kind": "inproc", "partition": partition},
+        "attack": {"kind": "random", "rate": 0.2},
+    }
+    run = Run.model_validate(tables)
+    validation = run.validation.model_copy(update={"rule": rule})
+    return run.model_copy(update={"validation": validation, "attack": attack or run.attack})
+
+
+def play(folder, run):
+    """Return the final model and, of every combiner, what its rounds counted."""
+    directory = RunDirectory(folder)
+    directory.create({"run_id": "run"})
+    run_in_process(run, "run", directory)
+    topology = run.topology
+    counts = []
+    for index in range(topology.validators or topology.servers):
+        record = folder / f"records/{'validator' if topology.validators else 'server'}-{index}.jsonl"
+        lines = [json.loads(line) for line in record.read_text().splitlines()]
+        counts.append([{key: line[key] for key in line if counted(key)} for line in lines if line["event"] == "round"])
+    return np.concatenate([np.load(folder / f"final/server-{s}.npy") for s in range(topology.servers)]), counts
+
+
+def counted(key):
+    return key.endswith("_pairs") or key in ("participants", "absent", "rejected_blocks", "acceptance_rate")
+
+
+@pytest.fixture(autouse=True)
+def data(monkeypatch):
+    """Every role opens the data set, which takes longer than its training."""
+    monkeypatch.setattr(Digits, "open", functools.cache(Digits.open))
+
+
+CASES = [
+    (name, validators)
+    for name, validators in itertools.product(RULES, (0, 1, 2))
+    if validators or "reference" not in RULES[name].needs
+]
+
+
+@pytest.mark.parametrize(("name", "validators"), CASES)
+def test_the_result_is_that_of_whole_updates(tmp_path, name, validators):
+    rule = RULES[name]
+    whole, expected = play(tmp_path / "whole", spec(rule, validators, 1))
+    assert np.isfinite(whole).all()
+    allowed = []
+    for servers in (1, 2, 3):
+        of_servers = None
+        for size in SIZES:
+            run = spec(rule, validators, servers, size)
+            if contradictions(run):
+                continue
+            allowed.append((servers, size))
+            model, counts = play(tmp_path / f"{servers}-{size}", run)
+            np.testing.assert_array_equal(model, whole, err_msg=f"{servers} servers, partition {size}")
+            # Each of several servers that combine counts the pairs of its own blocks.
+            of_servers = of_servers or (expected if validators else counts)
+            assert counts == of_servers, (servers, size)
+    vectors = [(servers, "auto") for servers in ((1, 2, 3) if validators else (1,))]
+    assert allowed == (vectors if rule.sees == "vector" else [*itertools.product((1, 2, 3), SIZES)])
+
+
+def test_the_rules_of_these_tests_clip_and_differ(tmp_path):
+    """Otherwise the comparison would say nothing."""
+    played = {name: play(tmp_path / name, spec(RULES[name], 0, 1)) for name in ("average", "vector", "block")}
+    for one, other in itertools.combinations(played, 2):
+        assert not np.array_equal(played[one][0], played[other][0]), (one, other)
+    rates = [line["acceptance_rate"] for line in played["block"][1][0]]
+    assert any(0 < rate < 1 for rate in rates)
+
+
+def test_a_vector_stays_whole_between_hosts():
+    layout = Layout.of([("w", (300, 1000)), ("b", (1000,))])
+    for rule, size, partitions in ((ClippedMean(), "auto", 1), (ClippedMeanOfBlocks(), PARTITION, 2)):
+        run = spread(spec(rule, 1, 2), hosts=2)
+        assert run.transport.partition == size
+        assert len(partitioning_of(run, layout).updates[0]) == partitions
+    assert len(partitioning_of(spread(spec(RULES["median"], 1, 2), hosts=2), layout).updates[0]) == 4
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (spec(ClippedMean(), 0, 2), "validation.rule: clipped_mean sees whole updates, but with "
+         "topology.validators = 0 each of the 2 servers gets only a part of them: use a validator, or one server"),
+        (spec(ClippedMean(), 1, 1, 4096), "transport.partition: clipped_mean sees whole updates, which cannot be "
+         "cut into partitions: leave it out"),
+    ],
+)  # fmt: skip
+def test_what_a_rule_cannot_see_is_a_mistake(run, expected):
+    assert [f"{'.'.join(problem.path)}: {problem.message}" for problem in contradictions(run)] == [expected]
+
+
+@pytest.mark.parametrize("validators", [0, 1])
+def test_a_block_that_is_not_finite_is_refused_whole(tmp_path, validators):
+    """Also where a partition of it is finite: here the last element of a block is spoilt."""
+    attack = OneNaN(rate=0.3)
+    played = [play(tmp_path / str(size), spec(RULES["average"], validators, 2, size, attack=attack)) for size in SIZES]
+    assert any(line["rejected_blocks"] for line in played[0][1][0])
+    for model, counts in played[1:]:
+        np.testing.assert_array_equal(model, played[0][0])
+        assert counts == played[0][1]
+
+
+def test_servers_that_judge_blocks_have_whole_blocks(tmp_path):
+    """Asynchronous, and without a validator; with one worker that always sends, nothing is left to chance."""
+    models = [
+        play(tmp_path / str(servers), spec(AsyncClipped(), 0, servers, workers=1, mode="async"))[0]
+        for servers in (1, 2, 3)
+    ]
+    for model in models[1:]:
+        np.testing.assert_array_equal(model, models[0])

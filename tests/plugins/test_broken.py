@@ -1,0 +1,131 @@
+"""Whatever is wrong with a plugin file is one error with its file and line, and never a traceback."""
+
+import re
+
+import pytest
+from installed import BACKEND
+from typed import hpcps
+
+HEAD = "from typing import Literal\nfrom pydantic import Field\nfrom hpcps.rules import Rule\n"
+BODY = """class Mine(Rule):
+    "Mine."
+    kind: Literal["mine"] = "mine"
+    def aggregate(self, updates, context):
+        return updates[0]
+"""
+FILE = """name = "broken"
+topology.workers = 2
+model.name = "mlp"
+data.name = "digits"
+train.epochs = 1
+"""
+BROKEN = {
+    "syntax": ("class Mine(Rule:\n", "mine.py:1: not valid Python: "),
+    "null": ("x = 1\0\n", "mine.py:1: not valid Python: "),
+    "import": ("import numpy\nimport nothing_of_this_name\n", "mine.py:2: ModuleNotFoundError: No module named"),
+    "exception": ("def f():\n    return 1 / 0\nf()\n", "mine.py:2: ZeroDivisionError: division by zero"),
+    "exit": ("import sys\nsys.exit(3)\n", "mine.py:2: SystemExit: 3"),
+    "recursion": ("def f():\n    f()\nf()\n", "mine.py:2: RecursionError: "),
+    "nothing": ("x = 1\n", "mine.py:1: it defines no component: derive a class from one of BaseRule, BaseAttack"),
+    "hidden": (HEAD + BODY.replace("Mine", "_Mine"), "mine.py:1: it defines no component"),
+    "docstring": (HEAD + BODY.replace('    "Mine."\n', ""), "mine.py:4: Mine is not a usable rule: it has no doc"),
+    "kind": (
+        HEAD + BODY.replace('    kind: Literal["mine"] = "mine"\n', ""),
+        'mine.py:4: Mine is not a usable rule: it does not declare its name: add the line `kind: Literal["mine"]',
+    ),
+    "description": (
+        HEAD + BODY.replace("    def", "    radius: float = 1.0\n    def"),
+        "mine.py:4: Mine is not a usable rule: its key radius has no description",
+    ),
+    "field": (
+        HEAD + BODY.replace("    def", "    radius = Field(1.0)\n    def"),
+        "mine.py:4: PydanticUserError: ",
+    ),
+    "neighbour": ("import helper\n", "mine.py:1: it imports helper, a file beside it, which other hosts do not get"),
+    "relative": ("from . import helper\n", "mine.py:1: it imports ., a file beside it, which other hosts do not get"),
+    "abstract": (
+        HEAD.replace("Rule", "AsyncRule") + BODY.replace("Rule", "AsyncRule").partition("    def")[0],
+        "mine.py:4: Mine is not a usable rule: it does not define decide",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_plugin_is_one_error(tmp_path, case):
+    text, expected = BROKEN[case]
+    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "helper.py").write_text("")
+    commands = ("check", "run", "components") if case == "exception" else ("check",)
+    refused(tmp_path, '["mine.py"]', f"{tmp_path}/{expected}", commands)
+
+
+def refused(folder, plugins, expected, commands=("check",)):
+    file = folder / "experiment.toml"
+    file.write_text(FILE + f"plugins = {plugins}\n")
+    for command in commands:
+        arguments = ["rules", "--file", file] if command == "components" else [file]
+        said = hpcps(command, *arguments, expect=2)
+        heading, mistake = said.strip().split("\n", 1)
+        assert heading == f"hpcps: {file}: 1 mistake"
+        assert mistake.startswith(f"  {file}:6: plugins")
+        assert f": {expected}" in mistake
+
+
+def test_a_file_that_is_no_plugin_is_one_error(tmp_path):
+    refused(tmp_path, '["mine.py"]', f"{tmp_path}/mine.py: there is no such file")
+    (tmp_path / "mine.txt").write_text(HEAD + BODY)
+    refused(
+        tmp_path, '["mine.txt"]', f"{tmp_path}/mine.txt: a plugin is a Python file, whose name ends in .py", ["check"]
+    )
+    (tmp_path / "mine.py").mkdir()
+    refused(tmp_path, '["mine.py"]', f"{tmp_path}/mine.py: cannot be read (Is a directory)")
+    (tmp_path / "large.py").write_text(HEAD + BODY + "#" * (1 << 20))
+    refused(tmp_path, '["large.py"]', f"{tmp_path}/large.py: ")
+    (tmp_path / "latin.py").write_bytes(HEAD.encode() + b"# \xe9\n")
+    refused(tmp_path, '["latin.py"]', f"{tmp_path}/latin.py:")
+
+
+def test_names_that_clash_are_one_error(tmp_path):
+    (tmp_path / "one.py").write_text(HEAD + BODY.replace("mine", "average"))
+    expected = "one.py defines the rule 'average', which is also built in: choose another kind"
+    refused(tmp_path, '["one.py"]', expected)
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text(HEAD + BODY)
+    expected = "two.py defines the rule 'mine', which is also plugin one.py: choose another kind"
+    refused(tmp_path, '["one.py", "two.py"]', expected)
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner/one.py").write_text(HEAD + BODY.replace("mine", "other"))
+    refused(tmp_path, '["one.py", "inner/one.py"]', "two plugins are called one.py: rename one")
+    refused(tmp_path, '["one.py", "one.py"]', "two plugins are called one.py: rename one")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("return updates.mean()", r"ValueError: aggregate returned an array of shape \(\), not \(\d+,\)"),
+        ("return updates", r"ValueError: aggregate returned an array of shape \(2, \d+\), not \(\d+,\)"),
+        ("pass", r"ValueError: aggregate returned an array of shape \(\), not"),
+        ("return updates[0], np.ones(7, bool)", r"an array of shape \(7,\), not \(2,\) or \(2, \d+\)"),
+        ('raise KeyError("w")', "KeyError: 'w'"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+    ],
+)
+def test_a_rule_that_breaks_its_promise_ends_the_run(tmp_path, body, expected):
+    played = "import numpy as np\n" + HEAD + BODY.replace("return updates[0]", body)
+    assert re.search(rf"validator-0 on \S+ failed in round 0 .*{expected}", play(tmp_path, played, "inproc"))
+
+
+def test_a_rule_that_leaves_its_process_ends_the_run_over_mpi(tmp_path):
+    said = play(tmp_path, HEAD + BODY.replace("return updates[0]", "raise SystemExit(0)"), "mpi")
+    assert re.search(r"validator-0 on \S+ failed in round 0, phase combine: SystemExit: 0", said)
+
+
+def play(folder, plugin, transport):
+    (folder / "mine.py").write_text(plugin)
+    file = folder / "experiment.toml"
+    file.write_text(
+        FILE
+        + f'plugins = ["mine.py"]\nvalidation.rule.kind = "mine"\ndata.limit = 200\nmodel.backend = "{BACKEND}"\n'
+        + f'transport = {{ kind = "{transport}", timeout = 20 }}\n'
+    )
+    return hpcps("run", file, "--results", folder, expect=1)

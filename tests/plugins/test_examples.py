@@ -1,0 +1,123 @@
+"""The plugins in `examples/plugins` do what they say, as typed, and leave behind what they were."""
+
+import hashlib
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from typed import ROOT, hpcps, models
+
+from hpcps.records.run_directory import RunDirectory
+from hpcps.registry.plugins import load
+from hpcps.spec.load import load_experiment
+
+EXAMPLES = ROOT / "examples/plugins"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def component(file):
+    (entry,) = load((EXAMPLES / file).read_text(), EXAMPLES / file).entries
+    return entry.component
+
+
+@pytest.mark.parametrize("file", ["my_rule.py", "my_async_rule.py", "my_attack.py"])
+def test_it_is_about_ten_lines(file):
+    lines = (EXAMPLES / file).read_text().partition("\nclass ")[2].splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 9
+
+
+def test_they_compute_what_they_say():
+    updates = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
+    assert component("my_rule.py")(radius=1)(updates) == pytest.approx(np.array([0.3, 0.4]))
+    assert component("my_attack.py")(by=0.5)(updates[0]).tolist() == [3.5, 4.5]
+
+
+def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
+    file, results = folder / "experiment.toml", tmp_path / "mpi"
+    assert "2 points, no mistakes" in hpcps("check", file)
+    hpcps("run", file, "--results", results)
+    hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path / "inproc")
+    over_mpi, in_process = models(results), models(tmp_path / "inproc")
+    assert sorted(over_mpi) == sorted(in_process) == ["average", "clipped_mean"]
+    for label, values in over_mpi.items():
+        np.testing.assert_array_equal(values, in_process[label], err_msg=label)
+
+    texts = {name: (folder / name).read_text() for name in ("my_rule.py", "my_attack.py")}
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()}
+    for where in (results, tmp_path / "inproc"):
+        for run in where.glob("*/runs/*"):
+            used = ["my_attack.py"]
+            used += ["my_rule.py"] * (RunDirectory(run).spec["label"] == "clipped_mean")
+            assert {path.name: path.read_text() for path in run.glob("plugins/*")} == {n: texts[n] for n in used}
+            spec = json.loads((run / "spec.json").read_text())
+            provenance = json.loads((run / "provenance.json").read_text())
+            assert (
+                spec["plugins"] == provenance["plugins"] == [{"file": n, "sha256": sums[n]} for n in sorted(used)[::-1]]
+            )
+            assert spec["components"]["attack"]["needs"] == ["own"]
+            assert provenance["components"]["attack"] == {"name": "shift", "origin": "plugin my_attack.py"}
+            assert provenance["components"]["model"] == {"name": "mlp", "origin": "built in"}
+
+    before = {what: said(what, results) for what in ("status", "collect", "plot")}
+    assert "clipped_mean" in before["status"]
+    published = json.loads((results / "my_experiment/provenance.json").read_text())
+    assert all(each["plugins"] for each in published.values())
+    # To read what is there, no plugin is executed.
+    (folder / "my_rule.py").write_text("open('executed', 'w')\nraise RuntimeError('executed')\n")
+    (folder / "my_attack.py").unlink()
+    for what, text in before.items():
+        assert said(what, results) == text
+        assert said(what, results, str(file)) == text
+    assert not list(tmp_path.rglob("executed"))
+
+
+def said(what, results, name="my_experiment"):
+    """Return what a command says of the results, from a folder where the experiment file is at hand."""
+    folder = results.parent
+    (folder / "experiments").mkdir(exist_ok=True)
+    shutil.copy(folder / "examples/experiment.toml", folder / "experiments/my_experiment.toml")
+    shutil.copy(folder / "examples/my_rule.py", folder / "experiments/my_rule.py")
+    return re.sub(r"[0-9.]+ s ago", "", hpcps(what, name, "--results", results, cwd=folder))
+
+
+def test_the_asynchronous_rule_runs(folder, tmp_path):
+    more = ['plugins=["my_async_rule.py"]', "train.mode=async", "attack.kind=none", "validation.rule.kind=clipped"]
+    sets = [word for each in [*more, "transport.kind=inproc", "validation.rule.radius=0.5"] for word in ("--set", each)]
+    text = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(text.partition("[attack]")[0])
+    hpcps("run", folder / "experiment.toml", *sets, "--results", tmp_path / "results")
+    (values,) = models(tmp_path / "results").values()
+    assert np.isfinite(values).all()
+
+
+def test_they_are_listed_and_in_the_schema(folder):
+    file = folder / "experiment.toml"
+    page = hpcps("components", "rules", "clipped_mean", "--file", file)
+    assert page.startswith("rule clipped_mean (plugin my_rule.py)\n\nThe mean of the updates, each scaled down")
+    assert "radius: Largest norm of an update. (a number > 0; default 1.0)" in page
+    assert "sees: vector\nneeds: nothing" in page
+    assert "shift" in hpcps("components", "attacks", "--file", file)
+    assert "clipped_mean" not in hpcps("components", "rules")
+    assert '"clipped_mean"' in hpcps("check", "--schema", file)
+    assert '"clipped_mean"' not in hpcps("check", "--schema")
+
+
+def ids(file):
+    return {point.label: point.run_id for point in load_experiment(file).points}
+
+
+def test_a_run_id_has_the_plugins_that_the_run_uses(folder):
+    file = folder / "experiment.toml"
+    before = ids(file)
+    (folder / "my_rule.py").write_text((folder / "my_rule.py").read_text() + "\n# changed\n")
+    changed = ids(file)
+    assert changed["average"] == before["average"]
+    assert changed["clipped_mean"] != before["clipped_mean"]
+    file.write_text(file.read_text().replace('plugins = ["my_rule.py"', 'plugins = ["my_async_rule.py", "my_rule.py"'))
+    assert ids(file) == changed

@@ -1,0 +1,120 @@
+"""A model, a data set and a split of one's own (`examples/plugins`): they train, and their keys are like others."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from typed import ROOT, hpcps, models
+
+from hpcps.registry.plugins import load
+from hpcps.spec.load import load_experiment
+
+EXAMPLES = ROOT / "examples/plugins"
+FILES = ("my_model.py", "my_data.py", "my_split.py")
+
+
+@pytest.fixture
+def file(tmp_path):
+    folder = shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "own_data.toml"
+
+
+def component(name):
+    (entry,) = load((EXAMPLES / name).read_text(), EXAMPLES / name).entries
+    return entry.component
+
+
+def test_a_run_over_mpi_and_one_in_process_agree(file, tmp_path):
+    assert "own_data: 4 points, no mistakes" in hpcps("check", file)
+    hpcps("run", file, "--results", tmp_path / "mpi")
+    hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path / "inproc")
+    over_mpi, in_process = models(tmp_path / "mpi"), models(tmp_path / "inproc")
+    labels = [f"width {width} · share {share}" for width in (16, 64) for share in (0.2, 0.8)]
+    assert sorted(over_mpi) == sorted(in_process) == labels
+    for label, values in over_mpi.items():
+        np.testing.assert_array_equal(values, in_process[label], err_msg=label)
+    for run in (tmp_path / "mpi").glob("*/runs/*"):
+        assert {path.name: path.read_text() for path in run.glob("plugins/*")} == {
+            name: (EXAMPLES / name).read_text() for name in FILES
+        }
+        assert accuracy(run) > 0.8, "it learns"
+
+
+def accuracy(run):
+    """Return the last accuracy that a run measured."""
+    (record,) = run.glob("records/validator-0.jsonl")
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    return [line["accuracy"] for line in lines if line["event"] == "evaluation"][-1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "page"),
+    [
+        ("models", "my_model", "model my_model (plugin my_model.py)\n\nOne hidden layer with LayerNorm"),
+        ("datasets", "my_data", "data set my_data (plugin my_data.py)\n\nPoints in 20 dimensions"),
+        ("splits", "my_split", "split my_split (plugin my_split.py)\n\nA share of the samples is sorted"),
+    ],
+)
+def test_each_has_a_page(file, kind, name, page):
+    keys = {
+        "models": "[model]:\n  backend: ",
+        "datasets": "[data]:\n  dir: ",
+        "splits": "[data.split]:\n  share: Share of the samples that is sorted. (a number from 0 to 1; default 0.5)",
+    }
+    said = hpcps("components", kind, name, "--file", file)
+    assert said.startswith(page)
+    assert f"keys of {keys[kind]}" in said
+    assert "  width: Width of the hidden layer. (a whole number from 1 to 4096; default 32)" in said or kind != "models"
+    assert name not in hpcps("components", kind)
+
+
+MISTAKES = [
+    ('name = "my_model"', 'name = "my_model"\nwidht = 3', 14, "model.widht: unknown key: did you mean width?"),
+    ('name = "my_model"', 'name = "my_model"\nmargin = 0', 14, "model.margin: expects a number > 0 (default 1.0)"),
+    ("noise = 1.5", "noise = 0", 17, "data.noise: expects a number > 0 and ≤ 100 (default 1.0), got 0"),
+    ("noise = 1.5", "nois = 1.5", 17, "data.nois: unknown key: did you mean noise?"),
+    ("share = 0.2 }", "shaer = 0.2 }", 18, "data.split.shaer: unknown key: did you mean share?"),
+    ("share = 0.2 }", "share = 2 }", 18, "data.split.share: expects a number from 0 to 1 (default 0.5), got 2"),
+    ("[16, 64]", "[16, 0]", 26, "model.width: expects a whole number from 1 to 4096 (default 32), got 0"),
+    ("[0.2, 0.8]", "[0.2, -1]", 29, "data.split.share: expects a number from 0 to 1 (default 0.5), got -1"),
+    ("noise = 1.5", "augment = true", 17, "data.augment: only for cifar10, not my_data: leave it out"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("there", "instead", "line", "expected"), MISTAKES)
+def test_a_mistake_in_its_keys_is_told_with_its_line(file, there, instead, line, expected):
+    text = file.read_text()
+    assert text.count(there) == 1
+    file.write_text(text.replace(there, instead))
+    said = hpcps("check", file, expect=2)
+    assert said.startswith(f"hpcps: {file}: 1 mistake\n")
+    assert f"{file}:{line}: {expected}" in said
+
+
+def ids(file):
+    return {point.label: point.run_id for point in load_experiment(file).points}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_run_id_has_the_text(file, name):
+    before = ids(file)
+    (file.parent / name).write_text((file.parent / name).read_text() + "\n# changed\n")
+    after = ids(file)
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+
+
+def test_the_labels_of_a_changed_data_set_are_read_anew(file):
+    lacking = "3 of 3 workers lack classes; worker 0 has 1 of 4"
+    assert lacking not in "\n".join(load_experiment(file).cautions)
+    path = file.parent / "my_data.py"
+    path.write_text(path.read_text().replace("integers(0, 4, 1600)", "integers(0, 1, 1600)"))
+    assert lacking in "\n".join(load_experiment(file).cautions)
+
+
+def test_the_model_is_trained_on_its_own_loss():
+    network = component("my_model.py")(margin=0.5).build((20,), 4)
+    outputs = torch.tensor([[1.0, 0.75, 0.0, 0.0]])
+    assert float(network.loss(outputs, torch.tensor([0]))) == pytest.approx((0.5 - 0.25) / 4)

@@ -1,0 +1,133 @@
+"""What is known of a sweep of which not everything has been played."""
+
+import json
+
+import pytest
+from installed import BACKEND
+
+from hpcps.cli.main import main
+from hpcps.records.collect import collect
+from hpcps.records.forecast import summary
+from hpcps.records.locate import load_points
+from hpcps.records.status import Progress
+
+FILE = f"""
+name = "sweep"
+[topology]
+validators = 0
+workers = 1
+[transport]
+kind = "inproc"
+[model]
+name = "mlp"
+backend = "{BACKEND}"
+[data]
+name = "digits"
+limit = 64
+test_limit = 16
+[train]
+epochs = 1
+batch_size = 16
+[[sweep]]
+"train.optimizer.lr" = [0.01, 0.1, 0.2]
+[[sweep]]
+seed = [1, 2]
+"""
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.toml").write_text(FILE)
+    return tmp_path / "results" / "sweep"
+
+
+def run(*arguments):
+    return main(["run", "sweep.toml", *arguments])
+
+
+def shown(capsys, *arguments):
+    capsys.readouterr()
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_dry_run_leaves_no_run(results, capsys):
+    assert run("--dry-run") == 0
+    assert not list(results.glob("runs/*"))
+    assert shown(capsys, "status") == "no runs in results/\n"
+
+
+def test_status_collect_and_figures_know_what_has_not_been_played(results, capsys):
+    assert run("--only", "0-2") == 0
+    status = shown(capsys, "status", "results/sweep")
+    assert status.startswith("sweep: 6 runs: 3 done, 3 not started; 50 % of all epochs\n")
+    assert "lr 0.2 · seed 2" in status
+    assert "6 runs: 3 done, 3 not started\n" in shown(capsys, "collect", "results/sweep")
+    table = (results / "final_accuracy.md").read_text()
+    assert "2 seeds · 3 of 6 runs unfinished (3 without a result)" in table
+    assert "(1 of 2 seeds)" in table
+    assert "| 0.2 " in table
+    assert "no result yet: lr 0.1 · seed 2, lr 0.2 · seed 1, lr 0.2 · seed 2" in table
+    # From the table alone, as it is published.
+    (results.parent.parent / "sweep.toml").unlink()
+    assert "3 of 6 runs unfinished" in shown(capsys, "plot", str(results / "table.parquet"))
+
+
+def test_a_point_that_is_removed_from_the_file_is_forgotten(results, capsys):
+    assert run("--only", "0-1") == 0
+    file = results.parent.parent / "sweep.toml"
+    file.write_text(FILE.replace("[0.01, 0.1, 0.2]", "[0.01, 0.1]"))
+    # What was to be played is what the file says now, launched again or not.
+    assert "4 runs: 2 done, 2 not started" in shown(capsys, "collect", "results/sweep")
+    file.write_text(FILE.replace("[0.01, 0.1, 0.2]", "[0.01]"))
+    assert run() == 0
+    file.unlink()
+    assert "2 runs: 2 done\n" in shown(capsys, "collect", "results/sweep")
+    assert shown(capsys, "status").startswith("sweep: 2 runs: 2 done\n")
+
+
+def test_what_set_makes_of_a_file_is_a_sweep_of_its_own(results, capsys):
+    assert run("--only", "0-1") == 0
+    assert run("--set", "seed=1", "--set", "train.epochs=2", "--only", "0") == 0
+    states = {
+        (run.label, run.status) for run in collect(results, load_points(results.parent.parent / "sweep.toml")[1]).runs
+    }
+    assert {label for label, status in states if status == "done"} == {
+        "lr 0.01 · seed 1",
+        "lr 0.01 · seed 2",
+        "lr 0.01",
+    }
+    assert len(collect(results).runs) == 6 + 3
+    # Once its last run is gone, nothing of it is expected any more.
+    for folder in results.glob("runs/*"):
+        if json.loads((folder / "spec.json").read_text())["run"]["train"]["epochs"] == 2:
+            for path in sorted(folder.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            folder.rmdir()
+    assert len(collect(results).runs) == 6
+
+
+def test_results_without_a_sweep_are_what_they_were(results, capsys):
+    assert run("--only", "0-2") == 0
+    for path in (results / "sweeps").iterdir():
+        path.unlink()
+    (results / "sweeps").rmdir()
+    assert "3 runs: 3 done\n" in shown(capsys, "collect", "results/sweep")
+    assert "missing" not in collect(results).table.attrs
+
+
+def test_a_folder_that_is_only_reserved_is_no_run(results, capsys):
+    assert run("--only", "0-2") == 0
+    (results / "runs" / "00000000ff").mkdir()
+    (results / "runs" / "00000000ff" / ".lock").touch()
+    assert "00000000ff" not in shown(capsys, "status", "results/sweep")
+
+
+def test_epochs_of_runs_that_nobody_knows_are_counted(results):
+    assert run("--only", "0") == 0
+    done = next(results.glob("runs/*"))
+    runs = Progress([done, *(results / "runs" / f"{n:010x}" for n in range(3))]).poll()
+    assert summary(runs) == "4 runs: 1 done, 3 not started; 25 % of all epochs"
+    many = Progress([done] * 999 + [results / "runs" / "0000000000"]).poll()
+    assert "99 % of all epochs" in summary(many)

@@ -1,0 +1,72 @@
+"""A learner tells the loss of any model on a batch of its shard, and does not change by it."""
+
+import numpy as np
+import pytest
+from installed import BACKEND
+
+from hpcps.spec.schema import Run
+from hpcps.training.build import build_learner
+
+MODELS = {"mlp": {"name": "digits", "limit": 320}, "cifar_resnet20_v1": {"name": "synthetic", "limit": 96}}
+
+
+def learner(model):
+    return build_learner(
+        Run.model_validate({
+            "name": "loss",
+            "topology": {"workers": 2},
+            "model": {"name": model, "backend": BACKEND},
+            "data": MODELS[model],
+            "train": {"epochs": 1, "batch_size": 8, "optimizer": {"lr": 0.05}},
+        }),
+        "validator",
+        0,
+    )  # fmt: skip
+
+
+def parameters(one):
+    out = np.empty(one.layout.size, np.float32)
+    one.copy_to(out)
+    return out
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_nothing_changes(model):
+    asked, other = learner(model), learner(model)
+    for one in (asked, other):
+        one.train(2)
+    before, statistics = parameters(asked), asked.statistics
+    loss = asked.loss_on(5)
+    assert loss(before) == loss(before) != loss(1.1 * before)
+    assert np.array_equal(parameters(asked), before)
+    assert np.array_equal(asked.statistics, statistics)
+    assert asked.train(3) == other.train(3)
+    assert np.array_equal(parameters(asked), parameters(other))
+    assert np.array_equal(asked.statistics, other.statistics)
+    assert asked.state().facts == other.state().facts
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_each_number_is_a_batch_of_its_own_whatever_was_trained(model):
+    one, other = learner(model), learner(model)
+    start = parameters(one)
+    losses = [one.loss_on(number)(start) for number in range(4)]
+    if not one.statistics.size:
+        other.train(3)
+    assert [other.loss_on(number)(start) for number in range(4)] == losses
+    assert len(set(losses)) == 4
+
+
+def test_it_is_the_cross_entropy_of_samples_of_the_shard():
+    one = learner("mlp")
+    one.copy_from(np.zeros(one.layout.size, np.float32))
+    assert one.loss_on(1)(parameters(one)) == pytest.approx(np.log(10))
+    one = learner("mlp")
+    start = parameters(one)
+    one.train(one.steps_per_epoch * 20)
+    assert one.loss_on(1)(parameters(one)) < 0.5 * one.loss_on(1)(start)
+
+
+def test_what_is_not_finite_is_infinite():
+    one = learner("mlp")
+    assert one.loss_on(0)(np.full(one.layout.size, np.nan, np.float32)) == np.inf
