@@ -96,10 +96,10 @@ def handle(args: argparse.Namespace) -> int:
         with suppress(RunError):  # the results may be read-only
             write_sweep(*sweep)
         return 0
-    _check(left, args.results)
+    # The processes use this Python, too.
+    _check(left, args.results, framework=not args.dry_run)
     if args.dry_run:
         return _play(args, experiment.name, left)
-    _check_framework(left)
     write_sweep(*sweep)
     args.until = None if args.walltime is None else _last_moment(args.walltime, left)
     return _share(args, experiment.name, left)
@@ -258,22 +258,14 @@ def _forget(directory: RunDirectory, *, resume: bool) -> None:
         raise RunError(f"{directory.path} cannot run again: its DONE cannot be removed, {error.strerror}") from error
 
 
-def _check(points: Sequence[Point], results: Path) -> None:
+def _check(points: Sequence[Point], results: Path, *, framework: bool) -> None:
     """Find out before anything is started whether results can be written, data be read, and components be used."""
-    from hpcps.training.trial import try_components, try_data
+    from hpcps.cli.refusals import refusals
+    from hpcps.training.trial import try_components
 
-    RunDirectory(results.absolute() / points[0].run.name).check_writable()
-    for run in {point.run.data.model_dump_json(): point.run for point in points}.values():
-        try_data(run)
+    for error in refusals(points, results.absolute() / points[0].run.name, framework=framework):
+        raise error
     try_components(point.run for point in points)
-
-
-def _check_framework(points: Sequence[Point]) -> None:
-    """Check before the start that this Python, which the processes also use, has the frameworks."""
-    from hpcps.training.build import find_framework
-
-    for backend in sorted({point.run.model.backend for point in points}):
-        find_framework(backend)
 
 
 def _show(here: Sequence[Point], launches: Sequence[Launch]) -> int:
