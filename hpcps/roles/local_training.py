@@ -207,11 +207,12 @@ class LocalTraining:
                     Message(Kind.INIT, self._peer, self._run_id, 0, shard=server.index, note=note, payload=payload),
                 )
         self.stage = Stage.WAITING_FOR_MODEL
-        yield SetDeadline(self.inbox.waiting_for)
+        # The model may be here already, if the first step of this role takes longer than that of the coordinator.
+        yield from self.adopt_when_complete()
 
     def adopt_when_complete(self) -> Iterator[Effect]:
         """Adopt the next model if the role waits for it and all of it has come."""
-        if self.stage not in (Stage.STARTING, Stage.WAITING_FOR_MODEL, Stage.STOPPING):
+        if self.stage not in (Stage.WAITING_FOR_MODEL, Stage.STOPPING):
             return
         yield SetDeadline(self.inbox.waiting_for)
         if self.inbox.complete:
