@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import check, collect, components, data, plot, report, run, status
+from hpcps.cli import check, collect, components, data, export, plot, report, run, status
 from hpcps.errors import HpcpsError
 
-_COMMANDS = (check, run, status, collect, plot, report, data, components)
+_COMMANDS = (check, run, status, collect, plot, report, export, data, components)
 
 
 def parser() -> argparse.ArgumentParser:
