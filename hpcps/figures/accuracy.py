@@ -41,7 +41,7 @@ _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 
 
 @dataclass(frozen=True)
-class _Axis:
+class XAxis:
     """What the x axis shows, in which unit."""
 
     against: Against
@@ -49,6 +49,7 @@ class _Axis:
     unit: float
 
     def of(self, curve: Curve) -> Values:
+        """Return the values of a curve on this axis, `[epochs]`."""
         values = {"epoch": curve.epoch, "wall_time": curve.wall, "bytes": curve.bytes_sent}[self.against]
         return values / self.unit
 
@@ -63,7 +64,7 @@ def draw(figure_data: FigureData, against: Against = "epoch") -> Figure:
         figure_data = replace(
             figure_data, references=tuple(curve for curve in figure_data.references if curve.bytes_sent.any())
         )
-    axis = _axis(figure_data, against)
+    axis = x_axis(figure_data, against)
     styles = looks(figure_data.lines, [curve.line for curve in figure_data.references])
     beside = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
     rows, columns = panel_grid(len(figure_data.panels) + beside)
@@ -98,7 +99,7 @@ def draw(figure_data: FigureData, against: Against = "epoch") -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, curves: Sequence[Curve], axis: _Axis, styles: Mapping[str, Look]) -> None:
+def _draw_panel(axes: Axes, curves: Sequence[Curve], axis: XAxis, styles: Mapping[str, Look]) -> None:
     for position, curve in enumerate(curves):
         look, x = styles[curve.line], axis.of(curve)
         band(axes, x, curve.accuracy.low, curve.accuracy.high, look)
@@ -130,12 +131,13 @@ def _handles(figure_data: FigureData, styles: Mapping[str, Look]) -> list[Artist
     return handles
 
 
-def _axis(figure_data: FigureData, against: Against) -> _Axis:
+def x_axis(figure_data: FigureData, against: Against) -> XAxis:
+    """Return the x axis of accuracies, in a unit that fits the largest value."""
     if against == "epoch":
-        return _Axis(against, "epoch", 1.0)
+        return XAxis(against, "epoch", 1.0)
     clock = "simulated time" if figure_data.simulated else "wall time"
     name, units = (clock, _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
-    plain = _Axis(against, name, 1.0)
+    plain = XAxis(against, name, 1.0)
     largest = max(np.max(plain.of(curve), initial=0.0) for curve in figure_data.curves)
     unit, symbol = [pair for pair in units if pair[0] * 2 <= largest or pair[0] == 1.0][-1]
-    return _Axis(against, f"{name} ({symbol})", unit)
+    return XAxis(against, f"{name} ({symbol})", unit)
