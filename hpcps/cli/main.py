@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import check, collect, components, data, plot, run, status
+from hpcps.cli import check, collect, components, data, plot, publish, run, status
 from hpcps.errors import HpcpsError
 
-_COMMANDS = (check, run, status, collect, plot, data, components)
+_COMMANDS = (check, run, status, collect, plot, publish, data, components)
 
 
 def parser() -> argparse.ArgumentParser:
