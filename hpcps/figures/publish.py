@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from hpcps.errors import RunError
-from hpcps.figures import acceptance, accuracy, staleness
+from hpcps.figures.drawing import draw_all
 from hpcps.figures.figure_data import FigureData, figure_data_of
 from hpcps.figures.final import comma_separated, markdown
-from hpcps.figures.names import suffixes
+from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.files import write_whole
@@ -44,22 +42,17 @@ def write_tables(frame: pd.DataFrame, results: Path) -> str:
     return text
 
 
-def write_figures(shown: list[FigureData], folder: Path) -> list[Path]:
-    """Draw the figures of each variant as PNG and PDF; return the files.
-
-    The figures are accuracy by epoch, wall time and bytes; the acceptance rate of rules with a reference; and for
-    asynchronous training the staleness of applied updates and their number by worker. With several variants, the file
-    names contain the differences from the experiment file.
+def write_figures(shown: list[FigureData], folder: Path, options: PlotOptions | None = None) -> list[Path]:
+    """Draw all figures (see `draw_all`) as PNG and PDF; return the files.
 
     Raises:
-        RunError: the folder cannot be written.
+        RunError: the folder cannot be written, or the options choose lines or panels that do not exist.
     """
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure_data, suffix in zip(shown, suffixes([figure_data.variant for figure_data in shown]), strict=True):
-            for name, figure in _figures(figure_data):
-                files += save(figure, folder / f"{name}{suffix}")
+        for name, figure in draw_all(shown, options or PlotOptions()):
+            files += save(figure, folder / name)
     except OSError as error:
         raise RunError(f"cannot write figures to {folder}: {error.strerror}; choose another folder with -o") from error
     return files
@@ -128,13 +121,3 @@ def publish(place: ExperimentLocation, results: Path) -> Publication:
     runs = Counter(states.values())
     write_publication(folder, source, f"hpcps publish {name}", runs)
     return Publication(folder, dict(runs), len(table), figures)
-
-
-def _figures(figure_data: FigureData) -> Iterator[tuple[str, Figure]]:
-    for against in accuracy.AGAINST:
-        yield f"accuracy_by_{against}", accuracy.draw(figure_data, against)
-    if figure_data.scored:
-        yield "acceptance_by_epoch", acceptance.draw(figure_data)
-    if figure_data.applied:
-        yield "staleness", staleness.draw_staleness(figure_data)
-        yield "updates_by_worker", staleness.draw_counts(figure_data)

@@ -38,7 +38,7 @@ class ExperimentLocation:
 
     @property
     def source(self) -> str:
-        """A description of the folder, such as `results/published/fig3, the published copy`."""
+        """A description of the folder, such as `results/published/quickstart, the published copy`."""
         if not self.published:
             return str(self.results)
         return f"{self.results}, the published copy (there are no runs in {self.own})"
