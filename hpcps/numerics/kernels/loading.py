@@ -25,7 +25,7 @@ def load() -> int:
     return compiled()
 
 
-class CompilationProgress(event.Listener):
+class CompilationProgress(event.Listener):  # type: ignore[misc]  # numba has no types
     """Prints which kernels are compiled; on a terminal also which one of how many, on a line that it rewrites."""
 
     def __init__(self, stream: TextIO) -> None:
