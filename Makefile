@@ -15,7 +15,7 @@ help:
 	@echo "make soak       long checks: 10,000 asynchronous updates of 30 workers, 100,000 mutated ps-lite messages"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one"
 	@echo "make check      ruff, mypy and shellcheck alone"
-	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
+	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
 	@echo "make schema     write the generated references in docs/"
 	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (55 minutes)"
 	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
@@ -100,7 +100,7 @@ gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/gpu
 
 notebooks: $(VENV)/.dev
-	for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
+	export HPCPS_RESULTS=../results/published; for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
 
 schema: $(VENV)/.ready
 	$(BIN)/python -m hpcps.spec.reference docs

@@ -52,7 +52,10 @@ def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
     report = (tmp_path / "round.md").read_text()
     assert "- A broken peer, 2 ranks: rank 0 ended with status 1: error: it broke" in report
     assert "| MPICH Allreduce | " in report
-    assert [bar.what for bar in bars.read(tmp_path, "round")] == ["Round of 2 workers, 1 MB, to MPICH Allreduce"]
+    assert [bar.what for bar in bars.read(tmp_path, "round")] == [
+        "Round of 2 workers, 1 MB, to MPICH Allreduce",
+        "Round of 2 workers, 1 MB, in place, to MPICH Allreduce",
+    ]
     assert (tmp_path / "round.png").stat().st_size
 
 

@@ -113,7 +113,7 @@ def sections(figure_data: FigureData) -> list[Section]:
 
 def styles_of(figure_data: FigureData) -> dict[str, Style]:
     """Return the style of each line and reference."""
-    found = looks(figure_data.lines or [""], [curve.line for curve in figure_data.references])
+    found = looks(figure_data.palette or [""], [curve.line for curve in figure_data.references])
     return {line: _style(look) for line, look in found.items()}
 
 
