@@ -26,8 +26,8 @@ from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
 
 if TYPE_CHECKING:
-    from hpcps.cli.progress import ProgressDisplay
     from hpcps.launch.launchers import Launch
+    from hpcps.records.display import ProgressDisplay
 
 _POLL_INTERVAL = 0.5
 """Seconds between two checks of the runs that another process executes."""
@@ -184,8 +184,9 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     # Remove DONE first: a stale DONE must not survive a failure.
     for point in left:
         _forget(_directory(point, args.results), resume=args.resume)
-    from hpcps.cli.progress import ProgressDisplay
     from hpcps.execution.sweep.play import SweepRun
+    from hpcps.records.display import ProgressDisplay
+    from hpcps.records.status import Progress
 
     sweep = SweepRun(
         results=args.results,
@@ -197,7 +198,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         trace=args.trace,
     )
     paths = [_directory(point, args.results).path for point in left]
-    with ProgressDisplay(paths, sys.stdout, [point.run.train.epochs for point in left]) as display:
+    with ProgressDisplay(Progress(paths), sys.stdout, [point.run.train.epochs for point in left]) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         status = sweep.play(left, display)

@@ -80,6 +80,10 @@ class Progress:
         """Follow the runs with these folders, which may not exist yet."""
         self._runs = [_Followed(RunDirectory(path)) for path in paths]
 
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._runs)
+
     def poll(self, now: float | None = None) -> list[RunStatus]:
         """Return the status of each run, in the given order.
 
@@ -218,7 +222,7 @@ class _Followed:
             left=max(0.0, (epochs - epoch) * pace - (age or 0.0)) if state == "running" and pace is not None else None,
             round=int(_number(latest, "round")) + 1 if latest else 0,
             accuracy=_number(evaluation, "accuracy") if evaluation else None,
-            acceptance_rate=_acceptance_rate(evaluation or latest),
+            acceptance_rate=acceptance_rate(evaluation or latest),
             refused=int(
                 _number(evaluation or latest, "rejected_blocks_cumulative" if evaluation else "rejected_blocks")
             ),
@@ -238,8 +242,8 @@ class _Followed:
         )
 
 
-def _acceptance_rate(line: Mapping[str, Any]) -> float | None:
-    """Return the rate of an evaluation, or of a round.
+def acceptance_rate(line: Mapping[str, Any]) -> float | None:
+    """Return the acceptance rate that the line of an evaluation or of a round states.
 
     The rate is that of sent pairs: a rejected or skipped block is a zero update, which some rules accept.
     """
