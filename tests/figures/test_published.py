@@ -56,6 +56,9 @@ def test_what_is_committed_of_the_results_are_published_copies():
     copies = {name.split("/")[2] for name in committed if name.startswith("results/published/")}
     assert [name for name in committed if not name.startswith("results/published/")] == []
     assert "quickstart" in copies
+    for copy in copies:
+        facts = json.loads((ROOT / "results/published" / copy / "publication.json").read_text())
+        assert facts["command"] == f"hpcps publish {copy}"
     assert git("check-ignore", "--no-index", "--stdin", text="results/published/new/figures/a.png\n") == ""
 
 
