@@ -34,13 +34,13 @@ $(VENV)/.ready: setup.cfg constraints.txt
 	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
 	@echo "setting up $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard]'
 	@$(BIN)/python -m hpcps.numerics.kernels
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "adding the test tools to $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev]'
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready

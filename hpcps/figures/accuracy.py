@@ -44,7 +44,7 @@ _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 
 
 @dataclass(frozen=True)
-class _Axis:
+class XAxis:
     """What the x axis shows, in which unit."""
 
     against: Against
@@ -52,6 +52,7 @@ class _Axis:
     unit: float
 
     def of(self, curve: Curve) -> Values:
+        """Return the values of a curve on this axis, `[epochs]`."""
         values = {"epoch": curve.epoch, "wall_time": curve.wall, "bytes": curve.bytes_sent}[self.against]
         return values / self.unit
 
@@ -67,7 +68,7 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
         figure_data = replace(
             figure_data, references=tuple(curve for curve in figure_data.references if curve.bytes_sent.any())
         )
-    axis = _axis(figure_data, against)
+    axis = x_axis(figure_data, against)
     styles = looks(figure_data.palette, [curve.line for curve in figure_data.references])
     beside = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
     rows, columns = panel_grid(len(figure_data.panels) + beside, options)
@@ -104,7 +105,7 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
 
 
 def _draw_panel(
-    axes: Axes, curves: Sequence[Curve], axis: _Axis, styles: Mapping[str, Look], options: PlotOptions
+    axes: Axes, curves: Sequence[Curve], axis: XAxis, styles: Mapping[str, Look], options: PlotOptions
 ) -> None:
     for position, curve in enumerate(curves):
         look, x = styles[curve.line], axis.of(curve)
@@ -138,12 +139,13 @@ def _handles(figure_data: FigureData, styles: Mapping[str, Look], options: PlotO
     return handles
 
 
-def _axis(figure_data: FigureData, against: Against) -> _Axis:
+def x_axis(figure_data: FigureData, against: Against) -> XAxis:
+    """Return the x axis of accuracies, in a unit that fits the largest value."""
     if against == "epoch":
-        return _Axis(against, "epoch", 1.0)
+        return XAxis(against, "epoch", 1.0)
     clock = "simulated time" if figure_data.simulated else "wall time"
     name, units = (clock, _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
-    plain = _Axis(against, name, 1.0)
+    plain = XAxis(against, name, 1.0)
     largest = max(np.max(plain.of(curve), initial=0.0) for curve in figure_data.curves)
     unit, symbol = [pair for pair in units if pair[0] * 2 <= largest or pair[0] == 1.0][-1]
-    return _Axis(against, f"{name} ({symbol})", unit)
+    return XAxis(against, f"{name} ({symbol})", unit)
