@@ -35,7 +35,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--style",
         type=Path,
         metavar="FILE",
-        help="options of the figures, a TOML file (docs/figures.md lists its keys)",
+        help="a TOML file with options of the figures (the documentation of figures lists them)",
     )
     parser.add_argument(
         "--set",
