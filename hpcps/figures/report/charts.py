@@ -11,8 +11,9 @@ import numpy as np
 from hpcps.figures.accuracy import AGAINST, x_axis
 from hpcps.figures.applied import AppliedUpdates
 from hpcps.figures.curve import Curve, Range, Values
-from hpcps.figures.figure_data import TIED, FigureData
+from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import plain
+from hpcps.figures.labels import of_panel
 from hpcps.figures.style import Look, looks
 
 _SYMBOLS = {
@@ -180,9 +181,7 @@ def _applied(figure_data: FigureData, title: str, kind: Literal["lines", "bars"]
 
 
 def _title(figure_data: FigureData, panel: str) -> str:
-    if panel and figure_data.panel_keys:
-        return f"{' · '.join(figure_data.panel_keys)}: {plain(panel)}"
-    return plain(panel).replace(TIED, " ")
+    return of_panel(figure_data.panel_keys, plain(panel))
 
 
 def _range(values: Range) -> dict[str, list[float | None]]:
