@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import check, collect, components, data, export, plot, report, run, status
+from hpcps.cli import check, collect, components, data, doctor, export, plot, report, run, status
 from hpcps.errors import HpcpsError
 
-_COMMANDS = (check, run, status, collect, plot, report, export, data, components)
+_COMMANDS = (check, run, status, collect, plot, report, export, data, components, doctor)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +27,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit status: 0, 1 if a run failed, 2 for a mistake in the request."""
+    """Run one command; return its exit status: 0, 1 if a run failed, 2 for a mistake in the request.
+
+    `run` can also return 75 (`walltime.SUSPENDED`), and `doctor` 69 (`doctor.UNMET`).
+    """
     arguments = parser().parse_args(argv)
     try:
         status_code: int = arguments.handler(arguments)
