@@ -7,15 +7,13 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.records.results import add_results_argument
 from hpcps.spec.selection import SELECTOR_HELP
 
 if TYPE_CHECKING:
     from hpcps.launch.doctor.examination import Machine
     from hpcps.launch.doctor.needs import Needs
-
-UNMET = 69
-"""Exit status if needs of the file are not met (EX_UNAVAILABLE, sysexits.h)."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -24,8 +22,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "doctor",
         help="show what this machine offers, and what a file needs",
         description="Examine this machine: MPI, GPUs, MPS, cores, shared memory, kernels, and the batch job. With an "
-        f"experiment file, list its needs that are not met here; the exit status is then {UNMET}. What may hang or "
-        "crash runs in a separate process with a deadline.",
+        f"experiment file, list its needs that are not met here; the exit status is then {ExitStatus.UNMET.value}. What "
+        "may hang or crash runs in a separate process with a deadline.",
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="an experiment file")
     parser.add_argument(
@@ -38,7 +36,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def handle(args: argparse.Namespace) -> int:
-    """Print the result; return 0, or `UNMET` if needs of the file are not met."""
+    """Print the result; return 0, or `ExitStatus.UNMET` if needs of the file are not met."""
     from hpcps.launch.doctor.examination import examine
     from hpcps.launch.doctor.needs import needs_of
     from hpcps.spec.load import load_experiment, select
@@ -57,7 +55,7 @@ def handle(args: argparse.Namespace) -> int:
         print("\n".join(_lines(machine)))
         if needs:
             print("\n".join(["", *_needs_lines(args.file, needs)]))
-    return UNMET if needs and needs.unmet else 0
+    return ExitStatus.UNMET if needs and needs.unmet else ExitStatus.DONE
 
 
 def _lines(machine: Machine) -> Iterator[str]:
