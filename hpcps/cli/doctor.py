@@ -12,8 +12,8 @@ from hpcps.records.results import add_results_argument
 from hpcps.spec.selection import SELECTOR_HELP
 
 if TYPE_CHECKING:
-    from hpcps.launch.doctor.examination import Machine
-    from hpcps.launch.doctor.needs import Needs
+    from hpcps.launch.doctor.diagnosis import Diagnosis
+    from hpcps.launch.doctor.needs import NeedsCheck
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,8 +22,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "doctor",
         help="show what this machine offers, and what a file needs",
         description="Examine this machine: MPI, GPUs, MPS, cores, shared memory, kernels, and the batch job. With an "
-        f"experiment file, list its needs that are not met here; the exit status is then {ExitStatus.UNMET.value}. What "
-        "may hang or crash runs in a separate process with a deadline.",
+        f"experiment file, list its needs that are not met here; then the exit status is {ExitStatus.UNMET.value}. "
+        "What may hang or crash runs in a separate process with a deadline.",
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="an experiment file")
     parser.add_argument(
@@ -37,14 +37,14 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def handle(args: argparse.Namespace) -> int:
     """Print the result; return 0, or `ExitStatus.UNMET` if needs of the file are not met."""
-    from hpcps.launch.doctor.examination import examine
+    from hpcps.launch.doctor.diagnosis import diagnose
     from hpcps.launch.doctor.needs import needs_of
     from hpcps.spec.load import load_experiment, select
 
-    # A file with mistakes ends the command before the examination, which takes some seconds.
+    # A file with mistakes ends the command before the diagnosis, which takes some seconds.
     experiment = load_experiment(args.file, args.overrides) if args.file else None
     points = select(experiment.points, args.only) if experiment else ()
-    machine = examine()
+    machine = diagnose()
     needs = needs_of(points, machine, args.results) if points else None
     if args.json:
         data = machine.data()
@@ -58,7 +58,7 @@ def handle(args: argparse.Namespace) -> int:
     return ExitStatus.UNMET if needs and needs.unmet else ExitStatus.DONE
 
 
-def _lines(machine: Machine) -> Iterator[str]:
+def _lines(machine: Diagnosis) -> Iterator[str]:
     data = machine.data()
     rows = {
         "hpcps": f"{data['hpcps']}, Python {data['python']} ({data['interpreter']}), host {data['host']}",
@@ -79,7 +79,7 @@ def _lines(machine: Machine) -> Iterator[str]:
         yield from (f"{'':<14} {line}" for line in rest)
 
 
-def _needs_lines(file: str, needs: Needs) -> Iterator[str]:
+def _needs_lines(file: str, needs: NeedsCheck) -> Iterator[str]:
     count = len(needs.unmet)
     if not count:
         yield f"{file}: this machine meets its needs"
@@ -93,14 +93,14 @@ def _yes(value: bool | None) -> str:
     return "not known" if value is None else "yes" if value else "no"
 
 
-def _mpi(machine: Machine) -> str:
+def _mpi(machine: Diagnosis) -> str:
     mpi = machine.mpi
     lines = [f"{mpi.library} (mpi4py {mpi.mpi4py}{', ' if mpi.path else ''}{mpi.path})"] if mpi.library else []
     lines.append("two ranks start and exchange a message" if mpi.works else f"does not work: {mpi.problem}")
     return "\n".join(lines)
 
 
-def _gpus(machine: Machine) -> str:
+def _gpus(machine: Diagnosis) -> str:
     facts = machine.gpus
     if "problem" in facts:
         return f"not known: {facts['problem']}"
@@ -108,20 +108,20 @@ def _gpus(machine: Machine) -> str:
     return "\n".join(facts["found"]) or f"none: {why}"
 
 
-def _mps(machine: Machine) -> str:
+def _mps(machine: Diagnosis) -> str:
     facts = machine.mps
     if "problem" in facts:
         return f"not known: {facts['problem']}"
     return f"works ({facts['control']})" if facts["usable"] else f"not usable: {facts['why']}"
 
 
-def _cores(machine: Machine) -> str:
+def _cores(machine: Diagnosis) -> str:
     cores = machine.cores
     limit = "no limit of the control group" if cores.cgroup is None else f"control group {cores.cgroup:g}"
     return f"{cores.usable:g} usable: {cores.machine} in all, affinity {cores.affinity}, {limit}"
 
 
-def _memory(machine: Machine) -> str:
+def _memory(machine: Diagnosis) -> str:
     facts = machine.memory
     if "problem" in facts:
         return f"not known: {facts['problem']}"
@@ -134,7 +134,7 @@ def _memory(machine: Machine) -> str:
     return "\n".join(filter(None, [can, size, facts["shm_problem"] and f"/dev/shm: {facts['shm_problem']}"]))
 
 
-def _kernels(machine: Machine) -> str:
+def _kernels(machine: Diagnosis) -> str:
     facts = machine.kernels
     if facts.get("problem"):
         return f"cannot be used: {facts['problem']}"
@@ -144,7 +144,7 @@ def _kernels(machine: Machine) -> str:
     return f"numba {facts['numba']}, {state}"
 
 
-def _software(machine: Machine) -> str:
+def _software(machine: Diagnosis) -> str:
     facts = machine.software
     if "problem" in facts:
         return f"not known: {facts['problem']}"

@@ -20,7 +20,7 @@ _MOST = 2**20
 
 
 @dataclass(frozen=True)
-class Answer:
+class CommandResult:
     """The answer of a command.
 
     Attributes:
@@ -36,7 +36,7 @@ class Answer:
     expired: bool = False
 
 
-def ask(command: Sequence[str | Path], seconds: float, environment: Mapping[str, str] | None = None) -> Answer:
+def ask(command: Sequence[str | Path], seconds: float, environment: Mapping[str, str] | None = None) -> CommandResult:
     """Run a command without input; end it, and all processes of its group, after some seconds.
 
     The output goes to files: a process that survives its parent keeps a pipe open, and reading it would not end.
@@ -57,7 +57,7 @@ def ask(command: Sequence[str | Path], seconds: float, environment: Mapping[str,
                 start_new_session=True,
             )
         except OSError as error:
-            return Answer(f"does not start: {error.strerror}")
+            return CommandResult(f"does not start: {error.strerror}")
         expired = False
         try:
             process.wait(seconds)
@@ -67,7 +67,7 @@ def ask(command: Sequence[str | Path], seconds: float, environment: Mapping[str,
             _end(process)
         printed, said = _text(output), _text(errors)
     problem = f"does not answer within {seconds:g} s" if expired else _ending(process.returncode, printed, said)
-    return Answer(problem, printed, said, expired)
+    return CommandResult(problem, printed, said, expired)
 
 
 def _text(file: IO[bytes]) -> str:

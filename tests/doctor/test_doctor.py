@@ -21,9 +21,9 @@ from hpcps.cli.main import main
 from hpcps.launch import detect
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.doctor import examination
+from hpcps.launch.doctor import diagnosis
 from hpcps.launch.doctor.batch import Allocation
-from hpcps.launch.doctor.examination import CoreCount, Machine, MpiState, examine
+from hpcps.launch.doctor.diagnosis import CoreCount, Diagnosis, MpiState, diagnose
 from hpcps.launch.doctor.trial import start_ranks
 from hpcps.launch.hostfile import Host
 
@@ -82,8 +82,8 @@ def mpirun(tmp_path, monkeypatch):
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
         monkeypatch.setattr(detect, "find_mpirun", lambda: path)
-        monkeypatch.setattr(examination, "DEADLINE", 2.0)
-        return examination._mpi(LIBRARY, has_gpu=False, in_job=False)
+        monkeypatch.setattr(diagnosis, "DEADLINE", 2.0)
+        return diagnosis._mpi(LIBRARY, has_gpu=False, in_job=False)
 
     return make
 
@@ -91,7 +91,7 @@ def mpirun(tmp_path, monkeypatch):
 @pytest.fixture
 def good():
     """A machine on which everything works, without a GPU."""
-    return Machine(
+    return Diagnosis(
         mpi=MpiState(library="MPICH 5", launcher="hydra", mpirun="/mpirun", works=True),
         gpus={"driver": False, "found": []},
         mps={"usable": False, "why": "there is no NVIDIA driver"},
@@ -108,7 +108,7 @@ def doctor(good, file, monkeypatch, capsys):
     """Examine the file on a given machine; return the exit status and the text."""
 
     def call(machine=good, *arguments):
-        monkeypatch.setattr(examination, "examine", lambda: machine)
+        monkeypatch.setattr(diagnosis, "diagnose", lambda: machine)
         status = main(["doctor", str(file), *arguments])
         return status, capsys.readouterr().out
 
@@ -179,7 +179,7 @@ def test_a_launcher_of_another_mpi(mpirun, monkeypatch):
     interpreter("mpich")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     script = f'[ "$1" = --version ] && {{ {HYDRA}; exit; }}\neval "conf=\\${{$#}}"\n$(sed -n "s/^-n 2 //p" "$conf")'
-    monkeypatch.setattr(examination, "start_ranks", lambda mpi, seconds: start_ranks(mpi, 60.0))
+    monkeypatch.setattr(diagnosis, "start_ranks", lambda mpi, seconds: start_ranks(mpi, 60.0))
     found = mpirun(script)
     assert "starts 1 rank instead of 2: it belongs to another MPI" in found.problem
 
@@ -189,7 +189,7 @@ def test_a_launcher_that_needs_a_job(tmp_path, monkeypatch):
     path.write_text("#!/bin/sh\necho slurm-wlm 22.05.8")
     path.chmod(0o755)
     monkeypatch.setattr(detect, "find_mpirun", lambda: path)
-    found = examination._mpi(LIBRARY, has_gpu=False, in_job=False)
+    found = diagnosis._mpi(LIBRARY, has_gpu=False, in_job=False)
     assert found.problem == "srun starts processes only in a job, and this is none"
 
 
@@ -201,7 +201,7 @@ def test_device_memory_is_sent_for_a_trial(stand_in, aware, text, tmp_path, monk
     interpreter("mpich")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(make_driver(tmp_path)))
     monkeypatch.setenv("STAND_IN_CUDA", stand_in)
-    found, determined = examination._cuda_awareness(detect_mpi(), {"MPIX_Query_cuda_support": False}, has_gpu=True)
+    found, determined = diagnosis._cuda_awareness(detect_mpi(), {"MPIX_Query_cuda_support": False}, has_gpu=True)
     assert found is aware
     assert text in determined
     assert determined.endswith("MPIX_Query_cuda_support() says no")
@@ -213,16 +213,16 @@ def test_a_probe_that_hangs_or_fails_is_named(tmp_path, monkeypatch):
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(examination, "DEADLINE", 3.0)
-    assert examination._probe("gpus") == {"problem": "the probe does not answer within 3 s"}
+    monkeypatch.setattr(diagnosis, "DEADLINE", 3.0)
+    assert diagnosis._probe("gpus") == {"problem": "the probe does not answer within 3 s"}
     monkeypatch.undo()
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert examination._probe("nonsense") == {"problem": "the probe ended with status 1: KeyError: 'nonsense'"}
+    assert diagnosis._probe("nonsense") == {"problem": "the probe ended with status 1: KeyError: 'nonsense'"}
 
 
 def test_every_probe_may_fail(monkeypatch, capsys):
-    monkeypatch.setattr(examination, "_probe", lambda name: {"problem": "the probe was killed by SIGSEGV"})
-    assert examine().mpi.problem.startswith("mpi4py loads no MPI library: the probe was killed by SIGSEGV")
+    monkeypatch.setattr(diagnosis, "_probe", lambda name: {"problem": "the probe was killed by SIGSEGV"})
+    assert diagnose().mpi.problem.startswith("mpi4py loads no MPI library: the probe was killed by SIGSEGV")
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.count("the probe was killed by SIGSEGV") == 6
 

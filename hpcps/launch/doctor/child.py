@@ -76,15 +76,19 @@ def memory() -> dict[str, Any]:
     """Find out whether two processes can read each other's memory, and the size of /dev/shm, which MPI uses."""
     from hpcps.transport.shared_memory.neighbours import CARD_BYTES, Neighbours
 
-    mine, (reader, writer) = Neighbours(), os.pipe()
+    mine, (cards, card), (end, open_end) = Neighbours(), os.pipe(), os.pipe()
     child = os.fork()
-    if not child:  # a second process, whose memory this one reads
-        theirs = Neighbours()
-        os.write(writer, theirs.card())
-        sys.stdin.read()
-        os._exit(0)
-    reached = mine.reach([mine.card(), os.read(reader, CARD_BYTES)], 0)[1]
-    os.kill(child, 9)
+    if not child:  # a second process, whose memory this one reads; it ends with this one
+        try:
+            os.close(open_end)
+            theirs = Neighbours()
+            os.write(card, theirs.card())
+            os.read(end, 1)
+        finally:
+            os._exit(0)
+    os.close(card)
+    reached = mine.reach([mine.card(), os.read(cards, CARD_BYTES)], 0)[1]
+    os.close(open_end)
     os.waitpid(child, 0)
     mine.arena.allocate(_TRIAL)
     found: dict[str, Any] = {"in_place": reached, "shortage": mine.arena.shortage, "shm": None, "shm_problem": ""}

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hpcps.errors import HpcpsError
-from hpcps.launch.doctor.examination import Machine
+from hpcps.launch.doctor.diagnosis import Diagnosis
 from hpcps.launch.mps.membership import CLIENTS
 from hpcps.launch.placement import place
 from hpcps.records.run_directory import FREE_SPACE_NEEDED
@@ -21,7 +21,7 @@ from hpcps.training.trial import try_components, try_data
 
 
 @dataclass(frozen=True)
-class Needs:
+class NeedsCheck:
     """The needs of an experiment that matter on this machine.
 
     Attributes:
@@ -33,12 +33,12 @@ class Needs:
     notes: tuple[str, ...]
 
 
-def needs_of(points: Sequence[Point], machine: Machine, results: Path) -> Needs:
+def needs_of(points: Sequence[Point], machine: Diagnosis, results: Path) -> NeedsCheck:
     """Compare the points of an experiment with this machine.
 
     Args:
         points: the points to run.
-        machine: the result of the examination.
+        machine: the result of the diagnosis.
         results: the folder of all results.
     """
     unmet: list[str] = []
@@ -50,10 +50,10 @@ def needs_of(points: Sequence[Point], machine: Machine, results: Path) -> Needs:
         unmet += _refusal(f'data.name = "{run.data.name}"', try_data, run)
     unmet += _refusal("components", try_components, [point.run for point in points])
     unmet += _results(results)
-    return Needs(tuple(dict.fromkeys(unmet)), tuple(dict.fromkeys(notes)))
+    return NeedsCheck(tuple(dict.fromkeys(unmet)), tuple(dict.fromkeys(notes)))
 
 
-def _unmet(run: Run, machine: Machine) -> list[str]:
+def _unmet(run: Run, machine: Diagnosis) -> list[str]:
     found = _refusal(f'model.backend = "{run.model.backend}"', find_framework, run.model.backend)
     kind = run.transport.kind
     if kind == "mpi" and not machine.mpi.works:
@@ -67,7 +67,7 @@ def _unmet(run: Run, machine: Machine) -> list[str]:
     return found
 
 
-def _without_cuda(run: Run, machine: Machine) -> list[str]:
+def _without_cuda(run: Run, machine: Diagnosis) -> list[str]:
     """Return why a run cannot train on a GPU here; nothing if it can, or if only its start can tell."""
     if not machine.gpus.get("found"):
         return [str(machine.gpus.get("problem") or "there is no GPU")]
@@ -78,7 +78,7 @@ def _without_cuda(run: Run, machine: Machine) -> list[str]:
     return []
 
 
-def _notes(run: Run, machine: Machine) -> list[str]:
+def _notes(run: Run, machine: Diagnosis) -> list[str]:
     if run.transport.kind == "inproc":
         return []
     topology, notes = run.topology, []

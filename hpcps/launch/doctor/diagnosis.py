@@ -68,7 +68,7 @@ class CoreCount:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Diagnosis:
     """The result of all probes; in the result of a probe that gave none, `problem` says why."""
 
     mpi: MpiState
@@ -98,7 +98,7 @@ class Machine:
         }
 
 
-def examine() -> Machine:
+def diagnose() -> Diagnosis:
     """Run all probes at the same time."""
     with ThreadPoolExecutor(len(PROBES) + 1) as pool:
         found = {name: pool.submit(_probe, name) for name in PROBES}
@@ -107,7 +107,7 @@ def examine() -> Machine:
         job = batch.result()
     cores = CoreCount(os.cpu_count() or 1, len(own_cores()), cgroup_quota())
     mpi = _mpi(facts.pop("mpi"), has_gpu=bool(facts["gpus"].get("found")), in_job=bool(job.system))
-    return Machine(mpi=mpi, cores=cores, batch=job, **facts)
+    return Diagnosis(mpi=mpi, cores=cores, batch=job, **facts)
 
 
 def _probe(name: str) -> Facts:
