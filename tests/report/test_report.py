@@ -154,6 +154,11 @@ def test_figure_3_in_a_browser(chromium, figure3):
     assert "sent by all processes" in page.locator(f"{accuracy} .xtitle").text_content()
     assert opened.drawn(accuracy) == ["average", "trimmed_mean", "zeno", "SGD"]
 
+    titles = page.evaluate(
+        "(s) => [...document.querySelectorAll(`${s} .modebar-btn`)].map((b) => b.dataset.title)", accuracy
+    )
+    assert titles == ["Download plot as a PNG", "Zoom", "Pan", "Reset axes"]  # and none that sends data anywhere
+
     page.mouse.move(0, 0)
     box = page.locator(f"{accuracy} .nsewdrag").bounding_box()
     before = page.evaluate("(s) => document.querySelector(s).layout.xaxis.range", accuracy)
@@ -192,4 +197,7 @@ def test_an_asynchronous_experiment_in_a_browser(chromium, tmp_path):
     popup = opened.point('[data-section="3"] figure .chart', -0.2, 1)
     assert "worker: 0" in popup
     assert "mean staleness" in popup
+    with opened.page.expect_download() as download:
+        opened.page.locator('[data-section="3"] .modebar-btn[data-title="Download plot as a PNG"]').first.click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
     assert opened.complaints == []

@@ -2,7 +2,8 @@
 // Draws the charts of the report with plotly.js, and filters charts and tables by line and panel.
 
 const sections = JSON.parse(document.getElementById("data").textContent);
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+// Only these buttons: by default there is one that uploads the data of a chart to a server of plotly.
+const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], plotlyServerURL: "" };
 const MARKERS = 8;
 
 /** Returns a text that plotly shows as it is: plotly interprets some tags. */
