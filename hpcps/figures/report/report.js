@@ -15,7 +15,7 @@ function plain(text) {
 function popups(line, values, x, xTitle, yTitle) {
   return values.mean.map((mean, n) => {
     if (mean === null) return "";
-    const rows = [`<b>${plain(line.line)}</b>`, `${plain(xTitle)}: ${x[n]}`, `${plain(yTitle)}: ${mean}`];
+    const rows = [`<b>${plain(line.label)}</b>`, `${plain(xTitle)}: ${x[n]}`, `${plain(yTitle)}: ${mean}`];
     if (values.low) rows.push(`range of ${line.seeds} seeds: ${values.low[n]} to ${values.high[n]}`);
     if (line.remark) rows.push(plain(line.remark));
     if (line.diverged !== null && n >= line.diverged) {
@@ -30,7 +30,7 @@ function traces(section, line, xName, yName) {
   const x = line.x[xName], values = line.y[yName], style = section.styles[line.line];
   if (!x || !values) return [];
   const text = popups(line, values, x, section.x[xName], section.y[yName]);
-  const shared = { name: plain(line.line), showlegend: false };
+  const shared = { name: plain(line.label), showlegend: false };
   if (section.kind === "bars") {
     const bar = { ...shared, type: "bar", x, y: values.mean, marker: { color: style.color }, text, hoverinfo: "text", textposition: "none" };
     if (values.low) {
