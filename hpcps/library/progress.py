@@ -65,8 +65,9 @@ class ProgressBar:
         """Show that the current run has ended."""
         if self._point is None:
             return
-        self._done += state == "done"
-        self._finished += self._point.run.train.epochs
+        if state == "done":
+            self._done += 1
+            self._finished += self._point.run.train.epochs
         line = f"[{self._done}/{self._count}] {self._run(self._point)}  {state}"
         self._point, self._epoch = None, 0.0
         if self._stream is not None and shell_kernel() is None:
