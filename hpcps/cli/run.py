@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.errors import LaunchError, RunError
 from hpcps.execution.sweep.claims import (
-    check_frameworks,
     check_ready,
     claim,
     directory_of,
@@ -23,9 +22,10 @@ from hpcps.execution.sweep.claims import (
 )
 from hpcps.execution.sweep.cores import crowding, divide
 from hpcps.launch.cores import Cores, own_cores
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder, prepare, spec_of
 from hpcps.launch.signals import stops_of
-from hpcps.launch.walltime import SUSPENDED, may_go_on, predecessors, seconds
+from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.inventory import enumerated
 from hpcps.records.results import add_results_argument
 from hpcps.records.sweep import write_sweep
@@ -33,8 +33,8 @@ from hpcps.spec.load import Point, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
 
 if TYPE_CHECKING:
-    from hpcps.cli.progress import ProgressDisplay
     from hpcps.launch.launchers import Launch
+    from hpcps.records.display import ProgressDisplay
 
 _POLL_INTERVAL = 0.5
 """Seconds between two checks of the runs that another process executes."""
@@ -67,7 +67,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--walltime",
         metavar="TIME",
         type=seconds,
-        help="time limit (seconds, or HH:MM:SS): stop before it at a checkpoint, with status 75",
+        help=f"time limit (seconds, or HH:MM:SS): stop before it at a checkpoint, with status {ExitStatus.SUSPENDED}",
     )
     parser.add_argument(
         "--trace",
@@ -104,10 +104,10 @@ def handle(args: argparse.Namespace) -> int:
         with suppress(RunError):  # the results may be read-only
             write_sweep(*sweep)
         return 0
-    check_ready(left, args.results)
+    # The processes use this Python, too.
+    check_ready(left, args.results, framework=not args.dry_run)
     if args.dry_run:
         return _play(args, experiment.name, left)
-    check_frameworks(left)
     write_sweep(*sweep)
     args.until = None if args.walltime is None else _last_moment(args.walltime, left)
     return _share(args, experiment.name, left)
@@ -144,16 +144,18 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
             waits = True
         if args.until is not None and time.monotonic() > args.until:
             print(f"{name}: time is nearly over, but another hpcps still executes {len(left)} of the runs", flush=True)
-            status = SUSPENDED
+            status = ExitStatus.SUSPENDED
             break
         with stops_of() as stops:
             time.sleep(_POLL_INTERVAL)
         if stops:
             return 128 + stops[0]
-    reason = may_go_on(max(point.run.checkpoint.successors for point in points)) if status == SUSPENDED else None
+    reason = (
+        may_go_on(max(point.run.checkpoint.successors for point in points)) if status == ExitStatus.SUSPENDED else None
+    )
     if reason:
         print(f"hpcps: {reason}", flush=True)
-    return 1 if reason else status
+    return ExitStatus.FAILED if reason else status
 
 
 def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
@@ -172,8 +174,9 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     # Remove DONE first: a stale DONE must not survive a failure.
     for point in left:
         forget(point, args.results, resume=args.resume)
-    from hpcps.cli.progress import ProgressDisplay
     from hpcps.execution.sweep.play import SweepRun
+    from hpcps.records.display import ProgressDisplay
+    from hpcps.records.status import Progress
 
     sweep = SweepRun(
         results=args.results,
@@ -185,7 +188,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         trace=args.trace,
     )
     paths = [directory_of(point, args.results).path for point in left]
-    with ProgressDisplay(paths, sys.stdout, [point.run.train.epochs for point in left]) as display:
+    with ProgressDisplay(Progress(paths), sys.stdout, [point.run.train.epochs for point in left]) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         status = sweep.play(left, display)

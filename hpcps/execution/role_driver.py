@@ -181,7 +181,7 @@ class RoleDriver:
             return event
         self._stopwatch.add(finished.task, finished.stop - finished.start, finished.cpu)
         if self._tracer is not None:
-            self._tracer.beside(finished.task, finished.start, finished.stop, finished.round)
+            self._tracer.background(finished.task, finished.start, finished.stop, finished.round)
         if finished.error is not None:
             self.phase, self._failed_round = finished.task, finished.round
             raise finished.error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.sweep.batch import play_point
-from hpcps.execution.sweep.claims import check_frameworks, check_ready, claim, directory_of, forget, is_done
+from hpcps.execution.sweep.claims import check_ready, claim, directory_of, forget, is_done
 from hpcps.launch.prepare import spec_of
 from hpcps.launch.signals import stops_of
 from hpcps.library.callbacks import Callbacks, Reporter
@@ -55,7 +55,6 @@ def play(
     if not left:
         return
     check_ready(left, results)
-    check_frameworks(left)
     write_sweep(*sweep)
     shown = is_interactive() if progress is None else progress
     bar = ProgressBar(left, len(points) - len(left), sys.stderr if shown else None)

@@ -70,19 +70,17 @@ def forget(point: Point, results: Path, *, resume: bool) -> None:
         raise RunError(f"{directory.path} cannot run again: its DONE cannot be removed, {error.strerror}") from error
 
 
-def check_ready(points: Sequence[Point], results: Path) -> None:
-    """Find out before anything is started whether results can be written, data be read, and components be used."""
-    from hpcps.training.trial import try_components, try_data
+def check_ready(points: Sequence[Point], results: Path, *, framework: bool = True) -> None:
+    """Find out before anything is started whether results can be written, data be read, and components be used.
 
-    RunDirectory(results.absolute() / points[0].run.name).check_writable()
-    for run in {point.run.data.model_dump_json(): point.run for point in points}.values():
-        try_data(run)
+    Args:
+        points: the points, at least one.
+        results: the folder of all results.
+        framework: whether the framework that trains is required.
+    """
+    from hpcps.execution.sweep.refusals import refusals
+    from hpcps.training.trial import try_components
+
+    for error in refusals(points, results.absolute() / points[0].run.name, framework=framework):
+        raise error
     try_components(point.run for point in points)
-
-
-def check_frameworks(points: Sequence[Point]) -> None:
-    """Check before the start that this Python, which the processes also use, has the frameworks."""
-    from hpcps.training.build import find_framework
-
-    for backend in sorted({point.run.model.backend for point in points}):
-        find_framework(backend)

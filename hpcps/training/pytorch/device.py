@@ -1,4 +1,4 @@
-"""Which device trains, and the settings of torch that a result depends on."""
+"""Selects the device for training, and makes the settings of torch that affect results."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def prepare_device(train: Train) -> torch.device:
     """Fix the number of threads and the determinism of torch, and return the device to train on.
 
     Raises:
-        SpecError: `train.device = "cuda"` where there is none.
+        SpecError: `train.device = "cuda"`, but torch sees no GPU.
     """
     torch.set_num_threads(train.threads)
-    # Autograd would otherwise write not-yet-initialised memory full of NaN, to show bugs we do not have.
+    # Otherwise deterministic torch fills new memory with NaN, which takes time and only helps to find bugs.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    # cuBLAS reads this when it starts; torch refuses deterministic products without it.
+    # cuBLAS reads this variable when it starts; without it torch refuses deterministic matrix products.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # Not use_deterministic_algorithms(True): that also loads torch's compiler (0.7 s, 70 MB) to tell it.
+    # use_deterministic_algorithms(True) also loads torch's compiler, which takes 0.7 s and 70 MB.
     torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     available = torch.cuda.is_available() if train.device != "cpu" else False
