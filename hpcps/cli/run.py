@@ -104,7 +104,6 @@ def handle(args: argparse.Namespace) -> int:
         with suppress(RunError):  # the results may be read-only
             write_sweep(*sweep)
         return 0
-    # The processes use this Python, too.
     check_ready(left, args.results, framework=not args.dry_run)
     if args.dry_run:
         return _play(args, experiment.name, left)

@@ -204,6 +204,31 @@ class AsyncRule(BaseRule, ABC):
             context: the blocks, which of them were sent, and what the rule needs.
         """
 
+    def checked_decision(self, update: Vector, context: AsyncContext) -> Decision:
+        """Call `decide`, and check what it returns.
+
+        Raises:
+            SpecError: `decide` failed or returned something else; the message names the rule, its file and the line.
+        """
+        with told(self, "its decide() failed"):
+            decision = self.decide(update, context)
+        if isinstance(decision, Decision):
+            wanted = described(context.sent)
+            masks = {"applied": described(decision.applied), "negated": described(decision.negated)}
+            wrong = [
+                f"a Decision whose {name} is {mask}: it must be {wanted}"
+                for name, mask in masks.items()
+                if mask != wanted
+            ]
+        else:
+            wrong = [f"{described(decision)}: it must return a hpcps.rules.Decision"]
+        if wrong:
+            code = getattr(type(self).decide, "__code__", None)
+            raise fault(
+                self, f"its decide() returned {'; '.join(wrong)}", None if code is None else code.co_firstlineno
+            )
+        return decision
+
     def __call__(
         self, update: Any, *, blocks: Sequence[int] | None = None, reference: Any = None, context: Needs | None = None
     ) -> Any:
@@ -235,31 +260,6 @@ class AsyncRule(BaseRule, ABC):
         self._check_needs(full)
         decision = self.checked_decision(values, full)
         return like(update, np.where(layout.spread(decision.applied & sent), values, np.float32(0)))
-
-    def checked_decision(self, update: Vector, context: AsyncContext) -> Decision:
-        """Call `decide`, and check what it returns.
-
-        Raises:
-            SpecError: `decide` failed or returned something else; the message names the rule, its file and the line.
-        """
-        with told(self, "its decide() failed"):
-            decision = self.decide(update, context)
-        if isinstance(decision, Decision):
-            wanted = described(context.sent)
-            masks = {"applied": described(decision.applied), "negated": described(decision.negated)}
-            wrong = [
-                f"a Decision whose {name} is {mask}: it must be {wanted}"
-                for name, mask in masks.items()
-                if mask != wanted
-            ]
-        else:
-            wrong = [f"{described(decision)}: it must return a hpcps.rules.Decision"]
-        if wrong:
-            code = getattr(type(self).decide, "__code__", None)
-            raise fault(
-                self, f"its decide() returned {'; '.join(wrong)}", None if code is None else code.co_firstlineno
-            )
-        return decision
 
     def weight(self, staleness: int) -> float:
         """Return the factor by which an update is multiplied when it is applied.

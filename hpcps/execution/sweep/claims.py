@@ -76,7 +76,10 @@ def check_ready(points: Sequence[Point], results: Path, *, framework: bool = Tru
     Args:
         points: the points, at least one.
         results: the folder of all results.
-        framework: whether the framework that trains is required.
+        framework: whether this Python, which the processes also use, must have the framework that trains.
+
+    Raises:
+        HpcpsError: the first reason why the points cannot run here.
     """
     from hpcps.execution.sweep.refusals import refusals
     from hpcps.training.trial import try_components
