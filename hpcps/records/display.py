@@ -104,6 +104,8 @@ class ProgressDisplay:
             parts.append(f"accepted {100 * run.acceptance_rate:3.0f} %")
         if run.diverged:
             parts.append("diverged")
+        if run.unchanged:
+            parts.append("no update accepted")
         parts.append(f"{seconds // 60}:{seconds % 60:02}")
         return "  ".join(parts)
 

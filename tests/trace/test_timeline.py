@@ -118,9 +118,9 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     assert [span.activity for span in coordinator.background()] == ["evaluate"] * 2
     assert "evaluate" not in {span.activity for lane in lanes for span in lane.spans()}
     assert main(["plot", "timeline", str(run), "--seconds", "0-99", "-o", str(tmp_path / "figures")]) == 0
-    said = capsys.readouterr().out
-    assert ONE_PROCESS not in said
-    assert "| evaluate in background |" in said
+    printed = capsys.readouterr().out
+    assert ONE_PROCESS not in printed
+    assert "| evaluate in background |" in printed
     assert {lane.error for lane in lanes} == {0.0}
     assert max(lane.began for lane in lanes) - min(lane.began for lane in lanes) < 30
 
@@ -185,6 +185,7 @@ def test_which_run_is_meant(tmp_path, capsys):
     [
         (["small", "--rounds", "1-2"], "are for `hpcps plot timeline WHAT`"),
         (["small", "other"], "takes one experiment, or `timeline` and one run; got small other"),
+        (["timeline", "small", "--set", "width=3"], "--style and --set are for the figures of an experiment"),
         (["timeline", "small"], "no run of small was traced: `hpcps run FILE --trace` does that"),
     ],
 )
