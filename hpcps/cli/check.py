@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from hpcps.cli.refusals import refusals
+from hpcps.execution.sweep.refusals import refusals
 from hpcps.records.results import add_results_argument
 from hpcps.spec.load import Experiment, Point, activate_plugins, load_experiment, select
 from hpcps.spec.schema import Run

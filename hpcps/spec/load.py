@@ -73,18 +73,19 @@ class Experiment:
     cautions: tuple[str, ...] = ()
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: str | None = None) -> Experiment:
     """Read an experiment file, expand its sweep and check every point.
 
     Args:
         path: the TOML file.
         overrides: `key=value` texts that override the file; one for a swept key replaces the sweep of that key.
+        content: the content of the file, which then need not exist.
 
     Raises:
         SpecError: the file cannot be read or has mistakes; the message lists all of them.
     """
     path = Path(path)
-    text, tables = _read(path)
+    text, tables = _read(path, content)
     lines = locate(text)
     mistakes = Mistakes(path, lines)
     over = _overrides(overrides, mistakes)
@@ -117,9 +118,9 @@ def activate_plugins(path: str | Path) -> None:
     activate(registry_of(path, tables, (), Mistakes(path, locate(text))))
 
 
-def _read(path: Path) -> tuple[str, Tree]:
+def _read(path: Path, content: str | None = None) -> tuple[str, Tree]:
     try:
-        text = read_text(path, MOST_BYTES)
+        text = read_text(path, MOST_BYTES) if content is None else content
         return text, parse_toml(path, text)
     except InputError as error:
         raise SpecError(str(error)) from error

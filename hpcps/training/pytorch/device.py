@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Train
+
+
+def generators_kept() -> AbstractContextManager[None]:
+    """Return a context that puts back the state of torch's global random generators."""
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.random.fork_rng(range(torch.cuda.device_count()) if used else ())
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """Put back the settings of torch that `prepare_device` makes, and its random state, for the caller's own code."""
+    deterministic = torch.get_deterministic_debug_mode()
+    threads, benchmark = torch.get_num_threads(), torch.backends.cudnn.benchmark
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    try:
+        with generators_kept():
+            yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(deterministic)
+        torch.backends.cudnn.benchmark = benchmark
+        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
 def prepare_device(train: Train) -> torch.device:
