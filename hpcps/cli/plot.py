@@ -51,15 +51,18 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.table import read_table
 
     (what,) = args.what
-    table = Path(what)
+    table, baseline_of_file = Path(what), None
     if table.suffix != ".parquet":
         place = locate(what, args.results, Path("experiments"))
         table = place.results / "table.parquet"
+        baseline_of_file = place.points[0]["run"]["baseline"] if place.points else None
         if not table.exists():
             write_tables(collect(place.results, place.points).table, place.results)
         elif any(path.stat().st_mtime > table.stat().st_mtime for path in place.results.glob("runs/*/records/*.jsonl")):
             print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` updates it\n")
     frame = read_table(table)
+    # A table of an older version does not name it.
+    frame.attrs.setdefault("baseline", baseline_of_file)
     shown = figure_data_of(frame, baseline(frame, table.parent))
     files = write_figures(shown, args.output or table.parent / "figures")
     print(markdown(shown))

@@ -17,11 +17,6 @@ from hpcps.figures.page import save
 from hpcps.records.files import write_whole
 from hpcps.records.table import read_table, write_table
 
-BASELINE = "sgd_baseline"
-"""The experiment that the figures of `_WITH_BASELINE` show for reference, as ZenoPS's figures do."""
-
-_WITH_BASELINE = ("fig3_", "fig4_")
-
 
 def write_tables(frame: pd.DataFrame, results: Path) -> str:
     """Write `table.parquet`, `final_accuracy.md` and `.csv`; return the Markdown, empty before any evaluation."""
@@ -60,10 +55,10 @@ def write_figures(shown: list[FigureData], folder: Path) -> list[Path]:
 
 
 def baseline(frame: pd.DataFrame, results: Path) -> pd.DataFrame | None:
-    """Return the collected table of the baseline beside an experiment's results folder, if its figures show it."""
-    table = results.parent / BASELINE / "table.parquet"
-    named = str(frame.attrs.get("experiment", "")).startswith(_WITH_BASELINE)
-    return read_table(table) if named and table.exists() else None
+    """Return the collected table of the experiment that `baseline` names, beside an experiment's results folder."""
+    name = frame.attrs.get("baseline")
+    table = results.parent / str(name) / "table.parquet"
+    return read_table(table) if name and table.exists() else None
 
 
 def _figures(figure_data: FigureData) -> Iterator[tuple[str, Figure]]:

@@ -160,6 +160,7 @@ def _run_columns(
         column["variant"] = variant
     attributes: dict[str, object] = {
         "experiment": str(columns[0]["experiment"]),
+        "baseline": next((name for spec in (*points, *specs) if (name := get(spec.get("run") or {}, ("baseline",)))), None),
         "swept": [names.get(key, key) for key in keys if key in product or key == "seed"],
         "outside": {
             column["outside"]: [names.get(key, key) for key in spec["swept"] if key not in product]
