@@ -17,7 +17,7 @@ from hpcps.spec.asynchronous import Asynchronous
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.simulation import AnySimulation, NoSimulation
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
 """Names that are also the names of folders."""
 
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -56,26 +56,32 @@ def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "FILE is required without --schema" in capsys.readouterr().err
 
 
-def test_it_answers_at_once_and_imports_nothing_heavy() -> None:
+def test_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys, time, resource; from hpcps.spec.load import load_experiment, select; from hpcps.cli import check; "
+        "import sys; from hpcps.spec.load import load_experiment, select; from hpcps.cli import check; "
         f"e = load_experiment({str(FIG3)!r}); check.summary(e, e.points); "
-        "print([m for m in ('torch', 'pandas', 'matplotlib', 'mpi4py', 'pyarrow') if m in sys.modules]); "
-        "print(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))"
+        "print([m for m in ('torch', 'pandas', 'matplotlib', 'mpi4py', 'pyarrow') if m in sys.modules])"
     )
-    heavy, seconds = min(
-        (
-            subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-            ).stdout.split("\n")[:2]
-            for _ in range(3)
-        ),
-        key=lambda lines: float(lines[1]),
-    )
-    assert heavy == "[]"
-    assert float(seconds) < 0.5  # of CPU: the machine may be busy
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "[]\n"
 
 
 def test_what_is_odd_is_printed(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(write()), "--set", "data.split=by_class") == 0
     assert "\ncaution: --set data.split=by_class: data.split: 4 of 4 workers lack classes" in capsys.readouterr().out
+
+
+def test_what_run_refuses_on_this_machine_is_a_caution(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HPCPS_DATA", raising=False)
+    path = str(write())
+    assert run(path) == 0
+    assert capsys.readouterr().err == ""
+    assert not (tmp_path / "results").exists()
+    (tmp_path / "file").touch()
+    assert run(path, "--set", "data.name=mnist", "--results", "file/results") == 0
+    written, data = capsys.readouterr().err.splitlines()
+    assert written.startswith("hpcps: caution: `hpcps run` refuses it on this machine: cannot write to the results")
+    assert data.startswith("hpcps: caution: `hpcps run` refuses it on this machine: no mnist in data")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpcps.cli.main import main
-from hpcps.figures.timeline import whole_rounds
+from hpcps.figures.timeline import ONE_PROCESS, draw_timeline, whole_rounds
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.trace.lanes import read_lanes
@@ -115,10 +115,12 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
     lanes = read_lanes(run)
     coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.activity for span in coordinator.beside()] == ["evaluate"] * 2
+    assert [span.activity for span in coordinator.background()] == ["evaluate"] * 2
     assert "evaluate" not in {span.activity for lane in lanes for span in lane.spans()}
     assert main(["plot", "timeline", str(run), "--seconds", "0-99", "-o", str(tmp_path / "figures")]) == 0
-    assert "| evaluate beside |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert ONE_PROCESS not in printed
+    assert "| evaluate in background |" in printed
     assert {lane.error for lane in lanes} == {0.0}
     assert max(lane.began for lane in lanes) - min(lane.began for lane in lanes) < 30
 
@@ -131,7 +133,7 @@ def test_a_simulation_is_traced_in_its_own_time(tmp_path):
     assert {lane.clock for lane in lanes} == {"virtual"}
     worker = next(lane for lane in lanes if lane.peer.role == "worker")
     coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.seconds for span in coordinator.beside()] == pytest.approx([0.125] * 2, abs=1e-6)
+    assert [span.seconds for span in coordinator.background()] == pytest.approx([0.125] * 2, abs=1e-6)
     steps = [span.seconds for span in worker.spans() if span.activity == "train"]
     assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
 
@@ -143,6 +145,7 @@ def test_the_figure(tmp_path, capsys):
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "| workers |" in printed
+    assert "note: one process executed the roles in turn" in printed
     assert (run / "trace.json").exists()
     assert sorted(path.name for path in (tmp_path / "small/figures").iterdir()) == [
         f"timeline-{run.name}.pdf", f"timeline-{run.name}.png",
@@ -155,6 +158,11 @@ def test_the_figure(tmp_path, capsys):
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path), "--seconds", "900-901"]) == 2
     assert "--seconds: the trace ends" in capsys.readouterr().err
     lanes = read_lanes(run)
+    titles = [
+        draw_timeline(lanes, whole_rounds(lanes), "small", in_process=turns)._suptitle.get_text()
+        for turns in (True, False)
+    ]
+    assert [ONE_PROCESS in title for title in titles] == [True, False]
     last = max(span.round for lane in lanes if lane.peer == Peer("worker", 0) for span in lane.spans())
     assert whole_rounds(lanes, 1, 900).title == f"rounds 1 to {last} of worker-0"
 
@@ -177,6 +185,7 @@ def test_which_run_is_meant(tmp_path, capsys):
     [
         (["small", "--rounds", "1-2"], "are for `hpcps plot timeline WHAT`"),
         (["small", "other"], "takes one experiment, or `timeline` and one run; got small other"),
+        (["timeline", "small", "--set", "width=3"], "--style and --set are for the figures of an experiment"),
         (["timeline", "small"], "no run of small was traced: `hpcps run FILE --trace` does that"),
     ],
 )
