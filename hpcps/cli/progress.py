@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TextIO
 
 from hpcps.records.forecast import duration, time_left
-from hpcps.records.status import Progress, RunStatus
+from hpcps.records.status import RunStatus, SweepProgress
 
 _PLAIN_INTERVAL = 30.0
 
@@ -30,7 +30,7 @@ class ProgressDisplay:
             stream: where to print.
             epochs: the number of epochs of each run, for the estimate of the remaining time.
         """
-        self._progress = Progress(paths)
+        self._progress = SweepProgress(paths)
         self._epochs = epochs or [0] * len(paths)
         self._stream = stream
         self._live = stream.isatty()

@@ -11,15 +11,15 @@ from typing import Any
 from hpcps.registry.components import BUILT_IN, Components, Entry, Origin, Registry, activate, active, installed, using
 from hpcps.registry.config import Config
 from hpcps.registry.field import OneOf
-from hpcps.registry.kinds import KINDS, Kind
+from hpcps.registry.kinds import KINDS, ComponentKind
 
 __all__ = [
     "BUILT_IN",
     "KINDS",
+    "ComponentKind",
     "Components",
     "Config",
     "Entry",
-    "Kind",
     "OneOf",
     "Origin",
     "Registry",
