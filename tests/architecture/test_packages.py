@@ -38,39 +38,6 @@ LAYERS = (
 they are, and nothing of what is in them.
 """
 
-TWO_FRAMEWORKS = "the same in PyTorch and in MXNet, of which a process loads one"
-TWO_MODES = "the same in synchronous and in asynchronous training"
-TWO_CONCEPTS = "two concepts, of which one is to get another name"
-TABLE = "the table of the experiment file, and what it configures"
-
-SHARED_NAMES = {
-    "Adam": (2, TWO_FRAMEWORKS),
-    "Counts": (2, TWO_FRAMEWORKS),
-    "FlatModel": (2, TWO_FRAMEWORKS),
-    "Sgd": (2, TWO_FRAMEWORKS),
-    "Shard": (2, TWO_MODES),
-    "Validator": (2, TWO_MODES),
-    "Worker": (2, TWO_MODES),
-    "Server": (3, TWO_MODES + ", and the one of the key-value store"),
-    "Optimizer": (3, TABLE + " in each of the frameworks"),
-    "Transport": (2, TABLE),
-    "Measured": (2, TWO_CONCEPTS),
-    "Death": (2, TWO_CONCEPTS),
-    "Entry": (3, TWO_CONCEPTS),
-    "Job": (2, TWO_CONCEPTS),
-    "Kind": (2, TWO_CONCEPTS),
-    "Layout": (2, TWO_CONCEPTS),
-    "Network": (2, TWO_CONCEPTS),
-    "Node": (2, TWO_CONCEPTS),
-    "Part": (2, TWO_CONCEPTS),
-    "Plain": (2, TWO_CONCEPTS),
-    "Progress": (2, TWO_CONCEPTS),
-    "Queue": (2, TWO_CONCEPTS),
-    "Registry": (2, TWO_CONCEPTS),
-    "Segment": (2, TWO_CONCEPTS),
-}
-"""How many classes have a name that more than one has, and why."""
-
 NAMED_FIGURES = {
     'hpcps/figures/publish.py: _WITH_BASELINE = ("fig3_", "fig4_")': "no key says which experiments show it"
 }
@@ -155,10 +122,7 @@ def test_no_two_classes_have_the_same_name():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(f"{path.relative_to(ROOT.parent)}:{node.lineno}")
-    shared = {
-        name: places for name, places in classes.items() if len(places) > SHARED_NAMES.get(name, (1, "no reason"))[0]
-    }
-    assert not shared
+    assert not {name: places for name, places in classes.items() if len(places) > 1}
 
 
 def test_figures_are_named_in_experiment_files_only():

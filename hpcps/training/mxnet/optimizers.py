@@ -19,7 +19,7 @@ from hpcps.numerics.state import State
 from hpcps.spec.schema import Optimizer as OptimizerConfig
 
 
-class Optimizer(Protocol):
+class MxnetOptimizer(Protocol):
     """Moves the parameters against the gradient; keeps its state between steps."""
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> None:
@@ -32,7 +32,7 @@ class Optimizer(Protocol):
         """Take it back, to where the parameters are."""
 
 
-class Sgd:
+class MxnetSgd:
     """Gluon's `sgd` or `nag`: m ← μ·m − rate·g, x ← x + m; Nesterov: x ← x + μ·m − rate·g."""
 
     def __init__(self, name: str, momentum: float, weight_decay: float) -> None:
@@ -66,7 +66,7 @@ class Sgd:
         self._rate = state.facts.get("rate", 0.0)
 
 
-class Adam:
+class MxnetAdam:
     """Gluon's `adam`, with L2 weight decay (Kingma, Ba, "Adam: a method for stochastic optimization", 2015)."""
 
     EPSILON = 1e-8
@@ -106,8 +106,8 @@ class Adam:
         self._begin()
 
 
-def build_optimizer(config: OptimizerConfig) -> Optimizer:
+def build_optimizer(config: OptimizerConfig) -> MxnetOptimizer:
     """Make the optimizer of an experiment file."""
     if config.name == "adam":
-        return Adam(config.betas, config.weight_decay)
-    return Sgd(config.name, config.momentum, config.weight_decay)
+        return MxnetAdam(config.betas, config.weight_decay)
+    return MxnetSgd(config.name, config.momentum, config.weight_decay)

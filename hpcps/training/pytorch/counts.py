@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 
-class Counts:
+class TorchCounts:
     """Counts samples, and how many of them are classified rightly.
 
     Attributes:

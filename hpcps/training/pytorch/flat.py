@@ -12,34 +12,37 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from hpcps.data.samples import Labels
 from hpcps.numerics.layout import Block, Layout, Vector
+from hpcps.training.pytorch.device import ComputeDevice
 from hpcps.training.pytorch.network import own_loss
-from hpcps.training.pytorch.place import Place
 from hpcps.training.weights import draw_weights
 
 SCALING = (_NormBase, nn.LayerNorm, nn.GroupNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
 """Layers whose `weight` is a scale, which begins as 1."""
 
 
-class FlatModel:
+class TorchFlatModel:
     """A network, its flat parameters and gradient `[d]`, and its BatchNorm layers.
 
     With channels last, a kernel's elements are in another order within its block here than everybody else knows
     (`layout`), which is that of its logical shape: `to_layout` and `from_layout` change the one into the other. An
     optimizer goes through all elements alike and need not know.
 
-    It is used inside `place.here()`.
+    It is used inside `compute_device.in_order()`.
 
     Attributes:
         network: the network; its parameters live in `parameters`.
-        place: where it computes.
+        compute_device: the device, and the order of work on it.
         layout: the blocks, in the order of `named_parameters`.
         parameters: `[d]`, in the network's order.
         gradient: `[d]`, likewise; autograd adds to it. Empty for a model that is only measured.
         norms: the BatchNorm layers, in order.
     """
 
-    def __init__(self, network: nn.Module, place: Place, *, channels_last: bool = False, trains: bool = True) -> None:
-        self.network, self.place, device = network.to(place.device), place, place.device
+    def __init__(
+        self, network: nn.Module, compute_device: ComputeDevice, *, channels_last: bool = False, trains: bool = True
+    ) -> None:
+        device = compute_device.device
+        self.network, self.compute_device = network.to(device), compute_device
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         named = list(network.named_parameters())
         self.layout = Layout.of([(name, parameter.shape) for name, parameter in named])
@@ -52,13 +55,13 @@ class FlatModel:
         self.norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
         self._own_loss = own_loss(network)
 
-    def twin(self) -> FlatModel:
+    def twin(self) -> TorchFlatModel:
         """Return a model of the same network beside it, with parameters and statistics of its own, only measured."""
         # A copy, not a network built anew: that would draw weights from the generator that all of torch shares.
         network, last = copy.deepcopy(self.network), self._format is torch.channels_last
-        twin = FlatModel(network, self.place.beside(), channels_last=last, trains=False)
-        # It was copied in this one's order, which its own place does not wait for.
-        self.place.finish()
+        twin = TorchFlatModel(network, self.compute_device.for_other_thread(), channels_last=last, trains=False)
+        # It was copied in the order of this model, and its own device stream does not wait for that.
+        self.compute_device.finish()
         return twin
 
     @property
@@ -85,12 +88,12 @@ class FlatModel:
 
     def batch(self, images: Vector, labels: Labels) -> tuple[Tensor, Tensor]:
         """Bring samples `[b, *shape]` and their labels `[b]` to where the network is."""
-        from_host = self.place.from_host
+        from_host = self.compute_device.from_host
         return self.images(from_host(torch.from_numpy(images))), from_host(torch.from_numpy(labels))
 
     def to_host(self, values: Tensor, out: Vector) -> None:
         """Copy a vector `[d]` of the network's, in its order, into one of the host in the layout's."""
-        host, carrier = torch.from_numpy(out), self.place.carrier
+        host, carrier = torch.from_numpy(out), self.compute_device.carrier
         if carrier is None:
             self.to_layout(values, host)
             return
@@ -103,9 +106,9 @@ class FlatModel:
 
     def from_host(self, values: Vector, out: Tensor) -> None:
         """Copy a vector `[d]` of the host, in the layout's order, into one of the network's in its own."""
-        host, carrier = readable(values), self.place.carrier
+        host, carrier = readable(values), self.compute_device.carrier
         if carrier is None or self._format is not torch.contiguous_format:
-            self.from_layout(self.place.from_host(host), out)
+            self.from_layout(self.compute_device.from_host(host), out)
         else:
             carrier.to_device(host, out)
 
@@ -145,7 +148,7 @@ class FlatModel:
 
     def load_statistics(self, values: Tensor) -> None:
         """Overwrite the running statistics with `values` of the host, `[k]`."""
-        values, tensors = self.place.from_host(values), self._statistics()
+        values, tensors = self.compute_device.from_host(values), self._statistics()
         for tensor, piece in zip(tensors, torch.split(values, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(piece)
 

@@ -17,13 +17,12 @@ from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
 from hpcps.training.learner import Evaluation, Progress
-from hpcps.training.pytorch.counts import Counts
-from hpcps.training.pytorch.device import prepare_device
-from hpcps.training.pytorch.examiner import Exam, TorchExaminer, reestimate_statistics
-from hpcps.training.pytorch.flat import FlatModel, readable
+from hpcps.training.pytorch.counts import TorchCounts
+from hpcps.training.pytorch.device import compute_device, prepare_device
+from hpcps.training.pytorch.evaluator import TestSet, TorchEvaluator, reestimate_statistics
+from hpcps.training.pytorch.flat import TorchFlatModel, readable
 from hpcps.training.pytorch.network import build_network
 from hpcps.training.pytorch.optimizers import build_optimizer
-from hpcps.training.pytorch.place import place_of
 from hpcps.training.pytorch.step import Step
 from hpcps.training.schedule import learning_rate
 
@@ -32,7 +31,7 @@ class TorchLearner:
     """Trains one network on one shard; see `hpcps.training.learner.Learner`.
 
     Attributes:
-        place: where it computes.
+        compute_device: the device, and the order of work on it.
     """
 
     def __init__(
@@ -57,18 +56,20 @@ class TorchLearner:
             test: reads the test set; called at the first evaluation.
             normalise: for the test images.
         """
-        self.place = place_of(prepare_device(train))
-        last = model.memory_format(self.place.device.type) == "channels_last"
-        with self.place.here():
-            self._model = FlatModel(build_network(model, facts, self.place.device), self.place, channels_last=last)
+        self.compute_device = compute_device(prepare_device(train))
+        last = model.memory_format(self.compute_device.device.type) == "channels_last"
+        with self.compute_device.in_order():
+            self._model = TorchFlatModel(
+                build_network(model, facts, self.compute_device.device), self.compute_device, channels_last=last
+            )
             self._model.draw_weights(weights)
         self._forward = Step(self._model, backward=False)
         self._gradient = Step(self._model, backward=True)
         self._train = train
         self._optimizer = build_optimizer(train.optimizer)
         self._stream = stream
-        self._exam = Exam(test, normalise)
-        self._examiner: TorchExaminer | None = None
+        self._test_set = TestSet(test, normalise)
+        self._evaluator: TorchEvaluator | None = None
         self._steps_done = 0
 
     @property
@@ -79,7 +80,7 @@ class TorchLearner:
     @property
     def device(self) -> str:
         """Where it trains."""
-        return str(self.place.device)
+        return str(self.compute_device.device)
 
     @property
     def batch_size(self) -> int:
@@ -107,7 +108,7 @@ class TorchLearner:
         self.copy_to(parameters)
         arrays = {"parameters": parameters, "statistics": self.statistics}
         facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
-        with self.place.here():
+        with self.compute_device.in_order():
             optimizer = self._optimizer.state()
         return State(arrays, facts).having(optimizer=self._optimizer_state(optimizer, self._model.to_layout))
 
@@ -118,8 +119,8 @@ class TorchLearner:
         self._steps_done = state.facts["steps"]
         self._stream.restore(StreamState(**state.facts["stream"]))
         optimizer = self._optimizer_state(state.part("optimizer"), self._model.from_layout)
-        with self.place.here():
-            self._optimizer.restore(optimizer, self.place.device)
+        with self.compute_device.in_order():
+            self._optimizer.restore(optimizer, self.compute_device.device)
 
     @staticmethod
     def _optimizer_state(state: State, reorder: Callable[[Tensor, Tensor], None]) -> State:
@@ -131,19 +132,19 @@ class TorchLearner:
 
     def copy_to(self, out: Vector) -> None:
         """Copy the live model into `out`, `[d]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             self._model.to_host(self._model.parameters, out)
 
     def copy_from(self, values: Vector) -> None:
         """Overwrite the live model with `values`, `[d]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             self._model.from_host(values, self._model.parameters)
 
     def train(
         self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
     ) -> Progress:
         """Take optimizer steps on the next batches."""
-        with self.place.here():
+        with self.compute_device.in_order():
             centre = None
             if pull:
                 assert anchor is not None, "a proximal step pulls somewhere"
@@ -156,7 +157,7 @@ class TorchLearner:
 
         ZenoPS's validators run backward as well and discard the gradients; leaving that out changes nothing else.
         """
-        with self.place.here():
+        with self.compute_device.in_order():
             return self._run(steps, self._forward, lambda: None)
 
     def _step(self, centre: Tensor | None, pull: float, epoch: int | None) -> None:
@@ -182,7 +183,7 @@ class TorchLearner:
             self._steps_done += 1
             labels.append(targets)
         # Counted once for all steps: each step's count would make a GPU wait.
-        counts = Counts()
+        counts = TorchCounts()
         if outputs:
             together = torch.cat(outputs), torch.cat(labels)
             counts.add(*together, torch.stack(losses).sum() if losses else self._model.summed_loss(*together))
@@ -193,9 +194,9 @@ class TorchLearner:
         model, batch = self._model, self._stream.draw(number)
 
         def loss(values: Vector) -> float:
-            with self.place.here():
+            with self.compute_device.in_order():
                 images, labels = model.batch(*batch)
-                live, counts = model.parameters.clone(), Counts()
+                live, counts = model.parameters.clone(), TorchCounts()
                 try:
                     model.from_host(values, model.parameters)
                     model.network.eval()
@@ -209,32 +210,32 @@ class TorchLearner:
         return loss
 
     @property
-    def examiner(self) -> TorchExaminer:
+    def evaluator(self) -> TorchEvaluator:
         """What measures models beside training; made at the first call."""
-        if self._examiner is None:
-            with self.place.here():
+        if self._evaluator is None:
+            with self.compute_device.in_order():
                 twin = self._model.twin()
-            self._examiner = TorchExaminer(twin, self._exam, self._stream.sweep)
-        return self._examiner
+            self._evaluator = TorchEvaluator(twin, self._test_set, self._stream.sweep)
+        return self._evaluator
 
     def evaluate(self) -> Evaluation:
         """Measure the current model on the test set."""
-        with self.place.here():
-            return self._exam.evaluate(self._model)
+        with self.compute_device.in_order():
+            return self._test_set.evaluate(self._model)
 
     @property
     def statistics(self) -> Vector:
         """A copy of the running means and variances, `[k]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             values: Vector = self._model.running_statistics().cpu().numpy()
         return values
 
     def load_statistics(self, values: Vector) -> None:
         """Overwrite the running statistics with `values`, `[k]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
         """Replace the running statistics by their averages over one pass of the shard."""
-        with self.place.here():
+        with self.compute_device.in_order():
             reestimate_statistics(self._model, self._stream.sweep())

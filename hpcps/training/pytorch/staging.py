@@ -50,7 +50,7 @@ class Carrier(Protocol):
         """
 
 
-class Plain:
+class UnpinnedCopies:
     """Leaves it to torch, which copies through buffers of the driver and waits for each copy."""
 
     def to_device(self, source: Tensor, out: Tensor) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hpcps.training.pytorch.flat import FlatModel
-from hpcps.training.pytorch.place import Recorder
+from hpcps.training.pytorch.device import Recorder
+from hpcps.training.pytorch.flat import TorchFlatModel
 
 WARM_UP = 3
 """Passes before one is recorded: in the first ones libraries choose algorithms and allocate what they keep."""
@@ -19,12 +19,13 @@ Pass = Callable[[Tensor, Tensor], Tensor]
 class Step:
     """Runs a network over batches of one size, forward and, if it trains, backward.
 
-    Where its place records (`place.recorder`), passes after the first few are replayed: a single launch instead of a
-    few hundred. The optimizer is not part of it. On flat vectors it is a few launches; outside, nothing that changes
-    from step to step, a learning rate or a restored momentum, is ever part of a recording, which therefore stays valid.
+    Where its device records (`compute_device.recorder`), passes after the first few are replayed: a single launch
+    instead of a few hundred. The optimizer is not part of it. On flat vectors it is a few launches; outside, nothing
+    that changes from step to step, a learning rate or a restored momentum, is ever part of a recording, which
+    therefore stays valid.
     """
 
-    def __init__(self, model: FlatModel, *, backward: bool) -> None:
+    def __init__(self, model: TorchFlatModel, *, backward: bool) -> None:
         """Record nothing yet.
 
         Args:
@@ -43,8 +44,8 @@ class Step:
             images: the samples `[b, *shape]`, where the network is.
             labels: `[b]`, likewise.
         """
-        if self._replay is None and self._passes >= WARM_UP and self._model.place.recorder is not None:
-            self._replay = self._record(self._model.place.recorder, images, labels)
+        if self._replay is None and self._passes >= WARM_UP and self._model.compute_device.recorder is not None:
+            self._replay = self._record(self._model.compute_device.recorder, images, labels)
         self._passes += 1
         return (self._replay or self._compute)(images, labels)
 
@@ -68,7 +69,7 @@ class Step:
         try:
             replay = recorder(lambda: self._compute(at_images, at_labels))
         except RuntimeError as error:
-            self._model.place.eager_from_now_on(error)
+            self._model.compute_device.eager_from_now_on(error)
             return None
 
         def run(images: Tensor, labels: Tensor) -> Tensor:

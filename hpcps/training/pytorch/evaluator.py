@@ -11,14 +11,14 @@ from hpcps.data.batches import Batch, Normaliser
 from hpcps.data.samples import Samples
 from hpcps.numerics.layout import Vector
 from hpcps.training.learner import CancelledError, Evaluation
-from hpcps.training.pytorch.counts import Counts
-from hpcps.training.pytorch.flat import FlatModel, readable
+from hpcps.training.pytorch.counts import TorchCounts
+from hpcps.training.pytorch.flat import TorchFlatModel, readable
 
 TEST_BATCH = 250
 """Test samples at a time: enough to be quick, few enough for a worker's share of a node's memory."""
 
 
-class Exam:
+class TestSet:
     """The test set, and how networks do on it."""
 
     def __init__(self, read: Callable[[], Samples], normalise: Normaliser) -> None:
@@ -32,12 +32,12 @@ class Exam:
         self._normalise = normalise
         self._test: Samples | None = None
 
-    def evaluate(self, model: FlatModel, go_on: Callable[[], None] = lambda: None) -> Evaluation:
+    def evaluate(self, model: TorchFlatModel, go_on: Callable[[], None] = lambda: None) -> Evaluation:
         """Measure a model with its running statistics; `go_on` is called before each batch, and may raise."""
         if self._test is None:
             self._test = self._read()
         model.network.eval()
-        counts = Counts()
+        counts = TorchCounts()
         with torch.inference_mode():
             for start in range(0, len(self._test), TEST_BATCH):
                 go_on()
@@ -48,8 +48,10 @@ class Exam:
         return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
 
 
-def reestimate_statistics(model: FlatModel, batches: Iterable[Batch], go_on: Callable[[], None] = lambda: None) -> None:
-    """Replace a model's running statistics by their averages over some batches; `go_on` as in `Exam.evaluate`."""
+def reestimate_statistics(
+    model: TorchFlatModel, batches: Iterable[Batch], go_on: Callable[[], None] = lambda: None
+) -> None:
+    """Replace a model's running statistics by their averages over some batches; `go_on` as in `TestSet.evaluate`."""
     if not model.norms:
         return
     usual = [norm.momentum for norm in model.norms]
@@ -65,41 +67,41 @@ def reestimate_statistics(model: FlatModel, batches: Iterable[Batch], go_on: Cal
         norm.momentum = momentum
 
 
-class TorchExaminer:
-    """Measures models in another thread than the learner's; see `hpcps.training.learner.Examiner`."""
+class TorchEvaluator:
+    """Measures models in another thread than the learner's; see `hpcps.training.learner.Evaluator`."""
 
-    def __init__(self, model: FlatModel, exam: Exam, sweep: Callable[[], Iterable[Batch]]) -> None:
+    def __init__(self, model: TorchFlatModel, test_set: TestSet, sweep: Callable[[], Iterable[Batch]]) -> None:
         """Take a network of its own.
 
         Args:
             model: the network; nobody else uses it.
-            exam: the learner's.
+            test_set: the learner's.
             sweep: yields the batches of one pass over the learner's shard.
         """
         self._model = model
-        self._exam = exam
+        self._test_set = test_set
         self._sweep = sweep
         self._cancelled = threading.Event()
 
     def copy_from(self, values: Vector) -> None:
         """Take the parameters."""
-        with self._model.place.here():
+        with self._model.compute_device.in_order():
             self._model.from_host(values, self._model.parameters)
 
     def load_statistics(self, values: Vector) -> None:
         """Take the statistics."""
-        with self._model.place.here():
+        with self._model.compute_device.in_order():
             self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
         """Take those of one pass over the shard."""
-        with self._model.place.here():
+        with self._model.compute_device.in_order():
             reestimate_statistics(self._model, self._sweep(), self._go_on)
 
     def evaluate(self) -> Evaluation:
         """Measure on the test set."""
-        with self._model.place.here():
-            return self._exam.evaluate(self._model, self._go_on)
+        with self._model.compute_device.in_order():
+            return self._test_set.evaluate(self._model, self._go_on)
 
     def cancel(self) -> None:
         """Break off."""
