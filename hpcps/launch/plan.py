@@ -66,6 +66,7 @@ class Plan:
         runs: the runs, which share topology and threads.
         nodes: the `DMLC_*` and `PS_*` variables that all ps-lite nodes share; empty over MPI.
         trace: whether every rank writes a trace.
+        progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
     """
 
@@ -73,6 +74,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     nodes: Mapping[str, str] = field(default_factory=dict)
     trace: bool = False
+    progress: bool = False
     rank_variables: tuple[str, ...] = ()
 
     @property
@@ -114,12 +116,13 @@ class Plan:
             raise LaunchError(f"the plan {path} was changed after it was generated; generate it again")
         world = tuple(Rank(**rank) for rank in body["world"])
         runs = tuple(PlannedRun(**run) for run in body["runs"])
-        return cls(world, runs, body.get("nodes", {}), body.get("trace", False), tuple(body["rank_variables"]))
+        options = {name: body.get(name, False) for name in ("trace", "progress")}
+        return cls(world, runs, body.get("nodes", {}), rank_variables=tuple(body["rank_variables"]), **options)
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
         more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
-        more |= {"trace": True} if self.trace else {}
+        more |= {name: True for name in ("trace", "progress") if getattr(self, name)}
         return {"format": FORMAT, "world": world, "runs": runs, "rank_variables": list(self.rank_variables), **more}
 
 

@@ -15,7 +15,7 @@ from hpcps.numerics.updates import Updates
 from hpcps.registry.config import Config
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.combined import Combined, Destination
-from hpcps.rules.context import NOTHING, AsyncContext, Context
+from hpcps.rules.context import NOTHING, AsyncContext, Context, Needs
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
@@ -40,6 +40,24 @@ class BaseRule(Config, ABC):
     """What the rule needs in addition to the updates; a validator trains only if this contains `reference`."""
 
     kind: str
+
+    def _layout(self, blocks: Sequence[int] | None, size: int) -> Layout:
+        """Return the layout of updates outside of a run; by default they are one block."""
+        layout = Layout.of([(str(i), (block,)) for i, block in enumerate(blocks or (size,))])
+        if layout.size != size:
+            raise ValueError(f"blocks add up to {layout.size} elements, the updates have {size}")
+        return layout
+
+    def _reference(self, reference: Any, layout: Layout) -> Vector:
+        own = as_numpy(reference, 1, "reference")
+        if own.shape != (layout.size,):
+            raise ValueError(f"reference has {own.size} elements, the updates have {layout.size}")
+        return own
+
+    def _check_needs(self, given: Needs) -> None:
+        for need in sorted(self.needs - {"state"}):
+            if getattr(given, need) is None:
+                raise ValueError(f"{self.kind} needs {need}: give it as an argument, or in a context")
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
@@ -142,18 +160,12 @@ class Rule(BaseRule, ABC):
         from hpcps.rules.screening import combine
 
         rows = as_numpy(updates, 2, "updates")
-        layout = Layout.of([(str(i), (size,)) for i, size in enumerate(blocks or (rows.shape[1],))])
-        if layout.size != rows.shape[1]:
-            raise ValueError(f"blocks add up to {layout.size} elements, the updates have {rows.shape[1]}")
+        layout = self._layout(blocks, rows.shape[1])
         given = context or Context()
         if reference is not None:
-            own = as_numpy(reference, 1, "reference")
-            if own.shape != (layout.size,):
-                raise ValueError(f"reference has {own.size} elements, the updates have {layout.size}")
+            own = self._reference(reference, layout)
             given = Context(own, given.loss, given.random, given.state, threads=given.threads)
-        for need in sorted(self.needs - {"state"}):
-            if getattr(given, need) is None:
-                raise ValueError(f"{self.kind} needs {need}: give it as an argument, or in a Context")
+        self._check_needs(given)
         combined, _ = combine(self, Updates.of(rows, layout), given)
         return like(updates, combined.update)
 

@@ -18,7 +18,7 @@ from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.sockets import Sockets
 
 
-class Membership:
+class KnownNodes:
     """The other nodes, the connections to them, and their signs of life.
 
     Args:

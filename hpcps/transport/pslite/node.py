@@ -14,7 +14,7 @@ from hpcps.errors import LaunchError, RunError
 from hpcps.transport.pslite.address import own_address
 from hpcps.transport.pslite.deaths import NodeDeath
 from hpcps.transport.pslite.encoding import MalformedFrameError, decode
-from hpcps.transport.pslite.membership import Membership
+from hpcps.transport.pslite.membership import KnownNodes
 from hpcps.transport.pslite.meta import (
     EVERYONE,
     SCHEDULER_ID,
@@ -55,7 +55,7 @@ class Node:
         announce: Callable[[NodeInfo], None] = lambda me: None,
     ) -> None:
         self.settings = settings
-        self._members = members = Membership(settings, mesh=mesh)
+        self._members = members = KnownNodes(settings, mesh=mesh)
         self.dropped, self.nodes, self.sender = members.dropped, members.nodes, members.sender
         self._announce = announce
         self._passed = Event()

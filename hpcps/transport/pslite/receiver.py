@@ -13,7 +13,7 @@ from threading import Event, Thread, current_thread
 from hpcps.errors import HpcpsError
 from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode, encode
 from hpcps.transport.pslite.incoming import Admission, Frame
-from hpcps.transport.pslite.membership import Membership
+from hpcps.transport.pslite.membership import KnownNodes
 from hpcps.transport.pslite.meta import EMPTY, SCHEDULER_ID, Command, Control, Meta, members
 from hpcps.transport.pslite.scheduling import Scheduling
 
@@ -44,7 +44,7 @@ class Receiver:
 
     def __init__(
         self,
-        members: Membership,
+        members: KnownNodes,
         scheduling: Scheduling | None,
         passed: Event,
         deliver: Callable[[Delivery], None],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from hpcps.transport.pslite.membership import Membership
+from hpcps.transport.pslite.membership import KnownNodes
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Command, Control, NodeInfo, members
 from hpcps.transport.pslite.registry import NodeRegistry
 from hpcps.transport.pslite.settings import Settings
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 class Scheduling:
     """Runs in the receiving thread of the scheduler."""
 
-    def __init__(self, settings: Settings, members: Membership, pass_barrier: Callable[[], None]) -> None:
+    def __init__(self, settings: Settings, members: KnownNodes, pass_barrier: Callable[[], None]) -> None:
         self.registry = NodeRegistry(settings.servers, settings.workers)
         self._settings = settings
         self._members = members
