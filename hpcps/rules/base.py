@@ -13,6 +13,7 @@ from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import Config
+from hpcps.registry.failures import described, fault, told
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, AsyncContext, Context, Needs
@@ -202,6 +203,63 @@ class AsyncRule(BaseRule, ABC):
                 applied is undefined.
             context: the blocks, which of them were sent, and what the rule needs.
         """
+
+    def checked_decision(self, update: Vector, context: AsyncContext) -> Decision:
+        """Call `decide`, and check what it returns.
+
+        Raises:
+            SpecError: `decide` failed or returned something else; the message names the rule, its file and the line.
+        """
+        with told(self, "its decide() failed"):
+            decision = self.decide(update, context)
+        if isinstance(decision, Decision):
+            wanted = described(context.sent)
+            masks = {"applied": described(decision.applied), "negated": described(decision.negated)}
+            wrong = [
+                f"a Decision whose {name} is {mask}: it must be {wanted}"
+                for name, mask in masks.items()
+                if mask != wanted
+            ]
+        else:
+            wrong = [f"{described(decision)}: it must return a hpcps.rules.Decision"]
+        if wrong:
+            code = getattr(type(self).decide, "__code__", None)
+            raise fault(
+                self, f"its decide() returned {'; '.join(wrong)}", None if code is None else code.co_firstlineno
+            )
+        return decision
+
+    def __call__(
+        self, update: Any, *, blocks: Sequence[int] | None = None, reference: Any = None, context: Needs | None = None
+    ) -> Any:
+        """Decide on an update outside of a run, such as in a notebook: `ZenoPlusPlus()(x, reference=v)`.
+
+        Args:
+            update: `[d]`, a numpy array or a torch tensor of any floating type and device; blocks that are not finite
+                are not applied.
+            blocks: the sizes of the blocks of the d elements; by default they are one block.
+            reference: `[d]`, the validator's own update, for rules that need it.
+            context: everything else that the rule needs; `reference` replaces the one in it.
+
+        Returns:
+            What the rule adds to the model `[d]`, of the same type and on the same device; a block that is not applied
+            is zero.
+
+        Raises:
+            ValueError: an array has the wrong shape, or something that the rule needs is missing.
+        """
+        values = as_numpy(update, 1, "update").copy()
+        layout = self._layout(blocks, values.size)
+        given = context or Needs()
+        own = given.reference if reference is None else self._reference(reference, layout)
+        sent = np.array([np.isfinite(values[block.offset : block.stop]).all() for block in layout.blocks], np.bool_)
+        values[~layout.spread(sent)] = 0
+        full = AsyncContext(
+            reference=own, loss=given.loss, random=given.random, state=given.state, layout=layout, sent=sent
+        )
+        self._check_needs(full)
+        decision = self.checked_decision(values, full)
+        return like(update, np.where(layout.spread(decision.applied & sent), values, np.float32(0)))
 
     def weight(self, staleness: int) -> float:
         """Return the factor by which an update is multiplied when it is applied.

@@ -24,7 +24,7 @@ BESIDE = {
     "hpcps/roles/events.py": "names of events and effects",
     "hpcps/roles/rule_state.py": "what a rule keeps for its next round",
     "hpcps/roles/tally.py": "counts for records",
-    "hpcps/rules/base.py": "what a rule declares",
+    "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",
     "hpcps/rules/combined.py": "writes the result of a rule",
     "hpcps/rules/context.py": "what a rule may use",
     "hpcps/rules/screening.py": "finds values that are not finite; synchronous: calls the rule, and is listed",

@@ -10,10 +10,9 @@ import numpy as np
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.updates import Updates
 from hpcps.protocol.messages import Kind, Message, Peer
-from hpcps.registry.failures import described, fault, told
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.tally import Tally
-from hpcps.rules import AsyncContext, AsyncRule, Decision, screen
+from hpcps.rules import AsyncContext, AsyncRule, screen
 
 
 @dataclass(frozen=True)
@@ -65,28 +64,6 @@ class FilteredUpdate:
     tally: Tally
 
 
-def checked_decision(rule: AsyncRule, update: Vector, context: AsyncContext) -> Decision:
-    """Call a rule's `decide`, and check what it returns.
-
-    Raises:
-        SpecError: `decide` failed or returned something else; the message names the rule, its file and the line.
-    """
-    with told(rule, "its decide() failed"):
-        decision = rule.decide(update, context)
-    if isinstance(decision, Decision):
-        wanted = described(context.sent)
-        masks = {"applied": described(decision.applied), "negated": described(decision.negated)}
-        bad = {name: mask for name, mask in masks.items() if mask != wanted}
-        wrong = [f"a Decision whose {name} is {mask}: it must be {wanted}" for name, mask in bad.items()]
-    else:
-        wrong = [f"{described(decision)}: it must return a hpcps.rules.Decision"]
-    if wrong:
-        code = getattr(type(rule).decide, "__code__", None)
-        line = None if code is None else code.co_firstlineno
-        raise fault(rule, f"its decide() returned {'; '.join(wrong)}", line)
-    return decision
-
-
 class UpdateFilter:
     """Filters one update after the other.
 
@@ -125,7 +102,7 @@ class UpdateFilter:
         rejected = refused[0]
         sent = sent & ~rejected
         context = AsyncContext(reference, loss, self.kept.random, self.kept.arrays, layout=layout, sent=sent)
-        decision = checked_decision(self._rule, self.update, context)
+        decision = self._rule.checked_decision(self.update, context)
         if alpha != 1.0:
             self.update *= np.float32(alpha)
         accepted = int((decision.applied & ~decision.negated).sum())
