@@ -141,14 +141,14 @@ def seconds_of_a_step(settings: list[str], *, replays: bool, seconds: float) -> 
     run = select(load_experiment(EXPERIMENT, settings).points, ONE_POINT)[0].run
     learner = build_learner(run, "worker", 0)
     if not replays:
-        learner.place.recorder = None
-    elif learner.place.recorder is None:
+        learner.compute_device.recorder = None
+    elif learner.compute_device.recorder is None:
         return None
     learner.train(8)
     began, steps = time.monotonic(), 0
     while (took := time.monotonic() - began) < seconds:
         steps += learner.train(8).steps
-    return None if replays and learner.place.recorder is None else took / steps
+    return None if replays and learner.compute_device.recorder is None else took / steps
 
 
 def report(played, startup, steps, about: str) -> str:

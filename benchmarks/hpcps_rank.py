@@ -29,7 +29,7 @@ from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.roles.events import Compute, Effect, Event, Finish
-from hpcps.roles.sync.worker import Worker
+from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
 from hpcps.training import build
 from hpcps.training.learner import Evaluation, Progress
@@ -89,7 +89,7 @@ class Constant:
     observe = train
 
     @property
-    def examiner(self) -> None:
+    def evaluator(self) -> None:
         """There is nothing to measure."""
 
     def evaluate(self) -> Evaluation:
@@ -151,7 +151,7 @@ class Watched:
         return packed
 
 
-class WatchedWorker(Worker):
+class WatchedWorker(SyncWorker):
     """The worker that the runtime creates in this process."""
 
     def __init__(self, peer: Peer, run: Run, *more: Any) -> None:
@@ -167,5 +167,5 @@ if __name__ == "__main__":
     from hpcps.execution import role_factory
 
     build.build_learner = build_constant
-    role_factory.Worker = WatchedWorker
+    role_factory.SyncWorker = WatchedWorker
     sys.exit(main())

@@ -7,7 +7,7 @@ import inspect
 import textwrap
 
 from hpcps.errors import SpecError
-from hpcps.registry import KINDS, Entry, Kind, active
+from hpcps.registry import KINDS, ComponentKind, Entry, active
 from hpcps.registry.similarity import nearest
 from hpcps.spec.keys import expects, keys_of, plain
 
@@ -79,7 +79,7 @@ def _page(entry: Entry) -> list[str]:
     return lines
 
 
-def _table(kind: Kind) -> str:
+def _table(kind: ComponentKind) -> str:
     return f"[{kind.key}]" if kind.key else f"a {kind.noun}"
 
 

@@ -175,7 +175,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         forget(point, args.results, resume=args.resume)
     from hpcps.execution.sweep.play import SweepRun
     from hpcps.records.display import ProgressDisplay
-    from hpcps.records.status import Progress
+    from hpcps.records.status import SweepProgress
 
     sweep = SweepRun(
         results=args.results,
@@ -187,7 +187,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         trace=args.trace,
     )
     paths = [directory_of(point, args.results).path for point in left]
-    with ProgressDisplay(Progress(paths), sys.stdout, [point.run.train.epochs for point in left]) as display:
+    with ProgressDisplay(SweepProgress(paths), sys.stdout, [point.run.train.epochs for point in left]) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         status = sweep.play(left, display)

@@ -44,7 +44,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.transport.base import Transport
+from hpcps.transport.base import MessageTransport
 
 _ASK_EVERY = 0.2
 """Seconds between two checks for a stop request."""
@@ -63,7 +63,7 @@ class RoleDriver:
     def __init__(
         self,
         role: Role,
-        transport: Transport,
+        transport: MessageTransport,
         record: RecordWriter,
         directory: RunDirectory,
         *,

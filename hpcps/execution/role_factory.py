@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from hpcps.protocol.messages import Peer
-from hpcps.roles.asynchronous.server import Server as AsyncServer
-from hpcps.roles.asynchronous.validator import Validator as AsyncValidator
-from hpcps.roles.asynchronous.worker import Worker as AsyncWorker
+from hpcps.roles.asynchronous.server import AsyncServer
+from hpcps.roles.asynchronous.validator import AsyncValidator
+from hpcps.roles.asynchronous.worker import AsyncWorker
 from hpcps.roles.events import Role
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.single_process import SingleProcess
-from hpcps.roles.sync.server import Server
-from hpcps.roles.sync.validator import Validator
-from hpcps.roles.sync.worker import Worker
+from hpcps.roles.sync.server import SyncServer
+from hpcps.roles.sync.validator import SyncValidator
+from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner
 
@@ -41,7 +41,7 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
     if peer.role == "server":
         if run.train.mode == "async":
             return AsyncServer(peer, run, run_id)
-        return Server(peer, run, run_id, resources)
+        return SyncServer(peer, run, run_id, resources)
     # Imported here, because it imports the framework, which a server does not need.
     from hpcps.training.build import build_learner
 
@@ -60,7 +60,7 @@ def make_training_role(run: Run, run_id: str, peer: Peer, learner: Learner, reso
     if run.topology.alone:
         return SingleProcess(peer, run, run_id, learner)
     if run.train.mode == "sync":
-        return (Worker if peer.role == "worker" else Validator)(peer, run, run_id, learner, resources)
+        return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, run_id, learner, resources)
     if peer.role == "worker":
         return AsyncWorker(peer, run, run_id, learner, resources)
     return AsyncValidator(peer, run, run_id, learner)

@@ -11,8 +11,9 @@ import numpy as np
 from hpcps.errors import RunError
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import SCHEDULER_ID
-from hpcps.transport.pslite.node import Delivery, Node
+from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.payload import Bytes, Pairs
+from hpcps.transport.pslite.receiver import Delivery
 
 
 class Request:

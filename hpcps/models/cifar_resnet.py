@@ -81,7 +81,7 @@ def _network(depth: int, channels_in: int, classes: int) -> nn.Module:
         def forward(self, x: Tensor) -> Tensor:
             return torch.relu(self.shortcut(x) + self.body(x))
 
-    class Network(nn.Module):
+    class ResNet(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             width = CHANNELS[0]
@@ -99,4 +99,4 @@ def _network(depth: int, channels_in: int, classes: int) -> nn.Module:
             logits: Tensor = self.output(self.stages(self.stem(x)).mean((2, 3)))
             return logits
 
-    return Network()
+    return ResNet()

@@ -16,7 +16,7 @@ from hpcps.records.applied import EVENT as UPDATES
 from hpcps.records.applied import count_applied
 from hpcps.records.lines import Lines, read_lines
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import Progress
+from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
 from hpcps.records.table import constant, stack, tabulate, to_frame
 from hpcps.records.variants import in_words, outside, product_keys, variants
@@ -107,7 +107,7 @@ def collect(
     if not specs:
         raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
     columns, attributes = _run_columns([spec for _, spec in specs], points)
-    states = Progress([directory.path for directory, _ in specs]).poll()
+    states = SweepProgress([directory.path for directory, _ in specs]).poll()
     tables, runs, missing = [], [], []
     for (directory, _), facts, state in zip(specs, columns, states, strict=True):
         table, run = _run_table(directory, facts | {"status": state.state}, events)

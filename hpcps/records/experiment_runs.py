@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import Progress, RunStatus
+from hpcps.records.status import RunStatus, SweepProgress
 from hpcps.records.sweep import belongs, planned
 from hpcps.records.variants import variants
 
@@ -58,7 +58,7 @@ class ExperimentRuns:
 
     def poll(self) -> ExperimentStatus:
         """Read the status of the runs."""
-        runs = Progress(self.paths).poll()
+        runs = SweepProgress(self.paths).poll()
         texts = self._variants(runs)
         runs = [_named(run, self.points.get(run.run_id)) for run in runs]
         idle = [run for run in runs if run.run_id in self.file and run.state == "not started"]

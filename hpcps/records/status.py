@@ -73,7 +73,7 @@ class RunStatus:
     missing: tuple[str, ...] = ()
 
 
-class Progress:
+class SweepProgress:
     """Follows runs by their folders; each `poll` reads only what was appended since the one before."""
 
     def __init__(self, paths: Sequence[Path]) -> None:

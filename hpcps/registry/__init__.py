@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 from hpcps.registry.components import BUILT_IN, Components, Entry, Origin, Registry, activate, active, installed, using
 from hpcps.registry.config import Config
 from hpcps.registry.field import OneOf
-from hpcps.registry.kinds import KINDS, Kind
+from hpcps.registry.kinds import KINDS, ComponentKind
 from hpcps.registry.plugins import load_plugins
 
 __all__ = [
     "BUILT_IN",
     "KINDS",
+    "ComponentKind",
     "Components",
     "Config",
     "Entry",
-    "Kind",
     "OneOf",
     "Origin",
     "Registry",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcps.errors import SpecError, UnknownComponentError
 from hpcps.registry.config import Config
-from hpcps.registry.kinds import KINDS, Kind
+from hpcps.registry.kinds import KINDS, ComponentKind
 from hpcps.registry.similarity import nearest
 from hpcps.registry.validation import faults
 
@@ -50,7 +50,7 @@ class Entry:
         load: imports and returns its class.
     """
 
-    kind: Kind
+    kind: ComponentKind
     name: str
     origin: Origin
     load: Callable[[], type[Config]] = field(repr=False)
@@ -73,7 +73,7 @@ class Entry:
 class Components(Mapping[str, Any]):
     """The components of one kind by name, such as `registry.rules`: `registry.rules["krum"](f=2)`."""
 
-    def __init__(self, kind: Kind, entries: Sequence[Entry]) -> None:
+    def __init__(self, kind: ComponentKind, entries: Sequence[Entry]) -> None:
         self.kind = kind
         self._entries = {entry.name: entry for entry in entries}
 
@@ -141,7 +141,7 @@ class Registry:
         return None
 
 
-def _built_in(kind: Kind) -> list[Entry]:
+def _built_in(kind: ComponentKind) -> list[Entry]:
     base = kind.base_class()
     found = {
         kind.name_of(value): value
@@ -160,7 +160,7 @@ def _natural(name: str) -> list[object]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
-def _packaged(kind: Kind) -> list[Entry]:
+def _packaged(kind: ComponentKind) -> list[Entry]:
     """Return the components of installed packages; a package cannot replace a built-in component."""
     taken = {entry.name for entry in _built_in(kind)}
     found: dict[str, Entry] = {}
@@ -173,7 +173,7 @@ def _packaged(kind: Kind) -> list[Entry]:
     return list(found.values())
 
 
-def _import(kind: Kind, point: EntryPoint) -> type[Config]:
+def _import(kind: ComponentKind, point: EntryPoint) -> type[Config]:
     where = f"the entry point {point.name} = {point.value} of the package {point.dist.name if point.dist else '?'}"
     try:
         value = point.load()

@@ -10,7 +10,7 @@ from hpcps.registry.config import Config
 
 
 @dataclass(frozen=True)
-class Kind:
+class ComponentKind:
     """One kind of component.
 
     Attributes:
@@ -42,15 +42,19 @@ class Kind:
         return field.default if field is not None and isinstance(field.default, str) else ""
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ComponentKind] = {
     kind.name: kind
     for kind in (
-        Kind("rules", "rule", "kind", "hpcps.rules.base:BaseRule", "hpcps.rules", "validation.rule"),
-        Kind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
-        Kind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
-        Kind("splits", "split", "kind", "hpcps.data.splits.base:Split", "hpcps.data.splits", "data.split", True),
-        Kind("models", "model", "name", "hpcps.models.base:Model", "hpcps.models", "model"),
-        Kind("launchers", "launcher", "name", "hpcps.launch.launchers.base:Launcher", "hpcps.launch.launchers", ""),
+        ComponentKind("rules", "rule", "kind", "hpcps.rules.base:BaseRule", "hpcps.rules", "validation.rule"),
+        ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
+        ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
+        ComponentKind(
+            "splits", "split", "kind", "hpcps.data.splits.base:Split", "hpcps.data.splits", "data.split", True
+        ),
+        ComponentKind("models", "model", "name", "hpcps.models.base:Model", "hpcps.models", "model"),
+        ComponentKind(
+            "launchers", "launcher", "name", "hpcps.launch.launchers.base:Launcher", "hpcps.launch.launchers", ""
+        ),
     )
 }
 """All kinds, by name."""

@@ -20,7 +20,7 @@ from hpcps.errors import InputError, SpecError
 from hpcps.inputs import read_text
 from hpcps.registry.components import Entry, Origin, Registry, extend
 from hpcps.registry.config import Config
-from hpcps.registry.kinds import KINDS, Kind
+from hpcps.registry.kinds import KINDS, ComponentKind
 from hpcps.registry.validation import faults
 
 LARGEST = 1 << 20
@@ -218,7 +218,7 @@ def _line(error: BaseException, path: Path) -> int:
     return line
 
 
-def _components(module: ModuleType) -> list[tuple[Kind, type[Config]]]:
+def _components(module: ModuleType) -> list[tuple[ComponentKind, type[Config]]]:
     """Return the component classes that a module itself defines, in its order, without those named `_…`."""
     own = [
         value

@@ -7,10 +7,10 @@ from inspect import isabstract
 from typing import Literal, get_origin
 
 from hpcps.registry.config import Config
-from hpcps.registry.kinds import Kind
+from hpcps.registry.kinds import ComponentKind
 
 
-def faults(kind: Kind, component: type[Config]) -> list[str]:
+def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
     """Return the reasons why a class is not a usable component of this kind; none if it is one."""
     found = []
     if isabstract(component):

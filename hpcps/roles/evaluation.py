@@ -11,7 +11,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Message, Peer
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.events import Effect, Record
-from hpcps.training.learner import Evaluation, Examiner, Learner
+from hpcps.training.learner import Evaluation, Evaluator, Learner
 
 
 @dataclass(frozen=True)
@@ -73,27 +73,27 @@ class EvaluationJob:
             yield Record("diverged", {**last, "what": "outputs on the test set are not finite"})
 
 
-def examine(examiner: Examiner | Learner, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
-    """Evaluate a model; afterwards the examiner holds it.
+def evaluate_with(evaluator: Evaluator | Learner, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
+    """Evaluate a model; afterwards the evaluator holds it.
 
     Args:
-        examiner: evaluates.
+        evaluator: evaluates.
         job: the model.
         reestimate: whether to use statistics of one pass over the shard in place of those of the job.
     """
-    examiner.copy_from(job.model)
+    evaluator.copy_from(job.model)
     if reestimate and job.statistics.size:
-        examiner.reestimate_statistics()
+        evaluator.reestimate_statistics()
     elif job.statistics.size:
-        examiner.load_statistics(job.statistics)
-    return examiner.evaluate()
+        evaluator.load_statistics(job.statistics)
+    return evaluator.evaluate()
 
 
-def examine_in_between(learner: Learner, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
+def evaluate_with_learner(learner: Learner, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
     """Evaluate a model with the learner itself, between two steps, and put the learner back as it was."""
     own, statistics = np.empty_like(job.model), learner.statistics
     learner.copy_to(own)
-    result = examine(learner, job, reestimate=reestimate)
+    result = evaluate_with(learner, job, reestimate=reestimate)
     learner.copy_from(own)
     if statistics.size:
         learner.load_statistics(statistics)

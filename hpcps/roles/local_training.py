@@ -1,10 +1,10 @@
-"""Local training: what workers and validators share, in synchronous and asynchronous runs."""
+"""Local training: how workers and validators get the model, and train on it, in every run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum, auto
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +12,13 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.partitioning import Bounds
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import Schedule, Segment
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.checkpointing import report
-from hpcps.roles.checks import rejection
-from hpcps.roles.evaluation import EvaluationJob
-from hpcps.roles.evaluator import Continuation, Evaluator
+from hpcps.roles.checks import rejection, wrong_size
+from hpcps.roles.evaluations import Continuation, Evaluations
 from hpcps.roles.events import (
     Compute,
     Computed,
@@ -32,34 +32,106 @@ from hpcps.roles.events import (
     Snapshot,
     Start,
 )
-from hpcps.roles.inbox import ModelInbox
 from hpcps.roles.packer import Packer
 from hpcps.roles.rule_state import RuleState
+from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress
+from hpcps.training.learner import Learner, Progress, training_fields
 
 
-class Stage(Enum):
-    """What a training role does at present. A synchronous round goes from one model to the next, as does a cycle."""
+class ModelInbox:
+    """Collects the slices of one model that the servers send, each of its shard.
 
-    STARTING = auto()
-    """It has not asked for a model yet; it may take a step before the first one."""
-    WAITING_FOR_MODEL = auto()
-    """It adopts the next model as soon as all of it has come."""
-    TRAINING = auto()
-    """It has adopted the model, and takes its local steps."""
-    PACKING = auto()
-    """A worker makes its update, and delays it if the experiment says so."""
-    GATHERING = auto()
-    """A validator waits for updates."""
-    COMBINING = auto()
-    """A validator combines updates, or filters one."""
-    SENDING = auto()
-    """Synchronous: its answer to the model is made, and goes out as fast as the receivers take it."""
-    CHECKPOINTING = auto()
-    """Synchronous: it writes its part of a checkpoint before it adopts the next model."""
-    STOPPING = auto()
-    """Asynchronous: the coordinator has submitted STOP, and waits for the last model."""
+    Attributes:
+        flags: the flags of all its messages.
+        version: how many updates it holds (asynchronous).
+        index: the place in the servers' log of the entry that it answers (asynchronous).
+        note: the note of its last message.
+    """
+
+    def __init__(self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]]) -> None:
+        """Wait for the first model.
+
+        Args:
+            owner: the role that collects.
+            size: d.
+            shards: for every server the slices that it sends, in order.
+        """
+        self._owner = owner
+        self._shards = shards
+        self._came = [0] * len(shards)
+        self._size = size
+        # Not copied: nobody changes the payloads before this process has answered.
+        self._slices: list[tuple[int, int, Vector]] = []
+        self.flags = Flag.NONE
+        self.version = self.index = 0
+        self.note: dict[str, Any] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole model has come."""
+        return not self.waiting_for
+
+    @property
+    def waiting_for(self) -> tuple[Peer, ...]:
+        """The servers whose slices have not all come."""
+        owed = zip(self._came, self._shards, strict=True)
+        return tuple(Peer("server", s) for s, (came, slices) in enumerate(owed) if came < len(slices))
+
+    @property
+    def model(self) -> Vector:
+        """A copy of the model, `[d]`."""
+        whole: Vector = np.empty(self._size, np.float32)
+        self.read(whole)
+        return whole
+
+    def read(self, out: Vector, residual: Vector | None = None) -> None:
+        """Write the model, plus a residual if there is one, into `out`; all are `[d]`."""
+        for start, stop, values in self._slices:
+            if residual is None:
+                out[start:stop] = values
+            else:
+                np.add(values, residual[start:stop], out=out[start:stop])
+
+    def clear(self) -> None:
+        """Begin to collect the next model."""
+        self._came = [0] * len(self._shards)
+
+    def put(self, message: Message, round: int) -> None:
+        """Take a MODEL message.
+
+        Args:
+            message: the message.
+            round: the round that begins with the model, or the number of the request that it answers.
+
+        Raises:
+            RunError: if it is not the next slice of its server, or of another version than the slices before.
+        """
+        shard = message.sender.index
+        fresh = not any(self._came)
+        reason = None
+        if message.round != round or message.shard != shard or message.partition != self._owed(shard):
+            part = f"partition {message.partition} of " if message.partition else ""
+            reason = f"it is {part}shard {message.shard} of round {message.round}, and round {round} begins"
+        elif not fresh and (message.index, message.version) != (self.index, self.version):
+            reason = f"it is version {message.version}, and other shards are version {self.version}"
+        else:
+            start, stop = self._shards[shard][message.partition]
+            reason = wrong_size(message, stop - start)
+        if reason:
+            raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
+        if fresh:
+            self._slices.clear()
+        self._slices.append((start, stop, message.values))
+        self.flags = message.flags if fresh else self.flags | message.flags
+        self.note = message.note
+        self.index, self.version = message.index, message.version
+        self._came[shard] += 1
+
+    def _owed(self, shard: int) -> int | None:
+        """Return the number of the next slice of a shard; None if all have come, or if there is no such shard."""
+        there = shard < len(self._shards) and self._came[shard] < len(self._shards[shard])
+        return self._came[shard] if there else None
 
 
 class LocalTraining:
@@ -117,7 +189,6 @@ class LocalTraining:
         self._after_steps = after_steps
         self._kept = kept
         self._residual = residual
-        self._evaluation_fields = evaluation_fields
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
         inside = run.validation.evaluate == "validator_model"
@@ -127,12 +198,7 @@ class LocalTraining:
         self.inbox = ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
         self.base: Vector = np.empty(learner.layout.size, np.float32)
         learner.copy_to(self.base)
-        others = tuple(p for p in self._roster.readers() if p.role == "worker" and p != peer)
-        self._averages = bool(run.validation.batchnorm == "averaged" and learner.statistics.size)
-        self._evaluator = Evaluator(
-            learner, others, own=peer.role == "worker", reestimate=run.validation.batchnorm == "reestimated"
-        )
-        self._evaluated = 0
+        self._evaluations = Evaluations(peer, run, learner, self._schedule, evaluation_fields)
 
     @property
     def steps_before_model(self) -> int:
@@ -149,26 +215,16 @@ class LocalTraining:
         """Whether the coordinator has done all its rounds."""
         return self.is_coordinator and self.round >= self._schedule.rounds
 
+    @property
+    def _coming(self) -> int | None:
+        """The round that begins with the model on its way; None if the model of the present round is adopted."""
+        if self.stage in (Stage.SENDING, Stage.CHECKPOINTING, Stage.WAITING_FOR_MODEL):
+            return self.round + (self.stage is Stage.SENDING)
+        return None
+
     def takes(self, event: Received | Malformed) -> bool:
         """Return whether a message holds BatchNorm statistics for an evaluation, or came in place of some."""
-        if isinstance(event, Malformed):
-            return self._owes_statistics(event.source) is not None
-        message = event.message
-        expected = message.kind is Kind.STATISTICS and self._averages and self.is_coordinator
-        return expected and self._evaluator.takes(event.source, message.round, self.round)
-
-    def _owes_statistics(self, worker: Peer) -> int | None:
-        """Return the round whose statistics the next message of a worker holds; None if it holds no statistics.
-
-        A worker sends the statistics of a model before its update. It may have the next model before this role does.
-        """
-        if not (self._averages and self.is_coordinator):
-            return None
-        coming = None
-        if self.stage in (Stage.SENDING, Stage.CHECKPOINTING, Stage.WAITING_FOR_MODEL):
-            coming = self.round + (self.stage is Stage.SENDING)
-        due = coming is not None and self._schedule.epochs_before(coming)
-        return self._evaluator.owed_by(worker, coming if due else None)
+        return self._evaluations.takes(event, self.round, self._coming)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event that concerns training, an evaluation or a checkpoint."""
@@ -188,12 +244,11 @@ class LocalTraining:
                 self._seen.append(progress)
                 yield from self._end_segment(time)
             case Computed("evaluate", (job, evaluation)):
-                yield from self._evaluator.measured(job, evaluation)
+                yield from self._evaluations.measured(job, evaluation)
             case Received(source, message):
-                yield from self._evaluator.put(source, message)
-            case Malformed(source, reason) if (round := self._owes_statistics(source)) is not None:
-                yield rejection(source, reason)
-                yield from self._evaluator.refuse(source, round)
+                yield from self._evaluations.put(source, message)
+            case Malformed():
+                yield from self._evaluations.refuse(event, self._coming)
             case Snapped():
                 yield report(self._peer, self._run_id, event)
                 if self.flags & Flag.SUSPEND:
@@ -210,7 +265,7 @@ class LocalTraining:
             note = {
                 "layout": self._learner.layout.to_json(),
                 "steps_per_epoch": self._learner.steps_per_epoch,
-                "statistics": self._averages,
+                "statistics": self._evaluations.averages,
             }
             shards = shards_of(self._run, self._learner.layout)
             for server, (start, stop) in zip(self._roster.all_servers(), shards, strict=True):
@@ -248,39 +303,21 @@ class LocalTraining:
                 self._roster.coordinator,
                 Message(Kind.STATISTICS, self._peer, self._run_id, self.round, payload=statistics),
             )
-        epochs = self._epochs_due() if self.is_coordinator else ()
+        epochs = self._evaluations.due(self.round) if self.is_coordinator else ()
         if epochs:
-            yield from self._evaluator.when_over(partial(self._evaluate_adopted, epochs, time))
+            average = bool(self.flags & Flag.STATISTICS)
+            yield from self._evaluations.evaluate(
+                epochs, self.round, time, lambda: self.inbox.model, self.begin_steps, average=average
+            )
         else:
             yield from self.begin_steps()
-
-    def _epochs_due(self) -> tuple[int, ...]:
-        """Return the epochs to evaluate on the model just adopted."""
-        if self._run.train.mode == "sync":
-            return self._schedule.epochs_before(self.round)
-        return tuple(range(self._evaluated + 1, min(self._run.train.epochs, self.epoch) + 1))
-
-    def _evaluate_adopted(self, epochs: tuple[int, ...], time: float) -> Iterator[Effect]:
-        """Begin to evaluate the model that a round begins with, and go on."""
-        own = self._run.validation.evaluate == "validator_model"
-        job = self._evaluation_job(epochs, time, None if own else self.inbox.model)
-        average = bool(self.flags & Flag.STATISTICS)
-        yield from self._evaluator.begin(job, self.begin_steps, average=average)
-
-    def _evaluate_own(self, epoch: int, time: float) -> Iterator[Effect]:
-        """Begin to evaluate the coordinator's own network where an epoch ends inside a round, and go on."""
-        yield from self._evaluator.begin(self._evaluation_job((epoch,), time), self._next_segment)
-
-    def _evaluation_job(self, epochs: tuple[int, ...], time: float, model: Vector | None = None) -> EvaluationJob:
-        self._evaluated = epochs[-1]
-        return EvaluationJob.of(self._learner, self.round, time, epochs, self._evaluation_fields, model)
 
     def begin_steps(self) -> Iterator[Effect]:
         """Take the local steps of the round; end if the model was the last."""
         last = bool(self.inbox.flags & Flag.LAST)
         self.inbox.clear()
         if last:
-            yield from self._evaluator.when_over(self._finish)
+            yield from self._evaluations.when_over(self._finish)
             return
         self.stage = Stage.TRAINING
         whole = [Segment(self._schedule.stop(self.round))]
@@ -299,7 +336,7 @@ class LocalTraining:
         if segment.epoch is None:
             yield from self._after_steps()
         else:
-            yield from self._evaluator.when_over(partial(self._evaluate_own, segment.epoch, time))
+            yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._next_segment)
 
     def loss_of_round(self) -> Callable[[Vector], float]:
         """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""
@@ -321,7 +358,7 @@ class LocalTraining:
     def snapshot_before_model(self) -> Iterator[Effect]:
         """Write a checkpoint once no evaluation is under way; then wait for the next model."""
         self.stage = Stage.CHECKPOINTING
-        yield from self._evaluator.when_over(self._snapshot_and_wait)
+        yield from self._evaluations.when_over(self._snapshot_and_wait)
 
     def _snapshot_and_wait(self) -> Iterator[Effect]:
         yield from self.snapshot(self.round)
@@ -331,7 +368,7 @@ class LocalTraining:
     def snapshot(self, moment: int) -> Iterator[Effect]:
         """Write this process's part of a checkpoint."""
         yield Settle()
-        facts = {"round": self.round, "evaluated": self._evaluated}
+        facts = {"round": self.round, "evaluated": self._evaluations.last}
         kept = {name: part.state() for name, part in self._kept.items()}
         yield Snapshot(moment, State(facts=facts).having(learner=self._learner.state(), **kept))
 
@@ -343,7 +380,7 @@ class LocalTraining:
     def restore(self, state: State) -> None:
         """Go on from a checkpoint: wait for the model, as between two rounds."""
         self._learner.restore(state.part("learner"))
-        self._evaluated = state.facts["evaluated"]
+        self._evaluations.last = state.facts["evaluated"]
         # An asynchronous checkpoint may be written inside a cycle, which counts as over if its steps are done.
         finished = self._learner.steps_done // self._run.train.local_steps
         self.round = state.facts["round"] if self._run.train.mode == "sync" else finished
@@ -361,15 +398,3 @@ class LocalTraining:
         if source.role == "server":
             raise self.unusable(source, reason)
         yield rejection(source, reason)
-
-
-def training_fields(learner: Learner, seen: Sequence[Progress]) -> dict[str, object]:
-    """Return how far a learner is, and the means over its steps since the last round."""
-    samples = sum(progress.samples for progress in seen)
-    return {
-        "step": learner.steps_done,
-        "epoch": learner.steps_done / learner.steps_per_epoch,
-        "samples": samples,
-        "loss": sum(p.loss * p.samples for p in seen) / samples if samples else None,
-        "train_accuracy": sum(p.correct for p in seen) / samples if samples else None,
-    }

@@ -14,7 +14,7 @@ from hpcps.protocol.messages import Malformed, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import Ledger, periodic
 from hpcps.roles.checks import rejection
-from hpcps.roles.evaluation import EvaluationJob, examine_in_between
+from hpcps.roles.evaluation import EvaluationJob, evaluate_with_learner
 from hpcps.roles.events import (
     Compute,
     Computed,
@@ -28,9 +28,8 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.roles.local_training import training_fields
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress
+from hpcps.training.learner import Learner, Progress, training_fields
 
 
 class SingleProcess:
@@ -118,7 +117,7 @@ class SingleProcess:
             # No other process waits for it.
             job = EvaluationJob.of(self._learner, self.round, time, (done // self._epoch,))
             again = self._run.validation.batchnorm == "reestimated"
-            measure = partial(examine_in_between, self._learner, job, reestimate=again)
+            measure = partial(evaluate_with_learner, self._learner, job, reestimate=again)
             yield Compute("evaluate", lambda: (job, measure()))
         else:
             yield from self._go_on(checkpoint=False)

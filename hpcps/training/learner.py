@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class Evaluation:
     finite: bool
 
 
-class Examiner(Protocol):
+class Evaluator(Protocol):
     """A second network like a learner's, on the same device, that evaluates models while the learner trains.
 
     It runs in a thread other than the learner's, and only in one thread at a time.
@@ -146,7 +146,7 @@ class Learner(Protocol):
         """
 
     @property
-    def examiner(self) -> Examiner | None:
+    def evaluator(self) -> Evaluator | None:
         """The background evaluator, created at the first call; None if evaluation needs the learner itself."""
 
     def evaluate(self) -> Evaluation:
@@ -205,3 +205,15 @@ class ShardLearner:
     def _go_on(self, state: State) -> None:
         self._steps_done = state.facts["steps"]
         self._stream.restore(StreamState(**state.facts["stream"]))
+
+
+def training_fields(learner: Learner, seen: Sequence[Progress]) -> dict[str, object]:
+    """Return how far a learner is, and the means over its steps since the last round."""
+    samples = sum(progress.samples for progress in seen)
+    return {
+        "step": learner.steps_done,
+        "epoch": learner.steps_done / learner.steps_per_epoch,
+        "samples": samples,
+        "loss": sum(p.loss * p.samples for p in seen) / samples if samples else None,
+        "train_accuracy": sum(p.correct for p in seen) / samples if samples else None,
+    }

@@ -16,7 +16,7 @@ class Traffic:
     received: int = 0
 
 
-class Transport(Protocol):
+class MessageTransport(Protocol):
     """Sends and receives without blocking."""
 
     traffic: Traffic

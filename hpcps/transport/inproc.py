@@ -49,7 +49,7 @@ class InprocTransport:
         self.traffic = Traffic()
 
     def send(self, to: Peer, message: Message) -> None:
-        """See `Transport.send`."""
+        """See `MessageTransport.send`."""
         header = message.header()
         payload = None if message.payload is None or not message.payload.size else message.payload.tobytes()
         size = len(header) + message.payload_bytes
@@ -57,7 +57,7 @@ class InprocTransport:
         self.traffic.sent += size
 
     def receive(self) -> Received | Malformed | None:
-        """See `Transport.receive`."""
+        """See `MessageTransport.receive`."""
         if not self._boxes[self._owner]:
             return None
         source, header, payload = self._boxes[self._owner].popleft()

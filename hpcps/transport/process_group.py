@@ -9,7 +9,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.transport.backoff import Backoff
-from hpcps.transport.base import Transport
+from hpcps.transport.base import MessageTransport
 
 
 class LostError(RunError):
@@ -43,7 +43,7 @@ class ProcessGroup(Protocol):
     kind: str
 
     @property
-    def transport(self) -> Transport:
+    def transport(self) -> MessageTransport:
         """The transport for messages between roles."""
 
     def facts(self) -> Mapping[str, object]:

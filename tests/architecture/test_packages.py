@@ -40,40 +40,9 @@ LAYERS = (
 they are, and nothing of what is in them.
 """
 
-TWO_FRAMEWORKS = "the same in PyTorch and in MXNet, of which a process loads one"
-TWO_MODES = "the same in synchronous and in asynchronous training"
-TWO_CONCEPTS = "two concepts, of which one is to get another name"
-TABLE = "the table of the experiment file, and what it configures"
 SCRIPT = "what `import hpcps` offers under the same name, around the one of the package below"
 
-SHARED_NAMES = {
-    "Adam": (2, TWO_FRAMEWORKS),
-    "Counts": (2, TWO_FRAMEWORKS),
-    "Experiment": (2, SCRIPT),
-    "Learner": (2, SCRIPT),
-    "FlatModel": (2, TWO_FRAMEWORKS),
-    "Sgd": (2, TWO_FRAMEWORKS),
-    "Shard": (2, TWO_MODES),
-    "Validator": (2, TWO_MODES),
-    "Worker": (2, TWO_MODES),
-    "Server": (3, TWO_MODES + ", and the one of the key-value store"),
-    "Optimizer": (3, TABLE + " in each of the frameworks"),
-    "Transport": (2, TABLE),
-    "Measured": (2, TWO_CONCEPTS),
-    "Death": (2, TWO_CONCEPTS),
-    "Entry": (3, TWO_CONCEPTS),
-    "Job": (2, TWO_CONCEPTS),
-    "Kind": (2, TWO_CONCEPTS),
-    "Layout": (2, TWO_CONCEPTS),
-    "Network": (2, TWO_CONCEPTS),
-    "Node": (2, TWO_CONCEPTS),
-    "Part": (2, TWO_CONCEPTS),
-    "Plain": (2, TWO_CONCEPTS),
-    "Progress": (2, TWO_CONCEPTS),
-    "Queue": (2, TWO_CONCEPTS),
-    "Registry": (2, TWO_CONCEPTS),
-    "Segment": (2, TWO_CONCEPTS),
-}
+SHARED_NAMES = {"Experiment": (2, SCRIPT), "Learner": (2, SCRIPT)}
 """How many classes have a name that more than one has, and why."""
 
 ORDER = [name for name, _ in LAYERS]

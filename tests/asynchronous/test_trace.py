@@ -22,16 +22,16 @@ def learners(validators=1):
 
 def trace(tmp_path, monkeypatch, run, made=None):
     """Play a run; return the model after each entry that changed it, and the played run."""
-    from hpcps.roles.asynchronous.shard import Shard
+    from hpcps.roles.asynchronous.server import AsyncShard
 
-    models, take = [], Shard.take
+    models, take = [], AsyncShard.take
 
     def taken(self, entry, staleness, alpha):
         applied = take(self, entry, staleness, alpha)
         models.append(float(self.model[0]))
         return applied
 
-    monkeypatch.setattr(Shard, "take", taken)
+    monkeypatch.setattr(AsyncShard, "take", taken)
     return models, play(tmp_path, run, made or learners(run.topology.validators))
 
 

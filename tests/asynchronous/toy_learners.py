@@ -26,7 +26,7 @@ class Toy:
     batch_size = 1
     learning_rate = 0.5
     statistics = np.zeros(0, np.float32)
-    examiner = None
+    evaluator = None
 
     def __init__(self, layout, steps_per_epoch=1):
         self.layout = layout

@@ -28,7 +28,7 @@ from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart, Checkpoints
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import Progress
+from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import planned
 from hpcps.records.trace.lanes import read_lanes
 
@@ -79,7 +79,7 @@ def test_a_run_of_mutated_files_is_collected_or_refused(name: str, run: Path) ->
         for _ in range(TIMES // 3):
             change = source.choice((mutated, wrong_lines if path.suffix == ".jsonl" else wrong_value))
             path.write_bytes(change(source, whole))
-            survive(lambda: (collect(run.parent.parent), Progress([run]).poll()), path.read_bytes())
+            survive(lambda: (collect(run.parent.parent), SweepProgress([run]).poll()), path.read_bytes())
     finally:
         path.write_bytes(whole)
 
@@ -92,7 +92,7 @@ def test_mutated_reports_of_failures_are_read(run: Path) -> None:
     try:
         for _ in range(TIMES):
             path.write_bytes(source.choice((mutated, wrong_value))(source, whole))
-            survive(lambda: (directory.failures, Progress([run]).poll()), path.read_bytes())
+            survive(lambda: (directory.failures, SweepProgress([run]).poll()), path.read_bytes())
     finally:
         path.unlink()
 
@@ -107,7 +107,7 @@ def test_a_hostile_done_is_not_believed(text: str, run: Path) -> None:
         assert RunDirectory(run).done
         path.write_text(text)
         assert not RunDirectory(run).done
-        assert [status.state for status in Progress([run]).poll()] == ["incomplete"]
+        assert [status.state for status in SweepProgress([run]).poll()] == ["incomplete"]
     finally:
         path.write_text(whole)
 

@@ -5,9 +5,9 @@ import pytest
 import torch
 from fake_cuda import Late
 
-from hpcps.training.pytorch.place import Gpu
+from hpcps.training.pytorch.device import Gpu
 from hpcps.training.pytorch.staging import CHUNK as BYTES
-from hpcps.training.pytorch.staging import Plain, Staging
+from hpcps.training.pytorch.staging import Staging, UnpinnedCopies
 
 CHUNK = 16
 """float32 elements of a buffer."""
@@ -91,13 +91,13 @@ def test_any_type_shape_and_strides_of_the_host(dtype):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("size", [0, 1, BYTES // 4 - 1, BYTES // 4, BYTES // 4 + 1, 3 * BYTES // 4 + 7])
 def test_a_gpu_gets_and_gives_back_what_was_sent(size):
-    place = Gpu(torch.device("cuda", 0))
-    assert isinstance(place.carrier, Staging)
-    with place.here():
-        on_device = [place.from_host(values(size, start)) for start in (1.0, 2.0, 3.0)]
+    device = Gpu(torch.device("cuda", 0))
+    assert isinstance(device.carrier, Staging)
+    with device.in_order():
+        on_device = [device.from_host(values(size, start)) for start in (1.0, 2.0, 3.0)]
         for start, there in zip((1.0, 2.0, 3.0), on_device, strict=True):
             back = torch.zeros(size)
-            place.carrier.to_host(there, back)
+            device.carrier.to_host(there, back)
             assert torch.equal(back, values(size, start))
 
 
@@ -109,11 +109,11 @@ def test_without_pinned_memory_copies_are_plain_and_that_is_said_once(monkeypatc
 
     fake_cuda.install(monkeypatch)
     monkeypatch.setattr(torch, "empty", refuse)
-    place = Gpu(torch.device("cuda", 0))
-    assert isinstance(place.carrier, Plain)
-    assert isinstance(place.beside().carrier, Plain)
+    device = Gpu(torch.device("cuda", 0))
+    assert isinstance(device.carrier, UnpinnedCopies)
+    assert isinstance(device.for_other_thread().carrier, UnpinnedCopies)
     said = "hpcps: copies from and to cuda:0 go without pinned memory, which is slower: CUDA error: out of memory\n"
     assert capfd.readouterr().err == said
     source, out = values(5), torch.zeros(5)
-    place.carrier.to_device(source, out)
+    device.carrier.to_device(source, out)
     assert torch.equal(out, source)

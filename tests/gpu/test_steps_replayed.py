@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
 from hpcps.training.build import build_learner
-from hpcps.training.pytorch.place import Gpu, Place
+from hpcps.training.pytorch.device import ComputeDevice, Gpu
 from hpcps.training.pytorch.step import WARM_UP
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
@@ -54,7 +54,7 @@ class Kind:
 
     def usual(self, model="mlp", **train):
         learner = self._build(model, train)
-        learner.place.recorder = None
+        learner.compute_device.recorder = None
         return learner
 
     def replaying(self, model="mlp", **train):
@@ -62,9 +62,9 @@ class Kind:
         if self.device == "cpu":
             fake_cuda.install(self._monkeypatch)
         with self._monkeypatch.context() as patch:
-            patch.setattr("hpcps.training.pytorch.learner.place_of", Gpu)
+            patch.setattr("hpcps.training.pytorch.learner.compute_device", Gpu)
             learner = self._build(model, train)
-        learner.replays, record = [], learner.place.recorder
+        learner.replays, record = [], learner.compute_device.recorder
 
         def recorder(compute):
             replay, number = record(compute), len(learner.replays)
@@ -76,7 +76,7 @@ class Kind:
 
             return counted
 
-        learner.place.recorder = recorder
+        learner.compute_device.recorder = recorder
         return learner
 
     def pair(self, model="mlp", **train):
@@ -181,17 +181,17 @@ def test_statistics_that_are_loaded_or_reestimated_are_those_of_the_recording(ki
     same(one, other)
 
 
-def test_an_examiner_measures_while_passes_are_recorded_and_replayed(kind):
+def test_an_evaluator_measures_while_passes_are_recorded_and_replayed(kind):
     one, other = kind.pair("cifar_resnet20_v1")
     model, found, begun = parameters(one), [], threading.Event()
-    examiner = other.examiner
-    assert examiner._model.place is not other.place
+    evaluator = other.evaluator
+    assert evaluator._model.compute_device is not other.compute_device
 
     def measure():
         for _ in range(4):
-            examiner.copy_from(model)
-            examiner.reestimate_statistics()
-            found.append(examiner.evaluate())
+            evaluator.copy_from(model)
+            evaluator.reestimate_statistics()
+            found.append(evaluator.evaluate())
             begun.set()
 
     thread = threading.Thread(target=measure)
@@ -199,9 +199,9 @@ def test_an_examiner_measures_while_passes_are_recorded_and_replayed(kind):
     begun.wait(60)
     assert one.train(WARM_UP + 3) == other.train(WARM_UP + 3)
     thread.join(60)
-    one.examiner.copy_from(model)
-    one.examiner.reestimate_statistics()
-    assert found == [one.examiner.evaluate()] * 4
+    one.evaluator.copy_from(model)
+    one.evaluator.reestimate_statistics()
+    assert found == [one.evaluator.evaluate()] * 4
     same(one, other)
     assert other.replays == [3]
 
@@ -227,8 +227,10 @@ def pretended(monkeypatch):
 
 def test_a_model_is_one_transfer_whatever_its_tensors_and_their_order(pretended, monkeypatch):
     other, copies = pretended.replaying("cifar_resnet20_v1"), []
-    copy = other.place.copy
-    monkeypatch.setattr(other.place, "copy", lambda source, out: (copies.append(out.nbytes), copy(source, out)))
+    copy = other.compute_device.copy
+    monkeypatch.setattr(
+        other.compute_device, "copy", lambda source, out: (copies.append(out.nbytes), copy(source, out))
+    )
     for move in (parameters, lambda one: one.copy_from(np.ones(one.layout.size, np.float32))):
         copies.clear()
         move(other)
@@ -259,7 +261,7 @@ def test_all_that_touches_a_network_is_in_the_order_of_its_stream(pretended):
     own = [model.parameters, model.gradient, *model.network.buffers(), other._optimizer._buffer]
     statistics, state = other.statistics, other.state()
     doings = [
-        lambda: other.examiner,
+        lambda: other.evaluator,
         other.state,
         lambda: other.train(2, anchor=anchor, pull=0.5),
         lambda: other.observe(1),
@@ -269,35 +271,35 @@ def test_all_that_touches_a_network_is_in_the_order_of_its_stream(pretended):
         other.reestimate_statistics,
     ]
     for doing in doings:
-        with Watch(own, other.place._stream) as watch:
+        with Watch(own, other.compute_device._stream) as watch:
             doing()
         assert watch.seen
         assert watch.astray == []
-    examiner, twin = other.examiner, other.examiner._model
-    doings = [lambda: examiner.copy_from(anchor), lambda: examiner.load_statistics(statistics)]
-    for doing in [*doings, examiner.reestimate_statistics, examiner.evaluate]:
-        with Watch([twin.parameters, *twin.network.buffers()], twin.place._stream) as watch:
+    evaluator, twin = other.evaluator, other.evaluator._model
+    doings = [lambda: evaluator.copy_from(anchor), lambda: evaluator.load_statistics(statistics)]
+    for doing in [*doings, evaluator.reestimate_statistics, evaluator.evaluate]:
+        with Watch([twin.parameters, *twin.network.buffers()], twin.compute_device._stream) as watch:
             doing()
         assert watch.seen
         assert watch.astray == []
-    assert twin.place._stream is not other.place._stream
+    assert twin.compute_device._stream is not other.compute_device._stream
 
 
 def test_a_twin_is_there_before_its_own_stream_uses_it(pretended, monkeypatch):
     """It is copied on the other's stream, which its own does not wait for."""
     other, waited = pretended.replaying(), []
-    monkeypatch.setattr(other.place._stream, "synchronize", lambda: waited.append("for the copy"))
-    assert other.examiner
+    monkeypatch.setattr(other.compute_device._stream, "synchronize", lambda: waited.append("for the copy"))
+    assert other.evaluator
     assert waited == ["for the copy"]
 
 
 def test_nobody_is_at_work_beside_while_a_pass_is_recorded(pretended, monkeypatch):
     """Torch wants no other thread at work while one captures; at other times nobody waits for anybody."""
     other = pretended.replaying()
-    beside, within, out, order = other.examiner._model.place, threading.Event(), threading.Event(), []
+    beside, within, out, order = other.evaluator._model.compute_device, threading.Event(), threading.Event(), []
 
     def work():
-        with beside.here():
+        with beside.in_order():
             within.set()
             order.append("at work")
             out.wait(60)
@@ -307,9 +309,9 @@ def test_nobody_is_at_work_beside_while_a_pass_is_recorded(pretended, monkeypatc
     thread.start()
     within.wait(60)
     other.train(WARM_UP)
-    record = other.place.recorder
+    record = other.compute_device.recorder
     threading.Timer(0.3, out.set).start()
-    other.place.recorder = lambda compute: record(lambda: (order.append("recorded"), compute())[1])
+    other.compute_device.recorder = lambda compute: record(lambda: (order.append("recorded"), compute())[1])
     other.train(1)
     thread.join(60)
     assert order == ["at work", "done", "recorded"]
@@ -317,8 +319,8 @@ def test_nobody_is_at_work_beside_while_a_pass_is_recorded(pretended, monkeypatc
 
 def test_the_host_carries_and_records_nothing(monkeypatch):
     one = Kind("cpu", monkeypatch).usual()
-    place = Place()
-    assert (place.carrier, place.recorder, one.place.carrier) == (None, None, None)
+    device = ComputeDevice()
+    assert (device.carrier, device.recorder, one.compute_device.carrier) == (None, None, None)
     images, labels = next(one._stream)
     placed = one._model.batch(images, labels)
     assert [tensor.data_ptr() for tensor in placed] == [array.ctypes.data for array in (images, labels)]

@@ -104,10 +104,10 @@ def norms(network: torch.nn.Module) -> list[torch.nn.BatchNorm2d]:
 
 
 def evaluate(
-    run: Run, data: Opened, examiner: Trainer, workers: Sequence[Trainer], values: Blocks
+    run: Run, data: Opened, evaluator: Trainer, workers: Sequence[Trainer], values: Blocks
 ) -> tuple[float, float]:
     """Test `values` with the BatchNorm statistics that the run asks for: (mean loss, accuracy)."""
-    network = copy.deepcopy(examiner.network)
+    network = copy.deepcopy(evaluator.network)
     put(network, values)
     if run.validation.batchnorm == "averaged":
         for number, norm in enumerate(norms(network)):
@@ -120,10 +120,10 @@ def evaluate(
             norm.momentum = None  # cumulative
         network.train()
         with torch.no_grad():
-            for images, _ in examiner.stream.sweep():
+            for images, _ in evaluator.stream.sweep():
                 network(torch.from_numpy(images))
     samples = data.read_test(run.data.test_limit)
-    images, labels = torch.from_numpy(examiner.normalise(samples.images)), torch.from_numpy(samples.labels)
+    images, labels = torch.from_numpy(evaluator.normalise(samples.images)), torch.from_numpy(samples.labels)
     network.eval()
     with torch.no_grad():
         outputs = network(images)

@@ -78,10 +78,10 @@ def simulate(run: Run, data: Opened) -> History:
     shards = run.data.shards or W + 1
     workers = [Trainer(run, data, "worker", k, k, model) for k in range(W)]
     validators = [Trainer(run, data, "validator", v, shards - 1, model) for v in range(V)]
-    examiner = validators[0] if validators else workers[0]
+    evaluator = validators[0] if validators else workers[0]
     validators_move = run.validation.rule.kind == "zeno"
     own_network = run.validation.evaluate == "validator_model"
-    epochs, per_epoch = run.train.epochs, examiner.steps_per_epoch
+    epochs, per_epoch = run.train.epochs, evaluator.steps_per_epoch
 
     draws = [{what: seeds.generator(run.seed, "worker", k, what) for what in DRAWN} for k in range(W)]
     evil: set[int] = set()
@@ -92,14 +92,14 @@ def simulate(run: Run, data: Opened) -> History:
     history = History([[] for _ in workers], [[] for _ in validators])
 
     def test(begun: int, values: Blocks) -> None:
-        loss, accuracy = evaluate(run, data, examiner, workers, values)
-        history.tests.append(Test(len(history.tests) + 1, begun, examiner.steps, loss, accuracy))
+        loss, accuracy = evaluate(run, data, evaluator, workers, values)
+        history.tests.append(Test(len(history.tests) + 1, begun, evaluator.steps, loss, accuracy))
 
     def local_step(round: int, trainer: Trainer, *, first: bool = False) -> None:
         trainer.step(move=first or validators_move or trainer in workers)
         # An epoch that ends inside a round is tested there; one that ends with a round, after the exchange.
         ends_inside = trainer.steps % per_epoch == 0 and trainer.steps % H != 0
-        if own_network and trainer is examiner and ends_inside and len(history.tests) < epochs:
+        if own_network and trainer is evaluator and ends_inside and len(history.tests) < epochs:
             test(round, trainer.read())
 
     if run.train.first_step == "overwritten":
@@ -178,8 +178,8 @@ def simulate(run: Run, data: Opened) -> History:
         for validator in validators:
             validator.write(model)
 
-        while len(history.tests) < min(epochs, examiner.steps // per_epoch):
-            test(round + 1, examiner.read() if own_network else model)
+        while len(history.tests) < min(epochs, evaluator.steps // per_epoch):
+            test(round + 1, evaluator.read() if own_network else model)
 
     history.models.append(flat(model))
     return history

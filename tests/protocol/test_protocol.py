@@ -49,10 +49,10 @@ def follow(run: Run, folder: Path) -> None:
         compare_worker(f"worker-{k}", records(directory, f"worker-{k}", "round"), expected, k)
     for v in range(run.topology.validators):
         compare_validator(f"validator-{v}", records(directory, f"validator-{v}", "round"), expected, v)
-    examiner = "validator-0" if run.topology.validators else "worker-0"
-    compare_tests(list(records(directory, examiner, "evaluation")), expected)
+    evaluator = "validator-0" if run.topology.validators else "worker-0"
+    compare_tests(list(records(directory, evaluator, "evaluation")), expected)
     if run.topology.validators:
-        compare_acceptance_rates(list(records(directory, examiner, "evaluation")), expected)
+        compare_acceptance_rates(list(records(directory, evaluator, "evaluation")), expected)
     compare_models(final_model(directory, run.topology.servers), expected)
 
 

@@ -245,7 +245,7 @@ def test_a_connection_that_is_opened_again_is_no_death():
     client = Client(cluster.settings(NodeRole.WORKER))
     client.init(0, vector(7))
     peer = client.node.nodes[8]
-    client.node._sockets.connect(8, peer.host, peer.port, client.node.id)
+    client.node._members.sockets.connect(8, peer.host, peer.port, client.node.id)
     assert float(client.pull(0, vector(0))[0]) == 7.0
     time.sleep(RECONNECTION + 1)
     assert (server.node.deaths(), scheduler.deaths()) == ([], [])
@@ -264,11 +264,11 @@ def test_nobody_takes_the_id_of_a_node_unless_the_scheduler_says_so():
         socket.setsockopt(zmq.LINGER, 0)
         socket.connect(f"tcp://127.0.0.1:{server.node.me.port}")
         socket.send(encode(Meta(head=2, request=True, simple_app=True, app=0, customer=0, timestamp=1)))
-        wait_until(lambda: 9 in server.node._sockets.incoming._held)
+        wait_until(lambda: 9 in server.node._members.sockets.incoming._held)
         for _ in range(20):
             assert float(client.pull(0, vector(0))[0]) == 7.0
         assert not server._stopped.is_set(), "it has obeyed a forged order to stop"
-        server.node._post(lambda: server.node._sockets.incoming.replaced(9))
+        server.node._receiver.post(lambda: server.node._members.sockets.incoming.replaced(9))
         wait_until(server._stopped.is_set)
     client.node.stop()
     served.result(60)
@@ -539,7 +539,7 @@ def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
             socket.connect(f"tcp://127.0.0.1:{worker.port}")
         for name in (b"ps8", b"ps77"):
             speakers[name].send(encode(Meta(head=0, body=name, timestamp=0)))
-        wait_until(lambda: node.dropped.counts and 8 in node._sockets.incoming._held)
+        wait_until(lambda: node.dropped.counts and 8 in node._members.sockets.incoming._held)
         host, port = "127.0.0.1", cluster.common["root_port"]
         everyone = (
             NodeInfo(NodeRole.WORKER, host, worker.port, 9),

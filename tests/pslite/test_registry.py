@@ -1,5 +1,5 @@
 from hpcps.transport.pslite.meta import NodeInfo, NodeRole
-from hpcps.transport.pslite.registry import Registry
+from hpcps.transport.pslite.registry import NodeRegistry
 
 
 def node(role, port, host="10.0.0.1", id_=2**31 - 1):
@@ -7,7 +7,7 @@ def node(role, port, host="10.0.0.1", id_=2**31 - 1):
 
 
 def full():
-    registry = Registry(1, 2)
+    registry = NodeRegistry(1, 2)
     for each in (node("WORKER", 300), node("SERVER", 200), node("WORKER", 100)):
         assert registry.refusal(each) is None
         registry.add(each)
@@ -21,13 +21,13 @@ def test_ids_are_given_when_all_have_come_in_the_order_of_addresses():
 
 
 def test_who_is_missing_is_said():
-    registry = Registry(1, 2)
+    registry = NodeRegistry(1, 2)
     registry.add(node("WORKER", 300))
     assert registry.missing() == "1 of 1 servers and 1 of 2 workers"
 
 
 def test_who_does_not_belong_is_refused():
-    registry = Registry(1, 2)
+    registry = NodeRegistry(1, 2)
     registry.add(node("SERVER", 200))
     assert "scheduler" in registry.refusal(node("SCHEDULER", 100))
     assert "must have no id" in registry.refusal(node("WORKER", 100, id_=9))

@@ -13,7 +13,7 @@ from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.forecast import summary, time_left
 from hpcps.records.locate import locate
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import STALLED_AFTER, Progress
+from hpcps.records.status import STALLED_AFTER, SweepProgress
 from hpcps.records.writer import RecordWriter
 
 SPEC = {
@@ -46,10 +46,10 @@ def play(directory, role, index, rounds, compute=0.4, first=0, **fields):
 
 
 def test_a_run_without_records_has_not_started(directory, tmp_path):
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert (status.state, status.epoch, status.epochs, status.accuracy) == ("not started", 0, 4, None)
     assert status.label == "zeno · negative 6"
-    (absent,) = Progress([tmp_path / "nowhere" / "00ff"]).poll()
+    (absent,) = SweepProgress([tmp_path / "nowhere" / "00ff"]).poll()
     assert (absent.state, absent.run_id) == ("not started", "00ff")
 
 
@@ -57,7 +57,7 @@ def test_a_running_one(directory):
     play(directory, "worker", 0, 3, compute=0.4)
     play(directory, "worker", 1, 3, compute=2.0)
     play(directory, "validator", 0, 2, sent_pairs=50, accepted_sent_pairs=30)
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert status.state == "running"
     assert (status.round, status.epoch, status.accuracy, status.acceptance_rate) == (2, 1.0, pytest.approx(0.1), 0.7)
     assert (status.slowest, status.slowest_step) == ("worker-1", 0.5)
@@ -66,7 +66,7 @@ def test_a_running_one(directory):
 
 def test_before_the_first_evaluation_the_round_tells_the_acceptance(directory):
     play(directory, "validator", 0, 1, sent_pairs=50, accepted_sent_pairs=30)
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert (status.acceptance_rate, status.accuracy) == (0.6, None)
 
 
@@ -74,12 +74,12 @@ def test_worker_0_counts_without_validators(directory):
     run = {"topology": {"validators": 0, "workers": 1}, "train": {"epochs": 4}}
     directory.create({**SPEC, "run": run})
     play(directory, "worker", 0, 3)
-    assert Progress([directory.path]).poll()[0].epoch == 1.5
+    assert SweepProgress([directory.path]).poll()[0].epoch == 1.5
 
 
 def test_silence_is_a_stall_unless_the_run_is_slow_itself(directory):
     path = play(directory, "worker", 0, 3)
-    progress = Progress([directory.path])
+    progress = SweepProgress([directory.path])
     now = path.stat().st_mtime
     assert progress.poll(now + STALLED_AFTER - 1)[0].state == "running"
     stalled = progress.poll(now + STALLED_AFTER + 1)[0]
@@ -92,7 +92,7 @@ def test_silence_is_a_stall_unless_the_run_is_slow_itself(directory):
 
 def test_done_and_stopped_and_diverged(directory):
     path = play(directory, "worker", 0, 2)
-    progress = Progress([directory.path])
+    progress = SweepProgress([directory.path])
     assert progress.poll()[0].state == "running"
     with path.open("a") as file:
         file.write('{"event": "diverged", "round": 2}\n{"event": "end", "reason": "stopped"}\n')
@@ -107,9 +107,9 @@ def test_a_done_run_that_lost_its_records_is_not_shown_as_done(directory):
     with path.open("a") as file:
         file.write('{"event": "end", "reason": "finished"}\n')
     directory.finish(3.0, ["worker-0"])
-    assert Progress([directory.path]).poll()[0].state == "done"
+    assert SweepProgress([directory.path]).poll()[0].state == "done"
     path.unlink()
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert (status.state, status.missing) == ("incomplete", ("records/worker-0.jsonl",))
     text = "0123456789: it is marked as done, but it lacks records/worker-0.jsonl: run it again"
     assert text in overview([status])
@@ -120,7 +120,7 @@ def test_a_failure_names_its_cause(directory):
     directory.fail("worker", 1, "n07", 2, "exchange", ValueError("no such block"))
     time.sleep(0.01)
     directory.fail("server", 0, "n01", 2, "wait", "worker-1 is gone")
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert status.state == "failed"
     assert (status.failures[0].role, status.failures[0].host, status.failures[0].phase) == ("worker", "n07", "exchange")
     assert status.last_line["round"] == 1
@@ -132,7 +132,7 @@ def test_a_failure_names_its_cause(directory):
 
 def test_a_new_attempt_begins_anew(directory):
     path = play(directory, "validator", 0, 4)
-    progress = Progress([directory.path])
+    progress = SweepProgress([directory.path])
     assert progress.poll()[0].accuracy is not None
     with path.open("a") as file:
         file.write('{"event": "start", "attempt": 2}\n')
@@ -141,7 +141,7 @@ def test_a_new_attempt_begins_anew(directory):
 
 def test_polling_reads_only_what_is_new(directory):
     path = play(directory, "validator", 0, 2)
-    progress = Progress([directory.path])
+    progress = SweepProgress([directory.path])
     progress.poll()
     # What was read is not read again: damage it, and nothing changes.
     content = path.read_bytes()
@@ -163,14 +163,14 @@ def test_a_long_record_is_read_from_its_tail(directory):
         file.write(filler * 5000)
     play(directory, "worker", 0, 9, first=8)
     began = time.perf_counter()
-    Progress([directory.path]).poll()
+    SweepProgress([directory.path]).poll()
     assert time.perf_counter() - began < 0.2
 
 
 def test_polling_is_cheap(directory):
     for k in range(18):
         play(directory, "worker", k, 50)
-    progress = Progress([directory.path])
+    progress = SweepProgress([directory.path])
     progress.poll()
     best = 1.0
     for _ in range(20):
@@ -183,7 +183,7 @@ def test_polling_is_cheap(directory):
 def test_an_overview_is_a_table(directory, tmp_path):
     play(directory, "worker", 0, 3, compute=0.4)
     play(directory, "validator", 0, 3, sent_pairs=50, accepted_sent_pairs=30)
-    runs = Progress([directory.path, tmp_path / "ffff"]).poll()
+    runs = SweepProgress([directory.path, tmp_path / "ffff"]).poll()
     runs[1] = replace(runs[1], label="average · none")
     head, one, two = overview(runs).splitlines()
     assert head.split("  ")[0] == "run"
@@ -217,20 +217,20 @@ def test_the_repository_is_not_needed(tmp_path):
 def test_updates_that_are_all_refused_are_not_accepted(directory):
     refused = {"sent_pairs": 0, "accepted_sent_pairs": 0, "rejected_blocks": 12, "acceptance_rate": 1.0}
     path = play(directory, "validator", 0, 1, **refused)
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert (status.acceptance_rate, status.refused) == (None, 12)
     line = {"event": "evaluation", "epoch": 1, "accuracy": 0.1, "acceptance_rate_epoch": 1.0}
     line |= {"acceptance_rate_sent_epoch": None, "rejected_blocks_cumulative": 40}
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
-    text = overview(Progress([directory.path]).poll())
+    text = overview(SweepProgress([directory.path]).poll())
     assert "40 blocks" in text
     assert "100.0 %" not in text
 
 
 def test_a_round_longer_than_an_epoch_does_not_go_beyond_the_last_one(directory):
     play(directory, "validator", 0, 9)
-    assert Progress([directory.path]).poll()[0].epoch == 4.0
+    assert SweepProgress([directory.path]).poll()[0].epoch == 4.0
 
 
 def running(directory, rounds, **fields):
@@ -240,7 +240,7 @@ def running(directory, rounds, **fields):
 
 def test_the_time_left_follows_from_the_pace_of_this_attempt(directory):
     path, now = running(directory, 3)  # an epoch is two rounds of a second each
-    progress = Progress([directory.path])
+    progress = SweepProgress([directory.path])
     (status,) = progress.poll(now)
     assert (status.pace, status.left) == (2.0, 5.0)
     assert progress.poll(now + 2)[0].left == pytest.approx(3.0)
@@ -259,7 +259,7 @@ def test_the_time_left_follows_from_the_pace_of_this_attempt(directory):
 
 def test_a_sweep_takes_as_long_as_what_runs_and_what_has_not_begun(directory):
     _, now = running(directory, 3)
-    (one,) = Progress([directory.path]).poll(now)  # 5 s left, 2 s an epoch
+    (one,) = SweepProgress([directory.path]).poll(now)  # 5 s left, 2 s an epoch
     waiting = replace(one, state="not started", pace=None, left=None, epoch=0.0, epochs=10)
     done = replace(one, state="done", pace=4.0, left=None, epoch=4.0)
     failed = replace(waiting, state="failed")
@@ -282,7 +282,7 @@ def test_earlier_attempts_are_counted_and_their_causes_kept(directory):
         directory.create(SPEC)
         assert (directory.failures, len(directory.earlier_failures)) == ((), number)
         directory.fail("server", number, "n01", 2, "wait", "worker-1 is gone")
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert (status.attempt, [failure.role for failure in status.earlier]) == (3, ["server", "worker"])
     text = overview([status])
     told = [text.index(f"{who}-{n} on n0") for who, n in (("server", 2), ("server", 1), ("worker", 1))]
@@ -291,7 +291,7 @@ def test_earlier_attempts_are_counted_and_their_causes_kept(directory):
     assert "an earlier attempt: worker-1 on n07 failed in round 2, phase exchange: ValueError: no such block" in text
     directory.create(SPEC)
     directory.finish(1.0)
-    assert "earlier" not in overview(Progress([directory.path]).poll())
+    assert "earlier" not in overview(SweepProgress([directory.path]).poll())
 
 
 FILE = """
@@ -385,6 +385,6 @@ def test_what_was_reached_before_a_checkpoint_still_holds(directory, goes_on):
     part = CheckpointPart(State(), lines=7, elapsed=4.0) if goes_on else None
     with RecordWriter(directory.path, "0123456789", "validator", 0, "n0", part=part) as record:
         record.write("start")
-    (status,) = Progress([directory.path]).poll()
+    (status,) = SweepProgress([directory.path]).poll()
     assert status.attempt == 2
     assert (status.epoch, status.accuracy) == ((2.0, pytest.approx(0.3)) if goes_on else (0.0, None))

@@ -9,7 +9,7 @@ from hpcps.cli.main import main
 from hpcps.records.collect import collect
 from hpcps.records.forecast import summary
 from hpcps.records.locate import load_points
-from hpcps.records.status import Progress
+from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import planned
 
 FILE = f"""
@@ -141,7 +141,7 @@ def test_the_list_of_points_contains_once_what_they_have_in_common(results):
 def test_epochs_of_runs_that_nobody_knows_are_counted(results):
     assert run("--only", "0") == 0
     done = next(results.glob("runs/*"))
-    runs = Progress([done, *(results / "runs" / f"{n:010x}" for n in range(3))]).poll()
+    runs = SweepProgress([done, *(results / "runs" / f"{n:010x}" for n in range(3))]).poll()
     assert summary(runs) == "4 runs: 1 done, 3 not started; 25 % of all epochs"
-    many = Progress([done] * 999 + [results / "runs" / "0000000000"]).poll()
+    many = SweepProgress([done] * 999 + [results / "runs" / "0000000000"]).poll()
     assert "99 % of all epochs" in summary(many)

@@ -13,7 +13,7 @@ class IdleLearner:
     batch_size = 1
     learning_rate = 1.0
     statistics = np.zeros(0, np.float32)
-    examiner = None
+    evaluator = None
 
     def __init__(self, layout, step=1.0, steps_per_epoch=1):
         self.layout = layout

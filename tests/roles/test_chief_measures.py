@@ -26,7 +26,7 @@ ROUNDS = 3
 VALIDATOR, WORKER = Peer("validator", 0), Peer("worker", 0)
 
 
-class Examiner:
+class Evaluator:
     """Says what it was given: the model's first element as the loss, the first of the statistics as the accuracy."""
 
     def __init__(self):
@@ -49,11 +49,11 @@ class Examiner:
 
 
 class Watching(IdleLearner):
-    """Has an examiner, and statistics that tell whose they are and after how many steps."""
+    """Has an evaluator, and statistics that tell whose they are and after how many steps."""
 
     def __init__(self, index, step, size=0):
         super().__init__(LAYOUT, step, ROUNDS)
-        self.examiner = Examiner()
+        self.evaluator = Evaluator()
         self._index, self._size = index, size
 
     @property

@@ -12,7 +12,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.sync.answer import WINDOW
+from hpcps.roles.sync.partitions import WINDOW
 from hpcps.spec.schema import Run
 from hpcps.transport.inproc import Exchange
 

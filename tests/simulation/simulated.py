@@ -44,7 +44,7 @@ class Examined(Quadratic):
     """Has another one that measures beside it."""
 
     @property
-    def examiner(self):
+    def evaluator(self):
         return Quadratic(self.layout, self.target)
 
 

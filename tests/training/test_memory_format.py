@@ -9,17 +9,17 @@ from training_examples import make_run
 from hpcps import registry, seeds
 from hpcps.models import Cnn
 from hpcps.training.build import build_learner
-from hpcps.training.pytorch.flat import FlatModel
-from hpcps.training.pytorch.place import Place
+from hpcps.training.pytorch.device import ComputeDevice
+from hpcps.training.pytorch.flat import TorchFlatModel
 
-CPU = Place()
+CPU = ComputeDevice()
 RESNET = {"model": "cifar_resnet20_v1", "workers": 2}
 
 
 def models():
     for channels_last in (False, True):
         network = registry.models["cifar_resnet20_v1"]().build((3, 32, 32), 10)
-        model = FlatModel(network, CPU, channels_last=channels_last)
+        model = TorchFlatModel(network, CPU, channels_last=channels_last)
         model.draw_weights(seeds.generator(1, "experiment", 0, "weights"))
         yield model
 

@@ -4,15 +4,15 @@ import torch
 
 from hpcps import seeds
 from hpcps.registry import active
-from hpcps.training.pytorch.flat import FlatModel
-from hpcps.training.pytorch.place import Place
+from hpcps.training.pytorch.device import ComputeDevice
+from hpcps.training.pytorch.flat import TorchFlatModel
 
-CPU = Place()
+CPU = ComputeDevice()
 
 
 def flat(name, data="cifar10", seed=1):
     facts = active().of("datasets")[data].facts
-    model = FlatModel(active().of("models")[name]().build(facts.shape, facts.classes), CPU)
+    model = TorchFlatModel(active().of("models")[name]().build(facts.shape, facts.classes), CPU)
     model.draw_weights(seeds.generator(seed, "experiment", 0, "weights"))
     return model
 

@@ -106,8 +106,8 @@ def test_it_is_measured_everywhere(loss):
     normalised = (test.images - np.float32([[0.5], [-0.5]])) / np.float32(2)
     expected, _ = by_hand(loss, values, (normalised, test.labels.astype(np.int64)))
     assert one.evaluate().loss == pytest.approx(expected, rel=1e-5)
-    one.examiner.copy_from(values)
-    assert one.examiner.evaluate() == one.evaluate()
+    one.evaluator.copy_from(values)
+    assert one.evaluator.evaluate() == one.evaluate()
 
 
 def test_a_loss_may_have_parameters_which_are_trained():

@@ -204,24 +204,24 @@ def begun(work):
     return result
 
 
-def measured(examiner, model, statistics, reestimate=False):
-    examiner.copy_from(model)
+def measured(evaluator, model, statistics, reestimate=False):
+    evaluator.copy_from(model)
     if reestimate:
-        examiner.reestimate_statistics()
+        evaluator.reestimate_statistics()
     elif statistics.size:
-        examiner.load_statistics(statistics)
-    return examiner.evaluate()
+        evaluator.load_statistics(statistics)
+    return evaluator.evaluate()
 
 
 @pytest.mark.parametrize("make", [learner, lambda: learner(model="cnn"), resnet], ids=["mlp", "cnn", "resnet"])
 @pytest.mark.parametrize("reestimate", [False, True])
-def test_an_examiner_measures_the_same_while_its_learner_trains(make, reestimate):
+def test_an_evaluator_measures_the_same_while_its_learner_trains(make, reestimate):
     one, other = make(), make()
     for steps in (2, 3):
         one.train(steps)
         other.train(steps)
         model, statistics = parameters(one), one.statistics
-        found = begun(lambda model=model, statistics=statistics: measured(one.examiner, model, statistics, reestimate))
+        found = begun(lambda model=model, statistics=statistics: measured(one.evaluator, model, statistics, reestimate))
         assert one.train(4) == other.train(4)
         assert np.array_equal(parameters(one), parameters(other))
         assert np.array_equal(one.statistics, other.statistics)
@@ -239,33 +239,33 @@ def test_an_examiner_measures_the_same_while_its_learner_trains(make, reestimate
         assert found() == expected
 
 
-def test_making_an_examiner_draws_nothing_from_what_torch_shares():
+def test_making_an_evaluator_draws_nothing_from_what_torch_shares():
     one = resnet()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
-    assert one.examiner is one.examiner
+    assert one.evaluator is one.evaluator
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_an_examiner_holds_no_gradient():
-    twin = resnet().examiner._model
+def test_an_evaluator_holds_no_gradient():
+    twin = resnet().evaluator._model
     assert twin.gradient.numel() == 0
     assert {parameter.grad for parameter in twin.network.parameters()} == {None}
 
 
 @pytest.mark.parametrize("reestimate", [False, True])
-def test_an_examiner_can_be_stopped(reestimate):
+def test_an_evaluator_can_be_stopped(reestimate):
     one = resnet()
-    examiner, model, statistics = one.examiner, parameters(one), one.statistics
-    found = begun(lambda: [measured(examiner, model, statistics, reestimate) for _ in range(10_000)])
-    examiner.cancel()
+    evaluator, model, statistics = one.evaluator, parameters(one), one.statistics
+    found = begun(lambda: [measured(evaluator, model, statistics, reestimate) for _ in range(10_000)])
+    evaluator.cancel()
     with pytest.raises(CancelledError):
         found()
 
 
 @pytest.mark.parametrize("model", ["cifar_resnet20_v1", "mlp"])
-def test_an_examiner_computes_with_the_threads_of_the_experiment(model):
+def test_an_evaluator_computes_with_the_threads_of_the_experiment(model):
     program = """
 import json, os, sys, threading
 from hpcps.spec.schema import Run
@@ -275,13 +275,13 @@ learner.train(1)
 import numpy as np
 model = np.empty(learner.layout.size, np.float32)
 learner.copy_to(model)
-learner.examiner
+learner.evaluator
 counts = []
 def measure():
     before = len(os.listdir("/proc/self/task"))
-    learner.examiner.copy_from(model)
-    learner.examiner.reestimate_statistics()
-    learner.examiner.evaluate()
+    learner.evaluator.copy_from(model)
+    learner.evaluator.reestimate_statistics()
+    learner.evaluator.evaluate()
     counts.append(len(os.listdir("/proc/self/task")) - before)
 thread = threading.Thread(target=measure)
 thread.start()

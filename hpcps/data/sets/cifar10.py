@@ -53,7 +53,7 @@ def read_python(path: Path) -> Records:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """One of the official layouts.
 
     Attributes:
@@ -67,8 +67,8 @@ class Layout:
     read: Callable[[Path], Records]
 
 
-BINARY = Layout(tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin", read_binary)
-PYTHON = Layout(tuple(f"data_batch_{n}" for n in range(1, 6)), "test_batch", read_python)
+BINARY = FileLayout(tuple(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin", read_binary)
+PYTHON = FileLayout(tuple(f"data_batch_{n}" for n in range(1, 6)), "test_batch", read_python)
 
 
 SOURCE = Source(
@@ -133,7 +133,7 @@ class CifarPart:
     """The training or the test part; it reads one file at a time."""
 
     paths: Sequence[Path]
-    layout: Layout
+    layout: FileLayout
 
     def labels(self) -> Labels:
         """Read all labels."""

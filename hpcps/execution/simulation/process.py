@@ -11,7 +11,7 @@ import numpy as np
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.background import SimulatedBackground
 from hpcps.execution.simulation.event_queue import Action, EventQueue
-from hpcps.execution.simulation.sharing import HostCores, Job
+from hpcps.execution.simulation.sharing import ActiveTask, HostCores
 from hpcps.protocol.messages import Malformed, Received
 from hpcps.roles.events import Compute, Effect, Event, InBackground, Now, Record, Send, Settle
 from hpcps.spec.simulation import Costs
@@ -69,7 +69,7 @@ class Process:
         self._steps, self._polls = streams
         self._guard = guard
         self._turn: Iterator[Effect] | None = None
-        self._spinning: Job | None = None
+        self._spinning: ActiveTask | None = None
         self._asleep: float | None = None
         self._waking = False
         self._alarm: float | None = None

@@ -10,7 +10,7 @@ from functools import partial
 from hpcps.execution.simulation.event_queue import Action, EventQueue
 
 
-class Job:
+class ActiveTask:
     """Work in progress.
 
     Attributes:
@@ -39,25 +39,25 @@ class Sharing(ABC):
 
     def __init__(self, event_queue: EventQueue) -> None:
         self._event_queue = event_queue
-        self._jobs: list[Job] = []
+        self._jobs: list[ActiveTask] = []
         self._since = event_queue()
         self._changes = 0
         self._users: Counter[Hashable] = Counter()
 
     @abstractmethod
-    def rate(self, job: Job) -> float:
+    def rate(self, job: ActiveTask) -> float:
         """Return the current rate of a job."""
 
-    def begin(self, amount: float, done: Action, uses: Sequence[Hashable] = ()) -> Job:
+    def begin(self, amount: float, done: Action, uses: Sequence[Hashable] = ()) -> ActiveTask:
         """Start a job with an amount of work; `done` is called at its end."""
         self._pass_time()
-        job = Job(amount, uses, done)
+        job = ActiveTask(amount, uses, done)
         self._jobs.append(job)
         self._users.update(job.uses)
         self._change()
         return job
 
-    def cancel(self, job: Job) -> float:
+    def cancel(self, job: ActiveTask) -> float:
         """Cancel a job; return its remaining work."""
         self._pass_time()
         self._jobs.remove(job)
@@ -128,7 +128,7 @@ class HostCores(Sharing):
         if self._demand:
             self.changed()
 
-    def rate(self, job: Job) -> float:
+    def rate(self, job: ActiveTask) -> float:
         """Return the CPU seconds per second of a task."""
         tasks, polling = len(self._jobs), self._polling if self._demand else 0
         share = max((self._cores - polling * self._demand) / tasks, self._cores / (tasks + polling))
@@ -152,6 +152,6 @@ class Links(Sharing):
         super().__init__(event_queue)
         self._bandwidths = bandwidths
 
-    def rate(self, job: Job) -> float:
+    def rate(self, job: ActiveTask) -> float:
         """Return the bytes per second of a transfer."""
         return min(self._bandwidths[link] / self._users[link] for link in job.uses)

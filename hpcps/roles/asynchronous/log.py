@@ -1,22 +1,32 @@
-"""The log of the servers: its entries, and the order in which all servers execute them."""
+"""The log of the servers: how other roles submit entries, and the order in which all servers execute them."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.packing import pack, packed_size
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
+from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checkpointing import KEEPER
+from hpcps.roles.checks import rejection
+from hpcps.roles.events import Effect, Finish, Send
+from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.stages import Stage
+from hpcps.spec.schema import Run
 
 UPDATES = (Kind.APPLY, Kind.UPDATE)
 """Entries that change the model."""
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """Something that all servers execute at the same place of their log; then its reader gets the model.
 
     Attributes:
@@ -44,9 +54,9 @@ class Entry:
     flags: Flag = Flag.NONE
 
     @staticmethod
-    def checkpoint(flags: Flag) -> Entry:
+    def checkpoint(flags: Flag) -> LogEntry:
         """Return server 0's own entry, at which everyone writes a checkpoint."""
-        return Entry(Kind.CHECKPOINT, KEEPER, 0, KEEPER, 0, flags=flags)
+        return LogEntry(Kind.CHECKPOINT, KEEPER, 0, KEEPER, 0, flags=flags)
 
     def message(self, run_id: str, shard: int) -> Message:
         """Return it as a message to one server."""
@@ -61,7 +71,7 @@ class Entry:
         )  # fmt: skip
 
     @staticmethod
-    def of(message: Message) -> Entry:
+    def of(message: Message) -> LogEntry:
         """Return the entry in a message.
 
         Raises:
@@ -75,16 +85,16 @@ class Entry:
             request = message.round
         elif "worker" in message.note:
             reader = Peer("worker", worker)
-        return Entry(
+        return LogEntry(
             message.kind, message.sender, message.round, reader, request, message.version, epoch,
             message.mask, message.payload,
         )  # fmt: skip
 
-    def kept(self) -> Entry:
+    def kept(self) -> LogEntry:
         """Return it with a copy of its payload, which outlives the message."""
         return self if self.payload is None else replace(self, payload=self.payload.copy())
 
-    def refused(self) -> Entry:
+    def refused(self) -> LogEntry:
         """Return it as a READ, if its update cannot be used: its reader still gets the model."""
         return replace(self, kind=Kind.READ, mask=None, payload=None)
 
@@ -107,7 +117,7 @@ class LogPosition:
     submitter: Peer | None = None
     number: int = 0
 
-    def message(self, sender: Peer, run_id: str, entry: Entry) -> Message:
+    def message(self, sender: Peer, run_id: str, entry: LogEntry) -> Message:
         """Return it as a message to another server."""
         submitter = [ROLES.index(entry.submitter.role), entry.submitter.index]
         note = {"of": submitter, "epoch": self.epoch}
@@ -125,6 +135,69 @@ class LogPosition:
         )
 
 
+class LogClient:
+    """Submits a training role's entries to all servers, and takes the models that answer its requests.
+
+    A model has the same version in all shards. Requests end when the servers say that a model is the last one.
+
+    Attributes:
+        request: the number of the last request. The first model comes without one, and answers request 0.
+    """
+
+    def __init__(self, run: Run, run_id: str, layout: Layout, training: LocalTraining) -> None:
+        self._run_id = run_id
+        self._training = training
+        self._layout = layout
+        self._servers = Roster.of(run).all_servers()
+        self._shards = [(start, stop, layout.restrict(start, stop)) for start, stop in shards_of(run, layout)]
+        self.request = 0
+        self._entries = 0
+
+    def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Take a shard of the model that was asked for; the run is over with the last model."""
+        training = self._training
+        last = bool(message.flags & Flag.LAST)
+        waiting = training.stage in (Stage.STARTING, Stage.WAITING_FOR_MODEL, Stage.STOPPING)
+        expected = self.request if waiting else self.request + 1
+        if last and not training.is_coordinator:
+            yield Finish()
+        elif training.stage is Stage.STOPPING and not last:
+            # It answers the coordinator's last update; only the last model counts now.
+            return
+        elif message.round != expected:
+            yield rejection(source, f"a model that answers request {message.round} instead of {expected}")
+        else:
+            training.inbox.put(message, expected)
+            yield from training.adopt_when_complete()
+
+    def ask(self) -> Iterator[Effect]:
+        """Wait for the answer to the next request; it may be here if a server took other bytes for the request."""
+        self.request += 1
+        yield from self._training.adopt_when_complete()
+
+    def next_number(self) -> int:
+        """Number the next entry."""
+        self._entries += 1
+        return self._entries
+
+    def submit(self, entry: LogEntry, parts: list[tuple[Mask, Vector]] | None = None) -> Iterator[Effect]:
+        """Send an entry to all servers; `parts` are its mask and payload for each of them."""
+        for shard, server in enumerate(self._servers):
+            if parts is not None:
+                entry = replace(entry, mask=parts[shard][0], payload=parts[shard][1])
+            yield Send(server, entry.message(self._run_id, shard))
+
+    def cut(self, update: Vector, mask: Mask) -> list[tuple[Mask, Vector]]:
+        """Cut the masked blocks of an update `[d]` into a part (mask, payload of its own) for each server."""
+        parts = []
+        for start, stop, layout in self._shards:
+            first = self._layout.first_in(start)
+            here = mask[first : first + len(layout.blocks)]
+            payload = np.empty(packed_size(layout, here), np.float32)
+            parts.append((here, pack(layout, update[start:stop], here, payload)))
+        return parts
+
+
 class Log:
     """Orders entries: server 0 gives each its place, the other servers follow these places.
 
@@ -139,9 +212,9 @@ class Log:
         self.index = 0
         self.version = 0
         self._epoch = 0
-        self._checkpoints: deque[Entry] = deque()
+        self._checkpoints: deque[LogEntry] = deque()
         self._numbers = dict.fromkeys(submitters, 0)
-        self._entries: dict[Peer, deque[Entry]] = {peer: deque() for peer in submitters}
+        self._entries: dict[Peer, deque[LogEntry]] = {peer: deque() for peer in submitters}
         self._places: deque[LogPosition] = deque()
 
     @property
@@ -156,11 +229,11 @@ class Log:
         """Return the number that a submitter's next entry must have."""
         return self._numbers[submitter] + 1
 
-    def count(self, entry: Entry) -> None:
+    def count(self, entry: LogEntry) -> None:
         """Note that an entry came."""
         self._numbers[entry.submitter] = entry.number
 
-    def place(self, entry: Entry, coordinator: Peer) -> LogPosition:
+    def place(self, entry: LogEntry, coordinator: Peer) -> LogPosition:
         """Give an entry the next place; an update advances the version."""
         self.index += 1
         self.version += entry.kind in UPDATES
@@ -168,7 +241,7 @@ class Log:
             self._epoch = max(self._epoch, entry.epoch)
         return LogPosition(self.index, self.version, self._epoch, entry.submitter, entry.number)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: LogEntry) -> None:
         """Keep an entry until it is given its place."""
         self.count(entry)
         self._entries[entry.submitter].append(entry)
@@ -177,7 +250,7 @@ class Log:
         """Note the place that server 0 gave an entry; an entry of server 0 itself is a checkpoint."""
         self._places.append(place)
         if place.submitter == KEEPER:
-            self._checkpoints.append(Entry.checkpoint(flags))
+            self._checkpoints.append(LogEntry.checkpoint(flags))
 
     def state(self) -> State:
         """Return the last place; after a resume all submitters number their entries from 1 again."""
@@ -192,7 +265,7 @@ class Log:
         """The place of the last entry executed."""
         return LogPosition(self.index, self.version, self._epoch)
 
-    def take(self) -> tuple[Entry, LogPosition] | None:
+    def take(self) -> tuple[LogEntry, LogPosition] | None:
         """Return the next entry and its place; None if either has not come.
 
         An update for which server 0 did not advance the version is not applied here either.

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from hpcps.errors import RunError
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.packing import pack, packed_size, runs
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
-from hpcps.roles.asynchronous.log import UPDATES, Entry, Log, LogPosition
-from hpcps.roles.asynchronous.shard import Applied, Shard
+from hpcps.protocol.roster import Roster, shards_of
+from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
+from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
-from hpcps.roles.checks import rejection, vetted, wrong_blocks, wrong_size
+from hpcps.roles.checks import not_finite, rejection, vetted, wrong_blocks, wrong_size
 from hpcps.roles.events import (
     Effect,
     Event,
@@ -27,10 +32,97 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.rule_state import RuleState
+from hpcps.roles.stages import ServerStage
+from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 
 
-class Server:
+@dataclass(frozen=True)
+class Applied:
+    """The result of an update.
+
+    Attributes:
+        mask: the blocks that were applied `[B]`; None if the update was unusable.
+        weight: the factor of its staleness.
+        rejections: records of the rejected blocks.
+    """
+
+    mask: Mask | None
+    weight: float
+    rejections: list[Record]
+
+
+class AsyncShard:
+    """The slice `[m]` of the model that a server keeps.
+
+    Attributes:
+        table: the layout of the whole model, as the coordinator described it.
+        layout: its blocks and pieces of blocks.
+        model: the slice.
+        finite: whether the slice was finite after every update.
+        filter: filters updates in a run without validators.
+    """
+
+    @staticmethod
+    def size(server: Peer, run: Run, table: list[list[Any]]) -> int:
+        """Return how many elements a server's slice of a model has."""
+        start, stop = shards_of(run, Layout.from_json(table))[server.index]
+        return stop - start
+
+    def __init__(self, server: Peer, run: Run, table: list[list[Any]], model: Vector) -> None:
+        """Take the initial weights, `[size(server, run, table)]`."""
+        whole, rule = Layout.from_json(table), run.validation.rule
+        assert isinstance(rule, AsyncRule), "the specification has been checked"
+        self._server = server
+        self._rule = rule
+        self.table = table
+        self.layout = whole.restrict(*shards_of(run, whole)[server.index])
+        self.model = model
+        self.finite = bool(np.isfinite(self.model).all())
+        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server))
+
+    def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
+        """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
+        rejections: list[Record] = []
+        if entry.kind is Kind.UPDATE:
+            entry, rejections = self._filtered(entry, alpha)
+        return Applied(entry.mask, self._apply(entry, staleness), rejections)
+
+    def _filtered(self, entry: LogEntry, alpha: float) -> tuple[LogEntry, list[Record]]:
+        """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
+        update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload)
+        filtered = self.filter(update, alpha)
+        payload = np.empty(packed_size(self.layout, filtered.applied), np.float32)
+        pack(self.layout, self.filter.update, filtered.applied, payload)
+        records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []
+        return replace(entry, mask=filtered.applied, payload=payload), records
+
+    def _apply(self, entry: LogEntry, staleness: int) -> float:
+        """Add an update, weighted by the rule for its staleness; return the weight."""
+        weight = self._rule.weight(staleness)
+        if entry.mask is None or entry.payload is None:
+            return weight
+        taken = 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start, stop in runs(self.layout, entry.mask):
+                part = entry.payload[taken : taken + stop - start]
+                self.model[start:stop] += part if weight == 1.0 else part * np.float32(weight)
+                taken += stop - start
+                self.finite = self.finite and bool(np.isfinite(self.model[start:stop]).all())
+        return weight
+
+    def reply(
+        self, run_id: str, request: int, place: LogPosition, applied: Mask | None = None, *, last: bool = False
+    ) -> Message:
+        """Return the message with the model for a reader, a copy: the next update may come before it is sent."""
+        return Message(
+            Kind.MODEL, self._server, run_id, request, self._server.index, Flag.LAST if last else Flag.NONE,
+            applied, {"epoch": place.epoch}, self.model.copy(), place.version, place.index,
+        )  # fmt: skip
+
+
+class AsyncServer:
     """Keeps a shard of the global model, applies every update as it comes, and answers with the model right after it.
 
     All servers execute the same entries in the same order, which server 0 decides: so their answers to one request have
@@ -46,10 +138,10 @@ class Server:
         self._roster = Roster(topology.servers, topology.validators, topology.workers)
         # Validators submit entries, or workers if there are no validators.
         self._log = Log(tuple(p for p in self._roster.readers() if p.role == self._roster.coordinator.role))
-        self._shard: Shard | None = None
+        self._shard: AsyncShard | None = None
         self._diverged = False
         self._ledger = Ledger(self._roster)
-        self._suspending = False
+        self._stage = ServerStage.STARTING
 
     @property
     def device(self) -> str:
@@ -83,7 +175,7 @@ class Server:
         elif message.kind is Kind.PART and self.keeps_checkpoints:
             yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
             yield from self._checkpoint_when_due(due=self._ledger.wanted and not self._ledger.suspending)
-        elif self._suspending:
+        elif self._stage is ServerStage.SUSPENDING:
             # It comes after the checkpoint at which the run is suspended; a resumed run sends it again.
             return
         elif source in self._log.submitters:
@@ -96,13 +188,14 @@ class Server:
         if source != self._roster.coordinator or message.kind is not Kind.INIT:
             expected = f"waits for the initial model from {self._roster.coordinator}"
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
-        if reason := wrong_size(message, Shard.size(self.peer, self._run, message.note["layout"])):
+        if reason := wrong_size(message, AsyncShard.size(self.peer, self._run, message.note["layout"])):
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        self._shard = Shard(self.peer, self._run, message.note["layout"], message.values.copy())
+        self._shard = AsyncShard(self.peer, self._run, message.note["layout"], message.values.copy())
         yield from self._present(self._shard)
 
-    def _present(self, shard: Shard) -> Iterator[Effect]:
+    def _present(self, shard: AsyncShard) -> Iterator[Effect]:
         """Send everyone the model that they begin with."""
+        self._stage = ServerStage.SERVING
         for reader in self._roster.readers():
             yield Send(reader, shard.reply(self._run_id, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
@@ -123,7 +216,7 @@ class Server:
 
     def restore(self, state: State) -> None:
         """Restore the model; everyone gets it, and numbers entries and requests from the start."""
-        self._shard = Shard(self.peer, self._run, state.facts["layout"], state.arrays["model"])
+        self._shard = AsyncShard(self.peer, self._run, state.facts["layout"], state.arrays["model"])
         self._shard.filter.kept.restore(state.part("rule"))
         self._diverged = state.facts["diverged"]
         self._log.restore(state.part("log"))
@@ -133,8 +226,8 @@ class Server:
         """Put a checkpoint into the log if one is due, there is a model, and no checkpoint is under way."""
         if not due or self._shard is None or self._ledger.open is not None:
             return
-        place = self._log.place(Entry.checkpoint(Flag.NONE), self._roster.coordinator)
-        entry = Entry.checkpoint(self._ledger.begin(place.index))
+        place = self._log.place(LogEntry.checkpoint(Flag.NONE), self._roster.coordinator)
+        entry = LogEntry.checkpoint(self._ledger.begin(place.index))
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(self.peer, self._run_id, entry))
         for reader in self._roster.readers():
@@ -147,7 +240,7 @@ class Server:
             yield from self._ledger.enter(self.peer, event.moment, event.checksum)
         else:
             yield report(self.peer, self._run_id, event)
-            if self._suspending:
+            if self._stage is ServerStage.SUSPENDING:
                 yield Finish(suspended=True)
 
     @property
@@ -155,7 +248,7 @@ class Server:
         """The roles whose messages this server waits for."""
         return self._log.waiting_for or self._log.submitters
 
-    def _take_entry(self, source: Peer, message: Message, shard: Shard) -> Iterator[Effect]:
+    def _take_entry(self, source: Peer, message: Message, shard: AsyncShard) -> Iterator[Effect]:
         """Take the next entry of a submitter: server 0 executes it at once, the others where server 0 puts it."""
         expected = self._log.next_number(source)
         if message.round < expected:
@@ -164,13 +257,13 @@ class Server:
         reason = f"it is of request {message.round}" if message.round > expected else self._wrong(message, shard)
         if reason is None:
             try:
-                yield from self._log_entry(Entry.of(message), shard)
+                yield from self._log_entry(LogEntry.of(message), shard)
                 return
             except ValueError as error:
                 reason = str(error)
         yield from self._refuse(source, reason)
 
-    def _wrong(self, message: Message, shard: Shard) -> str | None:
+    def _wrong(self, message: Message, shard: AsyncShard) -> str | None:
         """Return what is wrong with the kind or the blocks of a submitter's message; None if nothing is."""
         updates = Kind.APPLY if self._roster.validators else Kind.UPDATE
         if message.kind is updates:
@@ -186,9 +279,9 @@ class Server:
         yield rejection(source, reason)
         if self._shard is not None and source in self._log.submitters:
             number = self._log.next_number(source)
-            yield from self._log_entry(Entry(Kind.READ, source, number, source, number), self._shard)
+            yield from self._log_entry(LogEntry(Kind.READ, source, number, source, number), self._shard)
 
-    def _log_entry(self, entry: Entry, shard: Shard) -> Iterator[Effect]:
+    def _log_entry(self, entry: LogEntry, shard: AsyncShard) -> Iterator[Effect]:
         if self.peer != KEEPER:
             self._log.put(entry.kept())
             yield from self._execute_ordered(shard)
@@ -202,18 +295,18 @@ class Server:
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(self.peer, self._run_id, entry))
         yield from self._execute(entry, place, shard)
-        if entry.kind is not Kind.STOP:
+        if self._stage is ServerStage.SERVING:
             yield from self._checkpoint_when_due(due=periodic(self._run.checkpoint.every, before, place.epoch))
 
-    def _execute_ordered(self, shard: Shard) -> Iterator[Effect]:
+    def _execute_ordered(self, shard: AsyncShard) -> Iterator[Effect]:
         """Execute the entries that have come and have their place."""
         while (ready := self._log.take()) is not None:
             yield from self._execute(*ready, shard)
-            if ready[0].kind is Kind.STOP or self._suspending:
+            if self._stage is not ServerStage.SERVING:
                 return
         yield SetDeadline(self._waiting_for)
 
-    def _execute(self, entry: Entry, place: LogPosition, shard: Shard) -> Iterator[Effect]:
+    def _execute(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Execute an entry, and send its reader the model."""
         self.round = place.index
         # The update itself does not count: an update made from the current model is not stale.
@@ -250,13 +343,15 @@ class Server:
         if entry.kind is Kind.STOP:
             yield from self._finish(entry, place, shard)
         elif entry.kind is Kind.CHECKPOINT:
-            self._suspending = bool(entry.flags & Flag.SUSPEND)
+            if entry.flags & Flag.SUSPEND:
+                self._stage = ServerStage.SUSPENDING
             yield Snapshot(place.index, self.state())
         else:
             yield Send(entry.reader, shard.reply(self._run_id, entry.request, place, applied))
 
-    def _finish(self, entry: Entry, place: LogPosition, shard: Shard) -> Iterator[Effect]:
+    def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""
+        self._stage = ServerStage.FINISHED
         last = shard.reply(self._run_id, entry.request, place, last=True)
         for reader in self._roster.readers():
             yield Send(reader, last if reader == self._roster.coordinator else replace(last, payload=None))

@@ -14,20 +14,20 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
-from hpcps.roles.asynchronous.log import Entry
-from hpcps.roles.asynchronous.log_client import LogClient
+from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
-from hpcps.roles.local_training import LocalTraining, Stage
+from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.rule_state import RuleState
+from hpcps.roles.stages import Stage
 from hpcps.roles.tally import Tally
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress
 
 
-class Validator:
+class AsyncValidator:
     """Refreshes its model and its own update, filters some of its workers' updates by them, and refreshes again.
 
     It sends the accepted part of an update to the servers, which answer the worker. Under a rule that needs no
@@ -205,8 +205,8 @@ class Validator:
         own = training.is_coordinator or self._settings.epochs == "own"
         return training.epoch if own else training.log_epoch
 
-    def _entry(self, kind: Kind, reader: Peer, request: int, base: int = 0) -> Entry:
-        return Entry(kind, self.peer, self._log.next_number(), reader, request, base, self._training.epoch)
+    def _entry(self, kind: Kind, reader: Peer, request: int, base: int = 0) -> LogEntry:
+        return LogEntry(kind, self.peer, self._log.next_number(), reader, request, base, self._training.epoch)
 
     def _handled_fields(self) -> dict[str, object]:
         return {

@@ -8,19 +8,19 @@ from functools import partial
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.asynchronous.log import Entry
-from hpcps.roles.asynchronous.log_client import LogClient
+from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send
-from hpcps.roles.local_training import LocalTraining, Stage
+from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress
 
 
-class Worker:
+class AsyncWorker:
     """Trains on its shard, sends its update, and goes on as soon as it has the model after it, whatever others do.
 
     ZenoPS's c is the base of the training, x is the learner's model, Δ and e are the packer's.
@@ -99,7 +99,7 @@ class Worker:
             training.stage = Stage.STOPPING
             self._log.request = self._log.next_number()
             training.inbox.clear()
-            yield from self._log.submit(Entry(Kind.STOP, self.peer, self._log.request, self.peer, self._log.request))
+            yield from self._log.submit(LogEntry(Kind.STOP, self.peer, self._log.request, self.peer, self._log.request))
         elif answered:
             training.stage = Stage.WAITING_FOR_MODEL
             yield from self._log.ask()
@@ -124,6 +124,6 @@ class Worker:
             return
         kind, training = Kind.UPDATE if packed.sent else Kind.READ, self._training
         number = self._log.next_number()
-        entry = Entry(kind, self.peer, number, self.peer, request, training.version, training.epoch)
+        entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, training.epoch)
         parts = [(part.mask, part.payload) for part in packed.parts]
         yield from self._log.submit(entry, parts if packed.sent else None)

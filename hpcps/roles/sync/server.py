@@ -8,10 +8,12 @@ from functools import partial
 from typing import Any
 
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Vector
+from hpcps.numerics.kernels import prepare
+from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.partitioning import Partition
+from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import Schedule
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_size
@@ -32,25 +34,68 @@ from hpcps.roles.events import (
 )
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
-from hpcps.roles.sync.answer import grants
-from hpcps.roles.sync.collector import Collector
-from hpcps.roles.sync.shard import Shard
-from hpcps.rules import Average, Rule
+from hpcps.roles.stages import ServerStage
+from hpcps.roles.sync.partitions import PartitionCollector, grants
+from hpcps.rules import Average, Context, Rule
 from hpcps.spec.schema import Run
+
+
+class SyncShard:
+    """The slice `[m]` of a round's model, and the slice of the next model, which is made partition by partition.
+
+    Attributes:
+        table: the layout of the whole model, as the coordinator described it.
+        size: m.
+        partitions: the partitions of the slice.
+        model: the slice of this round. It stays unchanged while the next one is made: a reader may still read it, and
+            a partition may have to be made again.
+        coming: the slice of the next round.
+        finite: whether all combined updates so far were finite.
+    """
+
+    def __init__(self, server: Peer, run: Run, table: list[list[Any]], resources: Resources) -> None:
+        self.table = table
+        whole = Layout.from_json(table)
+        start, stop = shards_of(run, whole)[server.index]
+        layout = whole.restrict(start, stop)
+        slices = partitioning_of(run, whole).shards[server.index]
+        self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)
+        self.size = stop - start
+        self.model, self.coming = resources.allocate(self.size), resources.allocate(self.size)
+        self._threads = resources.threads
+        prepare(run.topology.workers * self.size)
+        self.finite = True
+
+    def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
+        """Make the next partition: that of this round's model plus the combined updates."""
+        columns = collector.partition.columns
+        context = Context(
+            random=kept.random,
+            state=kept.arrays,
+            base=self.model[columns],
+            out=self.coming[columns],
+            threads=self._threads,
+        )
+        combined = collector.combine(rule, context)
+        self.finite = self.finite and combined.finite
+
+    def turn(self) -> None:
+        """Begin the next round: all partitions of its model are made."""
+        self.model, self.coming = self.coming, self.model
 
 
 @dataclass(frozen=True)
 class _Part:
     """What a server knows once it has the initial model."""
 
-    shard: Shard
+    shard: SyncShard
     schedule: Schedule
-    collector: Collector
+    collector: PartitionCollector
     steps_per_epoch: int
     statistics: bool
 
 
-class Server:
+class SyncServer:
     """Keeps a shard of the global model: adds the mean of the validators' combined updates, round by round.
 
     Without validators it combines its shard of the workers' updates itself. It sends every partition of the next model
@@ -72,7 +117,8 @@ class Server:
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
         self._part: _Part | None = None
-        self._combining = self._diverged = False
+        self._stage = ServerStage.STARTING
+        self._diverged = False
         self._ledger = Ledger(self._roster)
         # What the models of this round, here and on the keeper, said of checkpoints; and what the next model says.
         self._flags = self._announced = Flag.NONE
@@ -142,10 +188,12 @@ class Server:
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Part:
         """Learn the model's layout and the schedule of the run."""
-        shard, train = Shard(self.peer, self._run, table, self._resources), self._run.train
+        shard, train = SyncShard(self.peer, self._run, table, self._resources), self._run.train
         inside = self._run.validation.evaluate == "validator_model"
         schedule = Schedule(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
-        self._part = _Part(shard, schedule, Collector(self._senders, shard.partitions), steps_per_epoch, statistics)
+        self._part = _Part(
+            shard, schedule, PartitionCollector(self._senders, shard.partitions), steps_per_epoch, statistics
+        )
         return self._part
 
     def state(self) -> State:
@@ -171,7 +219,7 @@ class Server:
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written; go on, or end."""
         assert self._part is not None, "it has the initial model"
-        suspended = bool(self._flags & Flag.SUSPEND)
+        suspended = self._stage is ServerStage.SUSPENDING
         if self.keeps_checkpoints:
             yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
             yield from self._ledger.enter(self.peer, event.moment, event.checksum)
@@ -217,23 +265,25 @@ class Server:
         """Wait for the answers to the model that was sent; end if it was the last."""
         self._flags = self._announced & ECHOED
         if Flag.LAST in self._announced:
+            self._stage = ServerStage.FINISHED
             yield Save(f"final/{self.peer}", part.shard.model)
             yield Finish()
         else:
+            self._stage = ServerStage.GATHERING
             yield SetDeadline(part.collector.waiting_for)
 
     def _combine_when_ready(self, part: _Part) -> Iterator[Effect]:
-        if self._combining:
+        if self._stage is not ServerStage.GATHERING:
             return
         yield SetDeadline(part.collector.waiting_for)
         if part.collector.ready:
-            self._combining = True
+            self._stage = ServerStage.COMBINING
             combine = partial(part.shard.combine, part.collector, self._rule, self._rule_state)
             yield Compute("combine", combine, elements=part.collector.elements)
 
     def _combined(self, part: _Part) -> Iterator[Effect]:
         """Send the new partition of the next model, unless a checkpoint comes first; go on."""
-        self._combining = False
+        self._stage = ServerStage.GATHERING
         collector, round, done = part.collector, self.round, part.collector.current
         snapshot = Flag.SNAPSHOT in self._flags
         if snapshot:  # else the partition of the next model grants it
@@ -247,6 +297,7 @@ class Server:
             return
         yield from self._end_round(part)
         if snapshot:
+            self._stage = ServerStage.SUSPENDING if Flag.SUSPEND in self._flags else ServerStage.CHECKPOINTING
             yield Snapshot(self.round, self.state())
         else:
             yield from self._begin_round(part)

@@ -15,17 +15,17 @@ from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, SetDeadline
-from hpcps.roles.local_training import LocalTraining, Stage
+from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
-from hpcps.roles.sync.answer import Answer, grants
-from hpcps.roles.sync.collector import Collector
+from hpcps.roles.stages import Stage
+from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, grants
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress
 
 
-class Validator:
+class SyncValidator:
     """Combines its share of the updates by the run's rule, and sends the result to the servers.
 
     Under a rule that needs a reference it trains on its own shard to know what an update should look like; under the
@@ -50,11 +50,11 @@ class Validator:
             evaluation_fields=self._acceptance.fields,
         )  # fmt: skip
         self._servers = roster.all_servers()
-        self._answer = Answer(self._training, self._servers, self._record_round)
+        self._sender = PartitionSender(self._training, self._servers, self._record_round)
         self._partitioning = partitioning_of(run, layout)
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._partitioning.updates[peer.index])
         share = roster.share(peer)
-        self._collector = Collector(share, partitions)
+        self._collector = PartitionCollector(share, partitions)
         self._reference: Vector | None = np.empty(layout.size, np.float32) if "reference" in rule.needs else None
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
@@ -74,12 +74,12 @@ class Validator:
         event = vetted(event, self._run_id)
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
-                yield from self._answer.take_model(source, message)
+                yield from self._sender.take_model(source, message)
             case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source.role == "worker":
                 yield from self._collector.put(source, message, self.round)
                 yield from self._combine_when_ready()
             case Received(source, Message(kind=Kind.GRANT) as message) if source in self._servers:
-                yield from self._answer.take_grant(source, message)
+                yield from self._sender.take_grant(source, message)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, "a validator"))
             case Computed("combine"):
@@ -126,13 +126,13 @@ class Validator:
         yield from grants(self.peer, self._run_id, self.round, done, collector.total, collector.present)
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
             message = Message(
-                Kind.COMBINED, self.peer, self._run_id, self.round, server, self._answer.echo,
+                Kind.COMBINED, self.peer, self._run_id, self.round, server, self._sender.echo,
                 payload=self._combined[start:stop], partition=number,
             )  # fmt: skip
-            yield from self._answer.put(Peer("server", server), message)
+            yield from self._sender.put(Peer("server", server), message)
         if collector.done:
             self._training.stage = Stage.SENDING
-            yield from self._answer.end_when_sent()
+            yield from self._sender.end_when_sent()
         else:
             self._training.stage = Stage.GATHERING
             yield from self._combine_when_ready()

@@ -10,15 +10,16 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Pause, Record, Resumed, Send
-from hpcps.roles.local_training import LocalTraining, Stage
+from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.sync.answer import Answer
+from hpcps.roles.stages import Stage
+from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner
 
 
-class Worker:
+class SyncWorker:
     """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send.
 
     ZenoPS's c is the base of the training, x is the learner's model, Δ and e are the packer's.
@@ -37,7 +38,7 @@ class Worker:
             peer, run, run_id, learner, take_steps=learner.train, after_steps=self._pack,
             kept={"packer": self._packer}, residual=self._packer.delta,
         )  # fmt: skip
-        self._answer = Answer(self._training, self._receivers, self._record_round)
+        self._sender = PartitionSender(self._training, self._receivers, self._record_round)
         self._packed: Packed | None = None
 
     @property
@@ -54,9 +55,9 @@ class Worker:
         event = vetted(event, self._run_id)
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
-                yield from self._answer.take_model(source, message)
+                yield from self._sender.take_model(source, message)
             case Received(source, Message(kind=Kind.GRANT) as message) if source in self._receivers:
-                yield from self._answer.take_grant(source, message)
+                yield from self._sender.take_grant(source, message)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._training.refuse(event.source, unwanted(event, "a worker"))
             case Computed("pack", packed):
@@ -80,15 +81,15 @@ class Worker:
         for part in self._packed.parts:
             shard = part.combiner.index if part.combiner.role == "server" else 0
             message = Message(
-                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self._answer.echo, part.mask,
+                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self._sender.echo, part.mask,
                 payload=part.payload, partition=part.number,
             )  # fmt: skip
-            yield from self._answer.put(part.combiner, message)
+            yield from self._sender.put(part.combiner, message)
         if not self._packed.parts:
             for receiver in self._receivers:
-                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self._answer.echo)
+                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self._sender.echo)
                 yield Send(receiver, absent)
-        yield from self._answer.end_when_sent()
+        yield from self._sender.end_when_sent()
 
     def _record_round(self) -> Iterator[Effect]:
         """Record what was trained and sent."""

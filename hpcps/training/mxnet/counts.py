@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Counts:
+class MxnetCounts:
     """Number of samples and correct classifications, and the loss of all outputs so far."""
 
     def __init__(self) -> None:

@@ -72,7 +72,7 @@ class FlatVector:
         check_call(_LIB.MXNDArrayWaitToWrite(self.array.handle))
 
 
-class FlatModel:
+class MxnetFlatModel:
     """A network, its flat parameters and gradient `[d]`, and its BatchNorm statistics `[k]`.
 
     Attributes:

@@ -16,8 +16,8 @@ from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
 from hpcps.training.learner import Evaluation, Progress, ShardLearner
-from hpcps.training.mxnet.counts import Counts
-from hpcps.training.mxnet.flat import FlatModel
+from hpcps.training.mxnet.counts import MxnetCounts
+from hpcps.training.mxnet.flat import MxnetFlatModel
 from hpcps.training.mxnet.framework import prepare_device
 from hpcps.training.mxnet.optimizers import build_optimizer
 
@@ -45,7 +45,7 @@ class MxnetLearner(ShardLearner):
         """Build the network and set its weights; the arguments are those of the PyTorch learner."""
         super().__init__(train, stream)
         self._device = prepare_device(train)
-        self._model = FlatModel(model, facts, self._device)
+        self._model = MxnetFlatModel(model, facts, self._device)
         self._model.draw_weights(weights)
         self._optimizer = build_optimizer(train.optimizer)
         self._read_test = test
@@ -112,7 +112,7 @@ class MxnetLearner(ShardLearner):
             labels.append(targets)
             act()
             self._steps_done += 1
-        counts = Counts()
+        counts = MxnetCounts()
         for logits, targets in zip(outputs, labels, strict=True):
             counts.add(logits.asnumpy(), targets)
         return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
@@ -130,7 +130,7 @@ class MxnetLearner(ShardLearner):
         images, labels = self._stream.draw(number)
 
         def loss(values: Vector) -> float:
-            live, counts = self._model.parameters.copy(), Counts()
+            live, counts = self._model.parameters.copy(), MxnetCounts()
             self._model.parameters.write(values)
             network = self._model.for_inference()
             self._model.parameters.write(live)
@@ -140,7 +140,7 @@ class MxnetLearner(ShardLearner):
         return loss
 
     @property
-    def examiner(self) -> None:
+    def evaluator(self) -> None:
         """None: MXNet's engine does not support calls from two threads, so no evaluation runs in the background."""
         return None
 
@@ -149,7 +149,7 @@ class MxnetLearner(ShardLearner):
         if self._test is None:
             self._test = self._read_test()
         network = self._model.for_inference()
-        counts = Counts()
+        counts = MxnetCounts()
         for start in range(0, len(self._test), TEST_BATCH):
             here = slice(start, start + TEST_BATCH)
             images = nd.array(self._normalise(self._test.images[here]), ctx=self._device)

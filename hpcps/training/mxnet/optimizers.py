@@ -20,7 +20,7 @@ from hpcps.numerics.state import State
 from hpcps.spec.schema import Optimizer as OptimizerConfig
 
 
-class Optimizer(Protocol):
+class MxnetOptimizer(Protocol):
     """Updates the parameters with the gradient; keeps state between steps."""
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> None:
@@ -33,7 +33,7 @@ class Optimizer(Protocol):
         """Continue from a state, on the device of the parameters."""
 
 
-class Sgd:
+class MxnetSgd:
     """Gluon's `sgd` or `nag`: m ← μ·m − rate·g, x ← x + m; Nesterov: x ← x + μ·m − rate·g."""
 
     def __init__(self, name: str, momentum: float, weight_decay: float) -> None:
@@ -67,7 +67,7 @@ class Sgd:
         self._rate = state.facts.get("rate", 0.0)
 
 
-class Adam:
+class MxnetAdam:
     """Gluon's `adam`, with L2 weight decay (Kingma, Ba, "Adam: a method for stochastic optimization", 2015)."""
 
     EPSILON = 1e-8
@@ -107,8 +107,8 @@ class Adam:
         self._begin()
 
 
-def build_optimizer(config: OptimizerConfig) -> Optimizer:
+def build_optimizer(config: OptimizerConfig) -> MxnetOptimizer:
     """Return the optimizer that an experiment file selects."""
     if config.name == "adam":
-        return Adam(config.betas, config.weight_decay)
-    return Sgd(config.name, config.momentum, config.weight_decay)
+        return MxnetAdam(config.betas, config.weight_decay)
+    return MxnetSgd(config.name, config.momentum, config.weight_decay)

@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 
-class Counts:
+class TorchCounts:
     """Counts samples and correct classifications, and sums the loss.
 
     Attributes:

@@ -1,15 +1,144 @@
-"""Selects the device for training, and makes the settings of torch that affect results."""
+"""The device of a network: choosing it, the order of work on it, and copies to and from the host."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
+from torch import Tensor
 
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Train
+from hpcps.training.pytorch.staging import CHUNK, Carrier, Staging, UnpinnedCopies
+
+Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
+"""Takes a computation on tensors that stay where they are, and returns what does the same again, into the same result.
+
+The computation is called once, and what it asks of the device is written down, not done.
+"""
+
+
+class ComputeDevice:
+    """The CPU: it computes in the memory of the host and in the order of the program.
+
+    Attributes:
+        device: the device of torch.
+        carrier: copies tensors to the device and back; None where the network is in the memory of the host.
+        recorder: records computations; None where that is impossible or not worth it.
+    """
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+        self.carrier: Carrier | None = None
+        self.recorder: Recorder | None = None
+
+    def in_order(self) -> AbstractContextManager[object]:
+        """Return a context in which the device does its work after all work of earlier such contexts."""
+        return nullcontext()
+
+    def finish(self) -> None:
+        """Wait until the device has done all work of the contexts of `in_order`."""
+
+    def for_other_thread(self) -> ComputeDevice:
+        """Return the same device for another thread, with an order of work of its own."""
+        return ComputeDevice()
+
+    def from_host(self, values: Tensor) -> Tensor:
+        """Return a tensor of the host as one of the device, which may be the same."""
+        if self.carrier is None:
+            return values
+        out = torch.empty(values.shape, dtype=values.dtype, device=self.device)
+        self.carrier.to_device(values, out)
+        return out
+
+    def eager_from_now_on(self, why: BaseException) -> None:
+        """Record nothing more, and say so: a computation could not be recorded."""
+        self.recorder = None
+        _warn(f"steps on {self.device} are not replayed as CUDA graphs, which is slower: {_reason(why)}")
+
+
+class Gpu(ComputeDevice):
+    """A stream of a GPU's own: it neither waits for what other streams do nor holds them up.
+
+    One stream for all that a network does, the recorded included, is what makes recording safe: autograd runs each
+    gradient on the stream of its forward pass, and must not find another one there.
+    """
+
+    def __init__(self, device: torch.device, owner: Gpu | None = None) -> None:
+        """Take a stream, and memory to copy through.
+
+        Args:
+            device: the GPU.
+            owner: the device of the thread whose recordings this one must not disturb.
+        """
+        super().__init__()
+        self.device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        # Torch wants no other thread at work while one captures. Threads beside take turns with that; the thread that
+        # captures has nobody to wait for otherwise.
+        self._recording: threading.RLock = owner._recording if owner else threading.RLock()
+        self._turn: AbstractContextManager[object] = self._recording if owner else nullcontext()
+        # What could not be had once is not asked for, and complained of, again.
+        self.carrier = UnpinnedCopies() if owner and isinstance(owner.carrier, UnpinnedCopies) else self._staging()
+        self.recorder = self._record
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    @contextmanager
+    def in_order(self) -> Iterator[None]:
+        """See `ComputeDevice.in_order`."""
+        with self._turn, torch.cuda.stream(self._stream):
+            yield
+
+    def finish(self) -> None:
+        """See `ComputeDevice.finish`."""
+        self._stream.synchronize()
+
+    def for_other_thread(self) -> ComputeDevice:
+        """See `ComputeDevice.for_other_thread`."""
+        return Gpu(self.device, self)
+
+    def copy(self, source: Tensor, out: Tensor) -> None:
+        """See `staging.Queue.copy`."""
+        with torch.cuda.stream(self._stream):
+            out.copy_(source, non_blocking=True)
+
+    def mark(self) -> torch.cuda.Event:
+        """See `staging.Queue.mark`."""
+        # Whoever waits for it sleeps: the next batch is there a step before the device wants it, and a processor that
+        # spins is missing to the other processes of the machine.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        return event
+
+    def _staging(self) -> Carrier:
+        try:
+            return Staging([torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(2)], self)
+        except RuntimeError as error:
+            _warn(f"copies from and to {self.device} go without pinned memory, which is slower: {_reason(error)}")
+            return UnpinnedCopies()
+
+    def _record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """Capture a CUDA graph.
+
+        Raises:
+            RuntimeError: something in it cannot be captured.
+        """
+        graph = torch.cuda.CUDAGraph()
+        # If this fails, torch's allocator may go on asking the graph whose memory is whose.
+        self._graphs.append(graph)
+        # "thread_local": what threads of libraries do meanwhile is no mistake of this one.
+        with self._recording, torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            result = compute()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return result
+
+        return replay
 
 
 def generators_kept() -> AbstractContextManager[None]:
@@ -54,3 +183,19 @@ def prepare_device(train: Train) -> torch.device:
             'train.device = "cuda", but torch sees no GPU here: use "auto" or "cpu", or a torch build with CUDA'
         )
     return torch.device("cuda", torch.cuda.current_device()) if available else torch.device("cpu")
+
+
+def compute_device(device: torch.device) -> ComputeDevice:
+    """Return a device with an order of work of its own."""
+    return ComputeDevice() if device.type == "cpu" else Gpu(device)
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong first, in a line: the end of a capture that failed fails too, and torch adds advice."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _warn(what: str) -> None:
+    sys.stderr.write(f"hpcps: {what}\n")

@@ -12,22 +12,22 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from hpcps.data.samples import Labels
 from hpcps.numerics.layout import Block, Layout, Vector
+from hpcps.training.pytorch.device import ComputeDevice
 from hpcps.training.pytorch.network import own_loss
-from hpcps.training.pytorch.place import Place
 from hpcps.training.weights import draw_weights
 
 SCALING = (_NormBase, nn.LayerNorm, nn.GroupNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
 """Layers whose `weight` is a scale, with the initial value 1."""
 
 
-class FlatModel:
+class TorchFlatModel:
     """A network, its flat parameters and gradient `[d]`, and its BatchNorm layers.
 
     With channels last, the elements of a convolution kernel have another order in memory than in `layout`, which uses
     the order of the logical shape. `to_layout` and `from_layout` convert between the two orders. Optimizers treat all
     elements alike, so they work with either order.
 
-    It is used inside `place.here()`.
+    It is used inside `compute_device.in_order()`.
 
     Attributes:
         network: the network; its parameters are views of `parameters`.
@@ -38,8 +38,14 @@ class FlatModel:
         norms: the BatchNorm layers, in order.
     """
 
-    def __init__(self, network: nn.Module, place: Place, *, channels_last: bool = False, trains: bool = True) -> None:
-        self.network, self.place, device = network.to(place.device), place, place.device
+    def __init__(
+        self, network: nn.Module, compute_device: ComputeDevice, *, channels_last: bool = False, trains: bool = True
+    ) -> None:
+        self.network, self.compute_device, device = (
+            network.to(compute_device.device),
+            compute_device,
+            compute_device.device,
+        )
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         named = list(network.named_parameters())
         self.layout = Layout.of([(name, parameter.shape) for name, parameter in named])
@@ -52,13 +58,13 @@ class FlatModel:
         self.norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
         self._own_loss = own_loss(network)
 
-    def twin(self) -> FlatModel:
+    def twin(self) -> TorchFlatModel:
         """Return a copy of the model for another thread, for evaluation only."""
         # A copy, because building a network draws weights from the global generator of torch.
         network, last = copy.deepcopy(self.network), self._format is torch.channels_last
-        twin = FlatModel(network, self.place.beside(), channels_last=last, trains=False)
+        twin = TorchFlatModel(network, self.compute_device.for_other_thread(), channels_last=last, trains=False)
         # The copy is work of this model's stream, and the other stream does not wait for it.
-        self.place.finish()
+        self.compute_device.finish()
         return twin
 
     @property
@@ -85,12 +91,12 @@ class FlatModel:
 
     def batch(self, images: Vector, labels: Labels) -> tuple[Tensor, Tensor]:
         """Copy samples `[b, *shape]` and their labels `[b]` to the device of the network."""
-        from_host = self.place.from_host
+        from_host = self.compute_device.from_host
         return self.images(from_host(torch.from_numpy(images))), from_host(torch.from_numpy(labels))
 
     def to_host(self, values: Tensor, out: Vector) -> None:
         """Copy a vector `[d]` in the order of the network into one of the host in the order of the layout."""
-        host, carrier = torch.from_numpy(out), self.place.carrier
+        host, carrier = torch.from_numpy(out), self.compute_device.carrier
         if carrier is None:
             self.to_layout(values, host)
             return
@@ -103,9 +109,9 @@ class FlatModel:
 
     def from_host(self, values: Vector, out: Tensor) -> None:
         """Copy a vector `[d]` of the host in the order of the layout into one in the order of the network."""
-        host, carrier = readable(values), self.place.carrier
+        host, carrier = readable(values), self.compute_device.carrier
         if carrier is None or self._format is not torch.contiguous_format:
-            self.from_layout(self.place.from_host(host), out)
+            self.from_layout(self.compute_device.from_host(host), out)
         else:
             carrier.to_device(host, out)
 
@@ -145,7 +151,7 @@ class FlatModel:
 
     def load_statistics(self, values: Tensor) -> None:
         """Overwrite the running statistics with `values` `[k]` of the host."""
-        values, tensors = self.place.from_host(values), self._statistics()
+        values, tensors = self.compute_device.from_host(values), self._statistics()
         for tensor, piece in zip(tensors, torch.split(values, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(piece)
 

@@ -16,13 +16,12 @@ from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
 from hpcps.training.learner import Evaluation, Progress, ShardLearner
-from hpcps.training.pytorch.counts import Counts
-from hpcps.training.pytorch.device import prepare_device
-from hpcps.training.pytorch.examiner import Exam, TorchExaminer, reestimate_statistics
-from hpcps.training.pytorch.flat import FlatModel, readable
+from hpcps.training.pytorch.counts import TorchCounts
+from hpcps.training.pytorch.device import compute_device, prepare_device
+from hpcps.training.pytorch.evaluator import TestSet, TorchEvaluator, reestimate_statistics
+from hpcps.training.pytorch.flat import TorchFlatModel, readable
 from hpcps.training.pytorch.network import build_network
 from hpcps.training.pytorch.optimizers import build_optimizer
-from hpcps.training.pytorch.place import place_of
 from hpcps.training.pytorch.step import Step
 
 
@@ -56,16 +55,17 @@ class TorchLearner(ShardLearner):
             normalise: normalises the test images.
         """
         super().__init__(train, stream)
-        self.place = place_of(prepare_device(train))
-        last = model.memory_format(self.place.device.type) == "channels_last"
-        with self.place.here():
-            self._model = FlatModel(build_network(model, facts, self.place.device), self.place, channels_last=last)
+        self.compute_device = compute_device(prepare_device(train))
+        last = model.memory_format(self.compute_device.device.type) == "channels_last"
+        with self.compute_device.in_order():
+            network = build_network(model, facts, self.compute_device.device)
+            self._model = TorchFlatModel(network, self.compute_device, channels_last=last)
             self._model.draw_weights(weights)
         self._forward = Step(self._model, backward=False)
         self._gradient = Step(self._model, backward=True)
         self._optimizer = build_optimizer(train.optimizer)
-        self._exam = Exam(test, normalise)
-        self._examiner: TorchExaminer | None = None
+        self._test_set = TestSet(test, normalise)
+        self._evaluator: TorchEvaluator | None = None
 
     @property
     def layout(self) -> Layout:
@@ -75,14 +75,14 @@ class TorchLearner(ShardLearner):
     @property
     def device(self) -> str:
         """The device for training."""
-        return str(self.place.device)
+        return str(self.compute_device.device)
 
     def state(self) -> State:
         """Return a copy of everything that training changes."""
         parameters = np.empty(self.layout.size, np.float32)
         self.copy_to(parameters)
         arrays = {"parameters": parameters, "statistics": self.statistics}
-        with self.place.here():
+        with self.compute_device.in_order():
             optimizer = self._optimizer.state()
         return State(arrays, self._position()).having(optimizer=self._optimizer_state(optimizer, self._model.to_layout))
 
@@ -92,8 +92,8 @@ class TorchLearner(ShardLearner):
         self.load_statistics(state.arrays["statistics"])
         self._go_on(state)
         optimizer = self._optimizer_state(state.part("optimizer"), self._model.from_layout)
-        with self.place.here():
-            self._optimizer.restore(optimizer, self.place.device)
+        with self.compute_device.in_order():
+            self._optimizer.restore(optimizer, self.compute_device.device)
 
     @staticmethod
     def _optimizer_state(state: State, reorder: Callable[[Tensor, Tensor], None]) -> State:
@@ -105,19 +105,19 @@ class TorchLearner(ShardLearner):
 
     def copy_to(self, out: Vector) -> None:
         """Copy the live model into `out`, `[d]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             self._model.to_host(self._model.parameters, out)
 
     def copy_from(self, values: Vector) -> None:
         """Overwrite the live model with `values`, `[d]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             self._model.from_host(values, self._model.parameters)
 
     def train(
         self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
     ) -> Progress:
         """Take optimizer steps on the next batches."""
-        with self.place.here():
+        with self.compute_device.in_order():
             centre = None
             if pull:
                 assert anchor is not None, "a proximal step needs an anchor"
@@ -130,7 +130,7 @@ class TorchLearner(ShardLearner):
 
         Validators in ZenoPS also run backward and discard the gradients. That does not affect the result.
         """
-        with self.place.here():
+        with self.compute_device.in_order():
             return self._run(steps, self._forward, lambda: None)
 
     def _step(self, centre: Tensor | None, pull: float, epoch: int | None) -> None:
@@ -156,7 +156,7 @@ class TorchLearner(ShardLearner):
             self._steps_done += 1
             labels.append(targets)
         # Count once for all steps, because each count waits for the GPU.
-        counts = Counts()
+        counts = TorchCounts()
         if outputs:
             together = torch.cat(outputs), torch.cat(labels)
             counts.add(*together, torch.stack(losses).sum() if losses else self._model.summed_loss(*together))
@@ -167,9 +167,9 @@ class TorchLearner(ShardLearner):
         model, batch = self._model, self._stream.draw(number)
 
         def loss(values: Vector) -> float:
-            with self.place.here():
+            with self.compute_device.in_order():
                 images, labels = model.batch(*batch)
-                live, counts = model.parameters.clone(), Counts()
+                live, counts = model.parameters.clone(), TorchCounts()
                 try:
                     model.from_host(values, model.parameters)
                     model.network.eval()
@@ -183,32 +183,32 @@ class TorchLearner(ShardLearner):
         return loss
 
     @property
-    def examiner(self) -> TorchExaminer:
+    def evaluator(self) -> TorchEvaluator:
         """Evaluates models in the background; created at the first call."""
-        if self._examiner is None:
-            with self.place.here():
+        if self._evaluator is None:
+            with self.compute_device.in_order():
                 twin = self._model.twin()
-            self._examiner = TorchExaminer(twin, self._exam, self._stream.sweep)
-        return self._examiner
+            self._evaluator = TorchEvaluator(twin, self._test_set, self._stream.sweep)
+        return self._evaluator
 
     def evaluate(self) -> Evaluation:
         """Evaluate the current model on the test set."""
-        with self.place.here():
-            return self._exam.evaluate(self._model)
+        with self.compute_device.in_order():
+            return self._test_set.evaluate(self._model)
 
     @property
     def statistics(self) -> Vector:
         """A copy of the running means and variances, `[k]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             values: Vector = self._model.running_statistics().cpu().numpy()
         return values
 
     def load_statistics(self, values: Vector) -> None:
         """Overwrite the running statistics with `values`, `[k]`."""
-        with self.place.here():
+        with self.compute_device.in_order():
             self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
         """Replace the running statistics by their averages over one pass of the shard."""
-        with self.place.here():
+        with self.compute_device.in_order():
             reestimate_statistics(self._model, self._stream.sweep())

@@ -14,7 +14,7 @@ from hpcps.numerics.state import State
 from hpcps.spec.schema import Optimizer as OptimizerConfig
 
 
-class Optimizer(Protocol):
+class TorchOptimizer(Protocol):
     """Updates the parameters with the gradient; keeps state between steps."""
 
     def step(self, parameters: Tensor, gradient: Tensor, rate: float) -> None:
@@ -33,7 +33,7 @@ class Optimizer(Protocol):
         """Continue from a state, on the device of the parameters."""
 
 
-class Sgd:
+class TorchSgd:
     """Stochastic gradient descent with momentum, plain or Nesterov's in torch's form.
 
     m ← μ·m + g, x ← x − rate·m; Nesterov: x ← x − rate·(g + μ·m). The momentum does not contain the rate, so a
@@ -70,7 +70,7 @@ class Sgd:
         self._buffer = None if momentum is None else torch.from_numpy(momentum).to(device)
 
 
-class Adam:
+class TorchAdam:
     """Adam with L2 weight decay.
 
     (Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1.)
@@ -109,8 +109,8 @@ class Adam:
         self._steps = state.facts["steps"]
 
 
-def build_optimizer(config: OptimizerConfig) -> Optimizer:
+def build_optimizer(config: OptimizerConfig) -> TorchOptimizer:
     """Return the optimizer that an experiment file selects."""
     if config.name == "adam":
-        return Adam(config.betas, config.weight_decay)
-    return Sgd(config.momentum, config.weight_decay, nesterov=config.name == "nag")
+        return TorchAdam(config.betas, config.weight_decay)
+    return TorchSgd(config.momentum, config.weight_decay, nesterov=config.name == "nag")

@@ -50,7 +50,7 @@ class Carrier(Protocol):
         """
 
 
-class Plain:
+class UnpinnedCopies:
     """Copies with torch, which uses buffers of the driver and waits for each copy."""
 
     def to_device(self, source: Tensor, out: Tensor) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hpcps.training.pytorch.flat import FlatModel
-from hpcps.training.pytorch.place import Recorder
+from hpcps.training.pytorch.device import Recorder
+from hpcps.training.pytorch.flat import TorchFlatModel
 
 WARM_UP = 3
 """Number of passes before the recorded one: in these, libraries choose algorithms and allocate memory."""
@@ -19,12 +19,12 @@ Pass = Callable[[Tensor, Tensor], Tensor]
 class Step:
     """Runs a network over batches of one size, forward and optionally backward.
 
-    If the device can record (`place.recorder`), it replays all passes after the first few: one launch instead of some
-    hundred. The optimizer is not part of the recording, because it takes only a few launches on flat vectors, and
-    because its learning rate and its momentum change, which would make the recording invalid.
+    If the device can record (`compute_device.recorder`), it replays all passes after the first few: one launch
+    instead of some hundred. The optimizer is not part of the recording, because it takes only a few launches
+    on flat vectors, and because its learning rate and its momentum change, which would make the recording invalid.
     """
 
-    def __init__(self, model: FlatModel, *, backward: bool) -> None:
+    def __init__(self, model: TorchFlatModel, *, backward: bool) -> None:
         """Record nothing yet.
 
         Args:
@@ -43,8 +43,8 @@ class Step:
             images: the samples `[b, *shape]`, on the device of the network.
             labels: `[b]`, on the same device.
         """
-        if self._replay is None and self._passes >= WARM_UP and self._model.place.recorder is not None:
-            self._replay = self._record(self._model.place.recorder, images, labels)
+        if self._replay is None and self._passes >= WARM_UP and self._model.compute_device.recorder is not None:
+            self._replay = self._record(self._model.compute_device.recorder, images, labels)
         self._passes += 1
         return (self._replay or self._compute)(images, labels)
 
@@ -68,7 +68,7 @@ class Step:
         try:
             replay = recorder(lambda: self._compute(at_images, at_labels))
         except RuntimeError as error:
-            self._model.place.eager_from_now_on(error)
+            self._model.compute_device.eager_from_now_on(error)
             return None
 
         def run(images: Tensor, labels: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class MpiTransport:
         self.traffic = Traffic()
 
     def send(self, to: Peer, message: Message) -> None:
-        """See `Transport.send`."""
+        """See `MessageTransport.send`."""
         header = message.header()
         rank = self._ranks[to]
         payload = message.payload if message.payload is not None and message.payload.size else None
@@ -105,7 +105,7 @@ class MpiTransport:
         self.traffic.sent += len(header) + message.payload_bytes
 
     def receive(self) -> Received | Malformed | None:
-        """See `Transport.receive`."""
+        """See `MessageTransport.receive`."""
         self._progress()
         self._read_mailbox()
         if self._awaited or not self._all_neighbours:

@@ -1,11 +1,150 @@
-"""Check a list of nodes from the scheduler."""
+"""The nodes of the cluster as one node knows them: it takes the lists of the scheduler, and sends to the others."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
+from threading import Event, Lock
+from typing import Any
 
-from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, NodeInfo, NodeRole, members
+from hpcps.errors import LaunchError, RunError
+from hpcps.transport.pslite.deaths import Deaths, NodeDeath
+from hpcps.transport.pslite.dropped import DroppedMessages
+from hpcps.transport.pslite.incoming import Admission
+from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, Control, Meta, NodeInfo, NodeRole, members
+from hpcps.transport.pslite.sender import Receipt, Sender
 from hpcps.transport.pslite.settings import Settings
+from hpcps.transport.pslite.sockets import Sockets
+
+
+class KnownNodes:
+    """The other nodes, the connections to them, and their signs of life.
+
+    Args:
+        settings: the settings of this node.
+        mesh: whether it also connects to the nodes of its own role.
+
+    Attributes:
+        me: this node; known once it listens, and its id once it is registered.
+        nodes: all nodes by id; empty before the first list.
+        sockets: the connections.
+        sender: sends messages, again if they are not acknowledged.
+        dropped: counts dropped messages.
+        registered: whether the first list has come.
+        left: whether this node has left.
+    """
+
+    def __init__(self, settings: Settings, *, mesh: bool) -> None:
+        self.settings = settings
+        self.me: NodeInfo | None = None
+        self.nodes: dict[int, NodeInfo] = {}
+        self.dropped = DroppedMessages()
+        self.registered, self.left = Event(), Event()
+        self._mesh = mesh
+        expected = settings.servers + settings.workers
+        self.sockets = Sockets(self.admission, lambda reason: self.dropped.drop("foreign", reason), expected)
+        self.sender = Sender(settings, self.sockets)
+        self._deaths = Deaths(settings.heartbeat_timeout, self.sockets.incoming.closed)
+        self._lock = Lock()
+        self._timestamp = 0
+
+    @property
+    def schedules(self) -> bool:
+        """Whether this node is the scheduler."""
+        return self.settings.role == NodeRole.SCHEDULER
+
+    @property
+    def id(self) -> int:
+        """The id of this node; known once it is registered."""
+        assert self.me is not None
+        return self.me.id
+
+    @property
+    def scheduler(self) -> str:
+        """The address of the scheduler."""
+        return f"{self.settings.root_host}:{self.settings.root_port}"
+
+    def timestamp(self) -> int:
+        """Return the timestamp of the next request."""
+        with self._lock:
+            self._timestamp += 1
+            return self._timestamp - 1
+
+    def send(self, to: int, meta: Meta, data: Sequence[Any] = ()) -> Receipt:
+        """Start sending a message; its data must not change until the receipt is done.
+
+        Raises:
+            RunError: there is no such node, or this one has left.
+        """
+        if not self.sockets.reaches(to):
+            raise RunError(f"{self.me} has {'left' if self.left.is_set() else f'no connection to node {to}'}")
+        return self.sender.send(self.id, to, meta, data)
+
+    def send_control(self, to: int, control: Control, **fields: Any) -> Receipt:
+        """Send a control message."""
+        return self.send(to, replace(Meta(control=control, timestamp=self.timestamp()), **fields))
+
+    def alive(self, node: int) -> None:
+        """Record that a node has sent a message, or is new."""
+        self._deaths.alive(node)
+
+    def deaths(self) -> list[NodeDeath]:
+        """Return the dead nodes, the longest dead first."""
+        return self._deaths.known(self.nodes)
+
+    def admission(self, peer: int | None) -> Admission:
+        """Return how this node treats a sender with this id."""
+        if self.nodes:
+            node = None if peer is None else self.nodes.get(peer)
+            mine = node is not None and peer != self.id and (self._mesh or node.role != self.settings.role)
+            return Admission.MEMBER if mine else Admission.STRANGER
+        if self.schedules or peer is None:
+            return Admission.STRANGER
+        if peer == SCHEDULER_ID:
+            return Admission.MEMBER
+        # A node that has the scheduler's list already may send before this node has received the list.
+        expected = members(EVERYONE, self.settings.servers, self.settings.workers)
+        return Admission.LATER if peer in expected else Admission.STRANGER
+
+    def connect(self, nodes: Sequence[NodeInfo]) -> None:
+        """Connect to nodes: at first to all of them, later to replacements."""
+        assert self.me is not None
+        for node in nodes:
+            if node.address == self.me.address and node.role == self.me.role:
+                self.me = node
+        if self.me.is_recovery and not self.registered.is_set():
+            # Peers may not know yet that this is a new process: its timestamps must differ from those of the dead one.
+            self._timestamp = random.randrange(1 << 20, 1 << 29)
+        for node in nodes:
+            if node.id in self.nodes:
+                self.sender.replaced(node.id)
+                self.sockets.incoming.replaced(node.id)
+            self.nodes[node.id] = node
+            if node.id != self.id and (self._mesh or node.role != self.me.role):
+                self.sockets.connect(node.id, *node.address, own_id=self.id)
+        self.registered.set()
+        self.sockets.incoming.resume()
+
+    def take_list(self, sender: int | None, control: Control) -> None:
+        """Take a list of nodes from the scheduler.
+
+        Raises:
+            LaunchError: it is the first one, and does not fit the settings of this node.
+        """
+        assert self.me is not None
+        if sender != SCHEDULER_ID:
+            self.dropped.drop("unexpected", "a list of nodes that is not from the scheduler")
+        elif reason := objection(control.nodes, self.me, self.settings, first=not self.nodes):
+            if not self.nodes:
+                raise LaunchError(
+                    f"{self.me} cannot join: the scheduler at {self.scheduler} has sent {reason}; "
+                    "DMLC_NUM_SERVER and DMLC_NUM_WORKER must be the same for all nodes"
+                )
+            self.dropped.drop("unexpected", reason)
+        else:
+            self.alive(SCHEDULER_ID)
+            self.connect(control.nodes)
 
 
 def objection(nodes: Sequence[NodeInfo], me: NodeInfo, settings: Settings, *, first: bool) -> str | None:

@@ -17,7 +17,8 @@ from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import LostError
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo, NodeRole
-from hpcps.transport.pslite.node import Delivery, Node
+from hpcps.transport.pslite.node import Node
+from hpcps.transport.pslite.receiver import Delivery
 from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.texts import Everyone, Text, Texts
 from hpcps.transport.pslite.transport import APP, MESSAGE, PsliteTransport

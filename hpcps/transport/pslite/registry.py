@@ -7,7 +7,7 @@ from dataclasses import replace
 from hpcps.transport.pslite.meta import EMPTY, NodeInfo, NodeRole, id_of
 
 
-class Registry:
+class NodeRegistry:
     """Collects nodes until all have registered, then assigns ids; later, assigns ids of dead nodes to replacements.
 
     Attributes:

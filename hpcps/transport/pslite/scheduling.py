@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from collections.abc import Callable
 
-from hpcps.transport.pslite.deaths import NodeDeath
+from hpcps.transport.pslite.membership import KnownNodes
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Command, Control, NodeInfo, members
-from hpcps.transport.pslite.registry import Registry
-from hpcps.transport.pslite.sender import Receipt
+from hpcps.transport.pslite.registry import NodeRegistry
 from hpcps.transport.pslite.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 
-class SchedulerNode(Protocol):
-    """The interface of the node that `Scheduling` uses."""
-
-    me: NodeInfo | None
-    nodes: dict[int, NodeInfo]
-
-    def alive(self, node: int) -> None:
-        """Record that a node has sent a message, or is new."""
-
-    def deaths(self) -> list[NodeDeath]:
-        """Return the dead nodes."""
-
-    def send_control(self, to: int, control: Control, **fields: Any) -> Receipt:
-        """Send a control message."""
-
-    def connect(self, nodes: list[NodeInfo]) -> None:
-        """Connect to nodes."""
-
-    def pass_barrier(self) -> None:
-        """Release this node from its barrier."""
-
-
 class Scheduling:
     """Runs in the receiving thread of the scheduler."""
 
-    def __init__(self, settings: Settings, node: SchedulerNode) -> None:
-        self.registry = Registry(settings.servers, settings.workers)
+    def __init__(self, settings: Settings, members: KnownNodes, pass_barrier: Callable[[], None]) -> None:
+        self.registry = NodeRegistry(settings.servers, settings.workers)
         self._settings = settings
-        self._node = node
+        self._members = members
+        self._pass_barrier = pass_barrier
         self._reported: set[int] = set()
         self._arrived: dict[int, dict[int, int]] = {}
 
@@ -51,10 +29,10 @@ class Scheduling:
         if refusal := self.registry.refusal(node):
             return refusal, None
         if self.registry.add(node):
-            assert self._node.me is not None
-            self._node.connect([*self.registry.nodes.values(), self._node.me])
+            assert self._members.me is not None
+            self._members.connect([*self.registry.nodes.values(), self._members.me])
             for id_ in self.registry.nodes:
-                self._node.alive(id_)
+                self._members.alive(id_)
                 self._send_list(id_)
         elif self.registry.complete:
             self._recover()
@@ -76,9 +54,9 @@ class Scheduling:
         del self._arrived[group]
         for id_, customer in arrived.items():
             if id_ == SCHEDULER_ID:
-                self._node.pass_barrier()
+                self._pass_barrier()
             else:
-                self._node.send_control(id_, Control(Command.BARRIER, group=group), app=0, customer=customer)
+                self._members.send_control(id_, Control(Command.BARRIER, group=group), app=0, customer=customer)
 
     def missing(self, group: int) -> list[int]:
         """Return the nodes of a group that do not wait at its barrier."""
@@ -86,7 +64,7 @@ class Scheduling:
         return [id_ for id_ in members(group, self._settings.servers, self._settings.workers) if id_ not in arrived]
 
     def _recover(self) -> None:
-        deaths = {death.node.id: death for death in self._node.deaths()}
+        deaths = {death.node.id: death for death in self._members.deaths()}
         for id_, death in deaths.items():
             if id_ not in self._reported:
                 _log.error("%s", death)
@@ -94,10 +72,10 @@ class Scheduling:
         recovered = self.registry.recover(dead)
         if not recovered:
             return
-        self._node.connect(recovered)
+        self._members.connect(recovered)
         for node in recovered:
             _log.warning("the %s replaces a dead node", node)
-            self._node.alive(node.id)
+            self._members.alive(node.id)
             # The new process does not wait at the barriers of its predecessor.
             for arrived in self._arrived.values():
                 arrived.pop(node.id, None)
@@ -105,10 +83,10 @@ class Scheduling:
         fresh = {node.id for node in recovered}
         # The others first: they must know the new node before it sends to them.
         for id_ in self.registry.nodes.keys() - fresh - dead:
-            self._node.send_control(id_, Control(Command.ADD_NODE, tuple(recovered)))
+            self._members.send_control(id_, Control(Command.ADD_NODE, tuple(recovered)))
         for id_ in fresh:
             self._send_list(id_)
 
     def _send_list(self, to: int) -> None:
-        assert self._node.me is not None
-        self._node.send_control(to, Control(Command.ADD_NODE, (*self.registry.nodes.values(), self._node.me)))
+        assert self._members.me is not None
+        self._members.send_control(to, Control(Command.ADD_NODE, (*self.registry.nodes.values(), self._members.me)))

@@ -14,7 +14,8 @@ from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, P
 from hpcps.transport.base import Traffic
 from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.meta import Meta
-from hpcps.transport.pslite.node import Delivery, Node
+from hpcps.transport.pslite.node import Node
+from hpcps.transport.pslite.receiver import Delivery
 
 APP = 1
 """The application id of our messages; 0 is the key-value store."""
@@ -47,7 +48,7 @@ class PsliteTransport:
         self.traffic = Traffic()
 
     def send(self, to: Peer, message: Message) -> None:
-        """See `Transport.send`. ZeroMQ copies a small payload, and refers to a large one until it is sent."""
+        """See `MessageTransport.send`. ZeroMQ copies a small payload, and refers to a large one until it is sent."""
         header, id_ = message.header(), self._ids[to]
         frames: list[object] = [header]
         if message.payload is not None and message.payload.size:
@@ -61,7 +62,7 @@ class PsliteTransport:
         self.traffic.sent += len(header) + message.payload_bytes
 
     def receive(self) -> Received | Malformed | None:
-        """See `Transport.receive`. A payload is a read-only view of its frame, valid as long as it is referenced."""
+        """See `MessageTransport.receive`. A payload is a read-only view of its frame, valid while it is referenced."""
         if not self._inbox:
             self._check()
             return None

@@ -11,14 +11,14 @@ from hpcps.data.batches import Batch, Normaliser
 from hpcps.data.samples import Samples
 from hpcps.numerics.layout import Vector
 from hpcps.training.learner import CancelledError, Evaluation
-from hpcps.training.pytorch.counts import Counts
-from hpcps.training.pytorch.flat import FlatModel, readable
+from hpcps.training.pytorch.counts import TorchCounts
+from hpcps.training.pytorch.flat import TorchFlatModel, readable
 
 TEST_BATCH = 250
 """Batch size of an evaluation: large enough to be fast, small enough for a worker's share of the memory of a node."""
 
 
-class Exam:
+class TestSet:
     """The test set, and the evaluation of networks on it."""
 
     def __init__(self, read: Callable[[], Samples], normalise: Normaliser) -> None:
@@ -32,12 +32,12 @@ class Exam:
         self._normalise = normalise
         self._test: Samples | None = None
 
-    def evaluate(self, model: FlatModel, go_on: Callable[[], None] = lambda: None) -> Evaluation:
+    def evaluate(self, model: TorchFlatModel, go_on: Callable[[], None] = lambda: None) -> Evaluation:
         """Evaluate a model with its running statistics; `go_on` is called before each batch, and may raise an error."""
         if self._test is None:
             self._test = self._read()
         model.network.eval()
-        counts = Counts()
+        counts = TorchCounts()
         with torch.inference_mode():
             for start in range(0, len(self._test), TEST_BATCH):
                 go_on()
@@ -48,8 +48,10 @@ class Exam:
         return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
 
 
-def reestimate_statistics(model: FlatModel, batches: Iterable[Batch], go_on: Callable[[], None] = lambda: None) -> None:
-    """Replace a model's running statistics by their averages over some batches; `go_on` as in `Exam.evaluate`."""
+def reestimate_statistics(
+    model: TorchFlatModel, batches: Iterable[Batch], go_on: Callable[[], None] = lambda: None
+) -> None:
+    """Replace a model's running statistics by their averages over some batches; `go_on` as in `TestSet.evaluate`."""
     if not model.norms:
         return
     usual = [norm.momentum for norm in model.norms]
@@ -65,35 +67,35 @@ def reestimate_statistics(model: FlatModel, batches: Iterable[Batch], go_on: Cal
         norm.momentum = momentum
 
 
-class TorchExaminer:
-    """Evaluates models in another thread than that of the learner; see `hpcps.training.learner.Examiner`."""
+class TorchEvaluator:
+    """Evaluates models in another thread than that of the learner; see `hpcps.training.learner.Evaluator`."""
 
-    def __init__(self, model: FlatModel, exam: Exam, sweep: Callable[[], Iterable[Batch]]) -> None:
+    def __init__(self, model: TorchFlatModel, test_set: TestSet, sweep: Callable[[], Iterable[Batch]]) -> None:
         """Take a network for evaluation only.
 
         Args:
             model: the network; no other object uses it.
-            exam: the test set of the learner.
+            test_set: the test set of the learner.
             sweep: yields the batches of one pass over the learner's shard.
         """
         self._model = model
-        self._exam = exam
+        self._test_set = test_set
         self._sweep = sweep
         self._cancelled = threading.Event()
 
     def copy_from(self, values: Vector) -> None:
         """Overwrite the parameters with `values`, `[d]`."""
-        with self._model.place.here():
+        with self._model.compute_device.in_order():
             self._model.from_host(values, self._model.parameters)
 
     def load_statistics(self, values: Vector) -> None:
         """Overwrite the running statistics with `values`, `[k]`."""
-        with self._model.place.here():
+        with self._model.compute_device.in_order():
             self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
         """Replace the running statistics by their averages over one pass of the shard."""
-        with self._model.place.here():
+        with self._model.compute_device.in_order():
             reestimate_statistics(self._model, self._sweep(), self._go_on)
 
     def evaluate(self) -> Evaluation:
@@ -102,8 +104,8 @@ class TorchExaminer:
         Raises:
             CancelledError: `cancel` was called.
         """
-        with self._model.place.here():
-            return self._exam.evaluate(self._model, self._go_on)
+        with self._model.compute_device.in_order():
+            return self._test_set.evaluate(self._model, self._go_on)
 
     def cancel(self) -> None:
         """Make the current evaluation raise `CancelledError` before its next batch."""

@@ -1,0 +1,70 @@
+"""Whoever follows an update opens the files that CONTRIBUTING lists, fewer than ten: they run, and no others matter."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpcps
+
+ROOT = Path(hpcps.__file__).parents[1]
+sys.path.append(str(ROOT / "tests/asynchronous"))
+from toy_learners import Quadratic, everyone, play, spec  # noqa: E402
+
+from hpcps.numerics.layout import Layout  # noqa: E402
+
+LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
+BESIDE = {
+    "hpcps/roles/acceptance.py": "counts for records",
+    "hpcps/roles/checkpointing.py": "checkpoints",
+    "hpcps/roles/checks.py": "refuses bad messages",
+    "hpcps/roles/evaluation.py": "evaluation",
+    "hpcps/roles/evaluations.py": "evaluation",
+    "hpcps/roles/events.py": "names of events and effects",
+    "hpcps/roles/rule_state.py": "what a rule keeps for its next round",
+    "hpcps/roles/tally.py": "counts for records",
+    "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",
+    "hpcps/rules/combined.py": "writes the result of a rule",
+    "hpcps/rules/context.py": "what a rule may use",
+    "hpcps/rules/screening.py": "finds values that are not finite; synchronous: calls the rule, and is listed",
+    "hpcps/transport/base.py": "bytes for records",
+}
+"""Files that run but need not be opened, and why."""
+
+
+def listed(mode):
+    """Return the files that CONTRIBUTING lists for a mode, in order."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    section = text[text.index("## Following an update") :].split("\n## ")[0]
+    column = {"sync": 2, "async": 3}[mode]
+    rows = [line.split("|") for line in section.splitlines() if re.match(r"\| \d ", line)]
+    return [f"hpcps/{re.fullmatch(r'`([^`]*)`', row[column].strip())[1]}" for row in rows]
+
+
+def executed(action):
+    """Return the files of roles, rules and transports of which a function runs."""
+    found = set()
+
+    def note(frame, event, argument):
+        found.add(frame.f_code.co_filename)
+
+    sys.setprofile(note)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    inside = (Path(file) for file in found if file.startswith(str(ROOT / "hpcps")))
+    names = {str(file.relative_to(ROOT)) for file in inside}
+    return {name for name in names if name.split("/")[1] in ("roles", "rules", "transport")}
+
+
+@pytest.mark.parametrize(("mode", "rule"), [("sync", "average"), ("async", "naive_async")])
+def test_an_update_is_followed_in_fewer_than_ten_files(tmp_path, mode, rule):
+    run = spec(rule, workers=3, train={"mode": mode, "epochs": 2})
+    learners = {peer: Quadratic(LAYOUT, 8) for peer in everyone(run) if peer.role != "server"}
+    ran = executed(lambda: play(tmp_path, run, learners))
+    files = listed(mode)
+    assert 5 < len(set(files)) == len(files) < 10
+    assert set(files) <= ran
+    assert sorted(ran - set(files) - set(BESIDE)) == []
