@@ -176,5 +176,5 @@ def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _absolute(path: Path) -> Path:
-    """Make a path absolute, but keep its symbolic links: a link may serve to avoid a blank."""
+    """Make a path absolute, but keep its symbolic links: their targets may differ between hosts."""
     return Path(os.path.abspath(path))
