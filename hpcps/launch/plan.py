@@ -67,6 +67,7 @@ class Plan:
         nodes: the `DMLC_*` and `PS_*` variables that all ps-lite nodes share; empty over MPI.
         trace: whether every rank writes a trace.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
+        umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """
 
     world: tuple[Rank, ...]
@@ -74,6 +75,7 @@ class Plan:
     nodes: Mapping[str, str] = field(default_factory=dict)
     trace: bool = False
     rank_variables: tuple[str, ...] = ()
+    umask: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -114,12 +116,14 @@ class Plan:
             raise LaunchError(f"the plan {path} was changed after it was generated; generate it again")
         world = tuple(Rank(**rank) for rank in body["world"])
         runs = tuple(PlannedRun(**run) for run in body["runs"])
-        return cls(world, runs, body.get("nodes", {}), body.get("trace", False), tuple(body["rank_variables"]))
+        variables = tuple(body["rank_variables"])
+        return cls(world, runs, body.get("nodes", {}), body.get("trace", False), variables, body.get("umask"))
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
         more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
         more |= {"trace": True} if self.trace else {}
+        more |= {} if self.umask is None else {"umask": self.umask}
         return {"format": FORMAT, "world": world, "runs": runs, "rank_variables": list(self.rank_variables), **more}
 
 

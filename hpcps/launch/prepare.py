@@ -81,7 +81,7 @@ def prepare(
             )
         path = configfile if number == 1 else configfile.with_name(f"{configfile.name}-{number}")
         job = Job(
-            plan=replace(_plan(group, results, site), trace=trace),
+            plan=replace(_plan(group, results, site), trace=trace, umask=_umask()),
             plan_file=path.with_name(f"{path.name}.plan.json"),
             configfile=path,
             mpirun=site.mpirun,
@@ -173,6 +173,12 @@ def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
     if data := environment.get("HPCPS_DATA"):
         variables["HPCPS_DATA"] = str(_absolute(Path(data)))
     return variables
+
+
+def _umask() -> int:
+    """Return the umask of this process, which can only be read by setting it."""
+    os.umask(umask := os.umask(0o077))
+    return umask
 
 
 def _absolute(path: Path) -> Path:
