@@ -5,17 +5,18 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help docs mxnet-env unit-mxnet demo test check unit soak mpi gpu notebooks schema bench bench-quick bench-simulation clean
+.PHONY: help docs mxnet-env unit-mxnet demo test environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo       set up $(VENV), run experiments/quickstart.toml over mpirun, print a table, draw a figure"
 	@echo "make test       every check and test, set-up included"
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
-	@echo "make soak       long checks: 10,000 asynchronous updates of 30 workers, 100,000 mutated ps-lite messages"
+	@echo "make quick      tests that take seconds, for the loop of editing"
+	@echo "make soak       tests that take minutes, such as 10,000 asynchronous updates of 30 workers"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one"
 	@echo "make check      ruff, mypy and shellcheck alone"
-	@echo "make notebooks  execute the notebooks over the committed results, keep their figures"
+	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
 	@echo "make docs       build the documentation into build/site"
 	@echo "make schema     write the generated references in docs/"
 	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (55 minutes)"
@@ -35,13 +36,13 @@ $(VENV)/.ready: setup.cfg constraints.txt
 	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
 	@echo "setting up $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard]'
 	@$(BIN)/python -m hpcps.numerics.kernels
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "adding the test tools to $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,dev,docs]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs]'
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready
@@ -62,10 +63,25 @@ WITHOUT_TORCH := tests/spec tests/rules tests/attacks tests/records tests/transp
   $(addprefix tests/roles/test_,cuts.py lifetimes.py messages.py packing.py refusals.py streaming.py) \
   tests/plugins/test_needs.py tests/training/test_loss.py
 
+QUICK := $(addprefix tests/,architecture attacks cli data records rules runtime spec trace transport)
+
 ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.slurm
 
-test: $(VENV)/.dev $(ENVIRONMENTS)
-	@$(MAKE) --no-print-directory check unit mpi
+# Setting up the environments and checking use one core each; so do the tests of faults, which mostly wait, and those
+# with MXNet.
+test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
+	@$(MAKE) --no-print-directory unit
+	@echo "running the tests of faults and those with MXNet at the same time; each prints its output at its end ..."
+	@$(MAKE) --no-print-directory -j2 --output-sync=target faults unit-mxnet
+	@$(MAKE) --no-print-directory mpi
+
+environments: $(ENVIRONMENTS)
+
+# Fast tests for the loop of editing.
+quick: $(VENV)/.dev
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile $(QUICK)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
@@ -74,9 +90,11 @@ check: $(VENV)/.dev
 	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
 
 unit: $(VENV)/.dev $(ENVIRONMENTS)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi --ignore tests/soak
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi
+
+# Roles, launchers and hosts that are killed or stopped.
+faults: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/faults
-	@$(MAKE) --no-print-directory unit-mxnet
 
 # Tests without training, with MXNet's numpy and without torch. MXNet is no longer maintained, so its deprecation warnings
 # are ignored.
@@ -86,9 +104,9 @@ unit-mxnet: .venv-mxnet/.ready
 	    -W ignore::DeprecationWarning $(WITHOUT_TORCH); \
 	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
 
-# Tests of minutes each, which take too long for every change.
+# Tests that take minutes, and variations of other tests.
 soak: $(VENV)/.dev
-	$(BIN)/python -m pytest --override-ini timeout=1800 --durations 0 tests/soak
+	$(BIN)/python -m pytest -m soak --override-ini timeout=1800 --durations 0
 
 # pytest-mpi with a time limit; with mpi4py's -m, a failing rank ends all ranks.
 mpi: $(VENV)/.dev
@@ -101,7 +119,7 @@ gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/gpu
 
 notebooks: $(VENV)/.dev
-	for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
+	export HPCPS_RESULTS=../results/published; for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
 
 # The variable silences a notice about the next version of mkdocs.
 docs: $(VENV)/.dev

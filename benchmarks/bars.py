@@ -31,13 +31,13 @@ class Bar:
 
     @staticmethod
     def at_most(what: str, measured: float, limit: float) -> Bar:
-        """Return the bar of a number with an upper limit."""
-        return Bar(what, f"≤ {limit:.2f}", f"{measured:.2f}", measured <= limit)
+        """Return the bar of a number with an upper limit; the number counts as it is shown."""
+        return Bar(what, f"≤ {limit:.2f}", f"{measured:.2f}", round(measured, 2) <= limit)
 
     @staticmethod
     def at_least(what: str, measured: float, limit: float) -> Bar:
-        """Return the bar of a number with a lower limit."""
-        return Bar(what, f"≥ {limit:.2f}", f"{measured:.2f}", measured >= limit)
+        """Return the bar of a number with a lower limit; the number counts as it is shown."""
+        return Bar(what, f"≥ {limit:.2f}", f"{measured:.2f}", round(measured, 2) >= limit)
 
 
 def write(results: Path, benchmark: str, bars: Sequence[Bar]) -> None:

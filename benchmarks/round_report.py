@@ -17,7 +17,7 @@ from machine import description
 Found = dict[str, dict[tuple[int, int], list[float]]]
 
 ADOPTED = " adopted"
-"""The suffix of the name of an exchange of hpcps, for the time until every worker has also adopted the model."""
+"""The suffix of the name of an exchange of hpcps, for the time until every worker has the model where it trains."""
 
 
 @dataclass
@@ -54,9 +54,9 @@ class Table:
         times = self.found.get(name, {}).get(case)
         return statistics.median(times) if times else None
 
-    def best(self, exchanges: Sequence[Exchange], case: tuple[int, int]) -> tuple[str, float] | None:
+    def best(self, exchanges: Sequence[Exchange], case: tuple[int, int], suffix: str = "") -> tuple[str, float] | None:
         """Return the fastest of some exchanges and its time."""
-        times = [(e.title, time) for e in exchanges if (time := self.time(e.name, case)) is not None]
+        times = [(e.title, time) for e in exchanges if (time := self.time(e.name + suffix, case)) is not None]
         return min(times, key=lambda pair: pair[1]) if times else None
 
     def bound(self, case: tuple[int, int]) -> float | None:
@@ -70,17 +70,24 @@ class Table:
         return None if copies is None else (ranks + 2) / 2 * copies / ranks / 2
 
     def verdicts(self) -> list[dict[str, Any]]:
-        """Return, for each case, the ratios of our time to that of the best peer and to the bound."""
+        """Return, for each case, the ratios of our times to that of the best peer and to the bound.
+
+        `ours` is the time until every worker has the model where it trains, as a peer's ranks have their result.
+        `in_place` is the time until every worker can read the model; the bound is that of these bytes.
+        """
         rows = []
         for case in self.cases:
-            ours, other, bound = self.best(self.ours, case), self.best(self.others, case), self.bound(case)
-            if ours is None:
+            ours, in_place = self.best(self.ours, case, ADOPTED), self.best(self.ours, case)
+            other, bound = self.best(self.others, case), self.bound(case)
+            if ours is None or in_place is None:
                 continue
             row: dict[str, Any] = {"ranks": case[0], "megabytes": case[1], "ours": ours[1], "by": ours[0]}
+            row["in_place"] = in_place[1]
             if other is not None:
                 row |= {"best_peer": other[0], "peer": other[1], "ratio": ours[1] / other[1]}
+                row["in_place_ratio"] = in_place[1] / other[1]
             if bound is not None:
-                row |= {"bound": bound, "of_bound": ours[1] / bound}
+                row |= {"bound": bound, "of_bound": in_place[1] / bound}
             rows.append(row)
         return rows
 
@@ -92,23 +99,25 @@ def report(table: Table, findings: Findings, others: float) -> str:
         "",
         f"{description()}; other processes used {others:.2f} cores meanwhile. Written by `benchmarks/round.py`.",
         "",
-        "Every rank has an update of M bytes of float32 in a buffer; time runs until the last one has the result. "
-        "hpcps: the mean, added to the model, with the real roles over mpirun. Peers: the sum, in place. Milliseconds: "
+        "Every rank has an update of M bytes of float32 in a buffer; time runs until the last rank has the result. "
+        "hpcps: the mean, added to the model, with the real roles over mpirun, until every worker has added its "
+        "residual and copied the model to where it trains. Peers: the sum, in the buffer of every rank. In place: "
+        "until every worker can read the new model in shared memory. Milliseconds: "
         f"the median of {findings.repeats} launches (the range of their medians), taken in turn; results checked. The "
         "bound is what reading n updates and the model and writing the model costs at the bandwidth of two processes "
-        "that copy arrays of this size. Adopted: until every worker has also added its residual and copied the model "
-        "to where it trains, which no peer does.",
+        "that copy arrays of this size; it holds for a round in place.",
     ]
     for ranks in sorted({ranks for ranks, _ in table.cases}):
         sizes = [size for r, size in table.cases if r == ranks]
         lines += ["", f"## {ranks} ranks", "", "| | " + " | ".join(f"{size} MB" for size in sizes) + " |"]
         lines += ["|---|" + "---|" * len(sizes)]
         for exchange in [*table.ours, *table.others]:
-            cells = [_cell(table.found[exchange.name].get((ranks, size))) for size in sizes]
-            lines.append(f"| {exchange.title} | " + " | ".join(cells) + " |")
+            named = [(exchange.title, exchange.name)]
             if exchange.ours:
-                cells = [_cell(table.found[exchange.name + ADOPTED].get((ranks, size))) for size in sizes]
-                lines.append("| … until adopted | " + " | ".join(cells) + " |")
+                named = [(exchange.title, exchange.name + ADOPTED), ("… in place", exchange.name)]
+            for title, name in named:
+                cells = [_cell(table.found.get(name, {}).get((ranks, size))) for size in sizes]
+                lines.append(f"| {title} | " + " | ".join(cells) + " |")
         for processes in (1, 2):
             times = [table.time(f"copy-{processes}", (ranks, size)) for size in sizes]
             cells = ["–" if t is None else f"{t / ranks * 1e3:.2f}" for t in times]
@@ -118,7 +127,12 @@ def report(table: Table, findings: Findings, others: float) -> str:
         bounds = [table.bound((ranks, size)) for size in sizes]
         lines.append("| bound | " + " | ".join("–" if b is None else f"{b * 1e3:.1f}" for b in bounds) + " |")
         verdicts = {row["megabytes"]: row for row in table.verdicts() if row["ranks"] == ranks}
-        for key, name in (("ratio", "hpcps / best peer"), ("of_bound", "hpcps / bound")):
+        ratios = (
+            ("ratio", "hpcps / best peer"),
+            ("in_place_ratio", "in place / best peer"),
+            ("of_bound", "in place / bound"),
+        )
+        for key, name in ratios:
             cells = [f"**{verdicts[size][key]:.2f}**" if key in verdicts.get(size, {}) else "–" for size in sizes]
             lines.append(f"| **{name}** | " + " | ".join(cells) + " |")
     lines += ["", "![Time of a round against its size](round.png)"]
@@ -130,15 +144,17 @@ def report(table: Table, findings: Findings, others: float) -> str:
 
 
 def bars(verdicts: Sequence[dict[str, Any]]) -> list[Bar]:
-    """Return the bars: half the best peer's time and 1.5 times the bound at 64 MB, else the best peer's time."""
+    """Return the bars: the best peer's time; in place half of it and 1.5 times the bound at 64 MB."""
     found = []
     for row in verdicts:
         what = f"Round of {row['ranks']} workers, {row['megabytes']} MB"
         half = row["megabytes"] == 64
         if "ratio" in row:
-            found.append(Bar.at_most(f"{what}, to {row['best_peer']}", row["ratio"], 0.5 if half else 1.0))
+            found.append(Bar.at_most(f"{what}, to {row['best_peer']}", row["ratio"], 1.0))
+            limit = 0.5 if half else 1.0
+            found.append(Bar.at_most(f"{what}, in place, to {row['best_peer']}", row["in_place_ratio"], limit))
         if "of_bound" in row and half:
-            found.append(Bar.at_most(f"{what}, to its bytes at the speed of copies", row["of_bound"], 1.5))
+            found.append(Bar.at_most(f"{what}, in place, to its bytes at the speed of copies", row["of_bound"], 1.5))
     return found
 
 
@@ -157,10 +173,15 @@ def draw(table: Table, path: Path) -> None:
     )
     for axes, ranks in zip(panels[0], counts, strict=True):
         sizes = [size for r, size in table.cases if r == ranks]
-        for exchange in [*table.ours, *table.others]:
-            times = [(size, time) for size in sizes if (time := table.time(exchange.name, (ranks, size))) is not None]
-            style = {"linewidth": 2.2, "marker": "o"} if exchange.ours else {"linewidth": 1, "marker": "."}
-            axes.plot([size for size, _ in times], [time * 1e3 for _, time in times], label=exchange.title, **style)
+        for place, exchange in enumerate([*table.ours, *table.others]):
+            thin: dict[str, Any] = {"linewidth": 1, "marker": ".", "color": f"C{place}"}
+            named = [(exchange.title, exchange.name, thin)]
+            if exchange.ours:
+                named = [(exchange.title, exchange.name + ADOPTED, thin | {"linewidth": 2.2, "marker": "o"})]
+                named += [(f"{exchange.title}, in place", exchange.name, thin | {"linestyle": "--"})]
+            for title, name, style in named:
+                times = [(size, time) for size in sizes if (time := table.time(name, (ranks, size))) is not None]
+                axes.plot([size for size, _ in times], [time * 1e3 for _, time in times], label=title, **style)
         bounds = [(size, bound) for size in sizes if (bound := table.bound((ranks, size))) is not None]
         axes.plot([s for s, _ in bounds], [b * 1e3 for _, b in bounds], color="0.5", linestyle=":", label="bound")
         axes.set(xscale="log", yscale="log", title=f"{ranks} ranks", xlabel="update, MB")

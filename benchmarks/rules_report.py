@@ -11,7 +11,10 @@ from bars import Bar
 from machine import description
 
 BLOCKS = 20
-BYZFL = ("average", "trimmed_mean", "median")
+BYZFL = ("trimmed_mean", "median")
+"""Rules with a target for the ratio of ByzFL's time to ours. ByzFL's mean is numpy's, one pass by one core."""
+MEAN = 1.3
+"""The target of `average`, in read passes: every mean reads each update once."""
 SERIES = (
     "average",
     "average, added to the model",
@@ -48,7 +51,7 @@ def report(
         ratios = [middle[name, n, "2"] / middle["read", n, "2"] for n in args.updates]
         lines.append(f"| {name} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
         for n, ratio in zip(args.updates, ratios, strict=True):
-            limit = 2.5 if n <= 16 else 5.0
+            limit = MEAN if name == "average" else 2.5 if n <= 16 else 5.0
             bars.append(Bar.at_most(f"{name}, n = {n}: time over a read pass, 2 threads", ratio, limit))
     lines += [
         "",
@@ -79,7 +82,7 @@ def report(
     said = (
         f"is left out where nothing is said of it: {problem}"
         if problem
-        else "0.0.11 on numpy arrays. Its mean is numpy's, one pass by one core: no other pass is 15 times as fast"
+        else "0.0.11 on numpy arrays. Its mean is numpy's, one pass by one core"
     )
     lines += ["", f"ByzFL {said}."]
     return "\n".join(lines) + "\n", bars

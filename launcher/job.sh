@@ -122,6 +122,6 @@ status=0
 wait "$child" || status=$?
 child=
 echo "$(date -Is) ended with status $status"
-# SUSPENDED in hpcps/launch/walltime.py
+# SUSPENDED in hpcps/launch/exit_status.py
 [ "$status" -ne 75 ] || succeed
 exit "$status"

@@ -45,6 +45,9 @@ def handle(args: argparse.Namespace) -> int:
     if unknown := sorted(set(events or ()) - set(EVENTS)):
         raise RunError(f"--events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
     place = locate(args.experiment, args.results, Path("experiments"))
+    if place.published:
+        print(f"nothing to collect: {place.source} has a table already: {place.results / 'table.parquet'}")
+        return 0
     collected = collect(place.results, place.points, events)
     accuracies = write_tables(collected.table, place.results)
     write_provenance(place.results, [run.run_id for run in collected.runs])

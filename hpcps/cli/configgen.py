@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcps.errors import HpcpsError, LaunchError
+from hpcps.cli.failures import exit_status_of
+from hpcps.errors import LaunchError
 from hpcps.launch.detect import detect_mpi, find_launcher
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.hostfile import STYLES, read_hostfile
 from hpcps.launch.launchers import Launcher, Plain
 from hpcps.launch.prepare import Site, prepare, run_folder, spec_of
@@ -110,25 +112,22 @@ def _executable(launcher: Launcher) -> Path:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the files and print the commands; return the exit status."""
     args = parser().parse_args(argv)
-    try:
-        _generate(args)
-    except HpcpsError as error:
-        print(f"configgen: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return exit_status_of(lambda: _generate(args), "configgen")
 
 
-def _generate(args: argparse.Namespace) -> None:
+def _generate(args: argparse.Namespace) -> ExitStatus:
     experiment = load_experiment(args.file, args.overrides)
     points = select(experiment.points, args.only)
     for caution in cautions_of(points):
         print(f"configgen: caution: {caution}", file=sys.stderr)
     chosen = points if args.all else tuple(point for point in points if not _done(point, args.results))
+    if not chosen:
+        done = f"all {len(points)} points are done" if len(points) > 1 else "the point is done"
+        what = f"{done} in {args.results}, so {args.output} is not written; --all includes points that are done"
+        print(f"configgen: {what}", file=sys.stderr)
+        return ExitStatus.NOTHING_LEFT
     if skipped := len(points) - len(chosen):
         print(f"# {skipped} of {len(points)} points are done in {args.results}: left out (--all includes them)")
-    if not chosen:
-        print("# nothing is left to run")
-        return
     try:
         args.output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -139,6 +138,7 @@ def _generate(args: argparse.Namespace) -> None:
     for launch in launches:
         launch.write()
         print(launch.summary("point"))
+    return ExitStatus.DONE
 
 
 def _done(point: Point, results: Path) -> bool:

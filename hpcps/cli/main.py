@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
-import sys
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import check, collect, components, data, plot, run, status
-from hpcps.errors import HpcpsError
+from hpcps.cli import check, collect, completion, components, data, export, plot, publish, report, run, status
+from hpcps.cli.failures import exit_status_of
 
-_COMMANDS = (check, run, status, collect, plot, data, components)
+_COMMANDS = (check, run, status, collect, plot, report, export, publish, data, components, completion)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -36,22 +34,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit status: 0, 1 if a run failed, 2 for a mistake in the request."""
+    """Run one command; return its exit status (see `ExitStatus`)."""
     arguments = parser().parse_args(argv)
-    try:
-        status_code: int = arguments.handler(arguments)
-        return status_code
-    except HpcpsError as error:
-        print(f"hpcps: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("hpcps: stopped", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # The reader (`head`, say) has had enough; keep Python from complaining about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except OSError as error:
-        what = f"{str(error.filename)[:200]}: " if error.filename is not None else ""
-        print(f"hpcps: {what}{error.strerror or error}", file=sys.stderr)
-        return 2
+    return exit_status_of(lambda: arguments.handler(arguments), "hpcps")

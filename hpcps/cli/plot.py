@@ -18,8 +18,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         description="Draw test accuracy by epoch, by wall time and by bytes sent; the acceptance rate of rules with a "
         "reference; the staleness and number of applied updates of asynchronous training. A panel is an attack, a line "
         "is a rule (or another swept key). The source is results/NAME/table.parquet, which is collected first if it is "
-        "missing. `hpcps plot timeline WHAT` draws the activities of every process of a traced run.",
-        usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] WHAT\n       "
+        "missing, or the published copy of an experiment without runs in results/NAME. `hpcps plot timeline WHAT` "
+        "draws the activities of every process of a traced run.",
+        usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
     parser.add_argument(
@@ -29,7 +30,21 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="a table.parquet, experiment file, results folder, name, or the beginning of the name; after "
         "`timeline` also a run's folder, or four or more characters of its id",
     )
-    parser.add_argument("-o", "--output", type=Path, help="folder for the figures (default: figures/ beside the table)")
+    parser.add_argument("-o", "--output", type=Path, help="folder for the figures (default: results/NAME/figures)")
+    parser.add_argument(
+        "--style",
+        type=Path,
+        metavar="FILE",
+        help="options of the figures, a TOML file (docs/how-to/figures.md lists its keys)",
+    )
+    parser.add_argument(
+        "--set",
+        dest="overrides",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="set an option of --style, such as heading=false or width=3.4",
+    )
     add_results_argument(parser)
     add_arguments(parser)
     parser.set_defaults(handler=handle)
@@ -45,23 +60,27 @@ def handle(args: argparse.Namespace) -> int:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
     from hpcps.figures.figure_data import figure_data_of
     from hpcps.figures.final import markdown
+    from hpcps.figures.options import read_options
     from hpcps.figures.publish import baseline, write_figures, write_tables
     from hpcps.records.collect import collect
     from hpcps.records.locate import locate
     from hpcps.records.table import read_table
 
+    options = read_options(args.style, args.overrides)
     (what,) = args.what
     table = Path(what)
+    folder = table.parent
     if table.suffix != ".parquet":
         place = locate(what, args.results, Path("experiments"))
-        table = place.results / "table.parquet"
+        table, folder = place.results / "table.parquet", place.own
+        print(f"from {place.source}\n")
         if not table.exists():
             write_tables(collect(place.results, place.points).table, place.results)
         elif any(path.stat().st_mtime > table.stat().st_mtime for path in place.results.glob("runs/*/records/*.jsonl")):
             print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` updates it\n")
     frame = read_table(table)
     shown = figure_data_of(frame, baseline(frame, table.parent))
-    files = write_figures(shown, args.output or table.parent / "figures")
+    files = write_figures(shown, args.output or folder / "figures", options)
     print(markdown(shown))
     for file in files:
         print(f"wrote {file}")

@@ -14,9 +14,10 @@ from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_
 from hpcps.errors import LaunchError, RunError
 from hpcps.execution.sweep.cores import crowding, divide
 from hpcps.launch.cores import Cores, own_cores
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
 from hpcps.launch.signals import stops_of
-from hpcps.launch.walltime import SUSPENDED, may_go_on, predecessors, seconds
+from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.inventory import enumerated
 from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
@@ -61,7 +62,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--walltime",
         metavar="TIME",
         type=seconds,
-        help="time limit (seconds, or HH:MM:SS): stop before it at a checkpoint, with status 75",
+        help=f"time limit (seconds, or HH:MM:SS): stop before it at a checkpoint, with status {ExitStatus.SUSPENDED}",
     )
     parser.add_argument(
         "--trace",
@@ -138,16 +139,18 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
             waits = True
         if args.until is not None and time.monotonic() > args.until:
             print(f"{name}: time is nearly over, but another hpcps still executes {len(left)} of the runs", flush=True)
-            status = SUSPENDED
+            status = ExitStatus.SUSPENDED
             break
         with stops_of() as stops:
             time.sleep(_POLL_INTERVAL)
         if stops:
             return 128 + stops[0]
-    reason = may_go_on(max(point.run.checkpoint.successors for point in points)) if status == SUSPENDED else None
+    reason = (
+        may_go_on(max(point.run.checkpoint.successors for point in points)) if status == ExitStatus.SUSPENDED else None
+    )
     if reason:
         print(f"hpcps: {reason}", flush=True)
-    return 1 if reason else status
+    return ExitStatus.FAILED if reason else status
 
 
 def _claim(points: Sequence[Point], args: argparse.Namespace, claims: ExitStack) -> tuple[list[Point], list[Point]]:

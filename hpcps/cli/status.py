@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcps.records.results import add_results_argument
 
 if TYPE_CHECKING:
+    from hpcps.records.experiment_runs import ExperimentRuns
     from hpcps.records.status import RunStatus
 
 _ID = re.compile(r"[0-9a-f]{4,10}")
@@ -36,45 +36,15 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.set_defaults(handler=handle)
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """The runs of an experiment to show.
-
-    Attributes:
-        paths: its run folders.
-        points: the points of its file and of its sweeps, in the form of `spec.json`, by run id.
-        file: the ids of the points of its current file.
-    """
-
-    name: str
-    paths: Sequence[Path]
-    points: Mapping[str, Mapping[str, Any]]
-    file: frozenset[str] = frozenset()
-
-
 def handle(args: argparse.Namespace) -> int:
     """Print a table per experiment and the cause of each failure, or a message if there are no runs."""
     from hpcps.records.forecast import summary
-    from hpcps.records.status import Progress
 
     shown = False
     for experiment in _experiments(args.what, args.results):
-        runs = Progress(experiment.paths).poll()
-        texts = _variants(runs, experiment)
-        runs = [_named(run, experiment.points.get(run.run_id)) for run in runs]
-        idle = [run for run in runs if run.run_id in experiment.file and run.state == "not started"]
-        note = ""
-        if idle and len(idle) == len(experiment.file) < len(runs):
-            # Only runs with --set have started.
-            runs = [run for run in runs if run not in idle]
-            note = f"  the {len(idle)} points of the file without --set have not started\n"
-        name = experiment.name
-        alike = {texts[run.run_id] for run in runs}
-        if len(alike) == 1:
-            name += "".join(alike)  # all runs have the same variant: show it once
-        else:
-            runs = [replace(run, label=run.label + texts[run.run_id]) for run in runs]
-        print(f"{name}: {summary(runs)}\n{overview(runs)}\n{note}")
+        found = experiment.poll()
+        note = f"  {found.note}\n" if found.note else ""
+        print(f"{found.name}: {summary(found.runs)}\n{overview(found.runs)}\n{note}")
         shown = True
     if not shown:
         print(f"no runs in {args.results}/")
@@ -122,30 +92,10 @@ def overview(runs: Sequence[RunStatus]) -> str:
     return "\n".join(table + notes)
 
 
-def _named(run: RunStatus, point: Mapping[str, Any] | None) -> RunStatus:
-    """Complete a run that has not started from its point of the file."""
-    if point is None or run.label:
-        return run
-    return replace(run, label=point["label"], epochs=point["run"]["train"]["epochs"])
-
-
-def _variants(runs: Sequence[RunStatus], experiment: _Shown) -> dict[str, str]:
-    """Return by run id the differences from the file, such as ` (train.epochs=2)`, or an empty text."""
-    from hpcps.records.run_directory import RunDirectory
-    from hpcps.records.variants import variants
-
-    known = {run.run_id: RunDirectory(run.path).spec or experiment.points.get(run.run_id) for run in runs}
-    specs = {run_id: spec for run_id, spec in known.items() if spec}
-    texts = variants(
-        list(specs.values()), [point for run_id, point in experiment.points.items() if run_id in experiment.file]
-    )
-    found = {run_id: f" ({text})" for run_id, text in zip(specs, texts, strict=True) if text}
-    return {run.run_id: found.get(run.run_id, "") for run in runs}
-
-
-def _experiments(what: str | None, results: Path) -> Iterator[_Shown]:
+def _experiments(what: str | None, results: Path) -> Iterator[ExperimentRuns]:
     """Yield the selected experiments."""
     from hpcps.errors import SpecError
+    from hpcps.records.experiment_runs import ExperimentRuns
     from hpcps.records.locate import locate
 
     experiments = Path("experiments")
@@ -155,34 +105,15 @@ def _experiments(what: str | None, results: Path) -> Iterator[_Shown]:
                 points = locate(str(folder), results, experiments).points
             except SpecError:  # the current file may have mistakes; show its runs all the same
                 points = ()
-            yield _all_of(folder, points)
+            yield ExperimentRuns.of(folder, points)
         return
     meant = [path for path in results.glob("*/runs/*") if _ID.fullmatch(what) and path.name.startswith(what)]
     if meant:
         for path in sorted(meant):
-            yield _Shown(path.parent.parent.name, [path], {})
+            yield ExperimentRuns(path.parent.parent.name, [path], {})
         return
     place = locate(what, results, experiments)
-    yield _all_of(place.results, place.points)
-
-
-def _all_of(folder: Path, points: Sequence[Mapping[str, Any]]) -> _Shown:
-    """Return an experiment with the points of its file and its sweeps first, then its other runs."""
-    from hpcps.records.run_directory import RunDirectory
-    from hpcps.records.sweep import belongs, planned
-
-    by_id = {str(point["run_id"]): point for point in points} | planned(folder, points)
-    paths = [folder / "runs" / run_id for run_id in by_id]
-    others = [path for path in _in_order(folder) if path.name not in by_id and belongs(RunDirectory(path), by_id)]
-    return _Shown(folder.name, paths + others, by_id, frozenset(str(point["run_id"]) for point in points))
-
-
-def _in_order(experiment: Path) -> list[Path]:
-    """Return the run folders of an experiment in the order of its sweep."""
-    from hpcps.records.run_directory import RunDirectory
-
-    folders = [path for path in (experiment / "runs").glob("*") if path.is_dir()]
-    return sorted(folders, key=lambda path: (RunDirectory(path).spec.get("index", 0), path.name))
+    yield ExperimentRuns.of(place.results, place.points)
 
 
 def _percent(share: float | None) -> str:

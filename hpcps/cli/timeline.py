@@ -24,10 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def plot_timeline(what: str, args: argparse.Namespace) -> int:
     """Merge the traces of a run's processes, draw a part, and print the share of time per activity."""
     from hpcps.figures.page import save
-    from hpcps.figures.timeline import between, draw_timeline, shares, whole_rounds
+    from hpcps.figures.timeline import ONE_PROCESS, between, draw_timeline, shares, whole_rounds
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.chrome import is_stale, merge
     from hpcps.records.trace.lanes import read_lanes
+    from hpcps.spec.tree import get
 
     run = traced_run(what, args.results)
     lanes = read_lanes(run)
@@ -37,9 +38,13 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
     spec = RunDirectory(run).spec
     name = spec.get("run", {}).get("name", run.name)
     heading = " · ".join(dict.fromkeys((name, spec.get("label") or run.name)))
-    figure = draw_timeline(lanes, window, heading)
+    # Simulations are in process too, but in their virtual time the roles run at the same time.
+    in_process = get(spec, ("run", "transport", "kind")) == "inproc" and lanes[0].clock != "virtual"
+    figure = draw_timeline(lanes, window, heading, in_process=in_process)
     folder = args.output or run.parent.parent / "figures"
     print(shares(lanes, window))
+    if in_process:
+        print(f"note: {ONE_PROCESS}, so `wait` includes waiting for the turn")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in save(figure, folder / f"timeline-{run.name}"):

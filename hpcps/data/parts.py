@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcps.data.base import Data
 from hpcps.data.samples import Indices, Labels, Part, Samples
-from hpcps.registry.failures import fault, told
+from hpcps.registry.failures import described, fault, told
 
 
 def open_parts(data: Data) -> tuple[CheckedPart, CheckedPart]:
@@ -25,7 +25,7 @@ def open_parts(data: Data) -> tuple[CheckedPart, CheckedPart]:
     if not isinstance(parts, tuple | list) or len(parts) != 2 or not all(map(_is_part, parts)):
         raise fault(
             data,
-            f"its open() returned {_described(parts)}: it must return two parts, the training part and the test part, "
+            f"its open() returned {described(parts)}: it must return two parts, the training part and the test part, "
             "each with labels() and read(indices), such as hpcps.data.InMemory(samples)",
         )
     train, test = parts
@@ -52,10 +52,10 @@ class CheckedPart:
         with told(self.data, f"the read() of its {self.name} part failed"):
             samples = self.part.read(indices)
         if not isinstance(samples, Samples):
-            raise self._fault(f"its read() returned {_described(samples)}: it must return hpcps.data.Samples")
+            raise self._fault(f"its read() returned {described(samples)}: it must return hpcps.data.Samples")
         images, shape = samples.images, [len(indices), *self.data.facts.shape]
         if not isinstance(images, np.ndarray) or images.dtype not in (np.uint8, np.float32):
-            raise self._fault(f"its samples are {_described(images)}: they must be an array of uint8 or float32")
+            raise self._fault(f"its samples are {described(images)}: they must be an array of uint8 or float32")
         if list(images.shape) != shape:
             raise self._fault(
                 f"{len(indices)} of its samples are an array {list(images.shape)}, and by the facts it should be "
@@ -65,7 +65,7 @@ class CheckedPart:
 
     def _checked_labels(self, labels: Any, count: int) -> Labels:
         if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != 1:
-            raise self._fault(f"its labels are {_described(labels)}: they must be an array [n] of int64")
+            raise self._fault(f"its labels are {described(labels)}: they must be an array [n] of int64")
         if len(labels) != count:
             raise self._fault(f"it has {len(labels)} labels for {count} samples: correct the facts or the labels")
         classes = self.data.facts.classes
@@ -82,11 +82,3 @@ class CheckedPart:
 
 def _is_part(part: object) -> bool:
     return callable(getattr(part, "labels", None)) and callable(getattr(part, "read", None))
-
-
-def _described(value: object) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array {list(value.shape)} of {value.dtype}"
-    if isinstance(value, tuple | list):
-        return f"a {type(value).__name__} of {len(value)}"
-    return f"a {type(value).__name__}" if value is not None else "None"

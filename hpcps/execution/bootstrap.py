@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,13 +30,21 @@ def process_group(plan: Plan, plan_file: Path) -> Iterator[ProcessGroup]:
     """Join the process group of a launch; leave it at the end.
 
     Raises:
-        LaunchError: this process has no rank, or the other processes did not join. MPI reports such errors itself.
+        LaunchError: this process has no rank, the other processes did not join, or there is no MPI library. Once its
+            library is loaded, MPI reports such errors itself.
     """
     if plan.nodes:
         with _over_pslite(plan, plan_file) as group:
             yield group
         return
-    from mpi4py import MPI
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:  # mpi4py looks for the library when MPI is imported
+        reason = str(error).removeprefix("cannot load MPI library\n").partition("\n")[0]
+        raise LaunchError(
+            f"mpi4py finds no MPI library: {reason}; load your site's MPI module, name the library in MPI4PY_LIBMPI, "
+            f"or install one: {sys.executable} -m pip install 'hpcps[mpich]'"
+        ) from error
 
     from hpcps.transport.mpi.process_group import MpiProcessGroup
 

@@ -17,12 +17,15 @@ from matplotlib.ticker import MaxNLocator
 from hpcps.figures import acceptance
 from hpcps.figures.curve import Curve, Values
 from hpcps.figures.figure_data import FigureData
+from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import (
     RC,
     band,
     divergence_handle,
     legend,
     line_handles,
+    line_name,
+    line_title,
     mark_divergence,
     page,
     panel_grid,
@@ -41,7 +44,7 @@ _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 
 
 @dataclass(frozen=True)
-class _Axis:
+class XAxis:
     """What the x axis shows, in which unit."""
 
     against: Against
@@ -49,32 +52,35 @@ class _Axis:
     unit: float
 
     def of(self, curve: Curve) -> Values:
+        """Return the values of a curve on this axis, `[epochs]`."""
         values = {"epoch": curve.epoch, "wall_time": curve.wall, "bytes": curve.bytes_sent}[self.against]
         return values / self.unit
 
 
-def draw(figure_data: FigureData, against: Against = "epoch") -> Figure:
-    """Draw test accuracy: a panel per panel of the figure_data, a line per line, mean and range over the seeds.
+def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptions | None = None) -> Figure:
+    """Draw test accuracy: a panel per panel of the figure_data, a line per line, mean and band over the seeds.
 
     Figure data with one panel has room for a second one: by epoch, the acceptance rate stands beside the accuracy where
     several lines have one.
     """
+    options = options or PlotOptions()
     if against == "bytes":  # who trains alone sends none
         figure_data = replace(
             figure_data, references=tuple(curve for curve in figure_data.references if curve.bytes_sent.any())
         )
-    axis = _axis(figure_data, against)
-    styles = looks(figure_data.lines, [curve.line for curve in figure_data.references])
+    axis = x_axis(figure_data, against)
+    styles = looks(figure_data.palette, [curve.line for curve in figure_data.references])
     beside = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
-    rows, columns = panel_grid(len(figure_data.panels) + beside)
+    rows, columns = panel_grid(len(figure_data.panels) + beside, options)
     shared = {"sharex": True, "sharey": True}
     title = f"accuracy by {against.replace('_', ' ')}"
     with mpl.rc_context(RC):
-        figure, grid = page(figure_data, title, rows, columns, shared=shared, height=2.9 if beside else 2.2)
+        height = 2.9 if beside else 2.2
+        figure, grid = page(figure_data, title, rows, columns, options, shared=shared, height=height)
         axes = used(grid, len(figure_data.panels) + beside)
         for place, (panel, curves) in enumerate(figure_data.panels.items()):
-            _draw_panel(axes[place], (*curves, *figure_data.references), axis, styles)
-            axes[place].set_title(panel_title(figure_data, panel))
+            _draw_panel(axes[place], (*curves, *figure_data.references), axis, styles, options)
+            axes[place].set_title(panel_title(figure_data, panel, options))
             if not curves:
                 axes[place].text(
                     0.5, 0.5, "no result yet", transform=axes[place].transAxes, ha="center", color="#777777"
@@ -83,7 +89,7 @@ def draw(figure_data: FigureData, against: Against = "epoch") -> Figure:
                 axes[place].set_ylabel("test accuracy (%)")
         if beside:
             (curves,) = figure_data.panels.values()
-            acceptance.draw_panel(axes[1], curves, styles, "received", per_epoch=False)
+            acceptance.draw_panel(axes[1], curves, styles, "received", options, per_epoch=False)
             axes[1].set(ylabel="accepted of the pairs received (%)", title="acceptance rate since the start")
             axes[1].tick_params(labelleft=True)
         for place, panel_axes in enumerate(axes):
@@ -94,14 +100,16 @@ def draw(figure_data: FigureData, against: Against = "epoch") -> Figure:
         axes[0].set_xlim(left=0)
         if against == "epoch":
             axes[0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        legend(figure, _handles(figure_data, styles), figure_data.line_title)
+        legend(figure, _handles(figure_data, styles, options), line_title(figure_data))
     return figure
 
 
-def _draw_panel(axes: Axes, curves: Sequence[Curve], axis: _Axis, styles: Mapping[str, Look]) -> None:
+def _draw_panel(
+    axes: Axes, curves: Sequence[Curve], axis: XAxis, styles: Mapping[str, Look], options: PlotOptions
+) -> None:
     for position, curve in enumerate(curves):
         look, x = styles[curve.line], axis.of(curve)
-        band(axes, x, curve.accuracy.low, curve.accuracy.high, look)
+        band(axes, x, curve.accuracy, look, options)
         gap = max(1, len(x) // _MARKERS)
         axes.plot(
             x,
@@ -114,11 +122,12 @@ def _draw_panel(axes: Axes, curves: Sequence[Curve], axis: _Axis, styles: Mappin
         mark_divergence(axes, x, curve.accuracy.mean, curve, look)
 
 
-def _handles(figure_data: FigureData, styles: Mapping[str, Look]) -> list[Artist]:
+def _handles(figure_data: FigureData, styles: Mapping[str, Look], options: PlotOptions) -> list[Artist]:
     """Name every line once, and say what crosses and bands are where there are any."""
     references = [curve.line for curve in figure_data.references]
-    handles = line_handles([*(figure_data.lines if figure_data.line_key else ()), *references], styles)
-    drawn = {curve.line for curve in figure_data.curves}
+    lines = [*(figure_data.lines if figure_data.line_key else ()), *references]
+    handles = line_handles(figure_data, lines, styles, options)
+    drawn = {line_name(figure_data, curve.line, options) for curve in figure_data.curves}
     for handle in handles:
         if handle.get_label() not in drawn:
             handle.set_label(f"{handle.get_label()} (no result yet)")
@@ -126,16 +135,17 @@ def _handles(figure_data: FigureData, styles: Mapping[str, Look]) -> list[Artist
     least, most = (pick(curve.seeds for curve in figure_data.curves) for pick in (min, max))
     if most > 1:
         number = str(most) if least == most or not figure_data.lost else f"{least} to {most}"
-        handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label=f"range of {number} seeds"))
+        handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label=f"{options.band} of {number} seeds"))
     return handles
 
 
-def _axis(figure_data: FigureData, against: Against) -> _Axis:
+def x_axis(figure_data: FigureData, against: Against) -> XAxis:
+    """Return the x axis of accuracies, in a unit that fits the largest value."""
     if against == "epoch":
-        return _Axis(against, "epoch", 1.0)
+        return XAxis(against, "epoch", 1.0)
     clock = "simulated time" if figure_data.simulated else "wall time"
     name, units = (clock, _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
-    plain = _Axis(against, name, 1.0)
+    plain = XAxis(against, name, 1.0)
     largest = max(np.max(plain.of(curve), initial=0.0) for curve in figure_data.curves)
     unit, symbol = [pair for pair in units if pair[0] * 2 <= largest or pair[0] == 1.0][-1]
-    return _Axis(against, f"{name} ({symbol})", unit)
+    return XAxis(against, f"{name} ({symbol})", unit)

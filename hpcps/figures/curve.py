@@ -26,17 +26,27 @@ _COUNTS: Mapping[Among, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Range:
-    """Percentages over the epochs: the mean of several seeds, the lowest and the highest; each `[epochs]`."""
+    """Percentages over the epochs.
 
+    Attributes:
+        seeds: the values of each seed: `[seeds, epochs]`; NaN means that a seed has no value.
+        mean: their mean: `[epochs]`.
+        low: the lowest: `[epochs]`.
+        high: the highest: `[epochs]`.
+    """
+
+    seeds: Values
     mean: Values
     low: Values
     high: Values
 
     @staticmethod
     def of(values: Values) -> Range:
-        """Compute it from one row per seed, `[seeds, epochs]`; NaN means that a seed has no value."""
+        """Compute it from the values of each seed, `[seeds, epochs]`."""
         known = np.ma.masked_invalid(values)
-        return Range(*(part.filled(np.nan) for part in (known.mean(axis=0), known.min(axis=0), known.max(axis=0))))
+        return Range(
+            values, *(part.filled(np.nan) for part in (known.mean(axis=0), known.min(axis=0), known.max(axis=0)))
+        )
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ class FigureData:
         applied: the applied updates of each line, by panel; empty in a synchronous experiment.
         lost: the labels of the sweep's points without a result, each with its panel and line; for points outside the
             sweep's product these are empty.
+        all_lines: the lines of the whole sweep, if `lines` is a selection of them.
     """
 
     experiment: str
@@ -65,6 +66,7 @@ class FigureData:
     references: tuple[Curve, ...] = ()
     applied: dict[str, tuple[AppliedUpdates, ...]] = field(default_factory=dict)
     lost: tuple[tuple[str, str, str], ...] = ()
+    all_lines: tuple[str, ...] = ()
 
     def seeds_lost(self, panel: str, line: str) -> int:
         """Return the number of seeds without a result, for a line in a panel."""
@@ -74,6 +76,11 @@ class FigureData:
     def simulated(self) -> bool:
         """Whether the times are simulated."""
         return _SIMULATED in self.facts
+
+    @property
+    def palette(self) -> tuple[str, ...]:
+        """The lines that have a style: a line keeps its style if it is drawn without others."""
+        return self.all_lines or self.lines
 
     @property
     def remark(self) -> str:

@@ -18,18 +18,14 @@ def markdown(shown: Sequence[FigureData]) -> str:
     """Return the final test accuracies in percent: a Markdown table for each variant, below a description of it."""
     parts = []
     for figure_data in shown:
-        panels = [_plain(panel) for panel in figure_data.panels]
+        panels = [plain(panel) for panel in figure_data.panels]
         head = [figure_data.line_key, *(panel or "final accuracy" for panel in panels)]
         head += [f"{panel}: accepted" if panel else "accepted" for panel in panels] if figure_data.scored else []
         rows = [head]
-        for line in _lines(figure_data):
-            found = [_find(figure_data, panel, line) for panel in figure_data.panels]
-            cells = [
-                _cell(curve, figure_data.seeds_lost(panel, line))
-                for panel, curve in zip(figure_data.panels, found, strict=True)
-            ]
-            cells += [_accepted(curve) for curve in found] if figure_data.scored else []
-            rows.append([line, *cells])
+        for line in lines_of(figure_data):
+            found = [cells(figure_data, panel, line) for panel in figure_data.panels]
+            accepted = [rates for _, rates in found] if figure_data.scored else []
+            rows.append([line, *(accuracy for accuracy, _ in found), *accepted])
         if len(figure_data.panels) > _WIDEST:
             rows = [list(column) for column in zip(*rows, strict=True)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -38,8 +34,17 @@ def markdown(shown: Sequence[FigureData]) -> str:
             1, "|" + "|".join("-" * (width + 1) + "-:"[column > 0] for column, width in enumerate(widths)) + "|"
         )
         heading = [f"**{figure_data.experiment}**: final test accuracy (%)", figure_data.facts, figure_data.remark]
-        parts.append("  \n".join(filter(None, heading)) + "\n\n" + "\n".join(lines) + "\n" + _legend(figure_data))
+        legend = f"\n{notes(figure_data)}\n" if notes(figure_data) else ""
+        parts.append("  \n".join(filter(None, heading)) + "\n\n" + "\n".join(lines) + "\n" + legend)
     return "\n".join(parts)
+
+
+def cells(figure_data: FigureData, panel: str, line: str) -> tuple[str, str]:
+    """Return the texts of a line in a panel: its final accuracy with range and number of diverged seeds, and its final
+    acceptance rates; `–` means that there is no result. `notes` explains the signs.
+    """
+    found = _find(figure_data, panel, line)
+    return _cell(found, figure_data.seeds_lost(panel, line)), _accepted(found)
 
 
 def comma_separated(shown: Sequence[FigureData]) -> str:
@@ -54,18 +59,19 @@ def comma_separated(shown: Sequence[FigureData]) -> str:
     writer.writerow(["line", "panel", *names, "diverged", "variant"])
     for figure_data in shown:
         for panel in figure_data.panels:
-            for line in _lines(figure_data):
+            for line in lines_of(figure_data):
                 cells = _numbers(_find(figure_data, panel, line))
-                writer.writerow([line, _plain(panel), *cells, figure_data.variant])
+                writer.writerow([line, plain(panel), *cells, figure_data.variant])
     return text.getvalue()
 
 
-def _plain(panel: str) -> str:
+def plain(panel: str) -> str:
     """Return a panel's name on one line."""
     return panel.replace("\n", ", ").replace(TIED, " ")
 
 
-def _lines(figure_data: FigureData) -> list[str]:
+def lines_of(figure_data: FigureData) -> list[str]:
+    """Return the lines of a table in order, the references last."""
     return [*figure_data.lines, *(curve.line for curve in figure_data.references)]
 
 
@@ -109,17 +115,18 @@ def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "| " + " | ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in rest)]) + " |"
 
 
-def _legend(figure_data: FigureData) -> str:
-    notes = []
+def notes(figure_data: FigureData) -> str:
+    """Explain the signs in the cells of a table, and list the points without a result; empty if there is none."""
+    found = []
     if figure_data.scored:
-        notes.append("accepted: of the (update, block) pairs received / of those sent, since the start (%)")
+        found.append("accepted: of the (update, block) pairs received / of those sent, since the start (%)")
     if any(curve.diverged is not None for curve in figure_data.curves):
         several = any(curve.share_diverged for curve in figure_data.curves)
-        notes.append("† diverged" + (" (k of n seeds, which the mean includes)" if several else ""))
+        found.append("† diverged" + (" (k of n seeds, which the mean includes)" if several else ""))
     if any(curve.seeds > 1 for curve in figure_data.curves):
-        notes.append("[lowest–highest of the seeds]")
+        found.append("[lowest–highest of the seeds]")
     if not all(curve.finished for curve in figure_data.curves):
-        notes.append("(epoch n): not finished")
+        found.append("(epoch n): not finished")
     if figure_data.lost:
-        notes.append(f"no result yet: {enumerated([label for label, *_ in figure_data.lost], 12)}")
-    return f"\n{'; '.join(notes)}\n" if notes else ""
+        found.append(f"no result yet: {enumerated([label for label, *_ in figure_data.lost], 12)}")
+    return "; ".join(found)

@@ -15,8 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from hpcps.figures.curve import Curve
+from hpcps.figures.curve import Curve, Range
 from hpcps.figures.figure_data import TIED, FigureData
+from hpcps.figures.labels import of_key, of_panel, of_value
+from hpcps.figures.options import PlotOptions
 from hpcps.figures.style import Look
 
 RC: dict[Any, Any] = {
@@ -40,10 +42,19 @@ WIDEST = 4
 _ENTRY = 0.95
 _LETTERS = 12
 _TITLE = 32
+_ROWS, _ROW = 3, 0.17
+"""Rows of a legend for which a page has room, and the inches of a further row."""
 
 
 def page(
-    figure_data: FigureData, title: str, rows: int, columns: int, *, shared: Mapping[str, Any], height: float = 2.2
+    figure_data: FigureData,
+    title: str,
+    rows: int,
+    columns: int,
+    options: PlotOptions,
+    *,
+    shared: Mapping[str, Any],
+    height: float = 2.2,
 ) -> tuple[Figure, NDArray[Any]]:
     """Make a figure with a grid of panels; return it and its axes, `[rows, columns]`.
 
@@ -52,23 +63,26 @@ def page(
         title: the quantity that the figure shows.
         rows: rows of panels.
         columns: panels in a row.
+        options: the size, and whether there is a heading.
         shared: `sharex` and `sharey` of the panels.
-        height: inches of a row.
+        height: inches of a row, if the options do not set it.
     """
-    width = max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
+    width = options.width or max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
     heading = [f"{figure_data.experiment}: {title}"]
     for text in (figure_data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· "), figure_data.remark):
         lines = textwrap.wrap(text, int(_LETTERS * width), break_on_hyphens=False)
         heading += [line.rstrip(f"{TIED}·") for line in lines]
-    size = (width, height * rows + 0.8 + 0.16 * len(heading))
+    heading = heading if options.heading else []
+    size = (width, (options.height or height) * rows + 0.8 + 0.16 * len(heading))
     figure = Figure(figsize=size, layout="constrained")
-    figure.suptitle("\n".join(heading), fontsize=9)
+    if heading:
+        figure.suptitle("\n".join(heading), fontsize=9)
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 
-def panel_grid(panels: int) -> tuple[int, int]:
+def panel_grid(panels: int, options: PlotOptions) -> tuple[int, int]:
     """Return the rows and columns for a number of panels."""
-    rows = -(-panels // WIDEST)
+    rows = -(-panels // (options.columns or WIDEST))
     return rows, -(-panels // rows)
 
 
@@ -80,15 +94,30 @@ def used(grid: NDArray[Any], panels: int) -> list[Axes]:
     return axes[:panels]
 
 
-def panel_title(figure_data: FigureData, panel: str) -> str:
+def panel_title(figure_data: FigureData, panel: str, options: PlotOptions) -> str:
     """Return the title of a panel, wrapped to its width."""
-    words = f"{' · '.join(figure_data.panel_keys)}: {panel}" if panel and figure_data.panel_keys else panel
+    words = options.names.get(panel) or of_panel(figure_data.panel_keys, panel)
     return "\n".join(part for line in words.split("\n") for part in textwrap.wrap(line, _TITLE, break_long_words=False))
 
 
-def line_handles(lines: Sequence[str], styles: Mapping[str, Look]) -> list[Artist]:
+def line_name(figure_data: FigureData, line: str, options: PlotOptions) -> str:
+    """Return the name of a line in the legend."""
+    return options.names.get(line) or (
+        of_value(line) if line in figure_data.lines and figure_data.line_key != "outside" else line.replace("_", " ")
+    )
+
+
+def line_title(figure_data: FigureData) -> str:
+    """Return the title of the legend; empty if the names of the lines explain themselves."""
+    return of_key(figure_data.line_title)
+
+
+def line_handles(
+    figure_data: FigureData, lines: Sequence[str], styles: Mapping[str, Look], options: PlotOptions
+) -> list[Artist]:
     """Return the legend's handles of some lines."""
-    return [Line2D([], [], label=line, **styles[line].options) for line in lines]
+    names = {line: line_name(figure_data, line, options) for line in lines}
+    return [Line2D([], [], label=name, **styles[line].options) for line, name in names.items()]
 
 
 def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
@@ -97,6 +126,7 @@ def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
         longest = max(len(str(handle.get_label())) for handle in handles)
         entry = max(_ENTRY, 0.65 + 0.065 * longest)
         rows = -(-len(handles) // max(1, int(figure.get_figwidth() / entry)))
+        figure.set_figheight(figure.get_figheight() + _ROW * max(0, rows - _ROWS))
         figure.legend(
             handles=list(handles),
             loc="outside lower center",
@@ -144,7 +174,8 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
-def band(axes: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
-    """Draw the range of several seeds."""
+def band(axes: Axes, x: Any, values: Range, look: Look, options: PlotOptions) -> None:
+    """Draw the range of several seeds, or another statistic of them."""
+    low, high = options.spread(values)
     if np.any(low != high):
         axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)

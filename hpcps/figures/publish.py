@@ -1,20 +1,24 @@
-"""Writes tables and figures to an experiment's results folder."""
+"""Writes tables and figures to an experiment's results folder, and makes published copies of such folders."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from hpcps.errors import RunError
-from hpcps.figures import acceptance, accuracy, staleness
+from hpcps.figures.drawing import draw_all
 from hpcps.figures.figure_data import FigureData, figure_data_of
 from hpcps.figures.final import comma_separated, markdown
-from hpcps.figures.names import suffixes
+from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
+from hpcps.records.collect import DRAWN, collect
 from hpcps.records.files import write_whole
+from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
+from hpcps.records.provenance import write_provenance
+from hpcps.records.publication import write_publication
 from hpcps.records.table import read_table, write_table
 
 BASELINE = "sgd_baseline"
@@ -38,22 +42,17 @@ def write_tables(frame: pd.DataFrame, results: Path) -> str:
     return text
 
 
-def write_figures(shown: list[FigureData], folder: Path) -> list[Path]:
-    """Draw the figures of each variant as PNG and PDF; return the files.
-
-    The figures are accuracy by epoch, wall time and bytes; the acceptance rate of rules with a reference; and for
-    asynchronous training the staleness of applied updates and their number by worker. With several variants, the file
-    names contain the differences from the experiment file.
+def write_figures(shown: list[FigureData], folder: Path, options: PlotOptions | None = None) -> list[Path]:
+    """Draw all figures (see `draw_all`) as PNG and PDF; return the files.
 
     Raises:
-        RunError: the folder cannot be written.
+        RunError: the folder cannot be written, or the options choose lines or panels that do not exist.
     """
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure_data, suffix in zip(shown, suffixes([figure_data.variant for figure_data in shown]), strict=True):
-            for name, figure in _figures(figure_data):
-                files += save(figure, folder / f"{name}{suffix}")
+        for name, figure in draw_all(shown, options or PlotOptions()):
+            files += save(figure, folder / name)
     except OSError as error:
         raise RunError(f"cannot write figures to {folder}: {error.strerror}; choose another folder with -o") from error
     return files
@@ -61,16 +60,64 @@ def write_figures(shown: list[FigureData], folder: Path) -> list[Path]:
 
 def baseline(frame: pd.DataFrame, results: Path) -> pd.DataFrame | None:
     """Return the collected table of the baseline beside an experiment's results folder, if its figures show it."""
-    table = results.parent / BASELINE / "table.parquet"
+    table = results_of(BASELINE, results.parent) / "table.parquet"
     named = str(frame.attrs.get("experiment", "")).startswith(_WITH_BASELINE)
     return read_table(table) if named and table.exists() else None
 
 
-def _figures(figure_data: FigureData) -> Iterator[tuple[str, Figure]]:
-    for against in accuracy.AGAINST:
-        yield f"accuracy_by_{against}", accuracy.draw(figure_data, against)
-    if figure_data.scored:
-        yield "acceptance_by_epoch", acceptance.draw(figure_data)
-    if figure_data.applied:
-        yield "staleness", staleness.draw_staleness(figure_data)
-        yield "updates_by_worker", staleness.draw_counts(figure_data)
+@dataclass(frozen=True)
+class Publication:
+    """A published copy.
+
+    Attributes:
+        folder: its folder.
+        runs: the number of runs in each state, such as `{"done": 16}`.
+        rows: the number of rows in its table.
+        figures: the files of its figures.
+    """
+
+    folder: Path
+    runs: dict[str, int]
+    rows: int
+    figures: list[Path]
+
+
+def publish(place: ExperimentLocation, results: Path) -> Publication:
+    """Make a copy of an experiment's results that can be committed: `results/published/<name>`.
+
+    The copy has a small table (without `round` and `applied` rows), the final accuracies, the figures, a summary of the
+    provenance of each run, and `publication.json` with the provenance of the copy. The source is the folder's runs; a
+    folder without runs, such as one that an earlier version collected, gives its table and `provenance.json`.
+
+    Args:
+        place: the experiment.
+        results: the folder of all results, which gets the copy.
+
+    Raises:
+        RunError: the experiment has no results, or the copy cannot be written.
+    """
+    name, source = place.results.name, place.results
+    folder = results / PUBLISHED / name
+    if place.published:
+        raise RunError(f"{source} is a published copy: `hpcps publish` takes the runs that it was made from")
+    if any((source / "runs").glob("*")):
+        table = collect(source, place.points, DRAWN).table
+        write_tables(table, folder)
+        write_provenance(folder, [str(run) for run in table["run_id"].unique()])
+    else:
+        table = read_table(source / "table.parquet")
+        attributes = table.attrs
+        table = table[table["event"].isin(DRAWN)]
+        table.attrs.update(attributes)
+        write_tables(table, folder)
+        if (source / "provenance.json").is_file():
+            write_whole(folder / "provenance.json", (source / "provenance.json").read_text())
+    for old in (folder / "figures").glob("*.p[nd][gf]"):
+        old.unlink()  # a figure of a variant that is no longer there
+    figures = write_figures(figure_data_of(table, baseline(table, source)), folder / "figures")
+    # Runs without an evaluation may have no rows.
+    states = {run["run_id"]: str(run["status"]) for run in table.attrs.get("missing", ())}
+    states |= table.drop_duplicates("run_id").set_index("run_id")["status"].astype(str).to_dict()
+    runs = Counter(states.values())
+    write_publication(folder, source, f"hpcps publish {name}", runs)
+    return Publication(folder, dict(runs), len(table), figures)

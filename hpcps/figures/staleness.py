@@ -15,37 +15,49 @@ from matplotlib.ticker import MaxNLocator
 
 from hpcps.figures.applied import AppliedUpdates
 from hpcps.figures.figure_data import FigureData
-from hpcps.figures.page import RC, band, legend, line_handles, page, panel_grid, panel_title, used
+from hpcps.figures.options import PlotOptions
+from hpcps.figures.page import (
+    RC,
+    band,
+    legend,
+    line_handles,
+    line_name,
+    line_title,
+    page,
+    panel_grid,
+    panel_title,
+    used,
+)
 from hpcps.figures.style import Look, looks
 
 _MARKERS = 12
 
-Panel = Callable[[Axes, Sequence[AppliedUpdates], Mapping[str, Look]], None]
+Panel = Callable[[Axes, Sequence[AppliedUpdates], Mapping[str, Look], PlotOptions], None]
 
 
-def draw_staleness(figure_data: FigureData) -> Figure:
+def draw_staleness(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
     """Draw the distribution of the staleness of applied updates: the number of updates that the model received since
     the version from which the update was made, not counting the update itself.
     """
-    return _draw(
-        figure_data, "staleness of applied updates", "staleness (updates)", "applied updates (%)", _distribution
-    )
+    title, x, y = "staleness of applied updates", "staleness (updates)", "applied updates (%)"
+    return _draw(figure_data, title, x, y, _distribution, options or PlotOptions())
 
 
-def draw_counts(figure_data: FigureData) -> Figure:
+def draw_counts(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
     """Draw the number of applied updates of each worker."""
-    return _draw(figure_data, "applied updates by worker", "worker", "applied updates", _counts)
+    title, x, y = "applied updates by worker", "worker", "applied updates"
+    return _draw(figure_data, title, x, y, _counts, options or PlotOptions())
 
 
-def _draw(figure_data: FigureData, title: str, x: str, y: str, panel: Panel) -> Figure:
-    styles = looks(figure_data.lines)
-    rows, columns = panel_grid(len(figure_data.applied))
+def _draw(figure_data: FigureData, title: str, x: str, y: str, panel: Panel, options: PlotOptions) -> Figure:
+    styles = looks(figure_data.palette)
+    rows, columns = panel_grid(len(figure_data.applied), options)
     with mpl.rc_context(RC):
-        figure, grid = page(figure_data, title, rows, columns, shared={"sharex": True, "sharey": True})
+        figure, grid = page(figure_data, title, rows, columns, options, shared={"sharex": True, "sharey": True})
         axes = used(grid, len(figure_data.applied))
         for place, (name, lines) in enumerate(figure_data.applied.items()):
-            panel(axes[place], lines, styles)
-            axes[place].set_title(panel_title(figure_data, name))
+            panel(axes[place], lines, styles, options)
+            axes[place].set_title(panel_title(figure_data, name, options))
             if place % columns == 0:
                 axes[place].set_ylabel(y)
             if place + columns >= len(axes):
@@ -59,31 +71,35 @@ def _draw(figure_data: FigureData, title: str, x: str, y: str, panel: Panel) -> 
         grey: dict[str, Any] = {"color": "#999999", "alpha": 0.4, "linewidth": 0}
         handles: list[Artist]
         if panel is _distribution:
-            handles = line_handles(lines_shown, styles)
+            handles = line_handles(figure_data, lines_shown, styles, options)
             handles.append(Line2D([], [], color="#555555", linewidth=0.8, label="mean"))
-            handles += [Patch(label="range of the seeds", **grey)] if several else []
+            handles += [Patch(label=f"{options.band} of the seeds", **grey)] if several else []
         else:
-            handles = [Patch(color=styles[line].color, linewidth=0, label=line) for line in lines_shown]
+            names = {line: line_name(figure_data, line, options) for line in lines_shown}
+            handles = [Patch(color=styles[line].color, linewidth=0, label=name) for line, name in names.items()]
             bar: dict[str, Any] = {"color": "#555555", "linestyle": "none", "marker": "|", "markersize": 9}
-            handles += [Line2D([], [], label="range of the seeds", **bar)] if several else []
-        legend(figure, handles, figure_data.line_title)
+            handles += [Line2D([], [], label=f"{options.band} of the seeds", **bar)] if several else []
+        legend(figure, handles, line_title(figure_data))
     return figure
 
 
-def _distribution(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look]) -> None:
+def _distribution(
+    axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look], options: PlotOptions
+) -> None:
     for one in lines:
         look, gap = styles[one.line], max(1, len(one.staleness) // _MARKERS)
-        band(axes, one.staleness, one.share.low, one.share.high, look)
+        band(axes, one.staleness, one.share, look, options)
         above = 2.0 if look.dashes == "solid" else 2.1  # a solid line would hide a dashed one that is equal
         axes.plot(one.staleness, one.share.mean, label=one.line, markevery=gap, zorder=above, **look.options)
         axes.axvline(one.mean, color=look.color, linestyle=look.dashes, linewidth=0.8)
 
 
-def _counts(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look]) -> None:
+def _counts(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look], options: PlotOptions) -> None:
     width = 0.8 / len(lines)
     for place, one in enumerate(lines):
         x = one.workers + (place - (len(lines) - 1) / 2) * width
         axes.bar(x, one.updates.mean, width, color=styles[one.line].color, label=one.line)
         if one.seeds > 1:
-            reach = one.updates.mean - one.updates.low, one.updates.high - one.updates.mean
+            low, high = options.spread(one.updates)
+            reach = one.updates.mean - low, high - one.updates.mean
             axes.errorbar(x, one.updates.mean, reach, fmt="none", ecolor="#555555", elinewidth=0.8)

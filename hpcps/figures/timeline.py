@@ -21,6 +21,9 @@ from hpcps.records.trace.lanes import Lane, Span
 ROUNDS = 3
 """The default number of rounds to show."""
 
+ONE_PROCESS = "one process executed the roles in turn"
+"""The remark on a run in process."""
+
 # Colours of Okabe and Ito; activities that use a core are dark or bright, waiting is pale.
 _COLOR = {
     "train": "#0072B2",
@@ -100,7 +103,7 @@ def between(lanes: Sequence[Lane], first: float, last: float) -> Window:
     return window
 
 
-def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure:
+def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str, *, in_process: bool = False) -> Figure:
     """Draw the activities of every process in a window of time, and the messages between them.
 
     A background activity of a process is a thin bar over the lower edge of its row.
@@ -109,6 +112,7 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure
         lanes: the trace.
         window: the part to show.
         heading: a description of the run.
+        in_process: whether one process executed all roles in turn.
     """
     spans = {lane.peer: _inside(lane.spans(), window) for lane in lanes}
     beside = {lane.peer: _inside(lane.beside(), window) for lane in lanes}
@@ -134,6 +138,7 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str) -> Figure
         axes.set_xlabel(f"{unit} from {window.start:.3f} s after the start")
         error = max(lane.error for lane in lanes)
         facts = [window.title]
+        facts += [ONE_PROCESS] if in_process else []
         facts += ["virtual time"] if lanes[0].clock == "virtual" else []
         facts += [f"clocks of {len(hosts)} hosts compared to {error * 1e6:.0f} µs"] if error else []
         facts += [f"{len(arrows)} messages not drawn"] if len(arrows) > _MOST_ARROWS else []

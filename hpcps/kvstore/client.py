@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from hpcps.errors import LaunchError
 from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
+from hpcps.kvstore.description import ValueDescription
 from hpcps.kvstore.keys import SPLIT_FROM, ArrayPart, head_of, key_of, parts
 from hpcps.kvstore.request import Request
 from hpcps.transport.pslite.encoding import MalformedFrameError
-from hpcps.transport.pslite.meta import WORKERS, Meta, NodeRole, id_of
+from hpcps.transport.pslite.meta import WORKERS, Meta, NodeRole, id_of, rank_of
 from hpcps.transport.pslite.node import Delivery, Node
 from hpcps.transport.pslite.payload import TYPES, Bytes, Pairs
 from hpcps.transport.pslite.settings import Settings
@@ -70,21 +71,24 @@ class Client:
     def init(self, key: int, value: Array) -> None:
         """Set the first value of a key to the array of the worker of rank 0; every worker must call this.
 
-        A worker that replaces a dead one sends nothing.
+        A worker that replaces a dead one changes no value and does not wait.
 
         Raises:
-            ValueError: the key is invalid or has its first value already, or the array cannot be sent.
+            ValueError: the key is invalid or has its first value already, the array cannot be sent, or it differs in
+                size, type or distribution over the servers from the value that the key has. MXNet's servers do not
+                tell the latter.
             RunError: a server did not answer or has a value for the key already, or a worker did not call this in time.
         """
         self._check(key, value)
         if int(key) in self._values:
             raise ValueError(f"key {key} has its first value already; push changes a value")
         self._values[int(key)] = value.size, value.dtype
-        if self.node.recovered:
-            return
-        if self.rank == 0:
-            self._push(key, value, 0, FIRST_VALUE).wait()
-        self.barrier()
+        if not self.node.recovered:
+            if self.rank == 0:
+                self._push(key, value, 0, FIRST_VALUE).wait()
+            self.barrier()
+        if self.rank != 0 or self.node.recovered:
+            self._compare(key, value)
 
     def push(self, key: int, value: Array, priority: int = 0) -> None:
         """Send an array for a key, and wait until the servers have used it; in sync mode they wait for all workers.
@@ -171,6 +175,34 @@ class Client:
             )
         return head
 
+    def _compare(self, key: int, value: Array) -> None:
+        """Check that the value of a key has the size and type of an array, and the same part of it on each server.
+
+        Raises:
+            ValueError: it has not.
+        """
+        replies = self._command(StoreCommand.DESCRIBE, str(int(key)).encode())
+        if not all(replies.values()):
+            return  # a server of MXNet does not describe its values
+        decoded = {rank_of(server): ValueDescription.decode(body) for server, body in replies.items()}
+        found = {server: part for server, part in decoded.items() if part.size}
+        own = {part.server: part.stop - part.start for part in self._parts(key, value.size) if part.stop > part.start}
+        if not found:
+            return  # a new server has replaced the one that had the value
+        first = next(iter(found.values()))
+        whole = ValueDescription(sum(part.size for part in found.values()), first.dtype, first.source)
+        here = f"key {key}: the first value of this worker is {value.size} of {value.dtype}"
+        if (whole.size, whole.dtype) != (value.size, value.dtype.name):
+            self._values[int(key)] = whole.size, np.dtype(whole.dtype)
+            raise ValueError(
+                f"{here}, but the {whole.source} has set it to {whole}; all workers need the same size and type"
+            )
+        if {server: part.size for server, part in found.items()} != own:
+            raise ValueError(
+                f"{here}, but the {whole.source} has split it over the servers in another way: split_from must be the "
+                "same for all workers"
+            )
+
     def _parts(self, key: int, size: int) -> list[ArrayPart]:
         return parts(int(key), size, self._servers, self._split_from)
 
@@ -211,16 +243,17 @@ class Client:
         for server, part, values in pieces:
             self.node.send(server, meta, Pairs.one(part.key, values if push else None).frames())
 
-    def _command(self, command: StoreCommand) -> None:
-        """Send a command to all servers and wait until they have executed it."""
+    def _command(self, command: StoreCommand, body: bytes = b"") -> dict[int, bytes]:
+        """Send a command to all servers and wait until they have executed it; return the bodies of their answers."""
         servers = [id_of(NodeRole.SERVER, rank) for rank in range(self._servers)]
         request = Request(self.node, f"command {command.name.lower()}", servers)
         timestamp = self.node.timestamp()
         self._requests[timestamp] = request
-        meta = Meta(head=command, request=True, simple_app=True, app=0, customer=0, timestamp=timestamp)
+        meta = Meta(head=command, body=body, request=True, simple_app=True, app=0, customer=0, timestamp=timestamp)
         for server in servers:
             self.node.send(server, meta)
         request.wait()
+        return request.replies
 
     def _take(self, delivery: Delivery) -> None:
         """Handle an answer, in the receiving thread."""

@@ -1,4 +1,4 @@
-"""The commands of MXNet's workers to their servers, and the marks on requests of our workers."""
+"""The commands of workers to servers, which are those of MXNet and one of ours; marks on requests of our workers."""
 
 from enum import IntEnum
 
@@ -17,3 +17,6 @@ class StoreCommand(IntEnum):
     SYNC = 3
     COMPRESSION = 4
     PROFILER = 5
+    DESCRIBE = 1000
+    """Answer with a description of the value of the key in the body. Servers of MXNet and ps-lite answer a command that
+    they do not know with an empty body, and their workers never send this one."""

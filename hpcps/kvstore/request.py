@@ -18,6 +18,9 @@ from hpcps.transport.pslite.payload import Bytes, Pairs
 class Request:
     """An open request to one or more servers.
 
+    Attributes:
+        replies: the bodies of the answers to a command, by server.
+
     Args:
         node: the node of the client.
         what: a description of the request, for messages.
@@ -41,13 +44,16 @@ class Request:
         self._targets = targets or {}
         self._done = Event()
         self._problem = ""
+        self.replies: dict[int, bytes] = {}
 
     def take(self, delivery: Delivery) -> bool:
         """Handle an answer, in the receiving thread; return whether it was the last one."""
         if delivery.sender not in self._open:
             raise MalformedFrameError(f"node {delivery.sender} answers a request that it did not receive")
         target = self._targets.get(delivery.sender)
-        if refusal := delivery.meta.body:
+        if delivery.meta.simple_app:
+            self.replies[delivery.sender] = delivery.meta.body
+        elif refusal := delivery.meta.body:
             self._problem = f"{self._what}: the {self._node.nodes[delivery.sender]} {refusal.decode(errors='replace')}"
         elif target is not None:
             values = Pairs.read(delivery.data).values

@@ -11,7 +11,8 @@ import numpy as np
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
-from hpcps.kvstore.keys import dtype_of, range_start
+from hpcps.kvstore.description import NO_VALUE
+from hpcps.kvstore.keys import dtype_of, key_of, range_start
 from hpcps.kvstore.stored_value import Array, StoredValue, Update
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeRole, rank_of
@@ -88,12 +89,26 @@ class Server:
         command = StoreCommand(meta.head)
         if command == StoreCommand.SYNC:
             self._sync = True
+        elif command == StoreCommand.DESCRIBE:
+            self._describe(sender, meta)
+            return
         elif command != StoreCommand.STOP:
             # An error, because ignoring the command would change the result without notice.
             raise RunError(f"worker {rank_of(sender)} gives the command {command.name.lower()}: {_REASONS[command]}")
         self._answer(sender, meta)
         if meta.head == StoreCommand.STOP:
             self._stopped.set()
+
+    def _describe(self, sender: int, meta: Meta) -> None:
+        """Answer with the size and type of a value, and the worker that it came from."""
+        try:
+            key = range_start(self.node.rank, self._servers) + key_of(int(meta.body), self._servers)
+        except ValueError:
+            self.node.dropped.drop("malformed", f"node {sender} asks for a description of something that is no key")
+            return
+        entry = self._entries.get(key)
+        description = entry.description if entry is not None else NO_VALUE
+        self._answer(sender, meta, body=description.encode())
 
     def _serve(self, sender: int, meta: Meta, pairs: Pairs) -> None:
         dtype = dtype_of(meta.head)
@@ -114,7 +129,7 @@ class Server:
         entry = self._entries.get(key)
         if entry is not None and entry.value.dtype != dtype:
             if meta.body == REQUEST:
-                had = _told(entry.value)
+                had = entry.description
                 raise MalformedFrameError(f"a pull of {dtype.name} for key {self._own(key)}, which has {had}")
             entry = None
         # The answer for a key without a value has no bytes.
@@ -126,14 +141,14 @@ class Server:
     def _keep(self, sender: int, meta: Meta, key: int, pushed: Array) -> None:
         entry = self._entries.get(key)
         if entry is None:
-            self._entries[key] = StoredValue(pushed)
+            self._entries[key] = StoredValue(pushed, str(self.node.nodes[sender]))
             self._answer(sender, meta)
             return
         own_key = self._own(key)
         if meta.body == FIRST_VALUE:
-            raise MalformedFrameError(f"key {own_key} has its first value already")
+            raise MalformedFrameError(f"key {own_key} has its first value already, from the {entry.source}")
         if entry.value.size != pushed.size or entry.value.dtype != pushed.dtype:
-            had, got = _told(entry.value), _told(pushed)
+            got, had = f"{pushed.size} of {pushed.dtype.name}", entry.description
             raise MalformedFrameError(f"a push of {got} for key {own_key}, which has {had}")
         if not self._sync:
             entry.change(own_key, pushed, self._update or _add)
@@ -178,10 +193,6 @@ def _typed(pairs: Pairs, dtype: np.dtype[Any]) -> Array:
     if pairs.values.size % dtype.itemsize:
         raise MalformedFrameError(f"{pairs.values.size} bytes are no array of {dtype.name}")
     return pairs.values.view(dtype)
-
-
-def _told(array: Array) -> str:
-    return f"{array.size} of {array.dtype.name}"
 
 
 def _add(key: int, pushed: Array, stored: Array) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from hpcps.kvstore.description import ValueDescription
 from hpcps.transport.pslite.meta import Meta
 from hpcps.transport.pslite.sender import Receipt
 
@@ -23,15 +24,22 @@ class StoredValue:
 
     Args:
         value: the first value `[m]`.
+        source: the worker that pushed it.
     """
 
-    def __init__(self, value: Array) -> None:
+    def __init__(self, value: Array, source: str) -> None:
         self.value = value
+        self.source = source
         self._sending: list[Receipt] = []
         self._round: dict[int, tuple[Array, Meta]] = {}
         self._later: list[tuple[int, Array, Meta]] = []
         self._merged: Array | None = None
         self._next = 0
+
+    @property
+    def description(self) -> ValueDescription:
+        """The description of the value."""
+        return ValueDescription(self.value.size, self.value.dtype.name, self.source)
 
     def sending(self, receipt: Receipt) -> None:
         """Record that a message with the value is being sent."""

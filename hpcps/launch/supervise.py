@@ -18,6 +18,7 @@ from typing import IO
 
 from hpcps.errors import LaunchError
 from hpcps.launch.cause import ProcessDeath, find_cause, last_lines, lost_guards, read_death
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import EXPLAINED, adopt_orphans, describe, tie_to_parent
 from hpcps.launch.launchers import Launch
 from hpcps.launch.lost import LostGuards
@@ -26,7 +27,6 @@ from hpcps.launch.processes import children, name_of, stopped
 from hpcps.launch.rendezvous import Rendezvous
 from hpcps.launch.signals import stops_of
 from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, writes_checkpoint
-from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import Failure, RunDirectory
 from hpcps.records.tail import Tail
 
@@ -179,7 +179,7 @@ def supervise(
     ended = 0 if hangs and not failed and not deaths else process.returncode
     unharmed = ended == 0 or (stops and run is not None and not begun(run, launch.job.plan_file))
     suspended = run is not None and bool(unharmed)
-    outcome = Outcome(SUSPENDED if suspended else 0, suspended=suspended)
+    outcome = Outcome(ExitStatus.SUSPENDED if suspended else 0, suspended=suspended)
     if stops:
         outcome = Outcome(128 + stops[0], stops[0], suspended)
     elif ended:

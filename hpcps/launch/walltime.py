@@ -10,9 +10,6 @@ from collections.abc import Mapping
 from hpcps.inputs import whole_number
 from hpcps.registry.config import MOST
 
-SUSPENDED = 75
-"""Exit status of a job that stopped at a checkpoint because its walltime was nearly over (EX_TEMPFAIL, sysexits.h)."""
-
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})")
 _PREDECESSORS = "HPCPS_SUCCESSOR"
 

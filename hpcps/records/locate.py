@@ -10,18 +10,52 @@ from typing import Any
 
 from hpcps.errors import RunError
 
+PUBLISHED = "published"
+"""The folder, in the folder of all results, that has the published copies."""
+
 
 @dataclass(frozen=True)
 class ExperimentLocation:
     """The location of an experiment.
 
     Attributes:
-        results: its folder, `results/<name>`; it need not exist.
+        results: its folder, as `results_of` finds it; it need not exist.
         points: the points of its file, each in the form of `spec.json`; none without a file or if it names plugins.
     """
 
     results: Path
     points: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def published(self) -> bool:
+        """Whether the folder is a published copy, in which nothing may be written except by `hpcps publish`."""
+        return self.results.absolute().parent.name == PUBLISHED
+
+    @property
+    def own(self) -> Path:
+        """The folder of runs on this machine, `results/<name>`; it need not exist."""
+        return self.results.parent.parent / self.results.name if self.published else self.results
+
+    @property
+    def source(self) -> str:
+        """A description of the folder, such as `results/published/quickstart, the published copy`."""
+        if not self.published:
+            return str(self.results)
+        return f"{self.results}, the published copy (there are no runs in {self.own})"
+
+
+def results_of(name: str, results: Path) -> Path:
+    """Return the folder of an experiment's results: its runs on this machine, or else its published copy.
+
+    The folder need not exist.
+
+    Args:
+        name: the name of the experiment.
+        results: the folder of all results.
+    """
+    own, copy = results / name, results / PUBLISHED / name
+    fresh = (own / "table.parquet").is_file() or any((own / "runs").glob("*"))
+    return copy if copy.is_dir() and not fresh else own
 
 
 def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
@@ -41,18 +75,19 @@ def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
         if not path.is_file():
             raise RunError(f"no experiment file {path}")
         name, points = load_points(path)
-        return ExperimentLocation(results / name, points)
+        return ExperimentLocation(results_of(name, results), points)
     if (path / "runs").is_dir() or (path / "table.parquet").is_file():
         return _place(path, experiments)
-    names = sorted({p.name for p in results.glob("*") if p.is_dir()} | {p.stem for p in experiments.glob("*.toml")})
+    folders = {p.name for p in (*results.glob("*"), *results.glob(f"{PUBLISHED}/*")) if p.is_dir()} - {PUBLISHED}
+    names = sorted(folders | {p.stem for p in experiments.glob("*.toml")})
     meant = [text] if text in names else [name for name in names if name.startswith(text)]
     if len(meant) == 1:
-        file = experiments / f"{meant[0]}.toml"
-        if file.is_file() and not (results / meant[0]).is_dir():
+        file, folder = experiments / f"{meant[0]}.toml", results_of(meant[0], results)
+        if file.is_file() and not folder.is_dir():
             # The name of an experiment may differ from that of its file.
             name, points = load_points(file)
-            return ExperimentLocation(results / name, points)
-        return _place(results / meant[0], experiments)
+            return ExperimentLocation(results_of(name, results), points)
+        return _place(folder, experiments)
     if meant:
         raise RunError(f"{text!r} matches {', '.join(meant)}: type more of the name")
     near = difflib.get_close_matches(text, names, n=1)

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
+
 from hpcps.errors import HpcpsError, SpecError
 from hpcps.registry.components import BUILT_IN, active
 from hpcps.registry.config import Config
@@ -35,6 +37,15 @@ def fault(component: Config, what: str, line: int | None = None) -> SpecError:
         return SpecError(f"{type(component).__name__}: {what}")
     place = entry.origin.words if line is None or entry.origin == BUILT_IN else f"{entry.origin.words}, line {line}"
     return SpecError(f"{entry.kind.noun} {entry.name} ({place}): {what}")
+
+
+def described(value: object) -> str:
+    """Return a short description of what a component returned, such as `an array [3, 2] of float32`."""
+    if isinstance(value, np.ndarray):
+        return f"an array {list(value.shape)} of {value.dtype}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}" if value is not None else "None"
 
 
 def _line(component: Config, error: BaseException) -> int | None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from hpcps.numerics.layout import Layout, Mask
 from hpcps.numerics.packing import packed_size
 from hpcps.protocol.messages import Malformed, Message, Peer, Received
-from hpcps.roles.events import Record
+from hpcps.roles.events import Event, Record
 
 
-def wrong_envelope(message: Message, source: Peer, run_id: str) -> str | None:
-    """Return what is wrong with a message's sender or run; None if nothing is."""
-    if message.sender != source:
-        return f"it came from {source} but says it is {message.sender}'s"
-    if message.run != run_id:
-        return f"it belongs to run {message.run or '(none)'}"
-    return None
+def vetted(event: Event, run_id: str) -> Event:
+    """Return an event; a message with a wrong sender or run counts as malformed."""
+    match event:
+        case Received(source, message) if message.sender != source:
+            return Malformed(source, f"it came from {source} but says it is {message.sender}'s")
+        case Received(source, message) if message.run != run_id:
+            return Malformed(source, f"it belongs to run {message.run or '(none)'}")
+    return event
 
 
 def unwanted(event: Received | Malformed, receiver: str) -> str:

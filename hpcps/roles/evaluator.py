@@ -39,9 +39,15 @@ class Evaluator:
         self._held: Continuation | None = None
         self._then: Continuation | None = None
 
-    def lacks(self, source: Peer) -> bool:
-        """Return whether an evaluation waits for the statistics of this worker."""
-        return self._lacking is not None and source in self._statistics.waiting_for(self._lacking.round)
+    def owed_by(self, source: Peer, coming: int | None) -> int | None:
+        """Return the round whose statistics the next message of a worker holds; None if the worker owes none.
+
+        Args:
+            source: the worker.
+            coming: the round whose model is on its way and will be evaluated; None if there is no such round.
+        """
+        rounds = (None if self._lacking is None else self._lacking.round, coming)
+        return next((r for r in rounds if r is not None and source in self._statistics.waiting_for(r)), None)
 
     def takes(self, source: Peer, of: int, round: int) -> bool:
         """Return whether to take a worker's statistics of the model of round `of` in the coordinator's round `round`.
@@ -56,10 +62,9 @@ class Evaluator:
         yield from self._statistics.put(source, message)
         yield from self._begin_if_ready()
 
-    def refuse(self, source: Peer) -> Iterator[Effect]:
-        """Go on without the statistics of a worker that sent a bad message."""
-        assert self._lacking is not None, "an evaluation waits for them"
-        self._statistics.refuse(source, self._lacking.round)
+    def refuse(self, source: Peer, round: int) -> Iterator[Effect]:
+        """Go on without the statistics that a worker owes for a round: it sent a bad message instead."""
+        self._statistics.refuse(source, round)
         yield from self._begin_if_ready()
 
     def begin(self, job: EvaluationJob, then: Continuation, *, average: bool = False) -> Iterator[Effect]:

@@ -152,10 +152,23 @@ class LocalTraining:
     def takes(self, event: Received | Malformed) -> bool:
         """Return whether a message holds BatchNorm statistics for an evaluation, or came in place of some."""
         if isinstance(event, Malformed):
-            return self._evaluator.lacks(event.source)
+            return self._owes_statistics(event.source) is not None
         message = event.message
         expected = message.kind is Kind.STATISTICS and self._averages and self.is_coordinator
         return expected and self._evaluator.takes(event.source, message.round, self.round)
+
+    def _owes_statistics(self, worker: Peer) -> int | None:
+        """Return the round whose statistics the next message of a worker holds; None if it holds no statistics.
+
+        A worker sends the statistics of a model before its update. It may have the next model before this role does.
+        """
+        if not (self._averages and self.is_coordinator):
+            return None
+        coming = None
+        if self.stage in (Stage.SENDING, Stage.CHECKPOINTING, Stage.WAITING_FOR_MODEL):
+            coming = self.round + (self.stage is Stage.SENDING)
+        due = coming is not None and self._schedule.epochs_before(coming)
+        return self._evaluator.owed_by(worker, coming if due else None)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event that concerns training, an evaluation or a checkpoint."""
@@ -178,9 +191,9 @@ class LocalTraining:
                 yield from self._evaluator.measured(job, evaluation)
             case Received(source, message):
                 yield from self._evaluator.put(source, message)
-            case Malformed(source, reason):
+            case Malformed(source, reason) if (round := self._owes_statistics(source)) is not None:
                 yield rejection(source, reason)
-                yield from self._evaluator.refuse(source)
+                yield from self._evaluator.refuse(source, round)
             case Snapped():
                 yield report(self._peer, self._run_id, event)
                 if self.flags & Flag.SUSPEND:
@@ -207,11 +220,12 @@ class LocalTraining:
                     Message(Kind.INIT, self._peer, self._run_id, 0, shard=server.index, note=note, payload=payload),
                 )
         self.stage = Stage.WAITING_FOR_MODEL
-        yield SetDeadline(self.inbox.waiting_for)
+        # The model may be here already, if the first step of this role takes longer than that of the coordinator.
+        yield from self.adopt_when_complete()
 
     def adopt_when_complete(self) -> Iterator[Effect]:
         """Adopt the next model if the role waits for it and all of it has come."""
-        if self.stage not in (Stage.STARTING, Stage.WAITING_FOR_MODEL, Stage.STOPPING):
+        if self.stage not in (Stage.WAITING_FOR_MODEL, Stage.STOPPING):
             return
         yield SetDeadline(self.inbox.waiting_for)
         if self.inbox.complete:

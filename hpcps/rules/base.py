@@ -13,6 +13,7 @@ from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import Config
+from hpcps.registry.failures import described, fault, told
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, AsyncContext, Context
@@ -190,6 +191,31 @@ class AsyncRule(BaseRule, ABC):
                 applied is undefined.
             context: the blocks, which of them were sent, and what the rule needs.
         """
+
+    def checked_decision(self, update: Vector, context: AsyncContext) -> Decision:
+        """Call `decide`, and check what it returns.
+
+        Raises:
+            SpecError: `decide` failed or returned something else; the message names the rule, its file and the line.
+        """
+        with told(self, "its decide() failed"):
+            decision = self.decide(update, context)
+        if isinstance(decision, Decision):
+            wanted = described(context.sent)
+            masks = {"applied": described(decision.applied), "negated": described(decision.negated)}
+            wrong = [
+                f"a Decision whose {name} is {mask}: it must be {wanted}"
+                for name, mask in masks.items()
+                if mask != wanted
+            ]
+        else:
+            wrong = [f"{described(decision)}: it must return a hpcps.rules.Decision"]
+        if wrong:
+            code = getattr(type(self).decide, "__code__", None)
+            raise fault(
+                self, f"its decide() returned {'; '.join(wrong)}", None if code is None else code.co_firstlineno
+            )
+        return decision
 
     def weight(self, staleness: int) -> float:
         """Return the factor by which an update is multiplied when it is applied.

@@ -5,6 +5,7 @@ import pytest
 from pydantic import TypeAdapter
 from toy_learners import Quadratic, everyone, play, spec
 
+from hpcps.execution.inprocess import VirtualClock
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
@@ -131,3 +132,28 @@ def test_drain_says_when_nothing_waits(tmp_path):
     assert [type(event).__name__ for event in role.events] == ["Start", "Malformed", "Malformed", "Idle"]
     assert isinstance(role.events[-1], Idle)
     assert not node.step()
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("validators", [1, 0])
+def test_a_slowed_worker_keeps_the_record_of_its_first_step(tmp_path, validators, mode):
+    clock = VirtualClock()
+
+    class Timed(Quadratic):
+        def step(self):
+            clock.advance(clock() + 1.0)
+            super().step()
+
+    run = spec(
+        "naive_async" if mode == "async" else "average", workers=3, validators=validators,
+        train={"mode": mode, "epochs": 60, "local_steps": 2, "first_step": "overwritten"},
+        heterogeneity={"slow": {"workers": [1, 2], "factor": 3.0}},
+    )  # fmt: skip
+    learners = {peer: Timed(ONE, 8 - 3 * peer.index) for peer in everyone(run) if peer.role != "server"}
+    played = play(tmp_path, run, learners, clock=clock)
+    for worker in range(3):
+        rounds = played.lines(f"worker-{worker}", "round")
+        assert len(rounds) > 2
+        # A cycle ends at a multiple of the local steps, and the first one has the first step.
+        assert [line["samples"] for line in rounds] == [2] * len(rounds)
+        assert [line["step"] for line in rounds] == [2 * (1 + number) for number in range(len(rounds))]

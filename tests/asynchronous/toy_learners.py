@@ -164,9 +164,9 @@ class Played:
         return self.lines("server-0", "applied")
 
 
-def play(path, run, learners, change=None):
+def play(path, run, learners, change=None, clock=None):
     """Run roles with these learners (by peer) in process; `change` may wrap an endpoint."""
-    directory, exchange, clock = RunDirectory(Path(path)), Exchange(), VirtualClock()
+    directory, exchange, clock = RunDirectory(Path(path)), Exchange(), clock or VirtualClock()
     directory.create({"run_id": "toy"})
     nodes = []
     for peer in everyone(run):
@@ -179,6 +179,7 @@ def play(path, run, learners, change=None):
             else make_training_role(run, "toy", peer, learners[peer])
         )
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, "here")
-        nodes.append(RoleDriver(role, transport, record, directory, clock=clock))
+        slowdown = run.heterogeneity.slowdown(peer.role, peer.index)
+        nodes.append(RoleDriver(role, transport, record, directory, clock=clock, slowdown=slowdown))
     take_turns(nodes, directory, clock)
     return Played(path, run)

@@ -52,10 +52,14 @@ def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
     report = (tmp_path / "round.md").read_text()
     assert "- A broken peer, 2 ranks: rank 0 ended with status 1: error: it broke" in report
     assert "| MPICH Allreduce | " in report
-    assert [bar.what for bar in bars.read(tmp_path, "round")] == ["Round of 2 workers, 1 MB, to MPICH Allreduce"]
+    assert [bar.what for bar in bars.read(tmp_path, "round")] == [
+        "Round of 2 workers, 1 MB, to MPICH Allreduce",
+        "Round of 2 workers, 1 MB, in place, to MPICH Allreduce",
+    ]
     assert (tmp_path / "round.png").stat().st_size
 
 
+@pytest.mark.soak
 def test_growth_keeps_a_part_when_later_ones_fail(program, monkeypatch, tmp_path):
     growth = importlib.import_module("growth")
 
@@ -96,6 +100,7 @@ def test_growth_of_memory(monkeypatch):
     assert row["all"] == 6
 
 
+@pytest.mark.soak
 def test_training(program, monkeypatch, tmp_path):
     pytest.importorskip("torch")
     training = importlib.import_module("training")
@@ -132,6 +137,7 @@ ATTACKS = 'attack = [{ kind = "none" }, { kind = "random", scale = 1, rate = 0.2
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.soak
 def test_tracing(program, monkeypatch, tmp_path):
     pytest.importorskip("torch")
     tracing = importlib.import_module("tracing")
@@ -143,6 +149,7 @@ def test_tracing(program, monkeypatch, tmp_path):
     assert len(bars.read(tmp_path / "results", "tracing")) == 1
 
 
+@pytest.mark.soak
 def test_simulation(program, monkeypatch, tmp_path):
     pytest.importorskip("torch")
     simulation = importlib.import_module("simulation")

@@ -86,21 +86,26 @@ def test_verdicts_compare_the_best_of_ours_with_the_best_peer_and_the_bytes():
     case = (4, 64)
     found = {
         "hpcps": {case: [0.030, 0.040, 0.020]},
+        "hpcps adopted": {case: [0.080]},
         "hpcps-2": {case: [0.050]},
+        "hpcps-2 adopted": {case: [0.066]},
         "mpich": {case: [0.10]},
         "intel": {case: [0.060]},
         "copy-2": {case: [0.040]},
     }
     mpich, intel = (Exchange(name, name) for name in ("mpich", "intel"))
     (row,) = round_report.Table(found, [*OURS, mpich, intel]).verdicts()
-    assert row["by"] == "hpcps, 1 server"
+    # The headline is the time until every worker has the result, in which two servers are faster here.
+    assert row["by"] == "hpcps, 2 servers"
     assert row["best_peer"] == "intel"
-    assert row["ratio"] == pytest.approx(0.5)
+    assert row["ratio"] == pytest.approx(1.1)
+    assert row["in_place_ratio"] == pytest.approx(0.5)
     # Two processes copy 8 arrays in 0.04 s: 5 ms each, of 2 M bytes; the round moves 6 M.
     assert row["bound"] == pytest.approx(0.015)
     assert row["of_bound"] == pytest.approx(2.0)
     held = {bar.what: bar.holds for bar in round_report.bars([row])}
-    assert list(held.values()) == [True, False]
+    assert list(held.values()) == [False, True, False]
+    assert next(iter(held)) == "Round of 4 workers, 64 MB, to intel"
 
 
 def test_memory_is_held_against_what_a_further_worker_adds(tmp_path):

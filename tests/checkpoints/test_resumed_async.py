@@ -44,7 +44,7 @@ def counters(monkeypatch):
     monkeypatch.setattr(build, "build_learner", learner)
 
 
-@pytest.mark.parametrize("per_refresh", ["queued", "share"])
+@pytest.mark.parametrize("per_refresh", ["queued", pytest.param("share", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     run = counting(shape, per_refresh)
@@ -71,7 +71,7 @@ def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     assert held[0].tolist() == [applied[f"worker-{k}"] for k in range(shape[2])]
 
 
-@pytest.mark.parametrize("moment", [3, 400, "the end"])
+@pytest.mark.parametrize("moment", [pytest.param(3, marks=pytest.mark.soak), 400, "the end"])
 def test_stops_at_a_checkpoint_when_asked_to(moment, counters, tmp_path):
     run = counting((3, 2, 5))
     polls = 0

@@ -48,7 +48,7 @@ def test_the_figure_has_a_column_per_panel_and_a_row_per_denominator(table):
     figure = acceptance.draw(figure_data_of(table)[0])
     received, sent = expected("accepted_pairs", "received_pairs"), expected("accepted_sent_pairs", "sent_pairs")
     assert len(figure.axes) == 4
-    assert [axes.get_title() for axes in figure.axes] == ["attack: none", "attack: negative 6", "", ""]
+    assert [axes.get_title() for axes in figure.axes] == ["attack: none", "attack: negative, scale 6", "", ""]
     assert "received" in figure.axes[0].get_ylabel()
     assert "sent" in figure.axes[2].get_ylabel()
     for axes, (start, epoch) in zip(figure.axes, (received, received, sent, sent), strict=True):

@@ -39,7 +39,7 @@ def test_each_point_changes_one_key_and_all_keys_of_the_artifact_are_among_them(
 
 @pytest.fixture(scope="module")
 def table():
-    return read_table(ROOT / "results" / "async_keys" / "table.parquet")
+    return read_table(ROOT / "results" / "published" / "async_keys" / "table.parquet")
 
 
 def test_the_committed_results_are_those_of_the_file(table):

@@ -45,7 +45,8 @@ def evaluations(table, **where):
 
 
 def panels(figure):
-    return {axes.get_title().partition(": ")[2]: axes for axes in figure.axes}
+    """The panels by the value of the attack, which a title has in words: `negative, scale 6`."""
+    return {axes.get_title().partition(": ")[2].replace(", scale", ""): axes for axes in figure.axes}
 
 
 def lines(axes):
@@ -57,7 +58,7 @@ def test_a_panel_per_attack_and_a_line_per_rule_in_the_order_of_the_sweep(swept)
     (figure_data,) = figure_data_of(swept)
     figure = draw(figure_data)
     assert [axes.get_title() for axes in figure.axes] == [
-        "attack: none", "attack: negative 6", "attack: random 1", "attack: randomscale 8",
+        "attack: none", "attack: negative, scale 6", "attack: random, scale 1", "attack: randomscale, scale 8",
     ]  # fmt: skip
     for axes in figure.axes:
         assert list(lines(axes)) == ["average", "trimmed_mean", "phocas", "zeno"]
@@ -65,7 +66,7 @@ def test_a_panel_per_attack_and_a_line_per_rule_in_the_order_of_the_sweep(swept)
         assert axes.get_xlim()[0] == 0
     assert figure.axes[0].get_ylabel() == "test accuracy (%)"
     (legend,) = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["average", "trimmed_mean", "phocas", "zeno", "diverged"]
+    assert [text.get_text() for text in legend.get_texts()] == ["average", "trimmed mean", "phocas", "zeno", "diverged"]
 
 
 @pytest.mark.parametrize(

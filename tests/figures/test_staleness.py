@@ -61,13 +61,13 @@ def test_seeds_are_averaged_and_their_range_kept(table):
 def test_the_figures_show_them(table):
     (figure_data,) = figure_data_of(table)
     distribution, counts = staleness.draw_staleness(figure_data), staleness.draw_counts(figure_data)
-    assert [axes.get_title() for axes in distribution.axes] == ["attack: none", "attack: random 1"]
+    assert [axes.get_title() for axes in distribution.axes] == ["attack: none", "attack: random, scale 1"]
     lines = {line.get_label(): line for line in distribution.axes[0].lines}
     np.testing.assert_allclose(lines["naive_async"].get_ydata(), figure_data.applied["none"][0].share.mean)
     assert "staleness" in distribution.axes[0].get_xlabel()
     assert "%" in distribution.axes[0].get_ylabel()
     texts = [text.get_text() for text in distribution.legends[0].get_texts()]
-    assert texts == ["naive_async", "zeno++", "mean", "range of the seeds"]
+    assert texts == ["naive async", "zeno++", "mean", "range of the seeds"]
     heights = [[bar.get_height() for bar in bars] for bars in counts.axes[0].containers if bars.get_label() in lines]
     assert heights == [[6, 8, 8], [8, 8, 8]]
     assert counts.axes[0].get_xlabel() == "worker"

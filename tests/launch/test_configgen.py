@@ -8,6 +8,7 @@ import pytest
 
 from hpcps.cli import configgen
 from hpcps.cli.main import main as command_line
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.plan import Plan
 from hpcps.launch.prepare import launch_folder
 from hpcps.records.run_directory import RunDirectory
@@ -68,8 +69,13 @@ def test_what_is_done_is_left_out(capsys):
     assert [run.run_id for run in Plan.read(Path("conf.plan.json")).runs] == [left.run_id]
     assert generate("--all") == 0
     assert len(Plan.read(Path("conf.plan.json")).runs) == 2
-    assert generate("--only", "average") == 0
-    assert "# nothing is left to run" in capsys.readouterr().out
+    Path("conf").unlink()
+    capsys.readouterr()
+    assert generate("--only", "average") == ExitStatus.NOTHING_LEFT
+    said = capsys.readouterr()
+    told = "configgen: the point is done in results, so conf is not written; --all includes points that are done\n"
+    assert (said.out, said.err) == ("", told)
+    assert not Path("conf").exists()
 
 
 def test_points_of_another_topology_get_a_file_of_their_own(capsys):
@@ -131,7 +137,7 @@ def test_a_python_without_the_packages_is_told(folder):
     done = subprocess.run(
         [sys.executable, "-I", "-S", SCRIPT, "small.toml"], capture_output=True, text=True, timeout=60
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"configgen: {sys.executable} has no module ")
     assert "Traceback" not in done.stderr
 

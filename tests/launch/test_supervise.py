@@ -10,10 +10,10 @@ import pytest
 
 from hpcps.launch import supervise as module
 from hpcps.launch.cause import ProcessDeath, find_cause
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.launch.supervise import supervise
-from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import RunDirectory
 
 HANGS = "exec sleep 100"
@@ -84,7 +84,7 @@ def test_a_launcher_that_hangs_after_a_failure_is_ended_and_the_failure_told(pla
     outcome, _ = play(
         f"mkdir {play.run.path}/failure; echo '{report}' > {play.run.path}/failure/worker-0.json; {HANGS}"
     )
-    assert outcome.status not in (0, SUSPENDED)
+    assert outcome.status not in (0, ExitStatus.SUSPENDED)
     assert str(outcome).startswith("run r (label): worker-0 on h failed in round 3, phase train: no")
 
 
@@ -95,7 +95,7 @@ def test_a_launcher_that_hangs_after_its_walltime_is_ended_at_the_checkpoint(pla
     record = f"{play.run.path}/records/worker-0.jsonl"
     begun = "true" if between else 'echo \'{"event": "start"}\' > $RECORD'
     outcome, said = play(f"RECORD={record}; {begun}; {asked}; {end}; {HANGS}", until=time.monotonic() + 0.5)
-    assert (outcome.status, outcome.suspended) == (SUSPENDED, True)
+    assert (outcome.status, outcome.suspended) == (ExitStatus.SUSPENDED, True)
     assert said.count("time is nearly over") == 1
 
 

@@ -45,6 +45,7 @@ def test_every_transport_gives_the_model_of_one_process(final_model, in_process,
     assert in_process.tobytes() == final_model(transport, ZENO).tobytes()
 
 
+@pytest.mark.soak
 def test_it_trains_asynchronously_over_ps_lite(final_model, in_process):
     changes = ("train.mode=async", "validation.rule.kind=zeno++", "train.epochs=2")
     moved = final_model("pslite", "random 1", *changes)

@@ -2,9 +2,17 @@
 
 import re
 
+import numpy as np
 import pytest
 from installed import BACKEND
 from typed import hpcps
+
+from hpcps.errors import SpecError
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Peer
+from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
+from hpcps.roles.rule_state import RuleState
+from hpcps.spec.load import load_experiment
 
 HEAD = "from typing import Literal\nfrom pydantic import Field\nfrom hpcps.rules import Rule\n"
 BODY = """class Mine(Rule):
@@ -115,17 +123,62 @@ def test_a_rule_that_breaks_its_promise_ends_the_run(tmp_path, body, expected):
     assert re.search(rf"validator-0 on \S+ failed in round 0 .*{expected}", play(tmp_path, played, "inproc"))
 
 
+DECIDES = (
+    HEAD.replace("import Rule", "import AsyncRule, Decision")
+    + """class Mine(AsyncRule):
+    "Mine."
+    kind: Literal["mine"] = "mine"
+    def decide(self, update, context):
+        update *= 0.5
+        RETURN
+"""
+)
+DECISIONS = {
+    "pass": "line 7): its decide() returned None: it must return a hpcps.rules.Decision",
+    "return context.sent": "line 7): its decide() returned an array [2] of bool: it must return a hpcps.rules.Decision",
+    "return Decision.accept(context.sent[1:])": "line 7): its decide() returned a Decision whose applied is "
+    "an array [1] of bool: it must be an array [2] of bool",
+    "return Decision(context.sent, context.sent * 1.0)": "line 7): its decide() returned a Decision whose negated is "
+    "an array [2] of float64: it must be an array [2] of bool",
+    "return Decision(context.sent, None)": "line 7): its decide() returned a Decision whose negated is None: it",
+    "return update[None, 'x']": "line 9): its decide() failed: IndexError: ",
+}
+
+
+@pytest.mark.parametrize("returned", DECISIONS)
+def test_an_asynchronous_rule_that_breaks_its_promise_is_named_with_its_line(tmp_path, returned):
+    (tmp_path / "mine.py").write_text(DECIDES.replace("RETURN", returned))
+    file = tmp_path / "experiment.toml"
+    file.write_text(FILE + 'train.mode = "async"\nplugins = ["mine.py"]\nvalidation.rule.kind = "mine"\n')
+    (point,) = load_experiment(file).points
+    layout = Layout.of([("a", (3,)), ("b", (2,))])
+    rule = point.run.validation.rule
+    decide = UpdateFilter(rule, layout, RuleState(rule, 1, Peer("validator", 0)))
+    update = UpdateHeader(Peer("worker", 0), 1, mask=np.ones(2, np.bool_), payload=np.ones(5, np.float32))
+    with pytest.raises(SpecError) as caught:
+        decide(update, 1.0)
+    assert str(caught.value).startswith(f"rule mine (plugin mine.py, {DECISIONS[returned]}")
+
+
+@pytest.mark.parametrize("combiner", ["validator-0", "server-0"])
+def test_an_asynchronous_rule_that_decides_nothing_ends_the_run(tmp_path, combiner):
+    tables = f'train.mode = "async"\ntopology.validators = {int(combiner == "validator-0")}\n'
+    said = play(tmp_path, DECIDES.replace("RETURN", "pass"), "inproc", tables)
+    assert re.search(rf"{combiner} on \S+ failed in round \d+ .*: rule mine \(plugin mine\.py, line 7\)", said), said
+
+
 def test_a_rule_that_leaves_its_process_ends_the_run_over_mpi(tmp_path):
     said = play(tmp_path, HEAD + BODY.replace("return updates[0]", "raise SystemExit(0)"), "mpi")
     assert re.search(r"validator-0 on \S+ failed in round 0, phase combine: SystemExit: 0", said)
 
 
-def play(folder, plugin, transport):
+def play(folder, plugin, transport, tables=""):
     (folder / "mine.py").write_text(plugin)
     file = folder / "experiment.toml"
     file.write_text(
         FILE
         + f'plugins = ["mine.py"]\nvalidation.rule.kind = "mine"\ndata.limit = 200\nmodel.backend = "{BACKEND}"\n'
+        + tables
         + f'transport = {{ kind = "{transport}", timeout = 20 }}\n'
     )
     return hpcps("run", file, "--results", folder, expect=1)

@@ -83,7 +83,7 @@ def said(what, results, name="my_experiment"):
     (folder / "experiments").mkdir(exist_ok=True)
     shutil.copy(folder / "examples/experiment.toml", folder / "experiments/my_experiment.toml")
     shutil.copy(folder / "examples/my_rule.py", folder / "experiments/my_rule.py")
-    return re.sub(r"[0-9.]+ s ago", "", hpcps(what, name, "--results", results, cwd=folder))
+    return re.sub(r" *[0-9.]+ \w+ ago *$", "", hpcps(what, name, "--results", results, cwd=folder), flags=re.MULTILINE)
 
 
 def test_the_asynchronous_rule_runs(folder, tmp_path):

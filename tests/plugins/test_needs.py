@@ -52,7 +52,10 @@ def written(folder, text):
     return file
 
 
-@pytest.mark.parametrize("name", FILES)
+REPEATED = [pytest.param(name, marks=pytest.mark.soak) for name in ("servers", "async-servers")]
+
+
+@pytest.mark.parametrize("name", ["validators", "async", *REPEATED])
 def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path, name):
     file = written(tmp_path, FILES[name])
     for transport in ("mpi", "inproc"):

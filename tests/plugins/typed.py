@@ -12,9 +12,9 @@ from hpcps.records.run_directory import RunDirectory
 ROOT = Path(__file__).parents[2]
 
 
-def hpcps(*arguments, expect=0, cwd=None, path=()):
+def hpcps(*arguments, expect=0, cwd=None):
     """Run a command line of hpcps; return what it prints, after checking the exit status."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, path), str(ROOT)])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "hpcps", *map(str, arguments)],
         capture_output=True, text=True, timeout=200, cwd=cwd, env=environment, check=False,

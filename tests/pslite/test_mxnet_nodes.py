@@ -15,6 +15,9 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(__file__).parent
 LEAVING = "Check failed: ready_: call Start() first"
 """What a C++ node may die of that resends something while it leaves, on a busy machine; all is done by then."""
+soak = pytest.mark.soak
+BEATING = {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "30"}
+RESENDING = {"PS_RESEND": "1", "PS_RESEND_TIMEOUT": "500"}
 SIZE = 1_200_001  # above the split, and no multiple of the number of servers
 
 
@@ -91,15 +94,15 @@ class Processes:
 @pytest.mark.parametrize(
     ("scheduler", "servers", "workers", "variables"),
     [
-        ("c", "c", "o", {}),
-        ("o", "o", "c", {}),
-        ("o", "o", "o", {}),
+        pytest.param("c", "c", "o", {}, marks=soak),
+        pytest.param("o", "o", "c", {}, marks=soak),
+        pytest.param("o", "o", "o", {}, marks=soak),
         ("c", "oc", "co", {}),
-        ("o", "co", "oc", {}),
-        ("o", "ooo", "cc", {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "30"}),
-        ("c", "cc", "oo", {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "30"}),
-        ("o", "co", "co", {"PS_RESEND": "1", "PS_RESEND_TIMEOUT": "500"}),
-        ("c", "o", "c", {"PS_RESEND": "1", "PS_RESEND_TIMEOUT": "500"}),
+        pytest.param("o", "co", "oc", {}, marks=soak),
+        pytest.param("o", "ooo", "cc", BEATING, marks=soak),
+        ("c", "cc", "oo", BEATING),
+        ("o", "co", "co", RESENDING),
+        pytest.param("c", "o", "c", RESENDING, marks=soak),
     ],
 )
 def test_ours_and_cpp_nodes_work_together(mxnet, scheduler, servers, workers, variables):
@@ -118,7 +121,7 @@ def test_ours_and_cpp_nodes_work_together(mxnet, scheduler, servers, workers, va
     ]
 
 
-@pytest.mark.parametrize("scheduler", ["c", "o"])
+@pytest.mark.parametrize("scheduler", [pytest.param("c", marks=soak), "o"])
 def test_a_worker_that_was_killed_is_replaced_among_cpp_nodes(mxnet, scheduler):
     beating = {"PS_HEARTBEAT_INTERVAL": "1", "PS_HEARTBEAT_TIMEOUT": "2"}
     with Processes(mxnet, 1, 2, **beating) as cluster:

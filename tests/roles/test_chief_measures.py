@@ -1,6 +1,7 @@
 """The coordinator goes on while a model is measured, and what is recorded of it is as if it had not."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -111,10 +112,28 @@ class Withheld:
             self._inner.send(to, message)
 
 
+class Tampering:
+    """A transport that sends something else in place of a worker's statistics."""
+
+    def __init__(self, inner, peer, change):
+        self._inner, self._peer, self._change, self.traffic = inner, peer, change, inner.traffic
+
+    def send(self, to, message):
+        if message.kind is not Kind.STATISTICS or message.round == 3:  # one evaluation has them all
+            self._inner.send(to, message)
+        elif self._change == "garbage":
+            self._inner._boxes[to].append((self._peer, b"garbage", None))
+        else:
+            self._inner.send(to, replace(message, **self._change))
+
+    def receive(self):
+        return self._inner.receive()
+
+
 class Play:
     """A run in this process; `did` holds the effects of its coordinator."""
 
-    def __init__(self, folder, run, background=None, size=0, withhold=lambda peer, message: False):
+    def __init__(self, folder, run, background=None, size=0, withhold=lambda peer, message: False, tamper=None):
         self.folder, self.did, self.nodes, self.posts = folder, [], {}, {}
         exchange, directory, topology = Exchange(), RunDirectory(folder), run.topology
         directory.create({"run_id": "test"})
@@ -128,7 +147,10 @@ class Play:
             if peer == self.coordinator:
                 role.handle = self._watched(role.handle)
             record = RecordWriter(folder, "test", peer.role, peer.index, "here")
-            self.posts[peer] = Withheld(exchange.endpoint(peer), lambda m, peer=peer: withhold(peer, m))
+            endpoint = exchange.endpoint(peer)
+            if tamper and peer == Peer("worker", 1):
+                endpoint = Tampering(endpoint, peer, tamper)
+            self.posts[peer] = Withheld(endpoint, lambda m, peer=peer: withhold(peer, m))
             beside = background if peer == self.coordinator else None
             self.nodes[peer] = RoleDriver(role, self.posts[peer], record, directory, background=beside)
 
@@ -270,6 +292,41 @@ def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_p
     assert [line["accuracy"] for line in play.lines("evaluation")] == [31.0, 61.0, 91.0, 121.0]
     moments = [effect.moment for effect in play.did if isinstance(effect, Snapshot)]
     assert moments == ([3, 6, 9] if "checkpoint" in changes else [])
+
+
+def put_last(play, peer):
+    """Let a role go on only when no other one can, and give it the models after all other messages."""
+    node, others = play.nodes[peer], [node for other, node in play.nodes.items() if other != peer]
+    step, receive, box = node.step, play.posts[peer].receive, play.posts[peer]._inner._boxes[peer]
+
+    def after_all_others():
+        while any([other.step() for other in others if not other.finished]):  # noqa: C419 (a turn for each of them)
+            pass
+        return step()
+
+    def models_last():
+        packets = sorted(box, key=lambda packet: packet[0].role == "server")
+        box.clear()
+        box.extend(packets)
+        return receive()
+
+    node.step, play.posts[peer].receive = after_all_others, models_last
+
+
+@pytest.mark.parametrize("order", ["in time", "early"])
+@pytest.mark.parametrize("tamper", ["garbage", {"run": "other"}, {"sender": WORKER}])
+@pytest.mark.parametrize("changes", [{}, NO_VALIDATOR, {"checkpoint": {"every": 1}}, {"train": {"epochs": 2}}])
+def test_bad_statistics_are_left_out_and_nobody_waits_for_them(tmp_path, changes, tamper, order):
+    """They may come before the model whose statistics they are; a worker is then ahead of the coordinator."""
+    run = spec(**changes, validation={"batchnorm": "averaged"})
+    play = Play(tmp_path, run, size=2, tamper=tamper)
+    if order == "early":
+        put_last(play, play.coordinator)
+    play.to_the_end()
+    evaluated = [line["accuracy"] for line in play.lines("evaluation")]
+    # Of workers 0, 1 and 2 after 3, 6, … steps; worker 1's are left out after the first evaluation.
+    assert evaluated == [31.0, 61.0, 91.0, 121.0][: run.train.epochs]
+    assert len(play.lines("rejected")) == run.train.epochs - 1
 
 
 def test_settling_is_for_the_chief(tmp_path):

@@ -5,12 +5,16 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
+import pytest
 from hostile import KEYS, VALUES, mutated
 
 from hpcps.errors import SpecError
 from hpcps.spec.load import load_experiment
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
+
+
+pytestmark = pytest.mark.soak
 
 
 def test_every_key_with_every_hostile_value() -> None:

@@ -13,6 +13,7 @@ from stress import stressed
 from test_stress import DELAY, check
 from toy_learners import Played
 
+pytestmark = pytest.mark.soak
 ASYNCHRONOUS = Path(__file__).parents[1] / "asynchronous"
 SHAPE = (3, 2, 30)
 BLOCKS, REFRESHES = 500, 800

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "pslite"))
 from mutation import mutated, mutated_data
@@ -18,6 +19,7 @@ from hpcps.transport.pslite.encoding import MalformedFrameError, decode, encode
 from hpcps.transport.pslite.meta import Command
 from hpcps.transport.pslite.payload import Pairs
 
+pytestmark = pytest.mark.soak
 MESSAGES = 100_000
 
 

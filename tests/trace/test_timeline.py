@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpcps.cli.main import main
-from hpcps.figures.timeline import whole_rounds
+from hpcps.figures.timeline import ONE_PROCESS, draw_timeline, whole_rounds
 from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.trace.lanes import read_lanes
@@ -118,6 +118,7 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     assert [span.activity for span in coordinator.beside()] == ["evaluate"] * 2
     assert "evaluate" not in {span.activity for lane in lanes for span in lane.spans()}
     assert main(["plot", "timeline", str(run), "--seconds", "0-99", "-o", str(tmp_path / "figures")]) == 0
+    assert ONE_PROCESS not in capsys.readouterr().out
     assert "| evaluate beside |" in capsys.readouterr().out
     assert {lane.error for lane in lanes} == {0.0}
     assert max(lane.began for lane in lanes) - min(lane.began for lane in lanes) < 30
@@ -143,6 +144,7 @@ def test_the_figure(tmp_path, capsys):
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "| workers |" in printed
+    assert "note: one process executed the roles in turn" in printed
     assert (run / "trace.json").exists()
     assert sorted(path.name for path in (tmp_path / "small/figures").iterdir()) == [
         f"timeline-{run.name}.pdf", f"timeline-{run.name}.png",
@@ -155,6 +157,11 @@ def test_the_figure(tmp_path, capsys):
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path), "--seconds", "900-901"]) == 2
     assert "--seconds: the trace ends" in capsys.readouterr().err
     lanes = read_lanes(run)
+    titles = [
+        draw_timeline(lanes, whole_rounds(lanes), "small", in_process=turns)._suptitle.get_text()
+        for turns in (True, False)
+    ]
+    assert [ONE_PROCESS in title for title in titles] == [True, False]
     last = max(span.round for lane in lanes if lane.peer == Peer("worker", 0) for span in lane.spans())
     assert whole_rounds(lanes, 1, 900).title == f"rounds 1 to {last} of worker-0"
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcps.errors import HpcpsError
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
 from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.launch.signals import stops_of
-from hpcps.launch.walltime import SUSPENDED
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
 
@@ -129,7 +129,7 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
                     if not run_in_process(point.run, point.run_id, directory, stopping, trace=batch.trace):
                         return _suspended(stops)
                 except HpcpsError as error:
-                    return Ending(1, f"run {point.run_id} ({point.label}): {error}", point.run_id)
+                    return Ending(ExitStatus.FAILED, f"run {point.run_id} ({point.label}): {error}", point.run_id)
     finally:
         finished.set()
         follower.join()
@@ -138,5 +138,5 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
 
 
 def _suspended(stops: Sequence[int]) -> Ending:
-    status = 128 + stops[0] if stops else SUSPENDED
+    status = 128 + stops[0] if stops else ExitStatus.SUSPENDED
     return Ending(status, "stopped at a checkpoint; run it again to go on", over=True)

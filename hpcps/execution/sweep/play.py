@@ -13,9 +13,9 @@ from hpcps.execution.sweep.batch import Batch, Ending, play
 from hpcps.execution.sweep.queue import PointQueue
 from hpcps.execution.sweep.slots import Slots
 from hpcps.launch.cores import Cores
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import Site, prepare
 from hpcps.launch.signals import stops_of
-from hpcps.launch.walltime import SUSPENDED
 from hpcps.spec.load import Point
 
 
@@ -55,8 +55,8 @@ class SweepRun:
         """Execute points; return the exit status.
 
         Returns:
-            0 if all are done, 1 if any failed, 128 + the signal number after a stop signal, `SUSPENDED` if the walltime
-            was nearly over.
+            `DONE`, `FAILED` if any run failed, 128 + the signal number after a stop signal, or `SUSPENDED` if the
+            walltime was nearly over.
 
         Raises:
             LaunchError: a launch cannot start.
@@ -66,7 +66,7 @@ class SweepRun:
         status = play.one_by_one() if len(self.shares) == 1 else play.side_by_side()
         if len(points) > 1 and queue.failed:
             display.say(f"hpcps: {len(queue.failed)} of {len(points)} runs failed:\n{queue.report()}")
-        return status or (1 if queue.failed else 0)
+        return status or (ExitStatus.FAILED if queue.failed else ExitStatus.DONE)
 
 
 class _Play:
@@ -82,7 +82,7 @@ class _Play:
         """Execute one batch after another, from this process."""
         while self._queue.left:
             if self._late:
-                return SUSPENDED
+                return ExitStatus.SUSPENDED
             batch = self._next()
             ending = play(batch, self._display.say, self._display.update)
             self._settle(batch, ending)
@@ -97,7 +97,7 @@ class _Play:
         with stops_of() as stops:
             while slots.busy or (self._queue.left and not status):
                 if self._late and not slots.busy:
-                    return status or SUSPENDED
+                    return status or ExitStatus.SUSPENDED
                 while self._queue.left and slots.free and not status and not self._late:
                     slots.start(self._next())
                 for batch, ending in slots.wait():

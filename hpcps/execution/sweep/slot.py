@@ -18,6 +18,7 @@ from types import FrameType
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.batch import Batch, Ending, play
 from hpcps.launch.cores import Cores, bind
+from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
 from hpcps.registry import activate
 from hpcps.registry.plugins import registry_of
@@ -46,9 +47,9 @@ def main() -> int:
     try:
         ending = play(batch, lambda text: answer(say=text), lambda: None)
     except KeyboardInterrupt:
-        ending = Ending(130, "stopped", over=True)
+        ending = Ending(ExitStatus.INTERRUPTED, "stopped", over=True)
     except HpcpsError as error:
-        ending = Ending(2, str(error), over=True)
+        ending = Ending(ExitStatus.REFUSED, str(error), over=True)
     answer(ending=asdict(ending))
     return 0
 

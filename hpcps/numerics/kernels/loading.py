@@ -4,28 +4,67 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import TextIO
 
 import numpy as np
+from numba.core import event
+from numba.core.dispatcher import Dispatcher
 
 from hpcps.numerics.kernels import engine, filtering
-from hpcps.numerics.kernels.compiled import CACHE, compiled
+from hpcps.numerics.kernels.compiled import CACHE, compiled, kernels
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 
 
 def load() -> int:
-    """Call every kernel once, and report it if kernels are compiled; return the number of kernels compiled."""
-    began = time.monotonic()
+    """Call every kernel once, and report the progress if kernels are compiled; return the number compiled."""
+    progress = CompilationProgress(sys.stderr)
+    with event.install_listener("numba:compile", progress):
+        _call_all()
+    progress.end()
+    return compiled()
+
+
+class CompilationProgress(event.Listener):  # type: ignore[misc]  # numba has no types
+    """Prints which kernels are compiled; on a terminal also which one of how many, on a line that it rewrites."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._terminal = stream, stream.isatty()
+        self._began = time.monotonic()
+        self._begun: list[str] = []
+
+    def on_start(self, event: event.Event) -> None:
+        """Note that the compilation of a function starts. A function may be compiled several times."""
+        dispatcher: Dispatcher = event.data["dispatcher"]
+        if not any(dispatcher is kernel for kernel in kernels):
+            return  # a function of numba itself
+        if not self._begun:
+            self._say(f"hpcps: compiling the {len(kernels)} kernels of the rules, once ...\n")
+        name = dispatcher.py_func.__name__
+        self._begun += [] if name in self._begun else [name]
+        if self._terminal:
+            spent = time.monotonic() - self._began
+            self._say(f"\r\x1b[Khpcps: kernel {len(self._begun)} of {len(kernels)}, {name} ({spent:.0f} s so far)")
+
+    def on_end(self, event: event.Event) -> None:
+        """Do nothing: the next start shows the progress."""
+
+    def end(self) -> None:
+        """Print the duration and the cache folder, if kernels were compiled."""
+        if self._begun:
+            where = f"kept in {CACHE}" if CACHE else "and cannot be kept: no cache folder is writable"
+            clear = "\r\x1b[K" if self._terminal else ""
+            self._say(f"{clear}hpcps: compiled in {time.monotonic() - self._began:.1f} s, {where}\n")
+
+    def _say(self, text: str) -> None:
+        print(text, end="", file=self._stream, flush=True)
+
+
+def _call_all() -> None:
     updates = Updates.of(np.zeros((3, 1), np.float32), Layout.of([("", (1,))]))
     vector = np.zeros(1, np.float32)
     engine.screen(updates, 1)
-    if compiled():
-        print("hpcps: compiling the kernels of the rules (some seconds, once) ...", file=sys.stderr, flush=True)
     engine.average(updates, vector, None, 1)
     engine.ordered(updates, 1, 2, vector, None, 1)
     filtering.products(updates, vector, 1)
     engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1), vector)
-    if compiled():
-        where = f"kept in {CACHE}" if CACHE else "and cannot be kept: no cache folder is writable"
-        print(f"hpcps: compiled in {time.monotonic() - began:.1f} s, {where}", file=sys.stderr, flush=True)
-    return compiled()

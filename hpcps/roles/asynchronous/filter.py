@@ -102,7 +102,7 @@ class UpdateFilter:
         rejected = refused[0]
         sent = sent & ~rejected
         context = AsyncContext(reference, loss, self.kept.random, self.kept.arrays, layout=layout, sent=sent)
-        decision = self._rule.decide(self.update, context)
+        decision = self._rule.checked_decision(self.update, context)
         if alpha != 1.0:
             self.update *= np.float32(alpha)
         accepted = int((decision.applied & ~decision.negated).sum())

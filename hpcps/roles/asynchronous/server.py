@@ -12,7 +12,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.roles.asynchronous.log import UPDATES, Entry, Log, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, Shard
 from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
-from hpcps.roles.checks import rejection, wrong_blocks, wrong_envelope, wrong_size
+from hpcps.roles.checks import rejection, vetted, wrong_blocks, wrong_size
 from hpcps.roles.events import (
     Effect,
     Event,
@@ -58,6 +58,7 @@ class Server:
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
+        event = vetted(event, self._run_id)
         match event:
             case Start() if self._shard is not None:
                 yield from self._present(self._shard)
@@ -74,10 +75,7 @@ class Server:
                 yield from self._snapped(event)
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
-        reason = wrong_envelope(message, source, self._run_id)
-        if reason:
-            yield from self._refuse(source, reason)
-        elif self._shard is None:
+        if self._shard is None:
             yield from self._initialise(source, message)
         elif message.kind is Kind.ORDER and source == KEEPER:
             self._log.order(LogPosition.of(message), message.flags)

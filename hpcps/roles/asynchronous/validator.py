@@ -17,7 +17,7 @@ from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, Update
 from hpcps.roles.asynchronous.log import Entry
 from hpcps.roles.asynchronous.log_client import LogClient
 from hpcps.roles.checkpointing import KEEPER
-from hpcps.roles.checks import not_finite, rejection, unwanted, wrong_blocks, wrong_envelope
+from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
 from hpcps.roles.local_training import LocalTraining, Stage
 from hpcps.roles.rule_state import RuleState
@@ -78,9 +78,8 @@ class Validator:
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
+        event = vetted(event, self._run_id)
         match event:
-            case Received(source, message) if reason := wrong_envelope(message, source, self._run_id):
-                yield from self._refuse(source, reason)
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._log.take_model(source, message)
             case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source in self._requests:

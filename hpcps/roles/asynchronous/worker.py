@@ -11,7 +11,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.roles.asynchronous.log import Entry
 from hpcps.roles.asynchronous.log_client import LogClient
 from hpcps.roles.checkpointing import KEEPER
-from hpcps.roles.checks import unwanted, wrong_envelope
+from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send
 from hpcps.roles.local_training import LocalTraining, Stage
 from hpcps.roles.packer import Packed, Packer
@@ -56,9 +56,8 @@ class Worker:
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
+        event = vetted(event, self._run_id)
         match event:
-            case Received(source, message) if reason := wrong_envelope(message, source, self._run_id):
-                yield from self._training.refuse(source, reason)
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._log.take_model(source, message)
             case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == KEEPER:

@@ -99,6 +99,8 @@ class Collector:
         reason: str | None
         if message.round > round:
             reason = f"it is of round {message.round}"
+        elif message.kind is Kind.ABSENT and number:
+            reason = f"it says that its sender is absent, after {number} partitions"
         elif message.kind is Kind.ABSENT:
             self._left[source] = 0
             return
@@ -108,20 +110,31 @@ class Collector:
             layout = partition.layout
             reason = wrong_size(message, layout.size) if whole else wrong_blocks(message, layout)
         if reason:
-            yield from self.refuse(source, reason)
+            yield from self.refuse(source, reason, message.kind)
         elif whole:
             self._take(source, np.ones(len(partition.layout.blocks), np.bool_), message.values)
         else:
             # A shard without blocks has no mask.
             self._take(source, np.zeros(0, np.bool_) if message.mask is None else message.mask, message.values)
 
-    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Count a malformed message as a partition with every block skipped, if its sender still owes one."""
+    def refuse(self, source: Peer, reason: str, kind: Kind | None = None) -> Iterator[Effect]:
+        """Count a bad message as a partition with every block skipped, if its sender still owes one.
+
+        If it may be an ABSENT, no other message may follow in this round: then the whole update counts as skipped.
+
+        Args:
+            source: the sender.
+            reason: what is wrong with the message.
+            kind: its kind, if it is one that the combiner gets; else None.
+        """
         yield rejection(source, reason)
         self._malformed += 1
-        if self._left.get(source):
-            number = self.total - self._left[source]
-            self._take(source, np.zeros(len(self._partitions[number].layout.blocks), np.bool_), _NOTHING)
+        left = self._left.get(source, 0)
+        first = source.role == "worker" and left == self.total
+        absent = kind is Kind.ABSENT or (kind is None and first)
+        start = self.total - left
+        for partition in self._partitions[start : self.total if absent else start + 1]:
+            self._take(source, np.zeros(len(partition.layout.blocks), np.bool_), _NOTHING)
 
     def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
         row = self._row[source]

@@ -14,7 +14,7 @@ from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Receiv
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import Schedule
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
-from hpcps.roles.checks import rejection, wrong_envelope, wrong_size
+from hpcps.roles.checks import rejection, vetted, wrong_size
 from hpcps.roles.events import (
     Compute,
     Computed,
@@ -89,6 +89,7 @@ class Server:
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
+        event = vetted(event, self._run_id)
         match event:
             case Start() if self._part is not None:
                 yield from self._publish(self._part)
@@ -107,10 +108,7 @@ class Server:
                 yield from self._snapped(event)
 
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
-        reason = wrong_envelope(message, source, self._run_id)
-        if reason:
-            yield from self._refuse(source, reason)
-        elif self._part is None:
+        if self._part is None:
             yield from self._initialise(source, message)
         elif message.kind is Kind.PART and self.keeps_checkpoints:
             yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))

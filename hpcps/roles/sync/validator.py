@@ -13,7 +13,7 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.acceptance import Acceptance
-from hpcps.roles.checks import unwanted, wrong_envelope
+from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, SetDeadline
 from hpcps.roles.local_training import LocalTraining, Stage
 from hpcps.roles.resources import ALONE, Resources
@@ -71,9 +71,8 @@ class Validator:
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
+        event = vetted(event, self._run_id)
         match event:
-            case Received(source, message) if reason := wrong_envelope(message, source, self._run_id):
-                yield from self._refuse(source, reason)
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._answer.take_model(source, message)
             case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source.role == "worker":

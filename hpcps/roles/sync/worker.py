@@ -8,7 +8,7 @@ from functools import partial
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.checks import unwanted, wrong_envelope
+from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Pause, Record, Resumed, Send
 from hpcps.roles.local_training import LocalTraining, Stage
 from hpcps.roles.packer import Packed, Packer
@@ -51,9 +51,8 @@ class Worker:
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
+        event = vetted(event, self._run_id)
         match event:
-            case Received(source, message) if reason := wrong_envelope(message, source, self._run_id):
-                yield from self._training.refuse(source, reason)
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._answer.take_model(source, message)
             case Received(source, Message(kind=Kind.GRANT) as message) if source in self._receivers:

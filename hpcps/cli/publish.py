@@ -1,0 +1,35 @@
+"""`hpcps publish`: makes a small copy of an experiment's results that can be committed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hpcps.records.results import add_results_argument
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "publish",
+        help="make a small copy of an experiment's results, to commit it",
+        description="Write results/published/NAME from the runs in results/NAME: a small table, the final accuracies, "
+        "the figures, and the provenance of the runs and of the copy. Git ignores everything else in results/. `hpcps "
+        "plot` and the notebooks use the copy where results/NAME has no runs.",
+    )
+    parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
+    add_results_argument(parser)
+    parser.set_defaults(handler=handle)
+
+
+def handle(args: argparse.Namespace) -> int:
+    """Publish, and print what was published and what a reader should know about it."""
+    from hpcps.figures.publish import publish
+    from hpcps.records.locate import locate
+
+    made = publish(locate(args.experiment, args.results, Path("experiments")), args.results)
+    states = ", ".join(f"{count} {state}" for state, count in made.runs.items())
+    print(f"wrote {made.folder}: a table of {made.rows} rows, {len(made.figures)} files of figures; runs: {states}")
+    if set(made.runs) != {"done"}:
+        print("note: some runs are not done; the headings of the tables and figures say so")
+    return 0

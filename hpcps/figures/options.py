@@ -1,0 +1,121 @@
+"""The options of figures: size, statistic of the seeds, lines and panels, names, heading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, ValidationError
+from pydantic_core import ErrorDetails
+from scipy.special import stdtrit
+
+from hpcps.errors import RunError
+from hpcps.figures.curve import Range, Values
+from hpcps.inputs import parse_toml, read_text
+from hpcps.registry import Config
+from hpcps.spec.keys import nearest
+from hpcps.spec.locate import line_of, locate
+from hpcps.spec.overrides import parse_value
+
+_LARGEST_FILE = 2**20
+
+
+class PlotOptions(Config):
+    """The options of figures. They are the keys of the file of `hpcps plot --style`, and keywords in Python."""
+
+    width: float | None = Field(
+        None, gt=0, le=100, description="Width of a figure in inches; by default it depends on the number of panels."
+    )
+    height: float | None = Field(
+        None, gt=0, le=100, description="Height of a row of panels in inches; default: 1.9 to 2.9."
+    )
+    columns: int | None = Field(None, ge=1, le=100, description="Largest number of panels side by side; default: 4.")
+    statistic: Literal["range", "deviation", "interval"] = Field(
+        "range",
+        description="The band around the mean of several seeds: `range`, from the lowest to the highest; `deviation`, "
+        "one sample standard deviation to each side; `interval`, the confidence interval of the mean (Student's t).",
+    )
+    confidence: float = Field(0.95, gt=0, lt=1, description='Confidence level of `statistic = "interval"`.')
+    lines: list[str] = Field(
+        [],
+        description="The lines (rules) to show, in the order of the legend: the value or its first word. Empty: all.",
+    )
+    panels: list[str] = Field([], description="The panels (attacks) to show, in this order: likewise. Empty: all.")
+    names: dict[str, str] = Field(
+        {}, description="Names of lines and panels in the figure, by their value in the file."
+    )
+    heading: bool = Field(True, description="Whether a heading describes the runs; papers have a caption instead.")
+
+    def spread(self, values: Range) -> tuple[Values, Values]:
+        """Return the lower and the upper end of the band of the chosen statistic."""
+        if self.statistic == "range":
+            return values.low, values.high
+        known = np.ma.masked_invalid(values.seeds)
+        count = known.count(axis=0)
+        half = np.sqrt(np.ma.filled(known.var(axis=0), 0.0) * count / np.maximum(count - 1, 1))
+        if self.statistic == "interval":
+            quantile = stdtrit(np.maximum(count - 1, 1), (1 + self.confidence) / 2)
+            half = half * quantile / np.sqrt(np.maximum(count, 1))
+        return values.mean - half, values.mean + half
+
+    @property
+    def band(self) -> str:
+        """The name of the statistic in a legend, before the number of seeds."""
+        names = {"range": "range", "deviation": "mean ± standard deviation"}
+        return names.get(self.statistic, f"{100 * self.confidence:g} % confidence interval")
+
+
+def plot_options(values: Mapping[str, Any], where: str = "options of a figure", text: str = "") -> PlotOptions:
+    """Check the options of a figure.
+
+    Args:
+        values: the options by key.
+        where: the origin of the options, for messages.
+        text: the TOML text that has them, to name lines.
+
+    Raises:
+        RunError: keys are unknown or values are wrong; the message lists all mistakes.
+    """
+    try:
+        return PlotOptions.model_validate(dict(values))
+    except ValidationError as error:
+        lines = locate(text) if text else {}
+        mistakes = [_mistake(each, where, lines) for each in error.errors()]
+    raise RunError("\n".join(["the options of the figures have mistakes", *mistakes]))
+
+
+def read_options(file: Path | None, overrides: Sequence[str] = ()) -> PlotOptions:
+    """Read the options of a figure from a TOML file and from texts `key=value`, which override it.
+
+    Raises:
+        InputError: the file cannot be read, or is not TOML.
+        RunError: the options have mistakes.
+    """
+    text = read_text(file, _LARGEST_FILE) if file else ""
+    values = parse_toml(file, text) if file else {}
+    given = {}
+    for override in overrides:
+        name, equals, value = override.partition("=")
+        if not equals:
+            raise RunError(f"--set expects key=value, such as heading=false; got {override!r}")
+        try:
+            given[name.strip()] = parse_value(value.strip())
+        except ValueError as error:
+            raise RunError(f"--set {override}: {error}") from error
+    if file:
+        plot_options({key: value for key, value in values.items() if key not in given}, str(file), text)
+    return plot_options({**values, **given}, "--set" if given else str(file))
+
+
+def _mistake(error: ErrorDetails, where: str, lines: Mapping[tuple[str | int, ...], int]) -> str:
+    path = tuple(part for part in error["loc"] if not str(part).startswith(("function", "constrained")))
+    place = f"{where}:{line_of(dict(lines), path)}" if lines else where
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    if error["type"] == "extra_forbidden":
+        close = nearest(key, PlotOptions.model_fields)
+        guess = f": did you mean {close}?" if close else ""
+        return f"  {place}: unknown key {key}{guess} The keys are {', '.join(PlotOptions.model_fields)}"
+    said = error["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
+    return f"  {place}: {key}: expects {said}, got {error['input']!r}"

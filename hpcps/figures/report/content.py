@@ -1,0 +1,184 @@
+"""The content of a report: status of the runs, figure data and provenance, from run folders or a published table."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pandas as pd
+
+from hpcps.errors import InputError, RunError
+from hpcps.figures.figure_data import FigureData, figure_data_of
+from hpcps.figures.publish import baseline
+from hpcps.inputs import MiB, finite, read_json
+from hpcps.records.collect import DRAWN, collect
+from hpcps.records.experiment_runs import ExperimentRuns, ExperimentStatus
+from hpcps.records.inventory import enumerated
+from hpcps.records.locate import ExperimentLocation
+from hpcps.records.provenance import summary
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.status import RunStatus, State
+from hpcps.records.table import read_table
+from hpcps.spec.tree import Tree, get
+
+_MOST_VALUES = 4
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """The content of a report.
+
+    Attributes:
+        results: the experiment's folder.
+        status: its runs, also those that have not started.
+        shown: the figure data of each variant; empty before the first evaluation.
+        provenance: facts about the runs, each with its values; most facts have one value for all runs.
+        published: whether the source is a collected table without run folders, which has no reports of failures.
+    """
+
+    results: Path
+    status: ExperimentStatus
+    shown: tuple[FigureData, ...]
+    provenance: Mapping[str, tuple[str, ...]]
+    published: bool
+
+
+def read_content(place: ExperimentLocation) -> ReportContent:
+    """Read the run folders of an experiment, or its table if it has no run folders.
+
+    Raises:
+        RunError: it has neither; or the table cannot be read.
+    """
+    results = place.results
+    published = not (results / "runs").is_dir()
+    if published:
+        frame: pd.DataFrame | None = read_table(results / "table.parquet")
+        assert frame is not None
+        status = ExperimentStatus(results.name, _statuses(frame))
+        provenances = _published_provenances(results / "provenance.json")
+    else:
+        runs = ExperimentRuns.of(results, place.points)
+        status = runs.poll()
+        if not status.runs:
+            raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
+        directories = [RunDirectory(path) for path in runs.paths]
+        recorded = any(directory.records for directory in directories)
+        frame = collect(results, place.points, DRAWN).table if recorded else None
+        provenances = [_with_command(facts) for directory in directories if (facts := directory.provenance)]
+    evaluated = frame is not None and bool((frame["event"] == "evaluation").any())
+    shown = figure_data_of(frame, baseline(frame, results)) if frame is not None and evaluated else []
+    return ReportContent(results, status, tuple(shown), _facts(provenances), published)
+
+
+def _statuses(frame: pd.DataFrame) -> tuple[RunStatus, ...]:
+    """Return the status of each run of a collected table, and of the points that it lists as missing."""
+    found = []
+    for _, rows in frame.groupby("run_id", sort=False, observed=True):
+        evaluations = rows[rows["event"] == "evaluation"].sort_values("epoch")
+        last = evaluations.iloc[-1] if len(evaluations) else None
+        facts = {str(name): value for name, value in rows.iloc[0].to_dict().items()}
+        found.append((finite(facts.get("point")), _status(facts, last)))
+    missing = _missing(frame, {run.run_id for _, run in found})
+    found += [(finite(facts.get("point")), _status(facts)) for facts in missing]
+    return tuple(run for _, run in sorted(found, key=lambda item: item[0]))
+
+
+def _missing(frame: pd.DataFrame, known: set[str]) -> list[Mapping[str, Any]]:
+    missing = frame.attrs.get("missing", [])
+    return [facts for facts in missing if isinstance(facts, Mapping) and str(facts.get("run_id")) not in known]
+
+
+def _status(facts: Mapping[str, Any], last: pd.Series[Any] | None = None) -> RunStatus:
+    state = str(facts.get("status"))
+    return RunStatus(
+        path=Path(),
+        run_id=str(facts.get("run_id")),
+        label=str(facts.get("label") or ""),
+        state=state if state in get_args(State) else "not started",  # type: ignore[arg-type]
+        epoch=0.0 if last is None else finite(last["epoch"]),
+        epochs=int(finite(facts.get("epochs"))),
+        accuracy=None if last is None else finite(last["accuracy"]),
+        diverged=last is not None and bool(last["diverged"] > 0),
+    )
+
+
+def _published_provenances(path: Path) -> list[Tree]:
+    with suppress(InputError):
+        facts = read_json(path, 64 * MiB)
+        if isinstance(facts, dict):
+            return [each for each in facts.values() if isinstance(each, dict)]
+    return []
+
+
+def _with_command(facts: Tree) -> Tree:
+    """Return the facts that a report shows: those of a published provenance, and the command."""
+    return {**summary(facts), "command": facts.get("command")}
+
+
+def _commit(facts: Tree) -> str:
+    commit, note = get(facts, ("git", "commit")), get(facts, ("git", "note"))
+    changed = " with uncommitted changes" if get(facts, ("git", "uncommitted")) else ""
+    return f"{commit or 'unknown'}{changed}" + (f" ({note})" if note else "")
+
+
+def _machine(facts: Tree) -> str:
+    machine = facts.get("machine")
+    if not isinstance(machine, Mapping):
+        return ""
+    cores = f"{machine.get('usable_cores', '?')} of {machine.get('cores', '?')} cores"
+    return _listed([known for known in (machine.get("cpu"), cores, machine.get("system")) if known])
+
+
+def _packages(facts: Tree) -> str:
+    packages = facts.get("packages")
+    return ", ".join(f"{name} {version}" for name, version in packages.items()) if isinstance(packages, Mapping) else ""
+
+
+def _command(facts: Tree) -> str:
+    return shlex.join(map(str, _list(facts.get("command"))))
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _listed(value: object) -> str:
+    return ", ".join(map(str, _list(value)))
+
+
+_FACTS: Mapping[str, Callable[[Tree], str]] = {
+    "started": lambda facts: str(facts.get("started") or ""),
+    "commit": _commit,
+    "hpcps": lambda facts: str(facts.get("hpcps") or ""),
+    "command": _command,
+    "host": lambda facts: str(get(facts, ("machine", "host")) or ""),
+    "machine": _machine,
+    "GPUs": lambda facts: _listed(facts.get("gpus")) or "none",
+    "MPI": lambda facts: str(facts.get("mpi") or ""),
+    "Python": lambda facts: str(facts.get("python") or "").split(" (")[0],
+    "packages": _packages,
+    "seed": lambda facts: "" if facts.get("seed") is None else str(facts["seed"]),
+    "plugins": lambda facts: _listed([get(plugin, ["file"]) for plugin in _list(facts.get("plugins"))]),
+}
+
+
+def _facts(provenances: Sequence[Tree]) -> dict[str, tuple[str, ...]]:
+    """Return the values of each fact, with the number of runs of each value if there are several values."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, of in _FACTS.items():
+        counts = Counter(filter(None, map(of, provenances)))
+        values = list(counts)
+        if name == "started" and len(values) > 1:
+            found[name] = (f"{min(values)} to {max(values)}",)
+        elif len(values) > 1:
+            texts = [f"{value} ({count} run{'s' * (count > 1)})" for value, count in counts.most_common()]
+            more = [enumerated(texts[_MOST_VALUES:], 0).strip()] if len(texts) > _MOST_VALUES else []
+            found[name] = (*texts[:_MOST_VALUES], *more)
+        elif values:
+            found[name] = (values[0],)
+    return found

@@ -1,0 +1,82 @@
+"""Selects the lines and panels to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hpcps.errors import RunError
+from hpcps.figures.figure_data import FigureData
+from hpcps.figures.labels import SEPARATOR, of_value
+from hpcps.figures.options import PlotOptions
+from hpcps.spec.keys import nearest
+
+
+def select(shown: Sequence[FigureData], options: PlotOptions) -> list[FigureData]:
+    """Return the figure data of each variant with the chosen lines and panels only, in the chosen order.
+
+    Raises:
+        RunError: no variant has a chosen line or panel; the message lists those that there are.
+    """
+    every_line = dict.fromkeys(line for figure_data in shown for line in _lines(figure_data))
+    every_panel = dict.fromkeys(panel for figure_data in shown for panel in figure_data.panels)
+    mistakes = [*_unknown("line", options.lines, every_line), *_unknown("panel", options.panels, every_panel)]
+    if mistakes:
+        raise RunError("\n".join(["the figures cannot be drawn as chosen", *mistakes]))
+    return [_selected(figure_data, options) for figure_data in shown]
+
+
+def _selected(figure_data: FigureData, options: PlotOptions) -> FigureData:
+    lines, panels = _chosen(_lines(figure_data), options.lines), _chosen([*figure_data.panels], options.panels)
+    place = {line: position for position, line in enumerate(lines)}
+    by_panel = {
+        panel: tuple(
+            sorted((one for one in figure_data.panels[panel] if one.line in place), key=lambda c: place[c.line])
+        )
+        for panel in panels
+    }
+    applied = {
+        panel: tuple(sorted((a for a in figure_data.applied[panel] if a.line in place), key=lambda a: place[a.line]))
+        for panel in panels
+        if panel in figure_data.applied
+    }
+    left_out = [
+        f"{len(part)} of {len(whole)} {what}s"
+        for what, part, whole in (("line", lines, _lines(figure_data)), ("panel", panels, figure_data.panels))
+        if len(part) < len(whole)
+    ]
+    return replace(
+        figure_data,
+        lines=tuple(line for line in lines if line in figure_data.lines),
+        all_lines=figure_data.lines,
+        panels=by_panel,
+        applied={panel: lines for panel, lines in applied.items() if lines},
+        references=tuple(one for one in figure_data.references if one.line in place),
+        facts=SEPARATOR.join([figure_data.facts, *([f"{', '.join(left_out)} shown"] if left_out else [])]),
+    )
+
+
+def _lines(figure_data: FigureData) -> list[str]:
+    return [*figure_data.lines, *(curve.line for curve in figure_data.references)]
+
+
+def _chosen(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    found = [text for entry in wanted for text in known if _means(entry, text)]
+    return list(dict.fromkeys(found)) if wanted else list(known)
+
+
+def _means(entry: str, text: str) -> bool:
+    """Return whether an entry names a line or panel: its text, a part of it, its kind, or its name in the figure."""
+    parts = text.split(SEPARATOR)
+    return entry in (text, *parts, *(part.split(" ")[0].rstrip(":") for part in parts), *map(of_value, parts))
+
+
+def _unknown(what: str, wanted: Sequence[str], known: dict[str, None]) -> list[str]:
+    said = []
+    for entry in wanted:
+        if not any(_means(entry, text) for text in known):
+            close = nearest(entry, known)
+            guess = f": did you mean {close!r}?" if close else "."
+            there = ", ".join(" ".join(text.split()) for text in known if text) or "one without a name"
+            said.append(f"  {what}s: no {what} {entry!r}{guess} There are: {there}")
+    return said

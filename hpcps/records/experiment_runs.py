@@ -1,0 +1,96 @@
+"""The runs of an experiment: the points of its file and its sweeps, and the other runs in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcps.records.run_directory import RunDirectory
+from hpcps.records.status import Progress, RunStatus
+from hpcps.records.sweep import belongs, planned
+from hpcps.records.variants import variants
+
+
+@dataclass(frozen=True)
+class ExperimentStatus:
+    """The status of an experiment.
+
+    Attributes:
+        name: its name, with the differences from its file if all runs have the same ones.
+        runs: the status of each run; labels contain differences from the file that not all runs have.
+        note: a remark on points that are not in `runs`; may be empty.
+    """
+
+    name: str
+    runs: tuple[RunStatus, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class ExperimentRuns:
+    """The runs of an experiment to show.
+
+    Attributes:
+        paths: its run folders; a folder need not exist.
+        points: the points of its file and of its sweeps, in the form of `spec.json`, by run id.
+        file: the ids of the points of its current file.
+    """
+
+    name: str
+    paths: Sequence[Path]
+    points: Mapping[str, Mapping[str, Any]]
+    file: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, folder: Path, points: Sequence[Mapping[str, Any]]) -> ExperimentRuns:
+        """Return an experiment with the points of its file and its sweeps first, then its other runs.
+
+        Args:
+            folder: the experiment's results.
+            points: the points of its file.
+        """
+        by_id = {str(point["run_id"]): point for point in points} | planned(folder, points)
+        paths = [folder / "runs" / run_id for run_id in by_id]
+        others = [path for path in _in_order(folder) if path.name not in by_id and belongs(RunDirectory(path), by_id)]
+        return cls(folder.name, paths + others, by_id, frozenset(str(point["run_id"]) for point in points))
+
+    def poll(self) -> ExperimentStatus:
+        """Read the status of the runs."""
+        runs = Progress(self.paths).poll()
+        texts = self._variants(runs)
+        runs = [_named(run, self.points.get(run.run_id)) for run in runs]
+        idle = [run for run in runs if run.run_id in self.file and run.state == "not started"]
+        note = ""
+        if idle and len(idle) == len(self.file) < len(runs):
+            # Only runs with --set have started.
+            runs = [run for run in runs if run not in idle]
+            note = f"the {len(idle)} points of the file without --set have not started"
+        alike = {texts[run.run_id] for run in runs}
+        if len(alike) == 1:
+            return ExperimentStatus(self.name + "".join(alike), tuple(runs), note)
+        return ExperimentStatus(
+            self.name, tuple(replace(run, label=run.label + texts[run.run_id]) for run in runs), note
+        )
+
+    def _variants(self, runs: Sequence[RunStatus]) -> dict[str, str]:
+        """Return by run id the differences from the file, such as ` (train.epochs=2)`, or an empty text."""
+        known = {run.run_id: RunDirectory(run.path).spec or self.points.get(run.run_id) for run in runs}
+        specs = {run_id: spec for run_id, spec in known.items() if spec}
+        texts = variants(list(specs.values()), [point for run_id, point in self.points.items() if run_id in self.file])
+        found = {run_id: f" ({text})" for run_id, text in zip(specs, texts, strict=True) if text}
+        return {run.run_id: found.get(run.run_id, "") for run in runs}
+
+
+def _named(run: RunStatus, point: Mapping[str, Any] | None) -> RunStatus:
+    """Complete a run that has not started from its point of the file."""
+    if point is None or run.label:
+        return run
+    return replace(run, label=point["label"], epochs=point["run"]["train"]["epochs"])
+
+
+def _in_order(experiment: Path) -> list[Path]:
+    """Return the run folders of an experiment in the order of its sweep."""
+    folders = [path for path in (experiment / "runs").glob("*") if path.is_dir()]
+    return sorted(folders, key=lambda path: (RunDirectory(path).spec.get("index", 0), path.name))

@@ -1,0 +1,37 @@
+"""The documentation lists the exit statuses of the code."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpcps.cli.failures import exit_status_of
+from hpcps.errors import LaunchError
+from hpcps.launch.exit_status import ExitStatus
+
+PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
+
+
+def test_the_table_in_the_documentation_is_complete():
+    table = PAGE.read_text().partition("| Status | Meaning |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert table.splitlines() == [f"| {status.value} | {status.meaning} |" for status in ExitStatus]
+
+
+def test_each_signal_that_stops_a_run_has_a_status():
+    assert {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)} < {*ExitStatus}
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (LaunchError("no host"), ExitStatus.REFUSED, "configgen: no host\n"),
+        (FileNotFoundError(2, "No such file", "conf"), ExitStatus.REFUSED, "configgen: conf: No such file\n"),
+        (KeyboardInterrupt(), ExitStatus.INTERRUPTED, "configgen: stopped\n"),
+    ],
+)
+def test_an_error_is_one_line_and_a_status(error, status, text, capsys):
+    def fail():
+        raise error
+
+    assert exit_status_of(fail, "configgen") == status
+    assert capsys.readouterr().err == text
