@@ -131,6 +131,9 @@ def _texts(node: ast.AST, scope: ast.AST, module: ast.Module, depth: int = 5) ->
         return [begin + end for begin in _texts(node.left, scope, module, depth - 1) for end in ends]
     if isinstance(node, ast.IfExp):
         return _texts(node.body, scope, module, depth - 1) + _texts(node.orelse, scope, module, depth - 1)
+    if isinstance(node, (ast.List, ast.Tuple, ast.BoolOp)):
+        parts = node.values if isinstance(node, ast.BoolOp) else node.elts
+        return [text for part in parts for text in _texts(part, scope, module, depth - 1)] or [GAP]
     if isinstance(node, ast.Name):
         values = [
             each.value
