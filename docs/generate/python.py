@@ -18,13 +18,13 @@ OTHERS = {
 
 def reference() -> str:
     """Return the Markdown page part: a block of mkdocstrings for each name."""
-    exported = [getattr(hpcps, name) for name in getattr(hpcps, "__all__", ())]
     errors = import_module("hpcps.errors")
-    ours = [item for item in exported if not inspect.ismodule(item) and not hasattr(errors, item.__name__)]
+    exported = [name for name in getattr(hpcps, "__all__", ()) if not hasattr(errors, name)]
+    ours = [f"hpcps.{name}" for name in exported if not inspect.ismodule(getattr(hpcps, name))]
     parts = []
     if ours:
         parts.append("## `import hpcps`")
-        parts += [_block(f"{item.__module__}.{item.__qualname__}") for item in ours]
+        parts += map(_block, ours)
     parts.append("## Classes to derive from")
     kinds = [kind.base.replace(":", ".") for kind in KINDS.values() if kind.name not in ("rules", "attacks")]
     parts += [_block(name) for name in (*BASES, *kinds)]
