@@ -10,6 +10,8 @@ import pytest
 from docs_repository import ROOT
 from generate import packages
 
+from hpcps.spec.load import load_experiment
+
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
 """Elements whose address a browser loads without a click."""
 
@@ -87,6 +89,10 @@ def test_the_diagram_shows_the_imports(site):
     for name, other in re.findall(r'data-import="(\w+) (\w+)"', text):
         drawn[name].add(other)
     assert closure(drawn) == closure({name: real.get(name, set()) for name in layers})
+
+
+def test_the_experiment_of_the_tutorial_has_the_runs_that_it_says():
+    assert len(load_experiment(ROOT / "docs/tutorial/mine.toml").points) == 4
 
 
 def test_links_of_the_repository_exist():
