@@ -98,6 +98,7 @@ def draw(args: argparse.Namespace, times: Times, file: Path) -> None:
         axes.plot(args.updates, ratios, marker=marker, markersize=4, label=name)
     axes.hlines([2.5], min(args.updates), 16, colors="#777777", linestyles="dashed")
     axes.hlines([5.0], 16, max(16, *args.updates), colors="#777777", linestyles="dashed", label="wanted")
+    axes.axhline(MEAN, color="#777777", linestyle="dotted", label="wanted of average")
     axes.set_xscale("log", base=2)
     axes.set_xticks(args.updates, [str(n) for n in args.updates])
     axes.set_ylim(0, 7.5)

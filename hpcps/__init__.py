@@ -1,3 +1,70 @@
-"""hpcps: parameter-server training experiments on MPI clusters."""
+"""hpcps: parameter-server training experiments on MPI clusters.
+
+A script or notebook imports what it needs from here: `load`, `check` and `run` for experiments, `results` for their
+records, `registry` for components by name, `rules` and `attacks` as functions on arrays, and `Learner` to train one
+worker. A name is imported at its first use, so `import hpcps` is fast and needs neither MPI nor a training framework.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "CallbackError",
+    "Callbacks",
+    "DataError",
+    "EvaluationReport",
+    "Experiment",
+    "HpcpsError",
+    "InputError",
+    "LaunchError",
+    "Learner",
+    "RoundReport",
+    "RunError",
+    "SpecError",
+    "UnknownComponentError",
+    "attacks",
+    "check",
+    "load",
+    "registry",
+    "results",
+    "rules",
+    "run",
+]
+
+if TYPE_CHECKING:
+    from hpcps import attacks, registry, rules
+    from hpcps.errors import (
+        CallbackError,
+        DataError,
+        HpcpsError,
+        InputError,
+        LaunchError,
+        RunError,
+        SpecError,
+        UnknownComponentError,
+    )
+    from hpcps.library.callbacks import Callbacks, EvaluationReport, RoundReport
+    from hpcps.library.experiment import Experiment, check, load, results, run
+    from hpcps.library.learner import Learner
+else:
+    _MODULES = {"attacks", "registry", "rules"}
+    _HOMES = {
+        **dict.fromkeys(("Callbacks", "EvaluationReport", "RoundReport"), "hpcps.library.callbacks"),
+        **dict.fromkeys(("Experiment", "check", "load", "results", "run"), "hpcps.library.experiment"),
+        "Learner": "hpcps.library.learner",
+    }
+
+    def __getattr__(name: str) -> object:
+        """Import a name at its first use (PEP 562)."""
+        if name in _MODULES:
+            return import_module(f"hpcps.{name}")
+        if name not in __all__:
+            raise AttributeError(f"module 'hpcps' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_HOMES.get(name, "hpcps.errors")), name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -6,7 +6,7 @@ from hpcps.attacks.negative import Negative
 from hpcps.attacks.none import NoAttack
 from hpcps.attacks.random import Random
 from hpcps.attacks.randomscale import RandomScale
-from hpcps.attacks.selection import attacked_blocks, attackers
+from hpcps.attacks.selection import attacked_blocks, attacker_count, attackers
 
 __all__ = [
     "Attack",
@@ -16,5 +16,6 @@ __all__ = [
     "Random",
     "RandomScale",
     "attacked_blocks",
+    "attacker_count",
     "attackers",
 ]

@@ -24,9 +24,13 @@ def attackers(attack: Attack | NoAttack, workers: int, seed: int) -> frozenset[i
     """
     if isinstance(attack, NoAttack) or attack.scope != "worker":
         return frozenset()
-    count = int(Decimal(repr(attack.rate)) * workers)  # in binary floating point 0.29 * 100 is less than 29
     order = seeded(seed, "experiment", 0, "attackers").permutation(workers)
-    return frozenset(int(worker) for worker in order[:count])
+    return frozenset(int(worker) for worker in order[: attacker_count(attack, workers)])
+
+
+def attacker_count(attack: Attack, workers: int) -> int:
+    """Return floor(rate * workers)."""
+    return int(Decimal(repr(attack.rate)) * workers)  # in binary floating point 0.29 * 100 is less than 29
 
 
 def attacked_blocks(

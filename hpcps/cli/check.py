@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 
+from hpcps.execution.sweep.refusals import refusals
+from hpcps.records.results import add_results_argument
 from hpcps.spec.load import Experiment, Point, activate_plugins, load_experiment, select
 from hpcps.spec.schema import Run
 from hpcps.spec.selection import SELECTOR_HELP
@@ -24,6 +27,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         action="store_true",
         help="print the JSON Schema of experiment files, including the plugins of FILE if it is given",
     )
+    add_results_argument(parser)
     parser.set_defaults(handler=handle, parser=parser)
 
 
@@ -42,6 +46,10 @@ def handle(args: argparse.Namespace) -> int:
     points = select(experiment.points, args.only)
     try_components(point.run for point in points)
     print(summary(experiment, points))
+    results = args.results.absolute() / experiment.name
+    # The file may be for another machine, and no folder is created here.
+    for error in refusals(points, next(path for path in (results, *results.parents) if path.exists())):
+        print(f"hpcps: caution: `hpcps run` refuses it on this machine: {error}", file=sys.stderr)
     return 0
 
 

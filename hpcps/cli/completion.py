@@ -61,6 +61,7 @@ def _values() -> dict[tuple[str, str], Any]:
         ("components", "name"): _lines("_hpcps_components", f'case "$1" in {names} esac'),
         **{("", folder): shtab.DIRECTORY for folder in ("results", "output", "dir")},
         **{("", file): shtab.FILE for file in ("hostfile", "mpirun")},
+        ("report", "output"): shtab.FILE,
     }
 
 

@@ -8,7 +8,8 @@ import textwrap
 
 from hpcps.errors import SpecError
 from hpcps.registry import KINDS, Entry, Kind, active
-from hpcps.spec.keys import expects, keys_of, nearest, plain
+from hpcps.registry.similarity import nearest
+from hpcps.spec.keys import expects, keys_of, plain
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,8 +37,6 @@ def handle(args: argparse.Namespace) -> int:
     if args.name is None:
         print("\n".join(line for name in components for line in _line(components.entry(name))))
         return 0
-    if args.name not in components:
-        raise SpecError(_unknown(kind.noun, args.name, list(components)))
     print("\n".join(_page(components.entry(args.name))))
     return 0
 

@@ -20,9 +20,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
     parser.add_argument("--to", required=True, choices=FORMATS, help="the format")
-    parser.add_argument(
-        "-o", "--output", metavar="DIR", type=Path, help="default: export/FORMAT in the experiment's results folder"
-    )
+    parser.add_argument("-o", "--output", metavar="DIR", type=Path, help="default: results/NAME/export/FORMAT")
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
@@ -33,7 +31,8 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.locate import locate
 
     place = locate(args.experiment, args.results, Path("experiments"))
-    folder = args.output or place.results / "export" / args.to
+    folder = args.output or place.own / "export" / args.to
+    print(f"from {place.source}")
     frame = table_of(place)
     if args.to == "csv":
         for file in write_csv(frame, folder):

@@ -35,7 +35,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--style",
         type=Path,
         metavar="FILE",
-        help="options of the figures, a TOML file (docs/how-to/figures.md lists its keys)",
+        help="a TOML file with options of the figures (the documentation of figures lists them)",
     )
     parser.add_argument(
         "--set",
@@ -53,6 +53,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def handle(args: argparse.Namespace) -> int:
     """Draw the figures, and print the table of final accuracies and the names of the files."""
     if args.what[0] == "timeline" and len(args.what) == 2:
+        if args.style or args.overrides:
+            raise RunError("--style and --set are for the figures of an experiment, not for a timeline")
         return plot_timeline(args.what[1], args)
     if len(args.what) > 1:
         raise RunError(f"`hpcps plot` takes one experiment, or `timeline` and one run; got {' '.join(args.what)}")

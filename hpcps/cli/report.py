@@ -18,7 +18,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "an experiment without run folders.",
     )
     parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: report.html in the results folder")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: results/NAME/report.html")
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
@@ -30,7 +30,8 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.locate import locate
 
     place = locate(args.experiment, args.results, Path("experiments"))
-    file = args.output or place.results / "report.html"
+    file = args.output or place.own / "report.html"
+    print(f"from {place.source}")
     write_report(read_content(place), file)
     print(f"wrote {file} ({file.stat().st_size / 1e6:.1f} MB): open it in a browser")
     return 0

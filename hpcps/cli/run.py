@@ -12,22 +12,29 @@ from typing import TYPE_CHECKING
 
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.errors import LaunchError, RunError
+from hpcps.execution.sweep.claims import (
+    check_ready,
+    claim,
+    directory_of,
+    forget,
+    is_done,
+    missing_files,
+)
 from hpcps.execution.sweep.cores import crowding, divide
 from hpcps.launch.cores import Cores, own_cores
 from hpcps.launch.exit_status import ExitStatus
-from hpcps.launch.prepare import launch_folder, prepare, run_folder, spec_of
+from hpcps.launch.prepare import launch_folder, prepare, spec_of
 from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.inventory import enumerated
 from hpcps.records.results import add_results_argument
-from hpcps.records.run_directory import RunDirectory
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import Point, cautions_of, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
 
 if TYPE_CHECKING:
-    from hpcps.cli.progress import ProgressDisplay
     from hpcps.launch.launchers import Launch
+    from hpcps.records.display import ProgressDisplay
 
 _POLL_INTERVAL = 0.5
 """Seconds between two checks of the runs that another process executes."""
@@ -84,14 +91,14 @@ def handle(args: argparse.Namespace) -> int:
         print(f"hpcps: caution: {caution}", file=sys.stderr)
     # A successor resumes the run of its predecessor, even if the predecessor had --no-resume.
     args.resume = args.resume or predecessors() > 0
-    left = [point for point in points if not (args.resume and _done(point, args.results))]
+    left = [point for point in points if not (args.resume and is_done(point, args.results))]
     if len(left) < len(points):
         done = len(points) - len(left)
         print(f"{experiment.name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
         if args.trace and args.resume:
             print("--no-resume executes and traces them too", flush=True)
     for point in left if args.resume else ():
-        if lost := _missing(point, args.results):
+        if lost := missing_files(point, args.results):
             what = f"{point.run_id} ({point.label}) is marked as done, but it lacks {enumerated(lost)}"
             print(f"{experiment.name}: {what}: it runs again", flush=True)
     sweep = args.results / experiment.name, args.file, args.overrides, [spec_of(point) for point in experiment.points]
@@ -99,10 +106,9 @@ def handle(args: argparse.Namespace) -> int:
         with suppress(RunError):  # the results may be read-only
             write_sweep(*sweep)
         return 0
-    _check(left, args.results)
+    check_ready(left, args.results, framework=not args.dry_run)
     if args.dry_run:
         return _play(args, experiment.name, left)
-    _check_framework(left)
     write_sweep(*sweep)
     args.until = None if args.walltime is None else _last_moment(args.walltime, left)
     return _share(args, experiment.name, left)
@@ -125,7 +131,7 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
     while True:
         with ExitStack() as claims:
             # A process does not wait while it has a claim, so that no two processes wait for each other.
-            mine, left = _claim(left, args, claims)
+            mine, left = claim(left, args.results, claims, resume=args.resume)
             ended = _play(args, name, mine) if mine else 0
         status = status or ended
         if ended not in (0, 1):  # a request to stop
@@ -153,23 +159,6 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
     return ExitStatus.FAILED if reason else status
 
 
-def _claim(points: Sequence[Point], args: argparse.Namespace, claims: ExitStack) -> tuple[list[Point], list[Point]]:
-    """Return the points that this process has claimed, while `claims` is open, and those that others execute."""
-    mine, busy = [], []
-    for point in points:
-        if args.resume and _done(point, args.results):  # finished by another process in the meantime
-            continue
-        claim = _directory(point, args.results).claim()
-        if claim is None:
-            busy.append(point)
-            continue
-        claims.enter_context(claim)
-        # It may have finished before the claim.
-        if not (args.resume and _done(point, args.results)):
-            mine.append(point)
-    return mine, busy
-
-
 def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     """Execute the points; return the exit status."""
     shares = _shares(args, left)
@@ -185,9 +174,10 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         return _show(here, launches)
     # Remove DONE first: a stale DONE must not survive a failure.
     for point in left:
-        _forget(_directory(point, args.results), resume=args.resume)
-    from hpcps.cli.progress import ProgressDisplay
+        forget(point, args.results, resume=args.resume)
     from hpcps.execution.sweep.play import SweepRun
+    from hpcps.records.display import ProgressDisplay
+    from hpcps.records.status import Progress
 
     sweep = SweepRun(
         results=args.results,
@@ -198,8 +188,8 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         until=args.until,
         trace=args.trace,
     )
-    paths = [_directory(point, args.results).path for point in left]
-    with ProgressDisplay(paths, sys.stdout, [point.run.train.epochs for point in left]) as display:
+    paths = [directory_of(point, args.results).path for point in left]
+    with ProgressDisplay(Progress(paths), sys.stdout, [point.run.train.epochs for point in left]) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         status = sweep.play(left, display)
@@ -234,51 +224,6 @@ def _shares(args: argparse.Namespace, points: Sequence[Point]) -> tuple[Cores, .
     if args.hostfile:
         raise LaunchError("--jobs is for this machine; on the hosts of a host file one launch runs at a time")
     return divide(own_cores(), args.jobs, [point.run for point in points])
-
-
-def _directory(point: Point, results: Path) -> RunDirectory:
-    return RunDirectory(run_folder(point, results))
-
-
-def _done(point: Point, results: Path) -> bool:
-    try:
-        return _directory(point, results).done
-    except OSError:  # for example not readable: `_check` reports the reason
-        return False
-
-
-def _missing(point: Point, results: Path) -> tuple[str, ...]:
-    try:
-        return _directory(point, results).missing
-    except OSError:  # see `_done`
-        return ()
-
-
-def _forget(directory: RunDirectory, *, resume: bool) -> None:
-    try:
-        (directory.path / "DONE").unlink(missing_ok=True)
-        if not resume:
-            directory.checkpoints.clear()
-    except OSError as error:
-        raise RunError(f"{directory.path} cannot run again: its DONE cannot be removed, {error.strerror}") from error
-
-
-def _check(points: Sequence[Point], results: Path) -> None:
-    """Find out before anything is started whether results can be written, data be read, and components be used."""
-    from hpcps.training.trial import try_components, try_data
-
-    RunDirectory(results.absolute() / points[0].run.name).check_writable()
-    for run in {point.run.data.model_dump_json(): point.run for point in points}.values():
-        try_data(run)
-    try_components(point.run for point in points)
-
-
-def _check_framework(points: Sequence[Point]) -> None:
-    """Check before the start that this Python, which the processes also use, has the frameworks."""
-    from hpcps.training.build import find_framework
-
-    for backend in sorted({point.run.model.backend for point in points}):
-        find_framework(backend)
 
 
 def _show(here: Sequence[Point], launches: Sequence[Launch]) -> int:

@@ -60,7 +60,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
     rows = [[*columns, "slowest (compute per step)", "last record"]]
     notes = []
     for run in runs:
-        state = run.state + (", diverged" if run.diverged else "")
+        state = run.state + (", diverged" if run.diverged else "") + (", no update accepted" if run.unchanged else "")
         busy = run.slowest and run.slowest_step is not None and run.state != "done"
         rows.append(
             [

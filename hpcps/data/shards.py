@@ -91,13 +91,13 @@ def _dealt(data: Data, labels: Labels, shards: int, size: int, seed: int) -> Ind
 
 def classes_of_shards(data: Data, size: int, seed: int, *, held_out: bool) -> NDArray[np.int64] | None:
     """Return the number of classes in each shard, `[shards]`; None if the files of the data set are missing."""
-    try:
-        labels = _labels(data)
-    except DataError:
-        return None
     # Most points of a sweep have the same shards; a split whose shards are alike does not use the seed.
     key = type(data), data.model_dump_json(), size, held_out, None if data.split.alike else seed
     if key not in _counted:
+        try:
+            labels = _labels(data)
+        except DataError:
+            return None
         shards = all_shards(data, size, seed, lambda: labels, held_out=held_out)
         _counted[key] = np.array([len(np.unique(labels[shard])) for shard in shards])
     return _counted[key]

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from hpcps.errors import HpcpsError, RunError
+from hpcps.execution.observer import Observer
 from hpcps.execution.resume import Resume, take_back
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, memory_facts, spread
@@ -25,7 +26,13 @@ from hpcps.transport.inproc import Exchange
 
 
 def run_in_process(
-    run: Run, run_id: str, directory: RunDirectory, stop: Callable[[], bool] = lambda: False, *, trace: bool = False
+    run: Run,
+    run_id: str,
+    directory: RunDirectory,
+    stop: Callable[[], bool] = lambda: False,
+    *,
+    trace: bool = False,
+    observer: Observer | None = None,
 ) -> bool:
     """Run all roles here, deterministically, and write their records and the model into the run's folder.
 
@@ -35,6 +42,7 @@ def run_in_process(
         directory: its folder; if it holds a checkpoint, the run resumes from there.
         stop: returns whether the run shall stop at its next checkpoint.
         trace: whether to trace each role.
+        observer: follows all roles.
 
     Returns:
         Whether it is done; else it stopped at a checkpoint.
@@ -95,6 +103,7 @@ def run_in_process(
                     background=simulation.background(peer) if simulation else None,
                     stop=stop,
                     keep=run.checkpoint.keep,
+                    observer=observer,
                 )
             )
         try:

@@ -16,13 +16,14 @@ from types import FrameType
 from hpcps.errors import HpcpsError
 from hpcps.execution.background import Background
 from hpcps.execution.collective_check import collective_check, nothing
+from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext
 from hpcps.execution.resume import Resume, search, take_back
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, memory_facts
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.execution.tracing import compare, tracing
-from hpcps.launch.plan import Plan
+from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.stop import StopFile
 from hpcps.launch.verify import problems
 from hpcps.numerics.layout import private
@@ -79,6 +80,7 @@ def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool)
     # Once for all runs, because setting up the clocks takes time and the clocks do not change.
     me = plan.world[group.rank]
     clocks = Clocks(group, Peer(me.role, me.index)) if plan.trace else None
+    display = LaunchProgress(plan) if plan.progress and me == _coordinator(plan) else None
     for planned in plan.runs:
         if group.share(stop.requested()):
             if group.rank == 0:
@@ -87,7 +89,7 @@ def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool)
             break
         context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
         try:
-            if not _play_one(context, stop, group, clocks):
+            if not _play_one(context, stop, group, clocks, display):
                 return 1
         except LostError as error:
             context.report(None, "exchange", error)
@@ -95,7 +97,19 @@ def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool)
     return 0
 
 
-def _play_one(context: ProcessContext, stop: StopFile, group: ProcessGroup, clocks: Clocks | None) -> bool:
+def _coordinator(plan: Plan) -> Rank:
+    """Return the process of the role that counts the epochs and evaluates; see `Roster.coordinator`."""
+    first = {member.role: member for member in reversed(plan.world)}
+    return first.get("validator") or first["worker"]
+
+
+def _play_one(
+    context: ProcessContext,
+    stop: StopFile,
+    group: ProcessGroup,
+    clocks: Clocks | None,
+    display: LaunchProgress | None,
+) -> bool:
     """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
     role, problem, report = None, "", nothing
     resume = Resume(context.directory, context.run, context.planned.run_id)
@@ -120,16 +134,23 @@ def _play_one(context: ProcessContext, stop: StopFile, group: ProcessGroup, cloc
         context.directory.checkpoints.forget_after(moment)
     began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
     suspended = False
+    if display:
+        display.begin()
     with tracing(context, clocks) as tracer:
         if role is not None:
-            driver = _perform(role, context, resume.part, stop, group, tracer)
+            driver = _perform(role, context, resume.part, stop, group, tracer, display)
             if driver is None:
                 return False
             suspended = driver.suspended
         # Messages in transit, such as the last update of an asynchronous worker, must not reach the next run.
         group.settle()
         compare(clocks, tracer)
-    return bool(group.share(suspended)) or _finish(context, time.monotonic() - began, group)
+    if group.share(suspended):
+        return True
+    finished = _finish(context, time.monotonic() - began, group)
+    if display and finished:
+        display.finish()
+    return finished
 
 
 def _finish(context: ProcessContext, took: float, group: ProcessGroup) -> bool:
@@ -150,13 +171,20 @@ def _perform(
     stop: StopFile,
     group: ProcessGroup,
     tracer: Tracer | None,
+    display: LaunchProgress | None,
 ) -> RoleDriver | None:
     """Execute the role from start to end; return its driver, or None if it failed."""
     me, driver = context.me, None
     try:
         with (
             RecordWriter(
-                context.directory.path, context.planned.run_id, me.role, me.index, context.host, part=before
+                context.directory.path,
+                context.planned.run_id,
+                me.role,
+                me.index,
+                context.host,
+                part=before,
+                on_line=display.take if display else None,
             ) as record,
             Background() as background,
         ):

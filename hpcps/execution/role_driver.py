@@ -14,6 +14,7 @@ import numpy as np
 from hpcps.errors import RunError
 from hpcps.execution.account import Account
 from hpcps.execution.background import BackgroundExecutor
+from hpcps.execution.observer import Observer
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.messages import Malformed, Peer, Received
 from hpcps.records.run_directory import RunDirectory
@@ -73,6 +74,7 @@ class RoleDriver:
         background: BackgroundExecutor | None = None,
         stop: Callable[[], bool] = lambda: False,
         keep: int = 2,
+        observer: Observer | None = None,
     ) -> None:
         """Take a role to drive.
 
@@ -88,6 +90,7 @@ class RoleDriver:
             background: the background executor; by default, background tasks run immediately.
             stop: returns whether the run shall stop at its next checkpoint; used for the role that keeps checkpoints.
             keep: the number of checkpoints to keep.
+            observer: is told of record lines and of adopted models.
         """
         self._role = role
         self._transport = transport
@@ -108,6 +111,7 @@ class RoleDriver:
         self._stop = stop if role.keeps_checkpoints else None
         self._asked = 0.0
         self._keep = keep
+        self._observer = observer
         self._between, self._resting = "wait", False
         self.finished = self.suspended = False
         self.waiting_for: tuple[Peer, ...] = ()
@@ -177,7 +181,7 @@ class RoleDriver:
             return event
         self._stopwatch.add(finished.task, finished.stop - finished.start, finished.cpu)
         if self._tracer is not None:
-            self._tracer.beside(finished.task, finished.start, finished.stop, finished.round)
+            self._tracer.background(finished.task, finished.start, finished.stop, finished.round)
         if finished.error is not None:
             self.phase, self._failed_round = finished.task, finished.round
             raise finished.error
@@ -284,6 +288,8 @@ class RoleDriver:
                 self._account.counts["messages_sent"] += 1
             case Compute(task, work):
                 done = self._compute(task, work)
+                if task == "adopt" and self._observer is not None:
+                    self._observer.adopted(self.peer, done.result)
                 if task == "train" and self._slowdown > 1.0:
                     took = self._clock() - began
                     self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
@@ -302,8 +308,10 @@ class RoleDriver:
                 self._draining = True
             case SetDeadline(waiting_for):
                 self.waiting_for = waiting_for
-            case Record(event, fields):
+            case Record(event, fields, model):
                 self._write(event, fields)
+                if self._observer is not None:
+                    self._observer.recorded(self.peer, event, {"round": self.round, **fields}, model)
             case Save(name, values):
                 self.phase = "save"
                 self._checksums[name] = self._directory.save(name, values)

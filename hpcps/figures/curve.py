@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hpcps.records.collect import APPLIED
+
 Values = NDArray[np.float64]
 
 Among = Literal["received", "sent"]
@@ -67,6 +69,7 @@ class Curve:
         diverged: the position of the first evaluation of a diverged model, if any seed has diverged.
         diverged_seeds: the number of diverged seeds; the mean includes them.
         finished: whether all its runs are done.
+        unchanged_seeds: the number of seeds that have received updates and accepted none of them.
     """
 
     line: str
@@ -79,6 +82,7 @@ class Curve:
     diverged: int | None
     diverged_seeds: int
     finished: bool
+    unchanged_seeds: int = 0
 
     @property
     def share_diverged(self) -> str:
@@ -113,7 +117,15 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         diverged=int(diverged[0]) if diverged.size else None,
         diverged_seeds=int(broken.any(axis=1).sum()),
         finished=bool((rows["status"] == "done").all()),
+        unchanged_seeds=sum(map(_unchanged, runs)),
     )
+
+
+def _unchanged(run: pd.DataFrame) -> bool:
+    if not {"received_pairs_total", "accepted_sent_pairs_total"} <= {*run.columns}:
+        return False
+    totals = {name: run.get(f"{name}_pairs_total", pd.Series(0.0)).max() for name in ("received", *APPLIED)}
+    return bool(totals["received"] > 0 and not any(totals[name] > 0 for name in APPLIED))
 
 
 def _acceptance(runs: list[pd.DataFrame], epochs: pd.Index, among: Among, since: Since) -> Range:

@@ -86,6 +86,8 @@ def _cell(curve: Curve | None, lost: int) -> str:
     if curve.seeds > 1:
         value += f" [{curve.accuracy.low[-1]:.1f}–{curve.accuracy.high[-1]:.1f}]"
     value += "" if curve.diverged is None else f" † {curve.share_diverged}".rstrip()
+    if curve.unchanged_seeds:
+        value += " ‡" + (f" {curve.unchanged_seeds} of {curve.seeds}" if curve.seeds > 1 else "")
     value += f" ({curve.seeds} of {curve.seeds + lost} seeds)" if lost else ""
     return value if curve.finished else f"{value} (epoch {curve.epoch[-1]:g})"
 
@@ -123,6 +125,8 @@ def notes(figure_data: FigureData) -> str:
     if any(curve.diverged is not None for curve in figure_data.curves):
         several = any(curve.share_diverged for curve in figure_data.curves)
         found.append("† diverged" + (" (k of n seeds, which the mean includes)" if several else ""))
+    if any(curve.unchanged_seeds for curve in figure_data.curves):
+        found.append("‡ no update was accepted, so the model is the initial one")
     if any(curve.seeds > 1 for curve in figure_data.curves):
         found.append("[lowest–highest of the seeds]")
     if not all(curve.finished for curve in figure_data.curves):

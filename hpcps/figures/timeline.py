@@ -115,7 +115,7 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str, *, in_pro
         in_process: whether one process executed all roles in turn.
     """
     spans = {lane.peer: _inside(lane.spans(), window) for lane in lanes}
-    beside = {lane.peer: _inside(lane.beside(), window) for lane in lanes}
+    background = {lane.peer: _inside(lane.background(), window) for lane in lanes}
     place = {str(lane.peer): -row for row, lane in enumerate(lanes)}
     unit, scale = _unit(window.stop - window.start)
     hosts = list(dict.fromkeys(lane.host for lane in lanes))
@@ -126,7 +126,7 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str, *, in_pro
         for lane in lanes:
             row = place[str(lane.peer)]
             _draw_lane(axes, row - 0.36, 0.72, spans[lane.peer], window, scale)
-            _draw_lane(axes, row - 0.46, 0.26, beside[lane.peer], window, scale)
+            _draw_lane(axes, row - 0.46, 0.26, background[lane.peer], window, scale)
         if len(arrows) <= _MOST_ARROWS:
             _draw_arrows(axes, arrows, place, window, scale)
         axes.set_yticks(list(place.values()), [_label(lane, hosts) for lane in lanes])
@@ -143,7 +143,7 @@ def draw_timeline(lanes: Sequence[Lane], window: Window, heading: str, *, in_pro
         facts += [f"clocks of {len(hosts)} hosts compared to {error * 1e6:.0f} µs"] if error else []
         facts += [f"{len(arrows)} messages not drawn"] if len(arrows) > _MOST_ARROWS else []
         figure.suptitle(f"{heading}\n{' · '.join(facts)}", fontsize=9)
-        present = {span.activity for found in (*spans.values(), *beside.values()) for span in found}
+        present = {span.activity for found in (*spans.values(), *background.values()) for span in found}
         handles: list[Artist] = [
             Patch(color=color, linewidth=0, label=name) for name, color in _COLOR.items() if name in present
         ]
@@ -164,9 +164,9 @@ def shares(lanes: Sequence[Lane], window: Window) -> str:
         for span in _inside(lane.spans(), window):
             counts[span.activity] += _seconds(span, window)
             counts["total"] += _seconds(span, window)
-        for span in _inside(lane.beside(), window):
-            counts[f"{span.activity} beside"] += _seconds(span, window)
-    names = [*_COLOR, *(f"{name} beside" for name in _COLOR)]
+        for span in _inside(lane.background(), window):
+            counts[f"{span.activity} in background"] += _seconds(span, window)
+    names = [*_COLOR, *(f"{name} in background" for name in _COLOR)]
     used = [name for name in names if any(counts[name] for counts in spent.values())]
     lines = ["| % of the time | " + " | ".join(used) + " |", "|---|" + "---:|" * len(used)]
     for role, counts in spent.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from pathlib import Path
 
 Cores = tuple[int, ...]
 
@@ -18,3 +20,35 @@ def bind(cores: Cores) -> None:
     """Restrict this process, and the processes that it starts later, to these cores, if the system supports it."""
     if cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """Return the CPU time that the control groups of this process allow, in cores; None if there is no limit.
+
+    Args:
+        root: where the control groups are mounted, of version 1 or 2.
+        own: the file that names the groups of this process.
+    """
+    limits = []
+    for line in _text(own).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        bases = [root / controllers, root / "cpu", root] if controllers else [root, root / "unified"]
+        group = Path(path.lstrip("/"))
+        # In a container, the path is that of the host, and only the root is mounted.
+        for place in {base / part for base in bases for part in (group, *group.parents)}:
+            # The files of version 2, `quota period`, and of version 1.
+            words = _text(place / "cpu.max").split()
+            words = words or [*_text(place / "cpu.cfs_quota_us").split(), *_text(place / "cpu.cfs_period_us").split()]
+            with suppress(ValueError):
+                quota, period = map(int, words)
+                limits += [quota / period] if quota > 0 and period > 0 else []
+    return min(limits, default=None)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcps.errors import LaunchError
+from hpcps.launch.bounded import ask
 from hpcps.launch.launchers import Launcher
 from hpcps.registry import active
 
@@ -28,7 +28,11 @@ class Mpi:
     mpirun: Path
 
 
-def detect_mpi(mpirun: Path | None = None) -> Mpi:
+PATIENCE = 60.0
+"""Seconds for a launcher to answer."""
+
+
+def detect_mpi(mpirun: Path | None = None, patience: float = PATIENCE) -> Mpi:
     """Find the launcher: the given one (a path, or a name on PATH), the one beside this interpreter, or that on PATH.
 
     The executable beside the interpreter comes before PATH, because it belongs to the library that mpi4py loads there,
@@ -44,7 +48,7 @@ def detect_mpi(mpirun: Path | None = None) -> Mpi:
             "no mpirun, neither beside this Python nor on PATH: load your site's MPI module, or install one here with "
             f"`{sys.executable} -m pip install mpich`"
         )
-    text = _version(found)
+    text = _version(found, patience)
     for launcher in reversed(known_launchers()):
         if launcher.recognises(found, text):
             return Mpi(launcher, found)
@@ -106,19 +110,11 @@ def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:
     return Path(__file__).parent / "pbs_agent.sh"
 
 
-def _version(mpirun: Path) -> str:
+def _version(mpirun: Path, patience: float) -> str:
     # Intel's mpirun is a script that finds its helpers on PATH.
     path = os.pathsep.join([str(mpirun.parent), os.environ.get("PATH", os.defpath)])
-    try:
-        asked = subprocess.run(
-            [mpirun, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PATH": path},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        why = error.strerror if isinstance(error, OSError) else "not within a minute"
-        raise LaunchError(f"{mpirun} --version does not answer: {why}; use --mpirun to name another one") from error
-    return asked.stdout + asked.stderr
+    answer = ask([mpirun, "--version"], patience, {**os.environ, "PATH": path})
+    if answer.expired or not (answer.output or answer.errors):
+        why = answer.problem or "it prints nothing"
+        raise LaunchError(f"{mpirun} --version does not answer: {why}; use --mpirun to name another one")
+    return answer.output + answer.errors

@@ -66,6 +66,7 @@ class Plan:
         runs: the runs, which share topology and threads.
         nodes: the `DMLC_*` and `PS_*` variables that all ps-lite nodes share; empty over MPI.
         trace: whether every rank writes a trace.
+        progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
         umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """
@@ -74,6 +75,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     nodes: Mapping[str, str] = field(default_factory=dict)
     trace: bool = False
+    progress: bool = False
     rank_variables: tuple[str, ...] = ()
     umask: int | None = None
 
@@ -116,13 +118,14 @@ class Plan:
             raise LaunchError(f"the plan {path} was changed after it was generated; generate it again")
         world = tuple(Rank(**rank) for rank in body["world"])
         runs = tuple(PlannedRun(**run) for run in body["runs"])
+        options = {name: body.get(name, False) for name in ("trace", "progress")}
         variables = tuple(body["rank_variables"])
-        return cls(world, runs, body.get("nodes", {}), body.get("trace", False), variables, body.get("umask"))
+        return cls(world, runs, body.get("nodes", {}), rank_variables=variables, umask=body.get("umask"), **options)
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
         more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
-        more |= {"trace": True} if self.trace else {}
+        more |= {name: True for name in ("trace", "progress") if getattr(self, name)}
         more |= {} if self.umask is None else {"umask": self.umask}
         return {"format": FORMAT, "world": world, "runs": runs, "rank_variables": list(self.rank_variables), **more}
 

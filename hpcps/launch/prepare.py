@@ -50,7 +50,13 @@ class Site:
 
 
 def prepare(
-    points: Sequence[Point], results: Path, configfile: Path, site: Site, *, trace: bool = False
+    points: Sequence[Point],
+    results: Path,
+    configfile: Path,
+    site: Site,
+    *,
+    trace: bool = False,
+    supervised: bool = False,
 ) -> tuple[Launch, ...]:
     """Plan and render the launches that run the given points.
 
@@ -64,6 +70,7 @@ def prepare(
             read.
         site: the launcher and the hosts.
         trace: whether every rank shall write a trace.
+        supervised: whether `hpcps run` supervises the launches and prints their progress.
 
     Raises:
         LaunchError: roles cannot be placed, or the launcher cannot express the job.
@@ -81,7 +88,7 @@ def prepare(
             )
         path = configfile if number == 1 else configfile.with_name(f"{configfile.name}-{number}")
         job = Job(
-            plan=replace(_plan(group, results, site), trace=trace, umask=_umask()),
+            plan=replace(_plan(group, results, site), trace=trace, progress=not supervised, umask=_umask()),
             plan_file=path.with_name(f"{path.name}.plan.json"),
             configfile=path,
             mpirun=site.mpirun,

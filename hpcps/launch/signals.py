@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ A batch system that cancels a job signals all of its processes, and the job scri
 def stops_of(on_stop: Callable[[int], None] = lambda count: None) -> Iterator[list[signal.Signals]]:
     """Collect stop signals instead of ending the process.
 
-    Every Ctrl-C counts, because a person sends it; TERM and HUP count at most once a second.
+    Every Ctrl-C counts, because a person sends it; TERM and HUP count at most once a second. Python handles signals in
+    the main thread only; in another thread none is collected.
 
     Args:
         on_stop: called in the signal handler, with the number of signals so far.
@@ -39,6 +41,8 @@ def stops_of(on_stop: Callable[[int], None] = lambda count: None) -> Iterator[li
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # A signal that is ignored (under nohup, for example) stays ignored.
     handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []
     before = {number: signal.signal(number, note) for number in handled}
     try:
         yield stops

@@ -27,6 +27,9 @@ class Model(Config, ABC):
     channels: ClassVar[int | None] = None
     """The number of channels that an image must have; None: any shape, or `build` raises an error."""
 
+    smallest: ClassVar[int | None] = None
+    """The smallest height and width of an image; None: samples of any shape, or `build` raises an error."""
+
     batchnorm: ClassVar[bool | None] = None
     """Whether the network has BatchNorm statistics; None: unknown before it is built."""
 

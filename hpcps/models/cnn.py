@@ -18,6 +18,7 @@ class Cnn(Model):
     """
 
     backends: ClassVar[tuple[str, ...]] = ("torch", "mxnet")
+    smallest: ClassVar[int | None] = 4
     batchnorm: ClassVar[bool | None] = False
 
     name: Literal["cnn"] = "cnn"

@@ -33,7 +33,8 @@ def as_numpy(values: Any, dimensions: int, name: str) -> Vector:
 
 
 def like(example: Any, values: Vector) -> Any:
-    """Return values in the library, with the type and on the device of an example."""
+    """Return values in the library, type and device of an example; float32 for one of integers."""
     if hasattr(example, "new_tensor"):
-        return example.new_tensor(values)
+        tensor = example if example.is_floating_point() else example.float()
+        return tensor.new_tensor(values)
     return values.astype(np.asarray(example).dtype) if np.asarray(example).dtype.kind == "f" else values

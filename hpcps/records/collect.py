@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from hpcps.spec.tree import get
 
 _PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs")
 """Counts of (update, block) pairs, in the rounds of the roles that combine or filter updates."""
+
+APPLIED = ("accepted_sent", "turned")
+"""The counts of pairs that change the model: a negated pair is not accepted."""
 
 _TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged", *(f"{name}_total" for name in _PAIRS))
 """Additional columns of an evaluation's row."""
@@ -48,6 +51,7 @@ class CollectedRun:
         superseded: lines of earlier attempts that are no longer valid; they are ignored.
         damaged: lines that are truncated or not a JSON object; they are ignored.
         unreadable: record files that cannot be read.
+        unchanged: whether it has received updates and accepted none of them, so that its model is the initial one.
     """
 
     run_id: str
@@ -57,6 +61,7 @@ class CollectedRun:
     superseded: int
     damaged: int
     unreadable: tuple[str, ...]
+    unchanged: bool = False
 
 
 @dataclass(frozen=True)
@@ -212,6 +217,8 @@ def _run_table(
     if not table.num_rows:
         return table, run
     table = _with_totals(table, asynchronous=get(directory.spec, ("run", "train", "mode")) == "async")
+    totals = {name: np.nan_to_num(_values(table, f"{name}_pairs_total")).max() for name in ("received", *APPLIED)}
+    run = replace(run, unchanged=totals["received"] > 0 and not any(totals[name] for name in APPLIED))
     if events is not None:
         chosen = np.isin(_values(table, "event"), list(events))
         table = table.filter(pa.array(chosen))

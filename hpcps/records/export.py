@@ -33,7 +33,7 @@ def table_of(place: ExperimentLocation) -> pd.DataFrame:
     Raises:
         RunError: it has neither.
     """
-    if (place.results / "runs").is_dir():
+    if any((place.results / "runs").glob("*")):
         return collect(place.results, place.points).table
     return read_table(place.results / "table.parquet")
 

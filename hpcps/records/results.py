@@ -1,4 +1,4 @@
-"""The option for the folder of all results."""
+"""The folder of all results, and the option for it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import os
 from pathlib import Path
 
 
+def default_results() -> Path:
+    """Return `$HPCPS_RESULTS`, which a site profile may set, or else `results`."""
+    return Path(os.environ.get("HPCPS_RESULTS") or "results")
+
+
 def add_results_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--results DIR`; the default is `$HPCPS_RESULTS`, which a site profile may set, or else `results`."""
+    """Add `--results DIR`; see `default_results`."""
     parser.add_argument(
         "--results",
         metavar="DIR",
         type=Path,
-        default=Path(os.environ.get("HPCPS_RESULTS") or "results"),
+        default=default_results(),
         help="the folder of all results; default: $HPCPS_RESULTS, else results",
     )

@@ -38,6 +38,7 @@ class RunStatus:
         acceptance_rate: accepted (update, block) pairs over those that were sent and finite, in the epoch before the
             latest evaluation, or, before the first one, in the latest round; 0 to 1, None if there were none.
         refused: blocks that validator 0 rejected because they were not finite, up to the latest evaluation.
+        unchanged: whether it has received updates and accepted none of them, so that its model is the initial one.
         slowest: the process with the largest recent compute time per local step, such as `worker-3`.
         slowest_step: its seconds of compute per local step.
         age: seconds since the last record.
@@ -61,6 +62,7 @@ class RunStatus:
     acceptance_rate: float | None = None
     refused: int = 0
     diverged: bool = False
+    unchanged: bool = False
     slowest: str | None = None
     slowest_step: float | None = None
     age: float | None = None
@@ -77,6 +79,10 @@ class Progress:
     def __init__(self, paths: Sequence[Path]) -> None:
         """Follow the runs with these folders, which may not exist yet."""
         self._runs = [_Followed(RunDirectory(path)) for path in paths]
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+        return len(self._runs)
 
     def poll(self, now: float | None = None) -> list[RunStatus]:
         """Return the status of each run, in the given order.
@@ -99,6 +105,7 @@ class _Rank:
         self.round: dict[str, Any] = {}
         self.evaluation: dict[str, Any] = {}
         self.diverged = False
+        self.received = self.applied = 0.0
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self.interval = 0.0
 
@@ -109,6 +116,7 @@ class _Rank:
                 self.first = {}
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
+                    self.received = self.applied = 0.0
                 self.attempt = max(1, int(_number(line, "attempt")))
                 self.paces.clear()
             elif event == "round":
@@ -122,6 +130,8 @@ class _Rank:
                 self.evaluation = line
             elif event == "diverged":
                 self.diverged = True
+            self.received += _number(line, "received_pairs")
+            self.applied += _number(line, "accepted_sent_pairs") + _number(line, "turned_pairs")
             self.last = line
 
     @property
@@ -212,11 +222,15 @@ class _Followed:
             left=max(0.0, (epochs - epoch) * pace - (age or 0.0)) if state == "running" and pace is not None else None,
             round=int(_number(latest, "round")) + 1 if latest else 0,
             accuracy=_number(evaluation, "accuracy") if evaluation else None,
-            acceptance_rate=_acceptance_rate(evaluation or latest),
+            acceptance_rate=acceptance_rate(evaluation or latest),
             refused=int(
                 _number(evaluation or latest, "rejected_blocks_cumulative" if evaluation else "rejected_blocks")
             ),
             diverged=any(rank.diverged for rank in ranks.values()),
+            # Only the end of a long record is read, but evaluations of validator 0 have its rate since the start.
+            unchanged=any(rank.received for rank in ranks.values())
+            and not any(rank.applied for rank in ranks.values())
+            and not _number(evaluation, "acceptance_rate_sent_cumulative"),
             slowest=slowest.name if slowest and paced else None,
             slowest_step=slowest.step_seconds if slowest and paced else None,
             age=age,
@@ -228,8 +242,8 @@ class _Followed:
         )
 
 
-def _acceptance_rate(line: Mapping[str, Any]) -> float | None:
-    """Return the rate of an evaluation, or of a round.
+def acceptance_rate(line: Mapping[str, Any]) -> float | None:
+    """Return the acceptance rate that the line of an evaluation or of a round states.
 
     The rate is that of sent pairs: a rejected or skipped block is a zero update, which some rules accept.
     """

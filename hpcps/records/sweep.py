@@ -32,9 +32,12 @@ def write_sweep(results: Path, file: Path, overrides: Sequence[str], points: Poi
         RunError: it cannot be written.
     """
     name = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()[:10]
-    sweep = {"file": str(file.absolute()), "overrides": list(overrides), "points": list(points)}
+    # Points of a large sweep have most of their content in common.
+    first: Mapping[str, Any] = points[0] if points else {"run": {}}
+    others = [_difference(point, first) | {"run": _difference(point["run"], first["run"])} for point in points]
+    sweep = {"file": str(file.absolute()), "overrides": list(overrides), "common": first, "points": others}
     path = results / "sweeps" / f"{name}.json"
-    text = json.dumps(sweep, indent=1)
+    text = json.dumps(sweep)
     try:
         if path.exists() and path.read_bytes() == text.encode():
             return  # the jobs of an array write the same
@@ -58,11 +61,15 @@ def planned(results: Path, points: Points = ()) -> dict[str, Mapping[str, Any]]:
     for path in sorted((results / "sweeps").glob("*.json")):
         with suppress(InputError):
             match read_json(path):
-                case {"file": str(), "overrides": [*overrides], "points": [*all_points]} as sweep if all(
+                case {"file": str(file), "overrides": [*overrides], "points": [*differences]} as sweep if all(
                     isinstance(override, str) for override in overrides
-                ) and all(map(_is_point, all_points)):
-                    sweeps[tuple(overrides)] = _now(results.name, sweep)
-    if points and (not sweeps or () in sweeps):
+                ):
+                    then: Any = [_whole(difference, sweep.get("common")) for difference in differences]
+                    if not all(map(_is_point, then)):
+                        continue
+                    now = points if not overrides else ()
+                    sweeps[tuple(overrides)] = now or _now(results.name, Path(file), overrides) or then
+    if points and not sweeps:
         sweeps[()] = points
     begun = [sweep for sweep in sweeps.values() if any(_begun(results, point) for point in sweep)]
     return {str(point["run_id"]): point for sweep in begun for point in sweep}
@@ -91,15 +98,26 @@ def _is_point(point: object) -> bool:
     return False
 
 
-def _now(name: str, sweep: Mapping[str, Any]) -> Points:
-    points: Points = sweep["points"]
-    file = Path(sweep["file"])
+def _difference(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in other or other[key] != value}
+
+
+def _whole(difference: object, common: object) -> object:
+    """Complete a point with what all points of its sweep have in common."""
+    match difference, common:
+        case {"run": {**run}, **own}, {"run": {**rest}, **others}:
+            return {**others, **own, "run": {**rest, **run}}
+    return difference
+
+
+def _now(name: str, file: Path, overrides: Sequence[str]) -> Points:
+    """Return the points that an experiment file makes now; none if it is missing, has mistakes or another name."""
     if file.is_file():
         with suppress(HpcpsError):
-            found, now = load_points(file, sweep["overrides"])
-            if found == name and now:
+            found, now = load_points(file, overrides)
+            if found == name:
                 return now
-    return points
+    return ()
 
 
 def _begun(results: Path, point: Mapping[str, Any]) -> bool:

@@ -35,6 +35,7 @@ class RecordWriter:
         host: str,
         clock: Callable[[], float] = time.monotonic,
         part: CheckpointPart | None = None,
+        on_line: Callable[[str, bytes], None] | None = None,
     ) -> None:
         """Open the record, and remove a last line that an earlier attempt left truncated.
 
@@ -47,6 +48,7 @@ class RecordWriter:
             clock: returns seconds; `time` in each line is relative to now on this clock.
             part: the part of a checkpoint from which the process resumes: `time` continues from it, and the next
                 `start` line states how many lines before it are valid (`continues`).
+            on_line: called with the event and the text of each line that was written.
 
         Raises:
             RunError: the file cannot be opened or repaired.
@@ -55,6 +57,7 @@ class RecordWriter:
         self.attempt = 1
         """1 for a new record, one more each time an existing one is opened again; `start` lines carry it."""
         self._clock = clock
+        self._on_line = on_line
         self._started = clock() - (part.elapsed if part else 0.0)
         self._continues: int | None = None
         self.run_id = run_id
@@ -108,6 +111,8 @@ class RecordWriter:
         if written != len(line):
             raise RunError(f"the record {self.path} is truncated: the disk is full; free disk space and run again")
         self._lines += 1
+        if self._on_line is not None:
+            self._on_line(event, line)
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""

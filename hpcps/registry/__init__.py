@@ -3,15 +3,16 @@
 A component is a class whose fields are its keys in the experiment file. It is built in, comes from an installed package
 (an entry point of the group `hpcps.rules`, `hpcps.attacks`, …) or from a file that the experiment names under
 `plugins`; all three work in the same way. `registry.rules`, `registry.attacks` and so on map the names of each kind to
-components.
+components; `load_plugins` adds those of files.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcps.registry.components import BUILT_IN, Components, Entry, Origin, Registry, activate, active, installed, using
 from hpcps.registry.config import Config
 from hpcps.registry.field import OneOf
 from hpcps.registry.kinds import KINDS, Kind
+from hpcps.registry.plugins import load_plugins
 
 __all__ = [
     "BUILT_IN",
@@ -26,12 +27,25 @@ __all__ = [
     "activate",
     "active",
     "installed",
+    "load_plugins",
     "using",
 ]
 
+if TYPE_CHECKING:
+    rules: Components
+    attacks: Components
+    datasets: Components
+    splits: Components
+    models: Components
+    launchers: Components
+else:
 
-def __getattr__(name: str) -> Any:
-    """Return the components of a kind: `registry.rules`."""
-    if name in KINDS:
-        return active().of(name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Return the components of a kind: `registry.rules`."""
+        if name in KINDS:
+            return active().of(name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *KINDS]

@@ -13,9 +13,10 @@ from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any
 
-from hpcps.errors import SpecError
+from hpcps.errors import SpecError, UnknownComponentError
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, Kind
+from hpcps.registry.similarity import nearest
 from hpcps.registry.validation import faults
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Components(Mapping[str, Any]):
         self._entries = {entry.name: entry for entry in entries}
 
     def __getitem__(self, name: str) -> Any:
-        return self._entries[name].component
+        return self.entry(name).component
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -89,8 +90,20 @@ class Components(Mapping[str, Any]):
         return name in self._entries
 
     def entry(self, name: str) -> Entry:
-        """Return the entry of a component without importing it."""
+        """Return the entry of a component without importing it.
+
+        Raises:
+            UnknownComponentError: there is none; the message says which name is similar, and lists all names.
+        """
+        if name not in self._entries:
+            guess = nearest(name, self._entries) if isinstance(name, str) else None
+            hint = f": did you mean {guess!r}?" if guess else ";"
+            names = ", ".join(self._entries)
+            raise UnknownComponentError(f"unknown {self.kind.noun} {name!r}{hint} There are: {names}")
         return self._entries[name]
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.name}: {', '.join(self._entries)}>"
 
     def usable(self) -> dict[str, Any]:
         """Return the classes by name, without those of installed packages that cannot be imported."""
@@ -177,17 +190,26 @@ def _import(kind: Kind, point: EntryPoint) -> type[Config]:
 
 
 _INSTALLED = Registry()
+_session = _INSTALLED
+"""What is active without an experiment. It is no context variable: a notebook may run each cell in another context."""
 _active: ContextVar[Registry | None] = ContextVar("registry", default=None)
 
 
 def active() -> Registry:
-    """Return the registry of the current experiment; without an experiment, the built-in and installed components."""
-    return _active.get() or _INSTALLED
+    """Return the registry of the current experiment; without an experiment, that of the session (see `extend`)."""
+    return _active.get() or _session
 
 
 def installed() -> Registry:
     """Return the registry of the built-in and installed components, without plugins."""
     return _INSTALLED
+
+
+def extend(plugins: Sequence[Plugin]) -> None:
+    """Add plugins to the registry that is active outside of experiments; one with the same file name is replaced."""
+    global _session
+    files = {plugin.file: plugin for plugin in (*_session.plugins, *plugins)}
+    _session = Registry([*files.values()])
 
 
 @contextmanager

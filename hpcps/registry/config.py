@@ -1,6 +1,11 @@
 """The base of everything a user can set in an experiment file."""
 
-from pydantic import BaseModel, ConfigDict
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 MOST = 1_000_000
 """The largest value of numbers without another bound, such as counts of epochs, steps or samples."""
@@ -15,7 +20,27 @@ DAY, WEEK = 86_400.0, 604_800.0
 """The longest delay and the longest wait, in seconds."""
 
 
-class Config(BaseModel):
+_EXPLAIN = "hpcps.spec.problems", "explain"
+"""The function that words the mistakes of a table. It is found by name, because it knows the keys of all components."""
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel as ExplainedModel
+else:
+
+    class _Explained(type(BaseModel)):
+        def __call__(cls, *args: Any, **keys: Any) -> Any:
+            try:
+                return super().__call__(*args, **keys)
+            except ValidationError as error:
+                module, name = _EXPLAIN
+                wrong = getattr(import_module(module), name)(cls, error)
+            raise wrong
+
+    class ExplainedModel(BaseModel, metaclass=_Explained):
+        """A model whose constructor words what is wrong with its arguments as `hpcps check` does for a file."""
+
+
+class Config(ExplainedModel):
     """A strict, frozen table of an experiment file: unknown keys and wrong types are errors.
 
     A config class is beside the object that it configures (a rule, an attack); `hpcps.spec.schema` combines them.

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import read_text
-from hpcps.registry.components import Entry, Origin, Registry
+from hpcps.registry.components import Entry, Origin, Registry, extend
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, Kind
 from hpcps.registry.validation import faults
@@ -116,6 +116,27 @@ def clashes(plugins: Sequence[Plugin]) -> list[str]:
                 )
             owners.setdefault(key, f"plugin {plugin.file}")
     return found
+
+
+def load_plugins(*files: str | Path) -> tuple[str, ...]:
+    """Make the components of plugin files available by name, as in `registry.rules`, for this session.
+
+    An experiment does not see them unless it names the files under `plugins`.
+
+    Args:
+        files: the files; relative paths start from the working directory. A file that has changed is loaded again.
+
+    Returns:
+        The names of the components that the files define.
+
+    Raises:
+        PluginError: a file cannot be used, or a name is already taken.
+    """
+    plugins = [load(read_plugin(path), path) for path in map(Path, files)]
+    if found := clashes(plugins):
+        raise PluginError("\n".join(found))
+    extend(plugins)
+    return tuple(entry.name for plugin in plugins for entry in plugin.entries)
 
 
 def registry_of(texts: Iterable[tuple[str, str]], folder: Path) -> Registry:

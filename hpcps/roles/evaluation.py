@@ -67,7 +67,7 @@ class EvaluationJob:
             "samples": evaluation.samples,
         }
         for fields in self.fields:
-            yield Record("evaluation", fields | measured)
+            yield Record("evaluation", fields | measured, lambda: self.model)
         if not evaluation.finite:
             last = {key: self.fields[-1][key] for key in ("epoch", "round", "time")}
             yield Record("diverged", {**last, "what": "outputs on the test set are not finite"})

@@ -145,10 +145,17 @@ class SetDeadline:
 
 @dataclass(frozen=True)
 class Record:
-    """Write a line to the role's record."""
+    """Write a line to the role's record.
+
+    Attributes:
+        event: its event.
+        fields: its fields.
+        model: returns the model that it describes `[d]`, for an observer; the line does not contain it.
+    """
 
     event: str
     fields: dict[str, Any] = field(default_factory=dict)
+    model: Callable[[], Vector] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)

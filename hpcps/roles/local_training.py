@@ -232,11 +232,12 @@ class LocalTraining:
             self.stage = Stage.TRAINING
             yield Compute("adopt", self._adopt, elements=self.base.size)
 
-    def _adopt(self) -> None:
-        """Set x = c = the model, plus a worker's e: the residual survives locally."""
+    def _adopt(self) -> ModelInbox:
+        """Set x = c = the model, plus a worker's e: the residual survives locally; return the inbox with the model."""
         self.version, self.log_epoch = self.inbox.version, int(self.inbox.note.get("epoch", 0))
         self.inbox.read(self.base, self._residual)
         self._learner.copy_from(self.base)
+        return self.inbox
 
     def _evaluate_if_due(self, time: float) -> Iterator[Effect]:
         """Begin to evaluate the model just adopted, if that is due, and take the local steps."""

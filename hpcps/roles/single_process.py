@@ -111,7 +111,7 @@ class SingleProcess:
     def _trained(self, time: float) -> Iterator[Effect]:
         done = self._learner.steps_done
         if done % self._run.train.local_steps == 0 or done == self._last:
-            yield Record("round", training_fields(self._learner, self._seen))
+            yield Record("round", training_fields(self._learner, self._seen), self._model)
             self._seen = []
             self.round += 1
         if done % self._epoch == 0:
@@ -129,7 +129,11 @@ class SingleProcess:
             epoch = done // self._epoch
             yield from self._go_on(checkpoint=periodic(self._run.checkpoint.every, epoch - 1, epoch))
             return
+        yield Save(f"final/{self.peer}", self._model())
+        yield Finish()
+
+    def _model(self) -> Vector:
+        """Return a copy of the model, `[d]`."""
         model: Vector = np.empty(self._learner.layout.size, np.float32)
         self._learner.copy_to(model)
-        yield Save(f"final/{self.peer}", model)
-        yield Finish()
+        return model

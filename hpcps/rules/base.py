@@ -16,7 +16,7 @@ from hpcps.registry.config import Config
 from hpcps.registry.failures import described, fault, told
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.combined import Combined, Destination
-from hpcps.rules.context import NOTHING, AsyncContext, Context
+from hpcps.rules.context import NOTHING, AsyncContext, Context, Needs
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
@@ -41,6 +41,24 @@ class BaseRule(Config, ABC):
     """What the rule needs in addition to the updates; a validator trains only if this contains `reference`."""
 
     kind: str
+
+    def _layout(self, blocks: Sequence[int] | None, size: int) -> Layout:
+        """Return the layout of updates outside of a run; by default they are one block."""
+        layout = Layout.of([(str(i), (block,)) for i, block in enumerate(blocks or (size,))])
+        if layout.size != size:
+            raise ValueError(f"blocks add up to {layout.size} elements, the updates have {size}")
+        return layout
+
+    def _reference(self, reference: Any, layout: Layout) -> Vector:
+        own = as_numpy(reference, 1, "reference")
+        if own.shape != (layout.size,):
+            raise ValueError(f"reference has {own.size} elements, the updates have {layout.size}")
+        return own
+
+    def _check_needs(self, given: Needs) -> None:
+        for need in sorted(self.needs - {"state"}):
+            if getattr(given, need) is None:
+                raise ValueError(f"{self.kind} needs {need}: give it as an argument, or in a context")
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
@@ -143,18 +161,12 @@ class Rule(BaseRule, ABC):
         from hpcps.rules.screening import combine
 
         rows = as_numpy(updates, 2, "updates")
-        layout = Layout.of([(str(i), (size,)) for i, size in enumerate(blocks or (rows.shape[1],))])
-        if layout.size != rows.shape[1]:
-            raise ValueError(f"blocks add up to {layout.size} elements, the updates have {rows.shape[1]}")
+        layout = self._layout(blocks, rows.shape[1])
         given = context or Context()
         if reference is not None:
-            own = as_numpy(reference, 1, "reference")
-            if own.shape != (layout.size,):
-                raise ValueError(f"reference has {own.size} elements, the updates have {layout.size}")
+            own = self._reference(reference, layout)
             given = Context(own, given.loss, given.random, given.state, threads=given.threads)
-        for need in sorted(self.needs - {"state"}):
-            if getattr(given, need) is None:
-                raise ValueError(f"{self.kind} needs {need}: give it as an argument, or in a Context")
+        self._check_needs(given)
         combined, _ = combine(self, Updates.of(rows, layout), given)
         return like(updates, combined.update)
 
@@ -216,6 +228,38 @@ class AsyncRule(BaseRule, ABC):
                 self, f"its decide() returned {'; '.join(wrong)}", None if code is None else code.co_firstlineno
             )
         return decision
+
+    def __call__(
+        self, update: Any, *, blocks: Sequence[int] | None = None, reference: Any = None, context: Needs | None = None
+    ) -> Any:
+        """Decide on an update outside of a run, such as in a notebook: `ZenoPlusPlus()(x, reference=v)`.
+
+        Args:
+            update: `[d]`, a numpy array or a torch tensor of any floating type and device; blocks that are not finite
+                are not applied.
+            blocks: the sizes of the blocks of the d elements; by default they are one block.
+            reference: `[d]`, the validator's own update, for rules that need it.
+            context: everything else that the rule needs; `reference` replaces the one in it.
+
+        Returns:
+            What the rule adds to the model `[d]`, of the same type and on the same device; a block that is not applied
+            is zero.
+
+        Raises:
+            ValueError: an array has the wrong shape, or something that the rule needs is missing.
+        """
+        values = as_numpy(update, 1, "update").copy()
+        layout = self._layout(blocks, values.size)
+        given = context or Needs()
+        own = given.reference if reference is None else self._reference(reference, layout)
+        sent = np.array([np.isfinite(values[block.offset : block.stop]).all() for block in layout.blocks], np.bool_)
+        values[~layout.spread(sent)] = 0
+        full = AsyncContext(
+            reference=own, loss=given.loss, random=given.random, state=given.state, layout=layout, sent=sent
+        )
+        self._check_needs(full)
+        decision = self.checked_decision(values, full)
+        return like(update, np.where(layout.spread(decision.applied & sent), values, np.float32(0)))
 
     def weight(self, staleness: int) -> float:
         """Return the factor by which an update is multiplied when it is applied.

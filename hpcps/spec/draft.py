@@ -13,7 +13,7 @@ from hpcps.spec.mistakes import Change, Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem
 from hpcps.spec.sweep import Assignment, Axis, expand, read_sweep
-from hpcps.spec.tree import Tree, copied, put
+from hpcps.spec.tree import Tree, put
 
 MOST_POINTS = 100_000
 """The most points that a file may make, including those that it excludes; hpcps can check them in a minute."""
@@ -74,8 +74,7 @@ def _count(axes: Sequence[Axis]) -> int:
 def _draft(
     base: Tree, made: tuple[Assignment, ...], changes: Iterable[Change], included: Inclusion | None = None
 ) -> Draft:
-    tree, changes = copied(base), tuple(changes)
+    tree, changes = base, tuple(changes)
     for change in changes:
-        put(tree, change.key, copied(change.value) if isinstance(change.value, dict) else change.value)
-    presets.expand(tree)
-    return Draft(tree, made, changes, included)
+        tree = put(tree, change.key, change.value)
+    return Draft(presets.expand(tree), made, changes, included)

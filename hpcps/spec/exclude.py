@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcps.spec.keys import dotted_keys, nearest, root
+from hpcps.registry.similarity import nearest
+from hpcps.spec.keys import dotted_keys, root
 from hpcps.spec.locate import Path
 from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.sweep import Assignment, assignments

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
-from hpcps.registry import Config, Entry, OneOf
+from hpcps.registry import Config, OneOf
 from hpcps.spec.plugins import used
 from hpcps.spec.revisions import revisions
 from hpcps.spec.schema import Run
+from hpcps.spec.shared import Shared
 from hpcps.spec.simulation import NoSimulation
 
 SCHEMA_VERSION = 1
@@ -36,20 +36,19 @@ def affects_results(key: str, *, simulated: bool) -> bool:
     return not any(key == name or key.startswith(f"{name}.") for name in IRRELEVANT)
 
 
-def run_id(run: Run, components: Mapping[str, Entry] | None = None) -> str:
+def run_id(run: Run, shared: Shared | None = None) -> str:
     """Return the run's id: ten hexadecimal digits that equal specs share.
 
     Only values that differ from their defaults enter, so a key that is added later, with a default that leaves
     everything as it was, does not change the id of any run. Of components that are not built in, the text of the plugin
-    or the version of the package enters.
+    or the version of the package enters. The registry with which the run was validated must be active.
 
     Args:
         run: the run.
-        components: what `used` returns for it; by default it is called, with the registry that is active.
+        shared: what it has in common with other points of its file.
     """
-    entries = used(run) if components is None else components
-    content = {"schema": SCHEMA_VERSION, "run": _changes(run, "", run)}
-    if foreign := {key: entry.origin.identity for key, entry in entries.items() if entry.origin.identity}:
+    content: dict[str, Any] = {"schema": SCHEMA_VERSION, "run": _changes(run, "", run, shared or Shared())}
+    if foreign := {key: entry.origin.identity for key, entry in used(run).items() if entry.origin.identity}:
         content["components"] = foreign
     if revised := revisions(run):
         content["revisions"] = revised
@@ -57,27 +56,44 @@ def run_id(run: Run, components: Mapping[str, Entry] | None = None) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:10]
 
 
-def _changes(table: Config, prefix: str, run: Run) -> dict[str, Any]:
+def _changes(table: Config, prefix: str, run: Run, shared: Shared) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     derived, simulated = run.derived(), not isinstance(run.simulation, NoSimulation)
-    for name, field in type(table).model_fields.items():
-        path = prefix + name
-        value = getattr(table, name)
-        if not affects_results(path, simulated=simulated) or value == field.default:
+    for key in _keys(type(table), prefix, simulated=simulated):
+        value = getattr(table, key.name)
+        if value is key.default or value == key.default:
             continue
-        if prefix == "data." and name in derived and value == derived[name]:
+        if prefix == "data." and key.name in derived and value == derived[key.name]:
             continue
         if not isinstance(value, Config):
-            changes[name] = _canonical(value)
+            changes[key.name] = _canonical(value)
             continue
-        inner = _changes(value, f"{path}.", run)
-        component = next((each.kind for each in field.metadata if isinstance(each, OneOf)), None)
-        tag = component.tag if component else str(field.discriminator or "")
-        if tag:
-            inner[tag] = getattr(value, tag)
-        if inner:
-            changes[name] = inner[tag] if component and component.shorthand and len(inner) == 1 else inner
+        path = f"{prefix}{key.name}."
+        inner = shared.of(value, (path, simulated, *derived.items()), partial(_changes, value, path, run, shared))
+        tagged = {**inner, key.tag: getattr(value, key.tag)} if key.tag else inner
+        if tagged:
+            changes[key.name] = tagged[key.tag] if key.shorthand and len(tagged) == 1 else tagged
     return changes
+
+
+class _Key(NamedTuple):
+    """A key that affects results; `tag`: the key that selects the component, if the value is one."""
+
+    name: str
+    default: object
+    tag: str
+    shorthand: bool
+
+
+@cache
+def _keys(table: type[Config], prefix: str, *, simulated: bool) -> list[_Key]:
+    found = []
+    for name, field in table.model_fields.items():
+        kind = next((each.kind for each in field.metadata if isinstance(each, OneOf)), None)
+        tag = kind.tag if kind else str(field.discriminator or "")
+        if affects_results(prefix + name, simulated=simulated):
+            found.append(_Key(name, field.default, tag, kind is not None and kind.shorthand))
+    return found
 
 
 def _canonical(value: object) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -79,36 +78,6 @@ def dotted_keys(table: Table | None = None, prefix: str = "") -> Iterator[tuple[
         yield prefix + name, key
         for inner in key.tables:
             yield from dotted_keys(inner, f"{prefix}{name}.")
-
-
-def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that is most similar to this one; for keys also one whose last part is similar.
-
-    Of several equally similar names, return the first: callers list the more probable names first.
-    """
-    return _nearest(name, tuple(valid))
-
-
-@lru_cache(1024)  # many points of a sweep share a mistake
-def _nearest(name: str, valid: tuple[str, ...]) -> str | None:
-    whole = _most_like(name, valid, 0.6)
-    if whole is not None:
-        return whole
-    last = {choice.rpartition(".")[2]: choice for choice in reversed(valid)}
-    close = _most_like(name.rpartition(".")[2], reversed(last), 0.75)
-    return None if close is None else last[close]
-
-
-def _most_like(name: str, choices: Iterable[str], enough: float) -> str | None:
-    # Of equally similar names, difflib.get_close_matches returns the alphabetically last.
-    matcher = difflib.SequenceMatcher(b=name)
-    best, found = enough, None
-    for choice in choices:
-        matcher.set_seq1(choice)
-        ratio = matcher.ratio()
-        if ratio > best or (found is None and ratio == best):
-            best, found = ratio, choice
-    return found
 
 
 def expects(key: Key, item: dict[str, Any] | None = None) -> str:

@@ -50,10 +50,12 @@ class Labels:
 
 def _column(key: KeyPath, title: str, values: list[Any]) -> list[str]:
     if any(isinstance(value, dict) for value in values):
+        distinct = {id(value): value for value in values}  # points share the tables of a sweep
         alike: dict[str, _Alike] = {}
-        for value in values:
+        for value in distinct.values():
             alike.setdefault(str(kind_of(value)), _Alike()).append(value)
-        return [_table(key, value, alike[str(kind_of(value))]) for value in values]
+        names = {place: _table(key, value, alike[str(kind_of(value))]) for place, value in distinct.items()}
+        return [names[id(value)] for value in values]
     if key[-1] in ("kind", "name"):
         return [_short(value) for value in values]
     # A key that a point does not have, such as attack.scale without an attack, is not part of its label.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import MiB, parse_toml, read_text
-from hpcps.registry import activate
+from hpcps.registry import Config, activate
 from hpcps.spec.cautions import cautions
 from hpcps.spec.draft import Draft, drafts_of
 from hpcps.spec.identity import run_id
@@ -20,6 +21,7 @@ from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registr
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.selection import select
+from hpcps.spec.shared import Shared
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import validate
@@ -81,28 +83,30 @@ def cautions_of(points: Iterable[Point]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(caution for point in points for caution in point.cautions))
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = ()) -> Experiment:
+def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: str | None = None) -> Experiment:
     """Read an experiment file, expand its sweep and check every point.
 
     Args:
         path: the TOML file.
         overrides: `key=value` texts that override the file; one for a swept key replaces the sweep of that key.
+        content: the content of the file, which then need not exist.
 
     Raises:
         SpecError: the file cannot be read or has mistakes; the message lists all of them.
     """
     path = Path(path)
-    text, tables = _read(path)
+    text, tables = _read(path, content)
     lines = locate(text)
     mistakes = Mistakes(path, lines)
     over = _overrides(overrides, mistakes)
     activate(registry_of(path, tables, over, mistakes))
     drafts = drafts_of(tables, over, mistakes)
-    runs = _validate(tables, drafts, mistakes)
+    shared = Shared()
+    runs = _validate(tables, drafts, shared, mistakes)
     mistakes.stop()
-    names = _labels(drafts, runs)
+    names = _labels(drafts, runs, shared)
     result = tuple(
-        _point(index, run, label, draft, Mistakes(path, lines))
+        _point(index, run, label, draft, shared, Mistakes(path, lines))
         for index, (run, label, draft) in enumerate(zip(runs, names, drafts, strict=True))
     )
     _reject_duplicates(result, over, mistakes)
@@ -120,9 +124,9 @@ def activate_plugins(path: str | Path) -> None:
     activate(registry_of(path, tables, (), Mistakes(path, locate(text))))
 
 
-def _read(path: Path) -> tuple[str, Tree]:
+def _read(path: Path, content: str | None = None) -> tuple[str, Tree]:
     try:
-        text = read_text(path, MOST_BYTES)
+        text = read_text(path, MOST_BYTES) if content is None else content
         return text, parse_toml(path, text)
     except InputError as error:
         raise SpecError(str(error)) from error
@@ -140,18 +144,23 @@ def peek(path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, bool]:
     return str(tables.get("name", path.stem)), bool(plugins_named(tables, over))
 
 
-def _point(index: int, run: Run, label: str, draft: Draft, odd: Mistakes) -> Point:
+def _point(index: int, run: Run, label: str, draft: Draft, shared: Shared, odd: Mistakes) -> Point:
     entries = used(run)
     swept = {".".join(change.key): change.value for change in draft.made}
     for problem in cautions(run):
         odd.add(problem, draft.changes)
     facts = components_of(entries), plugins_of(entries)
-    return Point(index, run, run_id(run, entries), label, swept, *facts, odd.messages())
+    return Point(index, run, run_id(run, shared), label, swept, *facts, odd.messages())
 
 
-def _labels(drafts: Sequence[Draft], runs: Sequence[Run]) -> list[str]:
+def _plain(value: object, shared: Shared) -> object:
+    return shared.of(value, "plain", partial(value.model_dump, mode="json")) if isinstance(value, Config) else value
+
+
+def _labels(drafts: Sequence[Draft], runs: Sequence[Run], shared: Shared) -> list[str]:
     """Return the labels: points of the product by their swept keys, included ones also by the keys they set."""
-    named = Labels([run.model_dump(mode="json") for run in runs], runs[0].name)
+    changed = {assignment.key[0] for draft in drafts for assignment in draft.made}
+    named = Labels([{name: _plain(getattr(run, name), shared) for name in changed} for run in runs], runs[0].name)
     swept = dict.fromkeys(a.key for draft in drafts if draft.included is None for a in draft.made)
     names = []
     for place, draft in enumerate(drafts):
@@ -173,10 +182,10 @@ def _overrides(texts: Iterable[str], mistakes: Mistakes) -> list[Override]:
     return last_of_each(overrides)
 
 
-def _validate(base: Tree, drafts: Sequence[Draft], mistakes: Mistakes) -> list[Run]:
+def _validate(base: Tree, drafts: Sequence[Draft], shared: Shared, mistakes: Mistakes) -> list[Run]:
     runs = []
     for draft in drafts:
-        run, problems = validate(draft.tree)
+        run, problems = validate(draft.tree, shared)
         if run is not None:
             runs.append(run)
         for problem in problems:

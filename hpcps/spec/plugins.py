@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from hpcps.registry import KINDS, Entry, Registry, active, installed
+from hpcps.registry import KINDS, Config, Entry, Registry, active, installed
 from hpcps.registry.plugins import Plugin, PluginError, clashes, load, read_plugin
 from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Override
@@ -54,17 +55,24 @@ def registry_of(file: Path, tables: Tree, over: Sequence[Override], mistakes: Mi
     return Registry(plugins)
 
 
-def used(run: Run) -> dict[str, Entry]:
+_SELECTED = [kind for kind in KINDS.values() if kind.key]
+_COMPONENTS = attrgetter(*(kind.key for kind in _SELECTED))
+
+
+def used(run: Run) -> Mapping[str, Entry]:
     """Return the components that a run uses, by the key that selects each of them.
 
     The registry with which the run was validated must be active.
     """
-    entries = {}
-    for kind in KINDS.values():
-        if kind.key:
-            component = attrgetter(kind.key)(run)
-            entries[kind.key] = active().of(kind.name).entry(kind.name_of(type(component)))
-    return entries
+    return _entries(active(), tuple(map(type, _COMPONENTS(run))))
+
+
+@lru_cache(1024)  # most points of a sweep use the same components
+def _entries(registry: Registry, components: tuple[type[Config], ...]) -> Mapping[str, Entry]:
+    return {
+        kind.key: registry.of(kind.name).entry(kind.name_of(component))
+        for kind, component in zip(_SELECTED, components, strict=True)
+    }
 
 
 def components_of(entries: Mapping[str, Entry]) -> dict[str, dict[str, object]]:

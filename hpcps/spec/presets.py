@@ -75,21 +75,23 @@ ASYNC_PRESETS: Mapping[str, Mapping[Path, Any]] = {
 """The keys that a preset sets in addition with `train.mode = "async"`; other keys keep their defaults."""
 
 
-def expand(tree: Tree) -> None:
-    """Set the keys of the tree's preset in place, except those that the tree sets."""
+def expand(tree: Tree) -> Tree:
+    """Return the tree with the keys of its preset, except those that it sets."""
     fidelity = tree.get("fidelity", "corrected")
     if not isinstance(fidelity, str):
-        return
-    _set(tree, PRESETS.get(fidelity, {}))
+        return tree
+    tree = _set(tree, PRESETS.get(fidelity, {}))
     if get(tree, ("train", "mode")) == "async":
-        _set(tree, ASYNC_PRESETS.get(fidelity, {}))
+        tree = _set(tree, ASYNC_PRESETS.get(fidelity, {}))
+    return tree
 
 
-def _set(tree: Tree, preset: Mapping[Path, Any]) -> None:
+def _set(tree: Tree, preset: Mapping[Path, Any]) -> Tree:
     for path, value in preset.items():
         # A value that should be a table is a mistake: report it, do not replace it.
         around = (get(tree, path[:depth]) for depth in range(1, len(path)))
         if get(tree, path) is None and all(table is None or isinstance(table, dict) for table in around):
             value = value.of(tree) if isinstance(value, Derived) else value
             if value is not None:
-                put(tree, path, value)
+                tree = put(tree, path, value)
+    return tree

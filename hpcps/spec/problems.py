@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from hpcps.spec.keys import Key, Table, dotted_keys, expects, nearest, plain, root
+from pydantic import ValidationError
+
+from hpcps.errors import SpecError
+from hpcps.registry import KINDS, Config
+from hpcps.registry.similarity import nearest
+from hpcps.spec.keys import Key, Table, dotted_keys, expects, keys_of, plain, root
 from hpcps.spec.locate import Path
 
 
@@ -40,12 +46,33 @@ def quote(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def translate(error: Mapping[str, Any]) -> list[Problem]:
-    """Convert an error detail of pydantic to problems; a missing table gives one problem for each required key."""
-    path, key, table = _follow(error["loc"])
+def explain(component: type[Config], error: ValidationError) -> SpecError:
+    """Return the error for wrong arguments of a component's constructor; it lists all of them, as for a file."""
+    kind = next((kind for kind in KINDS.values() if issubclass(component, kind.base_class())), None)
+    name = kind.name_of(component) if kind else component.__name__
+    keys = {key: value for key, value in keys_of(component).items() if key != "kind"}
+    tagged = kind is not None and kind.tag == "kind"
+    table = Table(name if tagged else "", "", keys)
+    at = tuple(kind.key.split(".")) if kind and kind.key else (component.__name__,)
+    details = error.errors(include_url=False)
+    problems = [problem for detail in details for problem in translate(detail, table, at)]
+    texts = dict.fromkeys(f"{dotted(problem.path)}: {problem.message}" for problem in problems)
+    heading = f"{kind.noun if kind else 'table'} {name}: {len(texts)} mistake{'s' * (len(texts) > 1)}"
+    return SpecError("\n  ".join([heading, *(text.replace("\n", "\n      ") for text in texts)]))
+
+
+def translate(error: Mapping[str, Any], outer: Table | None = None, at: Path = ()) -> list[Problem]:
+    """Convert an error detail of pydantic to problems; a missing table gives one problem for each required key.
+
+    Args:
+        error: the detail.
+        outer: the table that was validated; by default the whole file.
+        at: the path of that table.
+    """
+    path, key, table = _follow(error["loc"], outer or root(), at)
     kind, value = error["type"], error["input"]
     if kind.startswith("component_") and key is not None:
-        return _component(error, path, key)
+        return _component(error, path, key, partial(translate, outer=outer, at=at))
     if kind == "missing" and key is not None and isinstance(path[-1], str):
         return missing(path, key)
     if kind == "extra_forbidden" or key is None:
@@ -57,7 +84,9 @@ def translate(error: Mapping[str, Any]) -> list[Problem]:
     return [Problem(path, _unexpected(path, key, value))]
 
 
-def _component(error: Mapping[str, Any], path: Path, key: Key) -> list[Problem]:
+def _component(
+    error: Mapping[str, Any], path: Path, key: Key, translate: Callable[[Mapping[str, Any]], list[Problem]]
+) -> list[Problem]:
     """Return the problems of a table that names a component (see `registry.OneOf`), and of the keys inside it."""
     kind, value = error["type"], error["input"]
     inside = error.get("ctx", {}).get("errors", ())
@@ -115,15 +144,18 @@ def _default(key: Key) -> str:
     return "" if key.default in (None, "") else f" = {plain(key.default)}"
 
 
-def _follow(loc: tuple[str | int, ...]) -> tuple[Path, Key | None, Table]:
+def _follow(loc: tuple[str | int, ...], table: Table, path: Path) -> tuple[Path, Key | None, Table]:
     """Resolve pydantic's location in the schema, without the tags that pydantic adds after tables of several kinds.
+
+    Args:
+        loc: the location.
+        table: the table in which it begins.
+        path: the path of that table.
 
     Returns:
         The path in the file, the key at its end (None if the schema does not have that key), and the table that
         contains the key.
     """
-    table = root()
-    path: Path = ()
     key: Key | None = None
     chosen = False
     for part in loc:

@@ -202,7 +202,9 @@ class Run(Config):
     """One fully resolved point of an experiment."""
 
     name: str = Field(
-        ..., pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", description="Name of the experiment and of its results folder."
+        ...,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
+        description="Name of the experiment and of its results folder.",
     )
     description: str = Field("", description="What the experiment is for; shown by `hpcps check`.")
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = Field(

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from hpcps.errors import SpecError
 from hpcps.inputs import whole_number
 from hpcps.registry.config import MOST
-from hpcps.spec.keys import dotted_keys, nearest
+from hpcps.registry.similarity import nearest
+from hpcps.spec.keys import dotted_keys
 from hpcps.spec.overrides import parse_value
 from hpcps.spec.tree import get, matches
 

@@ -21,14 +21,16 @@ def copied(tree: Tree) -> Tree:
     return {name: copied(value) if isinstance(value, dict) else value for name, value in tree.items()}
 
 
-def put(tree: Tree, path: Sequence[str], value: object) -> None:
-    """Set the value at a path and create its tables; replace a value on the path that is not a table."""
-    *tables, last = path
-    for part in tables:
-        if not isinstance(tree.get(part), dict):
-            tree[part] = {}
-        tree = tree[part]
-    tree[last] = value
+def put(tree: Tree, path: Sequence[str], value: object) -> Tree:
+    """Return a tree with another value at a path, which shares all other tables with the given tree.
+
+    It creates the tables of the path, and replaces a value on the path that is not a table.
+    """
+    first, *rest = path
+    if rest:
+        inner = tree.get(first)
+        value = put(inner if isinstance(inner, dict) else {}, rest, value)
+    return {**tree, first: value}
 
 
 def remove(tree: Tree, path: Sequence[str]) -> None:

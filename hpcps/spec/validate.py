@@ -8,6 +8,7 @@ from hpcps.spec.checks import contradictions
 from hpcps.spec.locate import Path
 from hpcps.spec.problems import Problem, translate
 from hpcps.spec.schema import Run
+from hpcps.spec.shared import Shared
 from hpcps.spec.tree import Tree, copied, get, put, remove
 
 PLACEHOLDERS: dict[tuple[str, ...], object] = {
@@ -20,14 +21,18 @@ PLACEHOLDERS: dict[tuple[str, ...], object] = {
 """A valid value for every required key, to check the other keys of a file without it."""
 
 
-def validate(tree: Tree) -> tuple[Run | None, list[Problem]]:
+def validate(tree: Tree, shared: Shared | None = None) -> tuple[Run | None, list[Problem]]:
     """Build a run from its tables.
+
+    Args:
+        tree: the tables.
+        shared: what it has in common with other points of its file.
 
     Returns:
         The run and no problems, or no run and all problems: those of single keys, and contradictions between keys that
         are valid.
     """
-    run, problems = _build(tree)
+    run, problems = _build(tree, shared or Shared())
     if run is not None:
         problems = contradictions(run)
         return (None, problems) if problems else (run, [])
@@ -42,9 +47,15 @@ def validate(tree: Tree) -> tuple[Run | None, list[Problem]]:
     return None, problems
 
 
-def _build(tree: Tree) -> tuple[Run | None, list[Problem]]:
+def _build(tree: Tree, shared: Shared) -> tuple[Run | None, list[Problem]]:
+    # The defaults of some tables follow from the topology. A text distinguishes 1 from 1.0 and true.
+    topology = repr(tree.get("topology"))
+    keys = {name: (name, repr(value), topology) for name, value in tree.items() if isinstance(value, dict)}
+    known = {name: shared.tables[key] for name, key in keys.items() if key in shared.tables}
     try:
-        return Run.model_validate(tree), []
+        run = Run.model_validate({**tree, **known})
+        shared.tables |= {key: getattr(run, name) for name, key in keys.items()}
+        return run, []
     except ValidationError as error:
         found = [problem for detail in error.errors(include_url=False) for problem in translate(detail)]
     meant = {path for problem in found for path in problem.stands_for}
@@ -63,8 +74,8 @@ def _mend(tree: Tree, problems: list[Problem]) -> Run | None:
                 remove(tree, names[:-1])
         for path, value in PLACEHOLDERS.items():
             if get(tree, path) is None:
-                put(tree, path, value)
-        run, problems = _build(tree)
+                tree = put(tree, path, value)
+        run, problems = _build(tree, Shared())
         if run is not None:
             return run
     return None

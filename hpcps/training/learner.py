@@ -27,6 +27,11 @@ class Progress:
     loss: float
     correct: int
 
+    @property
+    def accuracy(self) -> float:
+        """Share of the samples classified rightly, before each step; 0 without samples."""
+        return self.correct / self.samples if self.samples else 0.0
+
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -10,7 +10,8 @@ import numpy as np
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError
-from hpcps.registry import BUILT_IN, Config, active
+from hpcps.registry import BUILT_IN
+from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
 
 
@@ -35,28 +36,26 @@ def try_components(runs: Iterable[Run]) -> None:
     tried = set()
     for run in runs:
         data, model, facts = run.data, run.model, run.data.facts
+        foreign = {key for key, entry in used(run).items() if entry.origin != BUILT_IN}
+        if not foreign:
+            continue
         key = data.model_dump_json(), model.model_dump_json(), run.seed, run.topology.workers, run.train.batch_size
         if key in tried:
             continue
         tried.add(key)
         try:
-            if _is_foreign(data):
+            if "data" in foreign:
                 try_data(run)
-            if _is_foreign(data.split):
+            if "data.split" in foreign:
                 size = shard_size(data, run.train.batch_size)
                 all_shards(data, size, run.seed, open_parts(data)[0].labels, held_out=run.holds_out)
         except DataError:
             pass  # the files are not here
         # A network may need the GPU, which is not for the process that starts the others.
         tries_model = run.model.backend == "torch" and run.train.device != "cuda" and find_spec("torch")
-        if tries_model and (_is_foreign(model) or _is_foreign(data)):
+        if tries_model and foreign & {"data", "model"}:
             import torch
 
             from hpcps.training.pytorch.network import build_network
 
             build_network(model, facts, torch.device("cpu"))
-
-
-def _is_foreign(component: Config) -> bool:
-    entry = active().entry_of(component)
-    return entry is not None and entry.origin != BUILT_IN

@@ -77,12 +77,19 @@ def test_lines_and_panels_are_those_chosen_in_their_order_with_their_names(table
     assert legend(figure)[:2] == ["Zeno", "average"]
     assert [line.get_label() for line in figure.axes[0].lines] == ["zeno", "average"]
     assert "2 of 4 lines, 2 of 3 panels shown" in figure._suptitle.get_text().replace("\xa0", " ")
-    whole = {line.get_label(): line for line in figures(table)["accuracy_by_epoch"].axes[0].lines}
-    for line in figure.axes[0].lines:
-        assert line.get_color() == whole[line.get_label()].get_color()
     # A panel is also chosen by its kind, and by its name in the figure.
     for panel in ("random", "random, scale 1"):
         assert titles(figures(table, panels=[panel])["accuracy_by_epoch"]) == ["attack: random, scale 1"]
+
+
+def test_a_line_keeps_its_style_without_the_others(table):
+    """Also the lines without a style of their own, which get the next free one."""
+    renamed = table.copy()
+    renamed["rule"] = renamed["rule"].astype(str).replace({"trimmed_mean": "krum", "phocas": "bulyan"})
+    whole = figures(renamed)["accuracy_by_epoch"].axes[0].lines
+    (line,) = figures(renamed, lines=["bulyan"])["accuracy_by_epoch"].axes[0].lines
+    (same,) = [other for other in whole if other.get_label() == "bulyan"]
+    assert (line.get_color(), line.get_marker()) == (same.get_color(), same.get_marker())
 
 
 def test_what_is_not_there_is_an_error_that_lists_what_is(table):
@@ -195,7 +202,8 @@ def test_all_mistakes_at_once_with_their_lines(small, monkeypatch, capsys):
 
 
 def test_the_documentation_has_every_option_and_its_example_is_valid():
-    page = (Path(__file__).parents[2] / "docs" / "figures.md").read_text()
+    (file,) = (Path(__file__).parents[2] / "docs").rglob("figures.md")
+    page = file.read_text()
     for key, field in PlotOptions.model_fields.items():
         default = "" if field.default is None else f"`{plain(field.default)}`"
         assert f"| `{key}` | {default} | {field.description} |" in page

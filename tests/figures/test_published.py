@@ -56,6 +56,9 @@ def test_what_is_committed_of_the_results_are_published_copies():
     copies = {name.split("/")[2] for name in committed if name.startswith("results/published/")}
     assert [name for name in committed if not name.startswith("results/published/")] == []
     assert "quickstart" in copies
+    for copy in copies:
+        facts = json.loads((ROOT / "results/published" / copy / "publication.json").read_text())
+        assert facts["command"] == f"hpcps publish {copy}"
     assert git("check-ignore", "--no-index", "--stdin", text="results/published/new/figures/a.png\n") == ""
 
 
@@ -101,6 +104,9 @@ def test_the_copy_is_taken_where_there_are_no_runs_and_every_command_says_so(hpc
     assert said in hpcps("plot", "demo_sweep")
     assert f"nothing to collect: {said}" in hpcps("collect", "demo")
     assert said in hpcps("plot", "results/published/demo_sweep")
+    printed = hpcps("export", "demo", "--to", "csv")
+    assert printed.startswith(f"from {said}\n")
+    assert "wrote results/demo_sweep/export/csv/runs.csv" in printed
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
     assert "is a published copy" in hpcps("publish", "demo", status=2)
 

@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from hpcps.cli.progress import ProgressDisplay
+from hpcps.records.display import ProgressDisplay
 from hpcps.records.run_directory import RunDirectory
+from hpcps.records.status import Progress
 
 
 class Terminal(io.StringIO):
@@ -30,7 +31,7 @@ def paths(tmp_path):
 def drawn(paths, monkeypatch, columns=200):
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Terminal()
-    with ProgressDisplay(paths, stream, [4] * len(paths)) as display:
+    with ProgressDisplay(Progress(paths), stream, [4] * len(paths)) as display:
         display.update()
     return stream.getvalue()
 
@@ -53,7 +54,7 @@ def test_a_line_does_not_wrap(paths, monkeypatch):
 
 def test_elsewhere_than_in_a_terminal_it_is_plain(paths):
     stream = io.StringIO()
-    with ProgressDisplay(paths, stream) as display:
+    with ProgressDisplay(Progress(paths), stream) as display:
         display.update()
         for name in "12":
             RunDirectory(paths[0].parent / name).finish(40.0)

@@ -70,7 +70,7 @@ def test_figure_3_is_small_and_complete(figure3):
     assert figure3.stat().st_size < 6e6
     text = figure3.read_text()
     assert text.count("<figure ") == 8
-    for words in ("trimmed_mean", "negative 6", "commit", "16 runs: 16 done", "MPICH Version:"):
+    for words in ("trimmed mean", "attack: negative, scale 6", "commit", "16 runs: 16 done", "MPICH Version:"):
         assert words in text
     assert re.findall(r"<td>12/12</td><td>(.*?)</td>", text)[:3] == ["38.4", "0.0", "0.0"]
 
@@ -132,7 +132,7 @@ def test_figure_3_in_a_browser(chromium, figure3):
     opened = Opened(chromium, figure3)
     page, accuracy = opened.page, '[data-section="0"] [data-panel="negative 6"] .chart'
     page.wait_for_selector(f"{accuracy} .main-svg")
-    assert opened.drawn(accuracy) == ["average", "trimmed_mean", "phocas", "zeno", "SGD"]
+    assert opened.drawn(accuracy) == ["average", "trimmed mean", "phocas", "zeno", "SGD"]
 
     content = read_content(ExperimentLocation(published("fig3_sync_single_validator")))
     zeno = next(curve for curve in content.shown[0].panels["negative 6"] if curve.line == "zeno")
@@ -141,7 +141,7 @@ def test_figure_3_in_a_browser(chromium, figure3):
     assert popup.endswith(f"test accuracy (%): {float(f'{zeno.accuracy.mean[7]:.5g}'):g}")
 
     page.locator('input[name="line"][value="phocas"]').uncheck()
-    assert opened.drawn(accuracy) == ["average", "trimmed_mean", "zeno", "SGD"]
+    assert opened.drawn(accuracy) == ["average", "trimmed mean", "zeno", "SGD"]
     assert not opened.is_visible('tr[data-line="phocas"]')
     page.locator('input[name="panel"][value="negative 6"]').uncheck()
     assert not opened.is_visible('figure[data-panel="negative 6"]')
@@ -152,7 +152,12 @@ def test_figure_3_in_a_browser(chromium, figure3):
 
     page.locator('[data-section="0"] select[data-axis="x"]').select_option("bytes")
     assert "sent by all processes" in page.locator(f"{accuracy} .xtitle").text_content()
-    assert opened.drawn(accuracy) == ["average", "trimmed_mean", "zeno", "SGD"]
+    assert opened.drawn(accuracy) == ["average", "trimmed mean", "zeno", "SGD"]
+
+    titles = page.evaluate(
+        "(s) => [...document.querySelectorAll(`${s} .modebar-btn`)].map((b) => b.dataset.title)", accuracy
+    )
+    assert titles == ["Download plot as a PNG", "Zoom", "Pan", "Reset axes"]  # and none that sends data anywhere
 
     page.mouse.move(0, 0)
     box = page.locator(f"{accuracy} .nsewdrag").bounding_box()
@@ -192,4 +197,7 @@ def test_an_asynchronous_experiment_in_a_browser(chromium, tmp_path):
     popup = opened.point('[data-section="3"] figure .chart', -0.2, 1)
     assert "worker: 0" in popup
     assert "mean staleness" in popup
+    with opened.page.expect_download() as download:
+        opened.page.locator('[data-section="3"] .modebar-btn[data-title="Download plot as a PNG"]').first.click()
+    assert download.value.path().read_bytes().startswith(b"\x89PNG")
     assert opened.complaints == []

@@ -69,3 +69,19 @@ def test_it_imports_nothing_heavy() -> None:
 def test_what_is_odd_is_printed(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(write()), "--set", "data.split=by_class") == 0
     assert "\ncaution: --set data.split=by_class: data.split: 4 of 4 workers lack classes" in capsys.readouterr().out
+
+
+def test_what_run_refuses_on_this_machine_is_a_caution(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HPCPS_DATA", raising=False)
+    path = str(write())
+    assert run(path) == 0
+    assert capsys.readouterr().err == ""
+    assert not (tmp_path / "results").exists()
+    (tmp_path / "file").touch()
+    assert run(path, "--set", "data.name=mnist", "--results", "file/results") == 0
+    written, data = capsys.readouterr().err.splitlines()
+    assert written.startswith("hpcps: caution: `hpcps run` refuses it on this machine: cannot write to the results")
+    assert data.startswith("hpcps: caution: `hpcps run` refuses it on this machine: no mnist in data")

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcps.errors import SpecError
+from hpcps.registry import Config
+from hpcps.rules import TrimmedMean
+from hpcps.spec import identity
 from hpcps.spec.label import labels
 from hpcps.spec.load import load_experiment
 
@@ -64,3 +68,27 @@ def test_set_makes_a_large_sweep_small_also_where_points_are_excluded(write: Wri
     with pytest.raises(SpecError, match="it makes more than 100,000 points"):
         load_experiment(write(sweeps + excluded))
     assert len(load_experiment(write(sweeps.replace("[0,", "[1000,") + excluded), ["data.limit=800"]).points) == 399
+
+
+def test_tables_that_points_share_are_validated_and_hashed_once(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    validated: list[object] = []
+    hashed: list[type[Config]] = []
+    validate, changes = TrimmedMean.model_validate, identity._changes
+
+    def counted_validate(table: object) -> TrimmedMean:
+        validated.append(table)
+        return validate(table)
+
+    def counted_changes(table: Config, *others: Any) -> dict[str, Any]:
+        hashed.append(type(table))
+        return changes(table, *others)
+
+    monkeypatch.setattr(TrimmedMean, "model_validate", counted_validate)
+    monkeypatch.setattr(identity, "_changes", counted_changes)
+    rules = "validation.rule = [{ kind = 'trimmed_mean', trim = 0.1 }, { kind = 'trimmed_mean', trim = 0.2 }]\n"
+    points = load_experiment(write(SEEDS.format(", ".join(map(str, range(50)))) + "[[sweep]]\n" + rules)).points
+    assert len({point.run_id for point in points}) == 100
+    assert [table["trim"] for table in validated] == [0.1, 0.2]
+    assert hashed.count(type(points[0].run)) == 100
+    assert hashed.count(TrimmedMean) == 2
+    assert len(hashed) < 100 + 20

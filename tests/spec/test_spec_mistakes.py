@@ -407,3 +407,36 @@ def test_one_process_alone_inherits_what_does_not_act(write: Write) -> None:
     # A key that a later version adds must not change the ids that results have.
     assert load_experiment(write(text=text), ["train.passes_per_epoch=1"]).points[1].run_id == alone.run_id
     assert load_experiment(write(text=text), ["train.passes_per_epoch=2"]).points[1].run_id != alone.run_id
+
+
+SMALL_IMAGES = '''
+from typing import Literal
+
+from hpcps.data import Data, Facts
+
+class Tiny(Data):
+    """Images that are too small for the convolutional network."""
+    facts = Facts(shape={shape}, classes=2, train=1000, test=20)
+    name: Literal["tiny"] = "tiny"
+
+    def open(self):
+        raise NotImplementedError
+'''
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 8), (1, 8, 3), (64,)])
+def test_a_model_on_images_too_small_for_it_is_a_mistake_with_its_line(
+    write: Write, tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    (tmp_path / "tiny.py").write_text(SMALL_IMAGES.format(shape=shape), encoding="utf-8")
+    (message,) = mistakes(write(), "plugins=['tiny.py']", "data={name='tiny'}")
+    assert message == (
+        "6: model.name: cnn is for images of at least 4 by 4, but samples of tiny have the shape "
+        f"{list(shape)}: use another model, such as mlp (with --set data={{name='tiny'}})"
+    )
+
+
+def test_a_name_is_short_enough_for_a_folder(write: Write) -> None:
+    assert load_experiment(write(), ["name=" + "a" * 100]).name == "a" * 100
+    (message,) = mistakes(write(), "name=" + "a" * 101)
+    assert "name: expects a text that matches ^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$" in message

@@ -115,11 +115,12 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
     lanes = read_lanes(run)
     coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.activity for span in coordinator.beside()] == ["evaluate"] * 2
+    assert [span.activity for span in coordinator.background()] == ["evaluate"] * 2
     assert "evaluate" not in {span.activity for lane in lanes for span in lane.spans()}
     assert main(["plot", "timeline", str(run), "--seconds", "0-99", "-o", str(tmp_path / "figures")]) == 0
-    assert ONE_PROCESS not in capsys.readouterr().out
-    assert "| evaluate beside |" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert ONE_PROCESS not in printed
+    assert "| evaluate in background |" in printed
     assert {lane.error for lane in lanes} == {0.0}
     assert max(lane.began for lane in lanes) - min(lane.began for lane in lanes) < 30
 
@@ -132,7 +133,7 @@ def test_a_simulation_is_traced_in_its_own_time(tmp_path):
     assert {lane.clock for lane in lanes} == {"virtual"}
     worker = next(lane for lane in lanes if lane.peer.role == "worker")
     coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.seconds for span in coordinator.beside()] == pytest.approx([0.125] * 2, abs=1e-6)
+    assert [span.seconds for span in coordinator.background()] == pytest.approx([0.125] * 2, abs=1e-6)
     steps = [span.seconds for span in worker.spans() if span.activity == "train"]
     assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
 
@@ -184,6 +185,7 @@ def test_which_run_is_meant(tmp_path, capsys):
     [
         (["small", "--rounds", "1-2"], "are for `hpcps plot timeline WHAT`"),
         (["small", "other"], "takes one experiment, or `timeline` and one run; got small other"),
+        (["timeline", "small", "--set", "width=3"], "--style and --set are for the figures of an experiment"),
         (["timeline", "small"], "no run of small was traced: `hpcps run FILE --trace` does that"),
     ],
 )

@@ -115,9 +115,9 @@ def test_tasks_have_other_names(tmp_path):
     clock = Clock()
     with tracer_of(tmp_path, SERVER, clock=clock, names={"combine": "apply"}) as tracer:
         carry_out(tracer, clock, Compute("combine", nothing), 1.0)
-        tracer.beside("combine", 100.0, 100.5, 0)
+        tracer.background("combine", 100.0, 100.5, 0)
     (lane,) = read_lanes(tmp_path)
-    assert [span.activity for span in (*lane.spans(), *lane.beside())] == ["apply", "apply"]
+    assert [span.activity for span in (*lane.spans(), *lane.background())] == ["apply", "apply"]
 
 
 def test_messages_are_told_with_whom_and_how_large(tmp_path):
@@ -171,14 +171,14 @@ def test_more_than_there_is_room_for_is_written(tmp_path):
     assert len(list(lane.spans())) == 1100
 
 
-def test_what_went_on_beside_is_told_apart(tmp_path):
+def test_background_tasks_have_a_thread_of_their_own(tmp_path):
     clock = Clock()
     with tracer_of(tmp_path, clock=clock) as tracer:
         clock.now += 2.0
-        tracer.beside("evaluate", 100.5, 101.75, 7)
+        tracer.background("evaluate", 100.5, 101.75, 7)
         carry_out(tracer, clock, Compute("train", nothing), 0.0, 8)
     (lane,) = read_lanes(tmp_path)
-    (span,) = lane.beside()
+    (span,) = lane.background()
     assert (span.activity, span.start, span.seconds, span.round) == ("evaluate", 0.5, 1.25, 7)
     assert [span.activity for span in lane.spans()] == ["handle", "train"]
     events = json.loads(merge(tmp_path).read_text())["traceEvents"]
@@ -186,7 +186,7 @@ def test_what_went_on_beside_is_told_apart(tmp_path):
     assert {event["name"]: threads[event["tid"]] for event in events if event["ph"] == "X"} == {
         "handle": "worker-0",
         "train": "worker-0",
-        "evaluate": "worker-0 beside",
+        "evaluate": "worker-0 background",
     }
 
 
@@ -293,7 +293,7 @@ def test_a_run_without_a_trace(tmp_path):
     tracer = tracer_of(tmp_path)
     tracer.close()
     tracer.path.write_bytes(tracer.path.read_bytes().replace(b'"format": 2', b'"format": 1'))
-    with pytest.raises(RunError, match="has no trace: play the run with `hpcps run FILE --trace`"):
+    with pytest.raises(RunError, match="has no trace: run it with `hpcps run FILE --trace`"):
         read_lanes(tmp_path)
 
 

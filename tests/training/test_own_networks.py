@@ -171,8 +171,8 @@ def test_trying_a_network_changes_nothing_of_it():
     ("make", "expected"),
     [
         (lambda: linear().double(), "parameters that are not float32: 1.weight (float64), 1.bias (float64)"),
-        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 5)), r"\[2, 5\] of samples \[2, 2, 10\].* here \[2, 4\]"),
-        (lambda: nn.Linear(10, 4), r"makes a tensor \[2, 2, 4\] of samples"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(20, 5)), r"\[2, 5\] for samples \[2, 2, 10\].* here \[2, 4\]"),
+        (lambda: nn.Linear(10, 4), r"returns a tensor \[2, 2, 4\] for samples"),
         (lambda: linear(lambda outputs, labels: outputs.sum(1)), r"its loss\(.*\) returned a tensor \[2\]"),
     ],
     ids=["float64", "classes", "dimensions", "loss"],

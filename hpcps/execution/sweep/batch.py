@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcps.errors import HpcpsError
 from hpcps.launch.exit_status import ExitStatus
@@ -16,6 +17,9 @@ from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.launch.signals import stops_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
+
+if TYPE_CHECKING:
+    from hpcps.execution.observer import Observer
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,6 @@ def _launch(batch: Batch, launch: Launch, say: Callable[[str], None], tick: Call
 
 def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None]) -> Ending:
     """Execute the runs in this process; another thread calls `tick`."""
-    from hpcps.execution.inprocess import run_in_process
-    from hpcps.records.provenance import provenance, provenance_of, source_state
-
     finished = threading.Event()
 
     def follow() -> None:
@@ -117,16 +118,8 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
             for point in batch.points:
                 if stopping():
                     return _suspended(stops)
-                directory = batch.directory(point)
                 try:
-                    spec = spec_of(point)
-                    directory.create(spec)
-                    code = source_state(Path(__file__).parent)
-                    facts = provenance(batch.arguments, code) | provenance_of(spec) | {"host": socket.gethostname()}
-                    if point.run.simulation.kind != "none":
-                        facts["clock"] = "virtual"
-                    directory.write_provenance(facts, code.uncommitted)
-                    if not run_in_process(point.run, point.run_id, directory, stopping, trace=batch.trace):
+                    if not play_point(point, batch.results, batch.arguments, stopping, trace=batch.trace):
                         return _suspended(stops)
                 except HpcpsError as error:
                     return Ending(ExitStatus.FAILED, f"run {point.run_id} ({point.label}): {error}", point.run_id)
@@ -135,6 +128,41 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
         follower.join()
     tick()
     return Ending()
+
+
+def play_point(
+    point: Point,
+    results: Path,
+    arguments: Sequence[str],
+    stop: Callable[[], bool],
+    *,
+    trace: bool = False,
+    observer: Observer | None = None,
+) -> bool:
+    """Execute a run in this process, in its folder; return whether it is done, or has stopped at a checkpoint.
+
+    Args:
+        point: the run.
+        results: the folder of all results.
+        arguments: the command line, for the provenance.
+        stop: returns whether the run shall stop at its next checkpoint.
+        trace: whether the roles write traces.
+        observer: follows all roles.
+
+    Raises:
+        HpcpsError: the run cannot start, or a role failed.
+    """
+    from hpcps.execution.inprocess import run_in_process
+    from hpcps.records.provenance import provenance, provenance_of, source_state
+
+    directory, spec = RunDirectory(run_folder(point, results)), spec_of(point)
+    directory.create(spec)
+    code = source_state(Path(__file__).parent)
+    facts = provenance(arguments, code) | provenance_of(spec) | {"host": socket.gethostname()}
+    if point.run.simulation.kind != "none":
+        facts["clock"] = "virtual"
+    directory.write_provenance(facts, code.uncommitted)
+    return run_in_process(point.run, point.run_id, directory, stop, trace=trace, observer=observer)
 
 
 def _suspended(stops: Sequence[int]) -> Ending:

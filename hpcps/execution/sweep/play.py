@@ -126,7 +126,7 @@ class _Play:
         assert sweep.site is not None
         self._launches += 1
         name = "conf" if self._launches == 1 else f"conf-{self._launches}"
-        (launch,) = prepare(points, sweep.results, sweep.folder / name, sweep.site, trace=sweep.trace)
+        (launch,) = prepare(points, sweep.results, sweep.folder / name, sweep.site, trace=sweep.trace, supervised=True)
         launch.write()
         return replace(batch, launch=launch)
 

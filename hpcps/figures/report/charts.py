@@ -11,8 +11,11 @@ import numpy as np
 from hpcps.figures.accuracy import AGAINST, x_axis
 from hpcps.figures.applied import AppliedUpdates
 from hpcps.figures.curve import Curve, Range, Values
-from hpcps.figures.figure_data import TIED, FigureData
+from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import plain
+from hpcps.figures.labels import of_panel
+from hpcps.figures.options import PlotOptions
+from hpcps.figures.page import line_name
 from hpcps.figures.style import Look, looks
 
 _SYMBOLS = {
@@ -43,6 +46,7 @@ class Line:
 
     Attributes:
         line: its name.
+        label: its name for people.
         seeds: the number of runs.
         x: values by the name of the x axis.
         y: mean, and low and high if there are several seeds, by the name of the y axis.
@@ -52,6 +56,7 @@ class Line:
     """
 
     line: str
+    label: str
     seeds: int
     x: Mapping[str, list[float | None]]
     y: Mapping[str, Mapping[str, list[float | None]]]
@@ -111,6 +116,16 @@ def sections(figure_data: FigureData) -> list[Section]:
     return found
 
 
+def label_of(figure_data: FigureData, line: str) -> str:
+    """Return the name of a line for people."""
+    return line_name(figure_data, line, PlotOptions())
+
+
+def title_of(figure_data: FigureData, panel: str) -> str:
+    """Return the name of a panel for people, such as `attack: random, scale 1`."""
+    return plain(of_panel(figure_data.panel_keys, panel))
+
+
 def styles_of(figure_data: FigureData) -> dict[str, Style]:
     """Return the style of each line and reference."""
     found = looks(figure_data.palette or [""], [curve.line for curve in figure_data.references])
@@ -130,6 +145,7 @@ def _curves(figure_data: FigureData, title: str, y: Mapping[str, str], *, scored
         lines = [
             Line(
                 line=curve.line,
+                label=label_of(figure_data, curve.line),
                 seeds=curve.seeds,
                 # Who trains alone sends nothing.
                 x={name: _numbers(axis.of(curve)) for name, axis in axes.items() if axis.of(curve).any()},
@@ -139,7 +155,7 @@ def _curves(figure_data: FigureData, title: str, y: Mapping[str, str], *, scored
             )
             for curve in curves
         ]
-        panels.append(Panel(plain(panel), _title(figure_data, panel), tuple(lines)))
+        panels.append(Panel(plain(panel), title_of(figure_data, panel), tuple(lines)))
     x: dict[str, str] = {name: axis.label for name, axis in axes.items()}
     return Section(title, "lines", x, y, True, tuple(panels), styles_of(figure_data))
 
@@ -166,6 +182,7 @@ def _applied(figure_data: FigureData, title: str, kind: Literal["lines", "bars"]
         positions, values = (one.staleness, one.share) if kind == "lines" else (one.workers, one.updates)
         return Line(
             one.line,
+            label_of(figure_data, one.line),
             one.seeds,
             {"x": _numbers(positions)},
             {"y": _range(values)},
@@ -173,16 +190,10 @@ def _applied(figure_data: FigureData, title: str, kind: Literal["lines", "bars"]
         )
 
     panels = [
-        Panel(plain(panel), _title(figure_data, panel), tuple(map(line, lines)))
+        Panel(plain(panel), title_of(figure_data, panel), tuple(map(line, lines)))
         for panel, lines in figure_data.applied.items()
     ]
     return Section(title, kind, {"x": x}, {"y": y}, False, tuple(panels), styles_of(figure_data))
-
-
-def _title(figure_data: FigureData, panel: str) -> str:
-    if panel and figure_data.panel_keys:
-        return f"{' · '.join(figure_data.panel_keys)}: {plain(panel)}"
-    return plain(panel).replace(TIED, " ")
 
 
 def _range(values: Range) -> dict[str, list[float | None]]:

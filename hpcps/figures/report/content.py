@@ -55,7 +55,7 @@ def read_content(place: ExperimentLocation) -> ReportContent:
         RunError: it has neither; or the table cannot be read.
     """
     results = place.results
-    published = not (results / "runs").is_dir()
+    published = not any((results / "runs").glob("*"))
     if published:
         frame: pd.DataFrame | None = read_table(results / "table.parquet")
         assert frame is not None

@@ -11,7 +11,8 @@ import hpcps
 from hpcps.errors import RunError
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import cells, lines_of, notes, plain
-from hpcps.figures.report.charts import Section, Style, sections, styles_of
+from hpcps.figures.labels import of_key
+from hpcps.figures.report.charts import Section, Style, label_of, sections, styles_of, title_of
 from hpcps.figures.report.content import ReportContent
 from hpcps.records.files import write_whole
 from hpcps.records.forecast import summary
@@ -54,10 +55,13 @@ def render(content: ReportContent) -> str:
     ).get_template("report.html")
     charts: list[Section] = []
     variants = [_variant(figure_data, charts) for figure_data in content.shown]
-    lines: dict[str, Style] = {}
-    for figure_data in content.shown:
-        lines |= {line: style for line, style in styles_of(figure_data).items() if line not in lines and line}
-    panels = dict.fromkeys(plain(panel) for figure_data in content.shown for panel in figure_data.panels if panel)
+    lines: dict[str, tuple[str, Style]] = {}
+    panels: dict[str, str] = {}
+    for figure_data in content.shown:  # a line of several variants looks as in the first one
+        for line, style in styles_of(figure_data).items():
+            lines.setdefault(line, (label_of(figure_data, line), style))
+        for panel in figure_data.panels:
+            panels.setdefault(plain(panel), title_of(figure_data, panel))
     runs = content.status.runs
     return template.render(
         content=content,
@@ -66,9 +70,8 @@ def render(content: ReportContent) -> str:
         failed=[run for run in runs if run.failures or run.earlier or run.state == "failed"],
         variants=variants,
         lines=lines if len(lines) > 1 else {},
-        panels=list(panels) if len(panels) > 1 else [],
-        line_title=content.shown[0].line_key if content.shown else "",
-        panel_title=" · ".join(content.shown[0].panel_keys) or "panel" if content.shown else "",
+        panels=panels if len(panels) > 1 else {},
+        line_title=of_key(content.shown[0].line_key) if content.shown else "",
         data=[section.data() for section in charts],
         plotly=Markup(get_plotlyjs()),
         css=Markup((_HERE / "report.css").read_text(encoding="utf-8")),
@@ -84,9 +87,9 @@ def _variant(figure_data: FigureData, charts: list[Section]) -> dict[str, Any]:
     first = len(charts)
     charts += sections(figure_data)
     rows = [
-        (line, [(plain(panel), cells(figure_data, panel, line)) for panel in figure_data.panels])
+        (line, label_of(figure_data, line), [(plain(p), cells(figure_data, p, line)) for p in figure_data.panels])
         for line in lines_of(figure_data)
     ]
-    panels = [plain(panel) for panel in figure_data.panels]
+    panels = {plain(panel): title_of(figure_data, panel) for panel in figure_data.panels}
     shown = list(enumerate(charts[first:], first))
     return {"data": figure_data, "sections": shown, "panels": panels, "rows": rows, "notes": notes(figure_data)}

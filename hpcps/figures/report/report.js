@@ -2,7 +2,8 @@
 // Draws the charts of the report with plotly.js, and filters charts and tables by line and panel.
 
 const sections = JSON.parse(document.getElementById("data").textContent);
-const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+// Only these buttons: by default there is one that uploads the data of a chart to a server of plotly.
+const CONFIG = { responsive: true, displaylogo: false, modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]], plotlyServerURL: "" };
 const MARKERS = 8;
 
 /** Returns a text that plotly shows as it is: plotly interprets some tags. */
@@ -14,7 +15,7 @@ function plain(text) {
 function popups(line, values, x, xTitle, yTitle) {
   return values.mean.map((mean, n) => {
     if (mean === null) return "";
-    const rows = [`<b>${plain(line.line)}</b>`, `${plain(xTitle)}: ${x[n]}`, `${plain(yTitle)}: ${mean}`];
+    const rows = [`<b>${plain(line.label)}</b>`, `${plain(xTitle)}: ${x[n]}`, `${plain(yTitle)}: ${mean}`];
     if (values.low) rows.push(`range of ${line.seeds} seeds: ${values.low[n]} to ${values.high[n]}`);
     if (line.remark) rows.push(plain(line.remark));
     if (line.diverged !== null && n >= line.diverged) {
@@ -29,7 +30,7 @@ function traces(section, line, xName, yName) {
   const x = line.x[xName], values = line.y[yName], style = section.styles[line.line];
   if (!x || !values) return [];
   const text = popups(line, values, x, section.x[xName], section.y[yName]);
-  const shared = { name: plain(line.line), showlegend: false };
+  const shared = { name: plain(line.label), showlegend: false };
   if (section.kind === "bars") {
     const bar = { ...shared, type: "bar", x, y: values.mean, marker: { color: style.color }, text, hoverinfo: "text", textposition: "none" };
     if (values.low) {

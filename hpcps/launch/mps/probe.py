@@ -18,16 +18,17 @@ def main(control: str = "") -> None:
     except OSError as error:
         sys.exit(str(error))
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    _check(cuda, "cuInit", 0)
-    _check(cuda, "cuDeviceGet", ctypes.byref(device), 0)
-    _check(cuda, "cuCtxCreate_v2", ctypes.byref(context), 0, device)
+    check(cuda, "cuInit", 0)
+    check(cuda, "cuDeviceGet", ctypes.byref(device), 0)
+    check(cuda, "cuCtxCreate_v2", ctypes.byref(context), 0, device)
     if control:
         servers = subprocess.run([control], input="get_server_list\n", capture_output=True, text=True).stdout
         if not servers.strip():
             sys.exit("CUDA does not use MPS")
 
 
-def _check(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
+def check(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
+    """Call a function of the driver; end this process with the name of the error if there is one."""
     status = getattr(cuda, function)(*arguments)
     if status:
         name = ctypes.c_char_p()

@@ -1,4 +1,4 @@
-"""The differences between the clocks of a launch's hosts, which start at different times."""
+"""The offsets between the clocks of the hosts of a launch, which start at different times."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import ProcessGroup
 
 ROUNDS = 32
-"""Questions to the first process; the answer that came soonest counts."""
+"""Number of times that a process asks rank 0 for the time; the fastest answer counts."""
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
+"""Seconds to wait for a message."""
 
 
 @dataclass(frozen=True)
 class Offset:
-    """What to add to a process's clock to get that of the first process, in seconds, and how far off that may be."""
+    """The seconds to add to the clock of a process to get that of rank 0, and the largest error of this number."""
 
     seconds: float
     error: float
@@ -32,7 +33,7 @@ SHARED = Offset(0.0, 0.0)
 
 
 def clock_identity() -> str:
-    """Return what processes with one monotonic clock have in common: a started kernel, and a time namespace of it."""
+    """Return a text that is equal for processes with the same monotonic clock: the boot and the time namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {os.readlink('/proc/self/ns/time')}"
@@ -43,11 +44,11 @@ def clock_identity() -> str:
 class Clocks:
     """The clocks of a launch's processes.
 
-    One process of each clock asks rank 0 for the time again and again. Half of the time until the answer is the most
-    by which it can be wrong. (Cristian, "Probabilistic clock synchronization", 1989.)
+    One process of each clock asks rank 0 for the time several times. The error of an answer is at most half of the time
+    from the question to the answer. (Cristian, "Probabilistic clock synchronization", 1989.)
 
     Attributes:
-        session: rank 0's time of day as the processes met here, in nanoseconds: the same number for all of them.
+        session: time of day on rank 0 when this object was created, in nanoseconds; equal for all processes.
     """
 
     def __init__(
@@ -58,13 +59,13 @@ class Clocks:
         clock: Callable[[], float] = time.perf_counter,
         identity: Callable[[], str] = clock_identity,
     ) -> None:
-        """Let all processes know who has which clock; they do so together.
+        """Exchange the identities of all clocks; all processes call this together.
 
         Args:
             group: the processes.
-            me: who this one is.
-            clock: this process's.
-            identity: says which clock that is.
+            me: this process.
+            clock: the clock of this process, in seconds.
+            identity: returns the identity of that clock.
         """
         self._group, self._me, self._clock = group, me, clock
         cards = [text.split(" ", 2) for text in group.collect(f"{me} {time.time_ns()} {identity()}")]
@@ -74,17 +75,18 @@ class Clocks:
         self._asking = [
             rank
             for rank, name in enumerate(self._names)
-            # A scheduler, say, is no role: nothing of it is traced.
+            # A scheduler of ps-lite is no role and has no trace.
             if name != self._names[0] and self._peers[rank].role in ROLES and rank == self._representative(name)
         ]
 
     def compare(self) -> Offset:
-        """Compare this process's clock with that of rank 0, once more: no two clocks run equally fast.
+        """Compare the clock of this process with that of rank 0.
 
-        All processes do so together, while no other message travels; those that share one clock need not.
+        The rates of clocks differ, so a launch compares them several times. All processes call this together, while no
+        other message is in transit. If all of them share one clock, nothing is sent.
 
         Raises:
-            RunError: no answer comes.
+            RunError: no answer arrives in time.
         """
         group = self._group
         if not self._asking:
@@ -102,7 +104,7 @@ class Clocks:
         return Offset(*json.loads(answers[self._representative(mine)]))
 
     def _representative(self, name: str) -> int:
-        """Return the first rank with a clock that can ask."""
+        """Return the first rank with this clock that has a role."""
         ranks = enumerate(self._names)
         return next(rank for rank, other in ranks if other == name and self._peers[rank].role in ROLES)
 
@@ -117,7 +119,7 @@ def _ask(group: ProcessGroup, me: Peer, first: Peer, clock: Callable[[], float])
     for number in range(ROUNDS):
         asked = clock()
         group.transport.send(first, Message(Kind.CLOCK, me, "", number))
-        answer = _receive(group, f"{me} compares its clock with that of {first}")
+        answer = _receive(group, f"{me} waits for the time of {first}")
         answered = clock()
         error = (answered - asked) / 2
         if error < best.error:
@@ -127,15 +129,17 @@ def _ask(group: ProcessGroup, me: Peer, first: Peer, clock: Callable[[], float])
 
 def _answer(group: ProcessGroup, me: Peer, questions: int, clock: Callable[[], float]) -> None:
     for _ in range(questions):
-        asked = _receive(group, f"{me} is to be asked for the time")
+        asked = _receive(group, f"{me} waits for questions about the time")
         note = {"clock": clock()}
         group.transport.send(asked.source, Message(Kind.CLOCK, me, "", asked.message.round, note=note))
 
 
 def _receive(group: ProcessGroup, what: str) -> Received:
-    patience, until = Backoff(), time.monotonic() + _PATIENCE
+    backoff, until = Backoff(), time.monotonic() + _TIMEOUT
     while not (isinstance(arrival := group.transport.receive(), Received) and arrival.message.kind is Kind.CLOCK):
         if time.monotonic() > until:
-            raise RunError(f"{what}, and nothing came for {_PATIENCE:g} s; leave --trace out to do without")
-        patience.wait()
+            raise RunError(
+                f"{what}, and no message arrived in {_TIMEOUT:g} s; run without --trace to skip this comparison"
+            )
+        backoff.wait()
     return arrival

@@ -1,4 +1,4 @@
-"""Reads the traces of the processes of a run, on one clock."""
+"""Reads the traces of the processes of a run, and puts them on one clock."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_json
 from hpcps.protocol.messages import ROLES, Kind, Peer
-from hpcps.records.trace.spans import ACTIVITIES, BESIDE, COMPARED, FORMAT, SUFFIX, UNPACKED
+from hpcps.records.trace.spans import ACTIVITIES, BACKGROUND, COMPARED, FORMAT, SUFFIX, UNPACKED
 
-# Seconds of a role's own code, or of waiting, that are counted to what comes after them.
+# A shorter time of a role's own code, or of waiting, is part of the next span; seconds.
 _SHORT = 20e-6
-# So many are put into words at a time.
+# Number of spans that are decoded at a time.
 _CHUNK = 4096
 _LONGEST_HEAD = 65536
 _HEAD = {"session": int, "role": str, "index": int, "host": str, "clock": str, "began": float}
@@ -29,16 +29,16 @@ _KINDS = {0: "MALFORMED", **{kind.value: kind.name for kind in Kind}}
 
 @dataclass(frozen=True)
 class Span:
-    """What a process did without a break.
+    """An activity of a process, without interruption.
 
     Attributes:
         activity: `train`, `send`, `wait`, …
-        start: when, in seconds since the first process of the run began.
-        seconds: how long.
-        round: its round (asynchronous: its cycle) then.
-        other: of `send` and `receive`: the other process.
-        kind: likewise, the kind of the message.
-        bytes: likewise, the size of its payload.
+        start: its start, in seconds since the start of the first process of the run.
+        seconds: its duration.
+        round: the round of the process (asynchronous: its cycle).
+        other: for `send` and `receive`: the other process.
+        kind: for `send` and `receive`: the kind of the message.
+        bytes: for `send` and `receive`: the size of the payload.
     """
 
     activity: str
@@ -51,15 +51,15 @@ class Span:
 
     @property
     def stop(self) -> float:
-        """When it ended."""
+        """The end, in seconds like `start`."""
         return self.start + self.seconds
 
 
 class _Noted(NamedTuple):
-    """A span as the process noted it; its message, if it is of one, as `other`, `kind` and `bytes` of `Span`."""
+    """A span as the file has it; the message of `send` and `receive` is `other`, `kind` and `bytes` of `Span`."""
 
     activity: str
-    beside: bool
+    background: bool
     before: str
     round: int
     rested: float
@@ -69,7 +69,10 @@ class _Noted(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """A part of a process's time, until it stops; a loose one may go on, or be too short to be told."""
+    """A part of the time of a process, given by its end.
+
+    A loose piece (own code, or waiting) is joined with an equal next one, and with the next span if it is short.
+    """
 
     loose: bool
     activity: str
@@ -84,14 +87,14 @@ class Lane:
 
     Attributes:
         peer: the process.
-        host: where it ran.
+        host: its host.
         path: the file.
         clock: `monotonic` or `virtual`.
-        origin: when it began, in seconds on its own clock.
-        began: likewise, on the first process's.
-        zero: what counts as 0 on that clock.
-        error: how far off its clock may be, in seconds.
-        drift: how many seconds per second its clock has to be corrected, further on.
+        origin: the start of the trace, in seconds on the clock of the process.
+        began: the start of the trace, in seconds on the clock of rank 0.
+        zero: the time on the clock of rank 0 at which the trace of the run starts.
+        error: largest error of the offset between the clocks, in seconds.
+        drift: change of that offset, in seconds per second.
     """
 
     peer: Peer
@@ -105,10 +108,10 @@ class Lane:
     drift: float
 
     def spans(self) -> Iterator[Span]:
-        """Read the spans, which follow one another without a gap.
+        """Read the spans; each begins where the one before ends.
 
-        What is not noted between two of them is `handle`, the role's own code. That, and having nothing to do, is one
-        span as long as it goes on, and counted to the next one if it is short.
+        The time between two recorded spans is `handle`, the role's own code. Adjacent times of own code or of waiting
+        form one span. If that span is short, it is part of the next one.
         """
         since, loose = self.origin, None
         for piece in chain(self._pieces(), (None,)):
@@ -120,17 +123,17 @@ class Lane:
                 yield self._span(piece.activity, since, piece.stop, piece.round, *piece.message)
                 since = piece.stop
 
-    def beside(self) -> Iterator[Span]:
-        """Read what went on beside those spans, likewise."""
+    def background(self) -> Iterator[Span]:
+        """Read the spans of background activities."""
         for noted in _read(self.path):
-            if noted.beside:
+            if noted.background:
                 yield self._span(noted.activity, noted.start, noted.stop, noted.round)
 
     def _pieces(self) -> Iterator[_Piece]:
-        """Read what was noted of the process's own time, and what it did in between."""
+        """Read the recorded spans of the main thread, and add the times between them."""
         until = self.origin
         for noted in _read(self.path):
-            if noted.beside:
+            if noted.background:
                 continue
             worked = noted.rested if noted.before else noted.start
             if worked > until:
@@ -141,19 +144,19 @@ class Lane:
             until = noted.stop
 
     def _span(self, activity: str, start: float, stop: float, round: int, *detail: Any) -> Span:
-        """Put a span on the first process's clock."""
+        """Convert a span to the clock of rank 0."""
         rate = 1.0 + self.drift
         begin = self.began - self.zero + (start - self.origin) * rate
         return Span(activity, begin, (stop - start) * rate, round, *detail)
 
 
 def files_of(run_directory: Path) -> list[Path]:
-    """Return the files of a run's trace, one of each process."""
+    """Return the trace files of a run, one for each process."""
     return list((run_directory / "trace").glob(f"*-*{SUFFIX}"))
 
 
 def read_lanes(run_directory: Path) -> list[Lane]:
-    """Return the lanes of the attempt that was traced last: servers, then validators, then workers.
+    """Return the lanes of the last traced attempt: servers, then validators, then workers.
 
     Raises:
         RunError: the run has no trace.
@@ -161,7 +164,7 @@ def read_lanes(run_directory: Path) -> list[Lane]:
     found = [(head, path) for path in files_of(run_directory) if (head := _head(path))]
     if not found:
         raise RunError(
-            f"{run_directory} has no trace: play the run with `hpcps run FILE --trace` (with --no-resume if it is done)"
+            f"{run_directory} has no trace: run it with `hpcps run FILE --trace` (and --no-resume if it is done)"
         )
     session = max(head["session"] for head, _ in found)
     lanes = [_lane(head, path) for head, path in found if head["session"] == session]
@@ -185,7 +188,7 @@ def _lane(head: dict[str, Any], path: Path) -> Lane:
 
 
 def _head(path: Path) -> dict[str, Any]:
-    """Return the first line; empty if it is not whole, or of another version."""
+    """Return the values of the first line; none if it is incomplete or of another version."""
     with path.open("rb") as file:
         try:
             head = parse_json(path, file.readline(_LONGEST_HEAD))
@@ -196,22 +199,22 @@ def _head(path: Path) -> dict[str, Any]:
 
 
 def _spans(path: Path) -> NDArray[Any]:
-    """Return all spans of a file; one that was cut short is left out."""
+    """Return all complete spans of a file."""
     with path.open("rb") as file:
         file.readline()
         return np.fromfile(file, UNPACKED)
 
 
 def _read(path: Path) -> Iterator[_Noted]:
-    """Yield the spans of a file in words; what stands for nothing is passed over."""
+    """Yield the decoded spans of a file; skip invalid ones, and comparisons of clocks."""
     spans = _spans(path)
     for chunk in range(0, spans.size, _CHUNK):
         rows = spans[chunk : chunk + _CHUNK].tolist()
         for number, kind, role, before, round, rested, start, stop, size, index in rows:
-            if not 0 < number & ~BESIDE <= len(ACTIVITIES) or before > len(ACTIVITIES) or not start <= stop:
+            if not 0 < number & ~BACKGROUND <= len(ACTIVITIES) or before > len(ACTIVITIES) or not start <= stop:
                 continue
             if kind not in _KINDS or role >= len(ROLES):
                 continue
-            name, rest = _NAMES[number & ~BESIDE], _NAMES[before]
+            name, rest = _NAMES[number & ~BACKGROUND], _NAMES[before]
             message = (f"{ROLES[role]}-{index}", _KINDS[kind], size) if name in ("send", "receive") else ()
-            yield _Noted(name, bool(number & BESIDE), rest, round, rested, start, stop, message)
+            yield _Noted(name, bool(number & BACKGROUND), rest, round, rested, start, stop, message)

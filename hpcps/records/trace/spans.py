@@ -1,4 +1,4 @@
-"""The binary format of a span: 48 bytes, so that recording one is fast."""
+"""The binary format of a span: 48 bytes, because packing them is fast."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import struct
 import numpy as np
 
 FORMAT = 2
-"""Version of the file; another one is not read."""
+"""Version of the file format; files of other versions are not read."""
 
 SUFFIX = ".spans"
-"""What the name of such a file ends with, after that of its process."""
+"""Suffix of the name of a trace file."""
 
 ACTIVITIES = (
     "wait", "pause", "handle", "receive", "send", "train", "evaluate", "pack", "combine", "apply", "adopt",
     "checkpoint", "save",
 )  # fmt: skip
-"""What a process does. In the file they count from 1: a disk that lost its power may have left zeros."""
+"""The activities of a process. Their codes begin at 1, because a disk may contain zeros after a power failure."""
 
 PACKED = struct.Struct("<BBBBidddQQ")
-"""Activity; of a message its kind (0: it is malformed) and the role of the other process; the activity of the rest
-before it (0: there was none); round; when that rest began, when the span began and ended, in seconds of the process's
-clock; of a message its bytes and the index of the other process."""
+"""The fields: activity; kind of the message (0: malformed); role of the other process; activity of the rest before the
+span (0: no rest); round; start of that rest, start and end of the span, in seconds on the clock of the process; bytes
+of the message; index of the other process."""
 
 UNPACKED = np.dtype(
     [("activity", "u1"), ("kind", "u1"), ("role", "u1"), ("before", "u1"), ("round", "<i4"),
      ("rested", "<f8"), ("start", "<f8"), ("stop", "<f8"), ("bytes", "<u8"), ("index", "<u8")]
 )  # fmt: skip
-"""The same to numpy."""
+"""The same fields as a numpy type."""
 
-BESIDE = 0x80
-"""Added to an activity: it ran beside the process's own."""
+BACKGROUND = 0x80
+"""Flag in the code of an activity: it ran in the background."""
 
 COMPARED = 0xFF
-"""No activity: at `start` the clock was compared with the first process's; `stop` is what to add to get that one's, in
-seconds, `bytes` how far off that may be, in nanoseconds."""
+"""Instead of an activity: at `start`, the clock was compared with that of rank 0. `stop` is the offset to add, in
+seconds; `bytes` is the error of the offset, in nanoseconds."""
 
 
 def code(activity: str) -> int:
-    """Return what stands for an activity in the file."""
+    """Return the code of an activity in the file."""
     return ACTIVITIES.index(activity) + 1

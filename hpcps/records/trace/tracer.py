@@ -1,4 +1,4 @@
-"""Records the activities of one process, at a small cost."""
+"""Records the activities of one process, with little overhead."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from types import TracebackType
 
 from hpcps.protocol.messages import ROLES, Malformed, Peer, Received
 from hpcps.records.trace.clocks import Offset
-from hpcps.records.trace.spans import ACTIVITIES, BESIDE, COMPARED, FORMAT, PACKED, SUFFIX, code
+from hpcps.records.trace.spans import ACTIVITIES, BACKGROUND, COMPARED, FORMAT, PACKED, SUFFIX, code
 from hpcps.roles.events import Compute, Effect, InBackground, Now, Save, Seal, Send, Settle, Snapshot
 
 _pack, _SIZE = PACKED.pack_into, PACKED.size
 _ROOM = 512 * _SIZE
 _SECONDS = 1.0
-# Seconds since the last writing from which on nothing is begun with something left to write.
+# Seconds after the last write from which on spans are written before the next effect begins.
 _LATE = 0.1
 
 _NAMED = {Settle: "wait", Snapshot: "checkpoint", Seal: "checkpoint", Save: "save"}
 
 TOLD_APART = frozenset({Send, Compute, Now, InBackground, *_NAMED})
-"""The effects that have a span of their own. All others are part of the turn."""
+"""The effects with a span of their own. All others are part of `handle`."""
 
 _RECEIVE, _SEND, _HANDLE = code("receive"), code("send"), code("handle")
 _ROLE = {role: number for number, role in enumerate(ROLES)}
 
 
 class Tracer:
-    """Writes `trace/<role>-<index>.spans` in the run's folder: the last attempt's.
+    """Writes the trace of the last attempt of a run, `trace/<role>-<index>.spans`.
 
-    The first line is a table: `format`, `session` (the same for all processes of an attempt, and larger in a later
-    one), `run`, `role`, `index`, `host`, `clock` (`monotonic` or `virtual`) and `began`, in the clock's seconds. The
-    rest is spans as `trace.spans` has them, by their ends. The time between two of them went into the role's own
-    code, or, if it is short, into what led to the second one; the reader decides.
+    The first line is a JSON object: `format`, `session` (equal for all processes of an attempt, and larger in a later
+    attempt), `run`, `role`, `index`, `host`, `clock` (`monotonic` or `virtual`) and `began`, in seconds on this clock.
+    Spans in the format of `trace.spans` follow, in the order of their ends. The reader assigns the time between two
+    spans to the role's own code or, if it is short, to the second span.
 
-    They are written many at a time, before anything that may last is begun and at least every second in which something
-    happens. A trace that cannot be written ends, and the run goes on.
+    Spans are written in batches, before an effect that may take long, and at least once a second while there are new
+    ones. If the trace cannot be written, it ends, and the run continues.
 
     Attributes:
         path: the file.
-        clock: seconds.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -59,16 +59,16 @@ class Tracer:
         virtual: bool = False,
         names: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin.
+        """Create the file and write its first line.
 
         Args:
-            run_directory: the run's folder; `trace/` is made in it.
+            run_directory: the run's folder; `trace/` is created in it.
             run_id: the run.
             peer: the process.
-            host: the machine it is on.
-            session: what tells this attempt from those before it.
-            clock: seconds.
-            virtual: whether it is a simulation's.
+            host: its host.
+            session: identifies the attempt.
+            clock: returns seconds.
+            virtual: whether it is the clock of a simulation.
             names: other names for tasks, such as `apply` for a server's `combine`.
         """
         self.path = Path(run_directory) / "trace" / f"{peer}{SUFFIX}"
@@ -78,7 +78,7 @@ class Tracer:
         self._spans = bytearray(_ROOM)
         self._end = 0
         self._written = self._rested = began = clock()
-        # What the rest is that the next span follows; 0 if there is none.
+        # Code of the activity of the rest before the next span; 0 without a rest.
         self._before = 0
         self._file = -1
         head = {
@@ -99,11 +99,11 @@ class Tracer:
         self._write(json.dumps(head).encode() + b"\n")
 
     def rest(self, activity: str) -> None:
-        """From now on there is nothing to do, or others have their turn: it waits, goes on with `train`, a `pause`."""
+        """Begin a rest: the process has nothing to do (`wait`, `pause`), or training goes on (`train`)."""
         self._before, self._rested = self._codes[activity], self.clock()
 
     def took(self, event: object, round: int, start: float) -> None:
-        """Its rest, if it had one, ended as it began to look; now it has taken what was there."""
+        """Record that the process took an event; its rest, if any, ended at `start`, when it looked for events."""
         if isinstance(event, Received):
             message, other = event.message, event.source
             self._add(_RECEIVE, round, start, message.kind, _ROLE[other.role], message.payload_bytes, other.index)
@@ -113,14 +113,14 @@ class Tracer:
             self._add(_HANDLE, round, start)
 
     def begin(self, effect: Effect) -> float:
-        """An effect, one that is `TOLD_APART`, begins; return the time. It may last as long as it likes."""
+        """Return the time at which an effect of `TOLD_APART` begins; before a long one, write the recorded spans."""
         now = self.clock()
         if now - self._written > _LATE and not isinstance(effect, Send):
             self._flush(now)
         return now
 
     def carried_out(self, effect: Effect, round: int, start: float) -> None:
-        """The effect was carried out, from a beginning until now."""
+        """Record an effect that took from `start` until now."""
         if isinstance(effect, Send):
             message, other = effect.message, effect.to
             self._add(_SEND, round, start, message.kind, _ROLE[other.role], message.payload_bytes, other.index)
@@ -130,22 +130,22 @@ class Tracer:
             self._add(self._codes[_NAMED[type(effect)]], round, start)
 
     def write_late(self) -> None:
-        """Write what was noted a while ago."""
+        """Write the recorded spans if the last write was more than a second ago."""
         now = self.clock()
         if now - self._written > _SECONDS:
             self._flush(now)
 
-    def beside(self, task: str, start: float, stop: float, round: int) -> None:
-        """Something that was begun in a round ran beside all this, from and to these seconds of the clock."""
-        self._write(PACKED.pack(self._codes[task] | BESIDE, 0, 0, 0, round, start, start, stop, 0, 0))
+    def background(self, task: str, start: float, stop: float, round: int) -> None:
+        """Record a background task of a round, from `start` to `stop` in seconds on the clock."""
+        self._write(PACKED.pack(self._codes[task] | BACKGROUND, 0, 0, 0, round, start, start, stop, 0, 0))
 
     def compare(self, offset: Offset) -> None:
-        """Its clock was compared with that of the first process."""
+        """Record a comparison of the clock with that of rank 0."""
         now, error = self.clock(), math.ceil(offset.error * 1e9)
         self._write(PACKED.pack(COMPARED, 0, 0, 0, 0, now, now, offset.seconds, error, 0))
 
     def close(self) -> None:
-        """Write what is left; a second call does nothing."""
+        """Write the remaining spans and close the file; a second call does nothing."""
         self._flush(self.clock())
         if self._file >= 0:
             os.close(self._file)
@@ -162,7 +162,7 @@ class Tracer:
     def _add(
         self, activity: int, round: int, start: float, kind: int = 0, role: int = 0, size: int = 0, index: int = 0
     ) -> None:
-        """Note a span that ends now, and the rest that came before it."""
+        """Record a span that ends now, and the rest before it."""
         now = self.clock()
         _pack(self._spans, self._end, activity, kind, role, self._before, round, self._rested, start, now, size, index)
         self._before = 0
@@ -171,7 +171,7 @@ class Tracer:
             self._flush(now)
 
     def _flush(self, now: float) -> None:
-        """Write what was noted."""
+        """Write the recorded spans."""
         self._written = now
         if self._end:
             self._write(memoryview(self._spans)[: self._end])
@@ -183,12 +183,12 @@ class Tracer:
         try:
             if os.write(self._file, noted) == len(noted):
                 return
-            raise OSError(0, "no room left on the disk")
+            raise OSError(0, "the disk is full")
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        """Go on without a trace."""
+        """Close the file; the run continues without a trace."""
         print(f"hpcps: the trace {self.path} ends here: {error.strerror}", file=sys.stderr, flush=True)
         if self._file >= 0:
             os.close(self._file)
@@ -196,8 +196,8 @@ class Tracer:
 
 
 def names_of(peer: Peer, validators: int) -> dict[str, str]:
-    """Return what a role's tasks are called in a trace, where the roles call different things alike.
+    """Return the names of tasks in a trace that differ from those of the role.
 
-    A server's `combine` is the validators' work if there are any; it adds the result to the model.
+    With validators, the validators combine, and the `combine` of a server adds their result to the model: `apply`.
     """
     return {"combine": "apply"} if peer.role == "server" and validators else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hpcps.attacks import NoAttack, attackers
+from hpcps.attacks import NoAttack, attacker_count
 from hpcps.registry import active
 from hpcps.spec.checks.paths import MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
@@ -89,7 +89,7 @@ def _attackers_exist(run: Run) -> Iterator[Problem]:
     attack, workers = run.attack, run.topology.workers
     if isinstance(attack, NoAttack) or attack.scope != "worker" or attack.rate == 0 or workers == 0:
         return
-    if not attackers(attack, workers, run.seed):
+    if attacker_count(attack, workers) == 0:
         yield Problem(
             ("attack", "rate"),
             f"{attack.rate} of {workers} workers is less than one attacker: use {1 / workers:.3g} or more, or "

@@ -100,6 +100,13 @@ def _model_takes_data(run: Run) -> Iterator[Problem]:
             f"the shape {list(shape)}: use another model, such as mlp",
             (DATA,),
         )
+    elif model.smallest is not None and (len(shape) != 3 or min(shape[1:]) < model.smallest):
+        yield Problem(
+            ("model", "name"),
+            f"{model.name} is for images of at least {model.smallest} by {model.smallest}, but samples of "
+            f"{run.data.name} have the shape {list(shape)}: use another model, such as mlp",
+            (DATA,),
+        )
 
 
 def _channels() -> dict[str, int]:

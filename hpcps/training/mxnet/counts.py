@@ -1,4 +1,4 @@
-"""What has been seen of the outputs of a network."""
+"""Counts of the outputs of a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 class Counts:
-    """Samples, right answers and the loss of all outputs so far."""
+    """Number of samples and correct classifications, and the loss of all outputs so far."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -19,7 +19,7 @@ class Counts:
         self._loss = 0.0
 
     def add(self, outputs: NDArray[np.float32], labels: NDArray[Any]) -> None:
-        """Count `outputs` `[b, classes]` against `labels` `[b]`; a sample with one that is not finite is wrong."""
+        """Compare `outputs` `[b, classes]` with `labels` `[b]`; a sample with an output that is not finite is wrong."""
         good = np.isfinite(outputs).all(1)
         self.samples += len(labels)
         self.correct += int(((outputs.argmax(1) == labels) & good).sum())
@@ -30,6 +30,6 @@ class Counts:
 
     @property
     def mean_loss(self) -> float:
-        """The mean cross entropy over the samples so far; infinite if it is no number."""
+        """The mean cross entropy over the samples so far; infinite if it is not finite."""
         mean = self._loss / max(self.samples, 1)
         return mean if math.isfinite(mean) else math.inf

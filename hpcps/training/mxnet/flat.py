@@ -19,7 +19,7 @@ from hpcps.training.weights import draw_weights
 
 
 class FlatVector:
-    """An NDArray `[n]`, and on a CPU its memory as a numpy array: neither side copies to see what the other wrote.
+    """An NDArray `[n]`; on a CPU, a numpy array shares its memory.
 
     Attributes:
         array: the NDArray.
@@ -37,7 +37,7 @@ class FlatVector:
             self._host = np.ctypeslib.as_array(memory, (self.array.size,))[:size]
 
     def place(self, tensors: Sequence[Any]) -> list[Any]:
-        """Return views of the vector, one after another, with the shapes of `tensors`."""
+        """Return consecutive views of the vector, with the shapes of `tensors`."""
         views, offset = [], 0
         for tensor in tensors:
             size = int(np.prod(tensor.shape))
@@ -68,7 +68,7 @@ class FlatVector:
         return out
 
     def _settle(self) -> None:
-        # MXNet computes behind one's back; a numpy view must wait until nobody reads or writes.
+        # MXNet computes asynchronously; wait until it neither reads nor writes this memory.
         check_call(_LIB.MXNDArrayWaitToWrite(self.array.handle))
 
 
@@ -76,8 +76,8 @@ class FlatModel:
     """A network, its flat parameters and gradient `[d]`, and its BatchNorm statistics `[k]`.
 
     Attributes:
-        network: the network; its parameters live in `parameters`. For training only: in inference oneDNN rewrites
-            the weights, in place, in an order of its own, and so everyone's view of them.
+        network: the network; its parameters are views of `parameters`. For training only: in inference, oneDNN
+            reorders the weights in place, which would change these views.
         layout: the blocks, in the order of `collect_params`.
         parameters: `[d]`.
         gradient: `[d]`; a backward pass overwrites it.
@@ -113,7 +113,7 @@ class FlatModel:
         self.parameters.write(draw_weights(self.layout, gammas, generator))
 
     def for_inference(self) -> Any:
-        """Return a network with a copy of today's parameters and statistics, to run outside of training."""
+        """Return a network with a copy of the current parameters and statistics, for inference."""
         if self._twin is None:
             self._twin = self._make()
             self._twin.hybridize()
@@ -124,7 +124,7 @@ class FlatModel:
 
 
 def _initialised(network: Any, facts: Facts, device: Any) -> Any:
-    """Give every parameter its shape and some value."""
+    """Give every parameter a shape and a value."""
     network.initialize(mxnet.init.Zero(), ctx=device)
     network(nd.zeros((1, *facts.shape), ctx=device))
     return network
@@ -135,5 +135,5 @@ def _trainable(network: Any) -> list[Any]:
 
 
 def _running(network: Any) -> list[Any]:
-    """Return what BatchNorm keeps; a gamma or beta that a network holds fixed is no statistic."""
+    """Return the running statistics of BatchNorm; a fixed gamma or beta is not one of them."""
     return [one for one in network.collect_params().values() if one.name.endswith(("running_mean", "running_var"))]

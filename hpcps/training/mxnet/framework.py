@@ -1,4 +1,4 @@
-"""Loads MXNet, with the settings that a result depends on, and chooses the device."""
+"""Loads MXNet with the settings that affect results, and selects the device."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ENVIRONMENT = "`make mxnet-env` makes an environment for it, .venv-mxnet: use .v
 
 
 def find_mxnet() -> None:
-    """Make sure that MXNet can be imported, without doing so.
+    """Check that MXNet can be imported, without importing it.
 
     Raises:
-        SpecError: it, GluonCV or a numpy that it works with is not installed here.
+        SpecError: MXNet, GluonCV or a numpy that MXNet supports is not installed here.
     """
     missing = [name for name in ("mxnet", "gluoncv") if find_spec(name) is None]
     if missing:
         raise SpecError(f'model.backend = "mxnet", but {" and ".join(missing)} cannot be found here: {ENVIRONMENT}')
-    if NumpyVersion(np.__version__) >= "1.24.0":  # which has no longer, or another, np.bool: MXNet 1.9 uses it
+    if NumpyVersion(np.__version__) >= "1.24.0":  # MXNet 1.9 uses np.bool, which numpy 1.24 removed
         raise SpecError(f'model.backend = "mxnet" needs numpy 1.23, and this is numpy {np.__version__}: {ENVIRONMENT}')
 
 
@@ -33,19 +33,19 @@ def load_mxnet(threads: int) -> Any:
     """Import MXNet and return it.
 
     Args:
-        threads: compute threads of this process; MXNet reads them when it is imported.
+        threads: number of compute threads; MXNet reads it at import.
 
     Raises:
-        SpecError: it, GluonCV or a numpy that it works with is not installed here.
+        SpecError: MXNet, GluonCV or a numpy that MXNet supports is not installed here.
     """
     find_mxnet()
     os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ["MXNET_CPU_WORKER_NTHREADS"] = "1"
-    # Where it finds the role of a server or scheduler, MXNet becomes that node, and its import never returns.
+    # If this variable names a server or scheduler, the import of MXNet runs that node and never returns.
     role = os.environ.pop("DMLC_ROLE", None)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what has changed in numpy and pip since MXNet's last release
+            warnings.simplefilter("ignore")  # numpy and pip have changed since the last release of MXNet
             import gluoncv.model_zoo  # noqa: F401
             import mxnet
     finally:
@@ -55,10 +55,10 @@ def load_mxnet(threads: int) -> Any:
 
 
 def prepare_device(train: Train) -> Any:
-    """Load MXNet and return its context to train on.
+    """Load MXNet; return its context for training.
 
     Raises:
-        SpecError: `train.device = "cuda"` where there is none, or MXNet is not installed.
+        SpecError: `train.device = "cuda"`, but MXNet sees no GPU; or MXNet is not installed.
     """
     mxnet = load_mxnet(train.threads)
     gpus = mxnet.context.num_gpus() if train.device != "cpu" else 0

@@ -24,10 +24,10 @@ from hpcps.training.mxnet.optimizers import build_optimizer
 from hpcps.training.schedule import learning_rate
 
 TEST_BATCH = 250
-"""Test samples at a time."""
+"""Batch size of an evaluation."""
 
 KEPT = 0.9
-"""What Gluon's BatchNorm keeps of its running statistics at each batch."""
+"""Factor of the old running statistics in Gluon's BatchNorm at each batch."""
 
 
 class MxnetLearner:
@@ -63,7 +63,7 @@ class MxnetLearner:
 
     @property
     def device(self) -> str:
-        """Where it trains."""
+        """The device for training."""
         return "cpu" if self._device.device_type == "cpu" else f"cuda:{self._device.device_id}"
 
     @property
@@ -73,27 +73,27 @@ class MxnetLearner:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in the passes over the shard that make an epoch."""
+        """Number of full batches in an epoch, which is one or more passes over the shard."""
         return self._train.passes_per_epoch * self._stream.batches_per_pass
 
     @property
     def steps_done(self) -> int:
-        """Batches consumed so far."""
+        """Number of batches consumed so far."""
         return self._steps_done
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the next step."""
+        """The learning rate of the next step."""
         return learning_rate(self._train, self._steps_done, self.steps_per_epoch)
 
     def state(self) -> State:
-        """Return a copy of what training changes."""
+        """Return a copy of everything that training changes."""
         arrays = {"parameters": self._model.parameters.copy(), "statistics": self.statistics}
         facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
         return State(arrays, facts).having(optimizer=self._optimizer.state())
 
     def restore(self, state: State) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.copy_from(state.arrays["parameters"])
         self.load_statistics(state.arrays["statistics"])
         self._steps_done = state.facts["steps"]
@@ -114,12 +114,12 @@ class MxnetLearner:
         """Take optimizer steps on the next batches."""
         centre = None
         if pull:
-            assert anchor is not None, "a proximal step pulls somewhere"
+            assert anchor is not None, "a proximal step needs an anchor"
             centre = nd.array(anchor, ctx=self._device)
         return self._run(steps, lambda: self._step(centre, pull, epoch))
 
     def observe(self, steps: int) -> Progress:
-        """Run the next batches without stepping; the gradients are discarded."""
+        """Run the next batches without optimizer steps; discard the gradients."""
         return self._run(steps, lambda: None)
 
     def _step(self, centre: Any, pull: float, epoch: int | None) -> None:
@@ -144,7 +144,7 @@ class MxnetLearner:
         return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
 
     def _forward_and_backward(self, images: Any, labels: Any) -> Any:
-        """Return the logits; the gradient and BatchNorm's statistics, which MXNet moves in backward, are new."""
+        """Return the logits; compute the gradient and update the statistics, which MXNet does in the backward pass."""
         with autograd.record():
             logits = self._model.network(nd.array(images, ctx=self._device))
             loss = -nd.pick(nd.log_softmax(logits), nd.array(labels, ctx=self._device)).mean()
@@ -152,7 +152,7 @@ class MxnetLearner:
         return logits
 
     def loss_on(self, number: int) -> Callable[[Vector], float]:
-        """Return what measures models on a batch."""
+        """Return a function that computes the loss of models on one batch."""
         images, labels = self._stream.draw(number)
 
         def loss(values: Vector) -> float:
@@ -167,11 +167,11 @@ class MxnetLearner:
 
     @property
     def examiner(self) -> None:
-        """Nobody can measure beside training: MXNet's engine is not made to be called from two threads."""
+        """None: MXNet's engine does not support calls from two threads, so no evaluation runs in the background."""
         return None
 
     def evaluate(self) -> Evaluation:
-        """Measure the current model on the test set."""
+        """Evaluate the current model on the test set."""
         if self._test is None:
             self._test = self._read_test()
         network = self._model.for_inference()
@@ -198,7 +198,7 @@ class MxnetLearner:
             return
         total, batches = empty.astype(np.float64), 0
         for images, labels in self._stream.sweep():
-            # From 0, a batch leaves its own statistics, times what is not kept.
+            # Starting from 0, the result is the statistics of the batch times (1 - KEPT).
             self.load_statistics(empty)
             self._forward_and_backward(images, labels)
             total += self.statistics

@@ -1,12 +1,13 @@
 """Gluon's optimizers, `mxnet.optimizer`, on one flat vector.
 
-Three things make their steps those of `hpcps.training.pytorch.optimizers`, so that runs of the two backends differ by
-rounding alone:
+Three changes make their steps equal to those of `hpcps.training.pytorch.optimizers`, so that runs of the two backends
+differ only by rounding:
 
-- `sgd` and `nag` have the learning rate inside the momentum, where a change of it takes effect late: the momentum is
+- `sgd` and `nag` have the learning rate inside the momentum, where a new rate takes effect late. So the momentum is
   scaled when the rate changes.
-- `nag` decays with the weights that it has just written: weight decay is added to the gradient beforehand.
-- `adam` adds its ε to a second moment that is not yet corrected for its beginning: ε shrinks with that correction.
+- `nag` computes weight decay from the weights that it has just written. So weight decay is added to the gradient
+  before the step.
+- `adam` adds ε to the second moment before its bias correction. So ε is scaled by that correction.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from hpcps.spec.schema import Optimizer as OptimizerConfig
 
 
 class Optimizer(Protocol):
-    """Moves the parameters against the gradient; keeps its state between steps."""
+    """Updates the parameters with the gradient; keeps state between steps."""
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> None:
-        """Take one step in place, at this learning rate; `gradient` `[d]` may be overwritten."""
+        """Take one step in place with this learning rate; `gradient` `[d]` may be overwritten."""
 
     def state(self) -> State:
-        """Return a copy of what it keeps between steps."""
+        """Return a copy of the state between steps."""
 
     def restore(self, state: State, device: Any) -> None:
-        """Take it back, to where the parameters are."""
+        """Continue from a state, on the device of the parameters."""
 
 
 class Sgd:
@@ -54,13 +55,13 @@ class Sgd:
         self._gluon.update(0, parameters, gradient, self._momentum)
 
     def state(self) -> State:
-        """Return the momentum, if there is any yet, and the rate that is in it."""
+        """Return the momentum and the rate that it contains; empty before the first step."""
         if self._momentum is None:
             return State()
         return State({"momentum": self._momentum.asnumpy()}, {"rate": self._rate})
 
     def restore(self, state: State, device: Any) -> None:
-        """Take it back."""
+        """Continue from a state."""
         momentum = state.arrays.get("momentum")
         self._momentum = None if momentum is None else nd.array(momentum, ctx=device)
         self._rate = state.facts.get("rate", 0.0)
@@ -79,7 +80,7 @@ class Adam:
         self._begin()
 
     def _begin(self) -> None:
-        """Make an optimizer that has taken this many steps."""
+        """Create an optimizer that continues after this number of steps."""
         first, second = self._betas
         self._gluon = optimizer.create("adam", beta1=first, beta2=second, begin_num_update=self._steps)
 
@@ -100,14 +101,14 @@ class Adam:
         return State({"first": first.asnumpy(), "second": second.asnumpy()}, {"steps": self._steps})
 
     def restore(self, state: State, device: Any) -> None:
-        """Take them back."""
+        """Continue from a state."""
         self._moments = tuple(nd.array(state.arrays[name], ctx=device) for name in ("first", "second"))
         self._steps = state.facts["steps"]
         self._begin()
 
 
 def build_optimizer(config: OptimizerConfig) -> Optimizer:
-    """Make the optimizer of an experiment file."""
+    """Return the optimizer that an experiment file selects."""
     if config.name == "adam":
         return Adam(config.betas, config.weight_decay)
     return Sgd(config.name, config.momentum, config.weight_decay)

@@ -1,4 +1,4 @@
-"""What has been seen of the outputs of a network."""
+"""Counts of the outputs of a network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class Counts:
-    """Counts samples, and how many of them are classified rightly.
+    """Counts samples and correct classifications, and sums the loss.
 
     Attributes:
-        samples: how many there were.
-        correct: how many were right; one with outputs that are not finite is wrong.
+        samples: number of samples.
+        correct: number of correct classifications; a sample whose outputs are not finite counts as wrong.
         finite: whether all outputs were finite.
     """
 
@@ -23,7 +23,7 @@ class Counts:
         self._loss = 0.0
 
     def add(self, outputs: Tensor, labels: Tensor, summed_loss: Tensor) -> None:
-        """Count `outputs` `[b, classes]` against `labels` `[b]`, and the sum of their losses."""
+        """Compare `outputs` `[b, classes]` with `labels` `[b]`, and add the sum of their losses."""
         good = outputs.isfinite().all(1)
         self.samples += len(labels)
         self.correct += int(((outputs.argmax(1) == labels) & good).sum())
@@ -32,6 +32,6 @@ class Counts:
 
     @property
     def mean_loss(self) -> float:
-        """The mean over the samples so far; infinite if it is no number."""
+        """The mean loss over the samples so far; infinite if it is not finite."""
         mean = self._loss / max(self.samples, 1)
         return mean if math.isfinite(mean) else math.inf

@@ -1,4 +1,4 @@
-"""How a network is measured on the test set, in between steps or beside them."""
+"""Evaluates networks on the test set, between training steps or in the background."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from hpcps.training.pytorch.counts import Counts
 from hpcps.training.pytorch.flat import FlatModel, readable
 
 TEST_BATCH = 250
-"""Test samples at a time: enough to be quick, few enough for a worker's share of a node's memory."""
+"""Batch size of an evaluation: large enough to be fast, small enough for a worker's share of the memory of a node."""
 
 
 class Exam:
-    """The test set, and how networks do on it."""
+    """The test set, and the evaluation of networks on it."""
 
     def __init__(self, read: Callable[[], Samples], normalise: Normaliser) -> None:
-        """Prepare it.
+        """Read nothing yet.
 
         Args:
             read: reads the test set; called at the first evaluation.
-            normalise: for the test images.
+            normalise: normalises the test images.
         """
         self._read = read
         self._normalise = normalise
         self._test: Samples | None = None
 
     def evaluate(self, model: FlatModel, go_on: Callable[[], None] = lambda: None) -> Evaluation:
-        """Measure a model with its running statistics; `go_on` is called before each batch, and may raise."""
+        """Evaluate a model with its running statistics; `go_on` is called before each batch, and may raise an error."""
         if self._test is None:
             self._test = self._read()
         model.network.eval()
@@ -55,7 +55,7 @@ def reestimate_statistics(model: FlatModel, batches: Iterable[Batch], go_on: Cal
     usual = [norm.momentum for norm in model.norms]
     for norm in model.norms:
         norm.reset_running_stats()
-        norm.momentum = None  # torch's word for a cumulative average
+        norm.momentum = None  # None makes torch compute a cumulative average
     model.network.train()
     with torch.no_grad():
         for images, labels in batches:
@@ -66,14 +66,14 @@ def reestimate_statistics(model: FlatModel, batches: Iterable[Batch], go_on: Cal
 
 
 class TorchExaminer:
-    """Measures models in another thread than the learner's; see `hpcps.training.learner.Examiner`."""
+    """Evaluates models in another thread than that of the learner; see `hpcps.training.learner.Examiner`."""
 
     def __init__(self, model: FlatModel, exam: Exam, sweep: Callable[[], Iterable[Batch]]) -> None:
-        """Take a network of its own.
+        """Take a network for evaluation only.
 
         Args:
-            model: the network; nobody else uses it.
-            exam: the learner's.
+            model: the network; no other object uses it.
+            exam: the test set of the learner.
             sweep: yields the batches of one pass over the learner's shard.
         """
         self._model = model
@@ -82,27 +82,31 @@ class TorchExaminer:
         self._cancelled = threading.Event()
 
     def copy_from(self, values: Vector) -> None:
-        """Take the parameters."""
+        """Overwrite the parameters with `values`, `[d]`."""
         with self._model.place.here():
             self._model.from_host(values, self._model.parameters)
 
     def load_statistics(self, values: Vector) -> None:
-        """Take the statistics."""
+        """Overwrite the running statistics with `values`, `[k]`."""
         with self._model.place.here():
             self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
-        """Take those of one pass over the shard."""
+        """Replace the running statistics by their averages over one pass of the shard."""
         with self._model.place.here():
             reestimate_statistics(self._model, self._sweep(), self._go_on)
 
     def evaluate(self) -> Evaluation:
-        """Measure on the test set."""
+        """Evaluate on the test set.
+
+        Raises:
+            CancelledError: `cancel` was called.
+        """
         with self._model.place.here():
             return self._exam.evaluate(self._model, self._go_on)
 
     def cancel(self) -> None:
-        """Break off."""
+        """Make the current evaluation raise `CancelledError` before its next batch."""
         self._cancelled.set()
 
     def _go_on(self) -> None:

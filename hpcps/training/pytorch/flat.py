@@ -17,24 +17,24 @@ from hpcps.training.pytorch.place import Place
 from hpcps.training.weights import draw_weights
 
 SCALING = (_NormBase, nn.LayerNorm, nn.GroupNorm, *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()))
-"""Layers whose `weight` is a scale, which begins as 1."""
+"""Layers whose `weight` is a scale, with the initial value 1."""
 
 
 class FlatModel:
     """A network, its flat parameters and gradient `[d]`, and its BatchNorm layers.
 
-    With channels last, a kernel's elements are in another order within its block here than everybody else knows
-    (`layout`), which is that of its logical shape: `to_layout` and `from_layout` change the one into the other. An
-    optimizer goes through all elements alike and need not know.
+    With channels last, the elements of a convolution kernel have another order in memory than in `layout`, which uses
+    the order of the logical shape. `to_layout` and `from_layout` convert between the two orders. Optimizers treat all
+    elements alike, so they work with either order.
 
     It is used inside `place.here()`.
 
     Attributes:
-        network: the network; its parameters live in `parameters`.
-        place: where it computes.
+        network: the network; its parameters are views of `parameters`.
+        place: the device, and the order of work on it.
         layout: the blocks, in the order of `named_parameters`.
-        parameters: `[d]`, in the network's order.
-        gradient: `[d]`, likewise; autograd adds to it. Empty for a model that is only measured.
+        parameters: `[d]`, in the order of the network.
+        gradient: `[d]`, in the same order; autograd adds to it. Empty for a model that is only evaluated.
         norms: the BatchNorm layers, in order.
     """
 
@@ -47,62 +47,62 @@ class FlatModel:
         self.gradient = torch.zeros(self.layout.size if trains else 0, device=device)
         for (_, parameter), block in zip(named, self.layout.blocks, strict=True):
             parameter.data = self._view(self.parameters, block)
-            # With a gradient in place, autograd adds to it instead of putting its own tensor there.
+            # If a parameter has a gradient, autograd adds to that tensor and allocates none.
             parameter.grad = self._view(self.gradient, block) if trains else None
         self.norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
         self._own_loss = own_loss(network)
 
     def twin(self) -> FlatModel:
-        """Return a model of the same network beside it, with parameters and statistics of its own, only measured."""
-        # A copy, not a network built anew: that would draw weights from the generator that all of torch shares.
+        """Return a copy of the model for another thread, for evaluation only."""
+        # A copy, because building a network draws weights from the global generator of torch.
         network, last = copy.deepcopy(self.network), self._format is torch.channels_last
         twin = FlatModel(network, self.place.beside(), channels_last=last, trains=False)
-        # It was copied in this one's order, which its own place does not wait for.
+        # The copy is work of this model's stream, and the other stream does not wait for it.
         self.place.finish()
         return twin
 
     @property
     def has_own_loss(self) -> bool:
-        """Whether the network defines the loss that it is trained on; else it is the cross entropy."""
+        """Whether the network defines its training loss; otherwise the loss is the cross entropy."""
         return self._own_loss is not None
 
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the mean loss of a batch, which it is trained on, of `outputs` `[b, classes]` and `labels` `[b]`."""
+        """Return the mean training loss of a batch, from `outputs` `[b, classes]` and `labels` `[b]`."""
         if self._own_loss is None:
             return functional.cross_entropy(outputs, labels)
         loss: Tensor = self._own_loss(outputs, labels)
         return loss
 
     def summed_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the same, times the number of samples."""
+        """Return the sum of the losses of a batch."""
         if self._own_loss is None:
             return functional.cross_entropy(outputs, labels, reduction="sum")
         return len(labels) * self.mean_loss(outputs, labels)
 
     def images(self, values: Tensor) -> Tensor:
-        """Return samples `[b, *shape]`, images as the network's convolutions are quickest with."""
+        """Return samples `[b, *shape]`; images get the memory format of the network."""
         return values.contiguous(memory_format=self._format) if values.ndim == 4 else values
 
     def batch(self, images: Vector, labels: Labels) -> tuple[Tensor, Tensor]:
-        """Bring samples `[b, *shape]` and their labels `[b]` to where the network is."""
+        """Copy samples `[b, *shape]` and their labels `[b]` to the device of the network."""
         from_host = self.place.from_host
         return self.images(from_host(torch.from_numpy(images))), from_host(torch.from_numpy(labels))
 
     def to_host(self, values: Tensor, out: Vector) -> None:
-        """Copy a vector `[d]` of the network's, in its order, into one of the host in the layout's."""
+        """Copy a vector `[d]` in the order of the network into one of the host in the order of the layout."""
         host, carrier = torch.from_numpy(out), self.place.carrier
         if carrier is None:
             self.to_layout(values, host)
             return
         if self._format is not torch.contiguous_format:
-            # In one piece, however many tensors there are: put in order before it travels, or after.
+            # Reorder on the device, so that the vector is copied in one piece.
             ordered = torch.empty_like(values)
             self.to_layout(values, ordered)
             values = ordered
         carrier.to_host(values, host)
 
     def from_host(self, values: Vector, out: Tensor) -> None:
-        """Copy a vector `[d]` of the host, in the layout's order, into one of the network's in its own."""
+        """Copy a vector `[d]` of the host in the order of the layout into one in the order of the network."""
         host, carrier = readable(values), self.place.carrier
         if carrier is None or self._format is not torch.contiguous_format:
             self.from_layout(self.place.from_host(host), out)
@@ -110,7 +110,7 @@ class FlatModel:
             carrier.to_device(host, out)
 
     def to_layout(self, values: Tensor, out: Tensor) -> None:
-        """Copy a vector `[d]` in the network's order into one in the layout's."""
+        """Copy a vector `[d]` in the order of the network into one in the order of the layout."""
         if self._format is torch.contiguous_format:
             out.copy_(values)
             return
@@ -118,7 +118,7 @@ class FlatModel:
             out[block.offset : block.stop].view(block.shape).copy_(self._view(values, block))
 
     def from_layout(self, values: Tensor, out: Tensor) -> None:
-        """Copy a vector `[d]` in the layout's order into one in the network's."""
+        """Copy a vector `[d]` in the order of the layout into one in the order of the network."""
         if self._format is torch.contiguous_format:
             out.copy_(values)
             return
@@ -126,7 +126,7 @@ class FlatModel:
             self._view(out, block).copy_(values[block.offset : block.stop].view(block.shape))
 
     def _view(self, values: Tensor, block: Block) -> Tensor:
-        """Return a block of a vector in the network's order, in its logical shape."""
+        """Return a view of a block, in its logical shape, of a vector in the order of the network."""
         flat = values[block.offset : block.stop]
         if self._format is torch.contiguous_format or len(block.shape) != 4:
             return flat.view(block.shape)
@@ -144,7 +144,7 @@ class FlatModel:
         return torch.cat(tensors) if tensors else torch.empty(0)
 
     def load_statistics(self, values: Tensor) -> None:
-        """Overwrite the running statistics with `values` of the host, `[k]`."""
+        """Overwrite the running statistics with `values` `[k]` of the host."""
         values, tensors = self.place.from_host(values), self._statistics()
         for tensor, piece in zip(tensors, torch.split(values, [tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(piece)
@@ -155,5 +155,5 @@ class FlatModel:
 
 
 def readable(values: Vector) -> Tensor:
-    """Return a tensor that is only read; torch warns of arrays that cannot be written."""
+    """Return a tensor of `values` for reading; copy read-only arrays, because torch warns about them."""
     return torch.from_numpy(values if values.flags.writeable else values.copy())

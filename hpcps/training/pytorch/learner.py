@@ -50,12 +50,12 @@ class TorchLearner:
 
         Args:
             model: the network.
-            facts: of the data set.
+            facts: the facts of the data set.
             train: the optimizer, its schedule, threads and device.
             stream: the batches to train on.
             weights: draws the initial weights.
             test: reads the test set; called at the first evaluation.
-            normalise: for the test images.
+            normalise: normalises the test images.
         """
         self.place = place_of(prepare_device(train))
         last = model.memory_format(self.place.device.type) == "channels_last"
@@ -78,7 +78,7 @@ class TorchLearner:
 
     @property
     def device(self) -> str:
-        """Where it trains."""
+        """The device for training."""
         return str(self.place.device)
 
     @property
@@ -88,21 +88,21 @@ class TorchLearner:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Full batches in the passes over the shard that make an epoch."""
+        """Number of full batches in an epoch, which is one or more passes over the shard."""
         return self._train.passes_per_epoch * self._stream.batches_per_pass
 
     @property
     def steps_done(self) -> int:
-        """Batches consumed so far."""
+        """Number of batches consumed so far."""
         return self._steps_done
 
     @property
     def learning_rate(self) -> float:
-        """The rate of the next step."""
+        """The learning rate of the next step."""
         return learning_rate(self._train, self._steps_done, self.steps_per_epoch)
 
     def state(self) -> State:
-        """Return a copy of what training changes."""
+        """Return a copy of everything that training changes."""
         parameters = np.empty(self.layout.size, np.float32)
         self.copy_to(parameters)
         arrays = {"parameters": parameters, "statistics": self.statistics}
@@ -112,7 +112,7 @@ class TorchLearner:
         return State(arrays, facts).having(optimizer=self._optimizer_state(optimizer, self._model.to_layout))
 
     def restore(self, state: State) -> None:
-        """Go on from a state."""
+        """Continue from a state."""
         self.copy_from(state.arrays["parameters"])
         self.load_statistics(state.arrays["statistics"])
         self._steps_done = state.facts["steps"]
@@ -123,7 +123,7 @@ class TorchLearner:
 
     @staticmethod
     def _optimizer_state(state: State, reorder: Callable[[Tensor, Tensor], None]) -> State:
-        """Put an optimizer's vectors `[d]` in another order: a checkpoint has the layout's, on every device."""
+        """Reorder the vectors `[d]` of an optimizer; checkpoints have the order of the layout on every device."""
         arrays = {name: np.empty_like(values) for name, values in state.arrays.items()}
         for name, values in state.arrays.items():
             reorder(readable(values), torch.from_numpy(arrays[name]))
@@ -146,15 +146,15 @@ class TorchLearner:
         with self.place.here():
             centre = None
             if pull:
-                assert anchor is not None, "a proximal step pulls somewhere"
+                assert anchor is not None, "a proximal step needs an anchor"
                 centre = torch.empty_like(self._model.parameters)
                 self._model.from_host(anchor, centre)
             return self._run(steps, self._gradient, lambda: self._step(centre, pull, epoch))
 
     def observe(self, steps: int) -> Progress:
-        """Run the next batches without stepping.
+        """Run the next batches forward, without optimizer steps.
 
-        ZenoPS's validators run backward as well and discard the gradients; leaving that out changes nothing else.
+        Validators in ZenoPS also run backward and discard the gradients. That does not affect the result.
         """
         with self.place.here():
             return self._run(steps, self._forward, lambda: None)
@@ -175,13 +175,13 @@ class TorchLearner:
             images, targets = self._model.batch(*next(self._stream))
             outputs.append(over(images, targets))
             if self._model.has_own_loss:
-                # It may be another one for all steps together, or after the step.
+                # The network's own loss may differ after the step, or for all batches together.
                 with torch.no_grad():
                     losses.append(self._model.summed_loss(outputs[-1], targets))
             act()
             self._steps_done += 1
             labels.append(targets)
-        # Counted once for all steps: each step's count would make a GPU wait.
+        # Count once for all steps, because each count waits for the GPU.
         counts = Counts()
         if outputs:
             together = torch.cat(outputs), torch.cat(labels)
@@ -189,7 +189,7 @@ class TorchLearner:
         return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
 
     def loss_on(self, number: int) -> Callable[[Vector], float]:
-        """Return what measures models on a batch."""
+        """Return a function that computes the loss of models on one batch."""
         model, batch = self._model, self._stream.draw(number)
 
         def loss(values: Vector) -> float:
@@ -210,7 +210,7 @@ class TorchLearner:
 
     @property
     def examiner(self) -> TorchExaminer:
-        """What measures models beside training; made at the first call."""
+        """Evaluates models in the background; created at the first call."""
         if self._examiner is None:
             with self.place.here():
                 twin = self._model.twin()
@@ -218,7 +218,7 @@ class TorchLearner:
         return self._examiner
 
     def evaluate(self) -> Evaluation:
-        """Measure the current model on the test set."""
+        """Evaluate the current model on the test set."""
         with self.place.here():
             return self._exam.evaluate(self._model)
 

@@ -1,4 +1,4 @@
-"""The network of a model, built and tried on a small batch."""
+"""Builds the network of a model and tries it on a small batch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpcps.models import Model
 from hpcps.registry.failures import fault, told
 
 TRIED = 2
-"""Samples of the batch."""
+"""Number of samples in the batch."""
 
 
 def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module:
-    """Build the network of a model on a device, and make sure that it can be trained.
+    """Build the network of a model on a device, and check that it can be trained.
 
     Raises:
         SpecError: it cannot be built, has no parameters or some that are not float32, does not take the samples,
-            returns something else than `[b, classes]`, or its own loss is none.
+            does not return `[b, classes]`, or its own loss is not usable.
     """
     with told(model, f"its build() failed for samples {list(facts.shape)}"):
         network: Any = model.build(facts.shape, facts.classes)
@@ -33,7 +33,7 @@ def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module
         raise fault(model, f"parameters that are not float32: {', '.join(other[:3])}{more}; make all of them float32")
     if not types:
         raise fault(model, "its network has no parameters: there is nothing to train")
-    network.eval()  # so that no statistics change
+    network.eval()  # so that the statistics do not change
     samples = torch.zeros(TRIED, *facts.shape, device=device)
     with told(model, f"its network does not take samples {list(samples.shape)}"):
         outputs = network(samples)
@@ -41,7 +41,7 @@ def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module
     if not isinstance(outputs, Tensor) or list(outputs.shape) != expected:
         raise fault(
             model,
-            f"its network makes {_described(outputs)} of samples {list(samples.shape)}: the output must be "
+            f"its network returns {_described(outputs)} for samples {list(samples.shape)}: the output must be "
             f"[b, classes], here {expected}",
         )
     if (own := own_loss(network)) is not None:
@@ -51,13 +51,13 @@ def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module
             raise fault(
                 model,
                 f"its loss(outputs, labels) returned {_described(loss)}: it must be the mean loss of the batch, a "
-                "tensor of no dimensions that has a gradient",
+                "tensor without dimensions that has a gradient",
             )
     return network
 
 
 def own_loss(network: nn.Module) -> Any:
-    """Return the `loss(outputs, labels)` that a network defines to be trained on; None if it is the cross entropy."""
+    """Return the training loss `loss(outputs, labels)` that a network defines; None for the cross entropy."""
     return getattr(network, "loss", None)
 
 

@@ -1,6 +1,6 @@
-"""The optimizers, on one flat vector: the formulas of `torch.optim`, element for element.
+"""Optimizers on one flat vector, with the formulas of `torch.optim`.
 
-`torch.optim` itself loads torch's compiler at the first step: 1.3 s and 77 MB for each of a run's processes.
+`torch.optim` itself loads torch's compiler at the first step, which takes 1.3 s and 77 MB in every process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hpcps.spec.schema import Optimizer as OptimizerConfig
 
 
 class Optimizer(Protocol):
-    """Moves the parameters against the gradient; keeps its state between steps."""
+    """Updates the parameters with the gradient; keeps state between steps."""
 
     def step(self, parameters: Tensor, gradient: Tensor, rate: float) -> None:
         """Take one step in place; `gradient` may be overwritten.
@@ -27,17 +27,17 @@ class Optimizer(Protocol):
         """
 
     def state(self) -> State:
-        """Return a copy of what it keeps between steps."""
+        """Return a copy of the state between steps."""
 
     def restore(self, state: State, device: torch.device) -> None:
-        """Take it back, to where the parameters are."""
+        """Continue from a state, on the device of the parameters."""
 
 
 class Sgd:
     """Stochastic gradient descent with momentum, plain or Nesterov's in torch's form.
 
-    m ← μ·m + g, x ← x − rate·m; Nesterov: x ← x − rate·(g + μ·m). The rate is outside the momentum, so that a change
-    of it takes effect at once. (Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum
+    m ← μ·m + g, x ← x − rate·m; Nesterov: x ← x − rate·(g + μ·m). The momentum does not contain the rate, so a
+    new rate takes effect at once. (Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum
     in deep learning", 2013, with torch's modification.)
     """
 
@@ -61,11 +61,11 @@ class Sgd:
         parameters.add_(direction, alpha=-rate)
 
     def state(self) -> State:
-        """Return the momentum, if there is any yet."""
+        """Return the momentum; empty before the first step."""
         return State() if self._buffer is None else State({"momentum": self._buffer.cpu().numpy().copy()})
 
     def restore(self, state: State, device: torch.device) -> None:
-        """Take it back."""
+        """Continue from a state."""
         momentum = state.arrays.get("momentum")
         self._buffer = None if momentum is None else torch.from_numpy(momentum).to(device)
 
@@ -104,13 +104,13 @@ class Adam:
         return State({name: values.cpu().numpy().copy() for name, values in moments.items()}, {"steps": self._steps})
 
     def restore(self, state: State, device: torch.device) -> None:
-        """Take them back."""
+        """Continue from a state."""
         self._first, self._second = (torch.from_numpy(state.arrays[name]).to(device) for name in ("first", "second"))
         self._steps = state.facts["steps"]
 
 
 def build_optimizer(config: OptimizerConfig) -> Optimizer:
-    """Make the optimizer of an experiment file."""
+    """Return the optimizer that an experiment file selects."""
     if config.name == "adam":
         return Adam(config.betas, config.weight_decay)
     return Sgd(config.momentum, config.weight_decay, nesterov=config.name == "nag")

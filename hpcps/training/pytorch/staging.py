@@ -1,4 +1,4 @@
-"""Copies between the host's memory and a device's through buffers that the device reaches by itself."""
+"""Copies between the memory of the host and that of a device, through pinned buffers."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Protocol
 from torch import Tensor
 
 CHUNK = 1 << 20
-"""Bytes of a buffer: far more than it costs to ask for a copy, little enough that both halves of one soon overlap."""
+"""Bytes of a buffer: large compared with the overhead of a copy, small enough that copies overlap early."""
 
 
 class Mark(Protocol):
-    """A point in what a device has been asked to do."""
+    """A point in the queue of a device."""
 
     def synchronize(self) -> None:
-        """Wait until it has done all before this point."""
+        """Wait until the device has done all work before this point."""
 
 
 class Queue(Protocol):
-    """Copies that a device makes one after another, after what it was asked to do before."""
+    """Copies that a device makes in order, after its earlier work."""
 
     def copy(self, source: Tensor, out: Tensor) -> None:
-        """Ask for a copy; it may be made later."""
+        """Enqueue a copy."""
 
     def mark(self) -> Mark:
-        """Mark the end of what was asked for so far."""
+        """Mark the present end of the queue."""
 
 
 class Carrier(Protocol):
-    """What brings tensors from the host to a device and back."""
+    """Copies tensors from the host to a device and back."""
 
     def to_device(self, source: Tensor, out: Tensor) -> None:
-        """Copy `source` of the host into `out` of the device, for what the device is asked to do next.
+        """Copy `source` of the host into `out` of the device, before the next work of the device.
 
         `source` may be changed as soon as this returns.
 
@@ -51,7 +51,7 @@ class Carrier(Protocol):
 
 
 class Plain:
-    """Leaves it to torch, which copies through buffers of the driver and waits for each copy."""
+    """Copies with torch, which uses buffers of the driver and waits for each copy."""
 
     def to_device(self, source: Tensor, out: Tensor) -> None:
         """See `Carrier.to_device`."""
@@ -63,21 +63,21 @@ class Plain:
 
 
 class Staging:
-    """Copies in chunks: while the device copies one between itself and a buffer, the host does so with another.
+    """Copies in chunks: the device copies one chunk while the host copies another.
 
-    It is for one thread.
+    One thread uses it.
     """
 
     def __init__(self, buffers: Sequence[Tensor], queue: Queue) -> None:
-        """Begin with nothing under way.
+        """Take the buffers.
 
         Args:
-            buffers: two or more of the host, `[bytes]` uint8, as large as each other; pinned, or a copy would wait.
-            queue: the device's.
+            buffers: two or more buffers of the host, `[bytes]` uint8, of equal size; pinned, because other copies wait.
+            queue: the queue of the device.
         """
         self._buffers = buffers
         self._queue = queue
-        # Until when the device still reads or writes each buffer.
+        # The point at which the device has finished with each buffer.
         self._busy: list[Mark | None] = [None] * len(buffers)
         self._turn = 0
 
@@ -98,7 +98,7 @@ class Staging:
             number, buffer = self._next_buffer(device[here])
             self._queue.copy(device[here], buffer)
             self._busy[number] = self._queue.mark()
-            # The one before, while this one comes.
+            # Fetch the chunk before while the device copies this one.
             self._fetch(coming, host)
             coming = number, buffer, here
         self._fetch(coming, host)
@@ -109,7 +109,7 @@ class Staging:
             yield slice(start, min(start + step, len(values)))
 
     def _next_buffer(self, like: Tensor) -> tuple[int, Tensor]:
-        """Return the buffer whose turn it is, once the device is done with it, and its number."""
+        """Wait for the device to finish with the next buffer; return the number of the buffer and the buffer."""
         number, self._turn = self._turn, (self._turn + 1) % len(self._buffers)
         self._wait_for(number)
         return number, self._buffers[number].view(like.dtype)[: len(like)]

@@ -1,4 +1,4 @@
-"""One pass of a network over a batch, which a GPU replays as it was recorded."""
+"""One pass of a network over a batch; a GPU replays a recorded pass."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from hpcps.training.pytorch.flat import FlatModel
 from hpcps.training.pytorch.place import Recorder
 
 WARM_UP = 3
-"""Passes before one is recorded: in the first ones libraries choose algorithms and allocate what they keep."""
+"""Number of passes before the recorded one: in these, libraries choose algorithms and allocate memory."""
 
 Pass = Callable[[Tensor, Tensor], Tensor]
 
 
 class Step:
-    """Runs a network over batches of one size, forward and, if it trains, backward.
+    """Runs a network over batches of one size, forward and optionally backward.
 
-    Where its place records (`place.recorder`), passes after the first few are replayed: a single launch instead of a
-    few hundred. The optimizer is not part of it. On flat vectors it is a few launches; outside, nothing that changes
-    from step to step, a learning rate or a restored momentum, is ever part of a recording, which therefore stays valid.
+    If the device can record (`place.recorder`), it replays all passes after the first few: one launch instead of some
+    hundred. The optimizer is not part of the recording, because it takes only a few launches on flat vectors, and
+    because its learning rate and its momentum change, which would make the recording invalid.
     """
 
     def __init__(self, model: FlatModel, *, backward: bool) -> None:
         """Record nothing yet.
 
         Args:
-            model: the network; parameters, gradient and statistics are to stay where they are.
-            backward: whether to leave the gradient of the mean loss in `model.gradient`; else nothing is kept for it.
+            model: the network; the tensors of its parameters, gradient and statistics must not be replaced.
+            backward: whether to compute the gradient of the mean loss, into `model.gradient`.
         """
         self._model = model
         self._backward = backward
@@ -37,11 +37,11 @@ class Step:
         self._replay: Pass | None = None
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Take a batch, and return the logits `[b, classes]`, which are the caller's.
+        """Run a batch; return the logits `[b, classes]`, which the caller may keep.
 
         Args:
-            images: the samples `[b, *shape]`, where the network is.
-            labels: `[b]`, likewise.
+            images: the samples `[b, *shape]`, on the device of the network.
+            labels: `[b]`, on the same device.
         """
         if self._replay is None and self._passes >= WARM_UP and self._model.place.recorder is not None:
             self._replay = self._record(self._model.place.recorder, images, labels)
@@ -62,8 +62,8 @@ class Step:
         return logits
 
     def _record(self, recorder: Recorder, images: Tensor, labels: Tensor) -> Pass | None:
-        """Return what replays a pass, or None if that cannot be had."""
-        # A recording knows addresses, not tensors: every batch is copied to where the first one was.
+        """Return a function that replays a pass, or None if recording fails."""
+        # A recording contains addresses, so every batch is copied to the address of the first one.
         at_images, at_labels = images.clone(), labels.clone()
         try:
             replay = recorder(lambda: self._compute(at_images, at_labels))
@@ -75,7 +75,7 @@ class Step:
             assert images.shape == at_images.shape, "all batches are of one size"
             at_images.copy_(images)
             at_labels.copy_(labels)
-            # The next pass writes its logits to where these are.
+            # The next pass overwrites the logits.
             return replay().clone()
 
         return run

@@ -6,14 +6,24 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from hpcps.records.forecast import duration, time_left
-from hpcps.records.status import Progress, RunStatus
+from hpcps.records.status import RunStatus
 
-_PLAIN_INTERVAL = 30.0
+PLAIN_INTERVAL = 30.0
+"""Seconds between two lines about a current run where they cannot be updated in place."""
+
+
+class RunSource(Protocol):
+    """Knows the status of some runs."""
+
+    def __len__(self) -> int:
+        """Return the number of runs."""
+
+    def poll(self) -> list[RunStatus]:
+        """Return the present status of each run."""
 
 
 class ProgressDisplay:
@@ -22,19 +32,19 @@ class ProgressDisplay:
     In a terminal the current line is updated in place; elsewhere (a batch job's output) it is printed at intervals.
     """
 
-    def __init__(self, paths: Sequence[Path], stream: TextIO, epochs: Sequence[int] = ()) -> None:
+    def __init__(self, runs: RunSource, stream: TextIO, epochs: Sequence[int] = ()) -> None:
         """Follow runs.
 
         Args:
-            paths: their folders.
+            runs: the runs.
             stream: where to print.
             epochs: the number of epochs of each run, for the estimate of the remaining time.
         """
-        self._progress = Progress(paths)
-        self._epochs = epochs or [0] * len(paths)
+        self._runs = runs
+        self._epochs = epochs or [0] * len(runs)
         self._stream = stream
         self._live = stream.isatty()
-        self._count = len(paths)
+        self._count = len(runs)
         self._ended: set[str] = set()
         self._started = self._printed = time.monotonic()
         self._open_line = False
@@ -57,7 +67,7 @@ class ProgressDisplay:
         """Read the status of the runs and print changes."""
         runs = [
             replace(run, epochs=run.epochs or epochs)
-            for run, epochs in zip(self._progress.poll(), self._epochs, strict=True)
+            for run, epochs in zip(self._runs.poll(), self._epochs, strict=True)
         ]
         current = []
         for run in runs:
@@ -67,7 +77,7 @@ class ProgressDisplay:
             elif run.state in ("running", "stalled") and run.epochs:
                 current.append(run)
         now = time.monotonic()
-        if not current or (not self._live and now - self._printed < _PLAIN_INTERVAL):
+        if not current or (not self._live and now - self._printed < PLAIN_INTERVAL):
             return
         self._printed = now
         left = time_left(runs)
@@ -94,6 +104,8 @@ class ProgressDisplay:
             parts.append(f"accepted {100 * run.acceptance_rate:3.0f} %")
         if run.diverged:
             parts.append("diverged")
+        if run.unchanged:
+            parts.append("no update accepted")
         parts.append(f"{seconds // 60}:{seconds % 60:02}")
         return "  ".join(parts)
 

@@ -1,0 +1,151 @@
+"""`hpcps doctor`: prints what this machine offers, and which needs of an experiment it does not meet."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from hpcps.launch.exit_status import ExitStatus
+from hpcps.records.results import add_results_argument
+from hpcps.spec.selection import SELECTOR_HELP
+
+if TYPE_CHECKING:
+    from hpcps.launch.doctor.diagnosis import Diagnosis
+    from hpcps.launch.doctor.needs import NeedsCheck
+
+
+def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "doctor",
+        help="show what this machine offers, and what a file needs",
+        description="Examine this machine: MPI, GPUs, MPS, cores, shared memory, kernels, and the batch job. With an "
+        f"experiment file, list its needs that are not met here; then the exit status is {ExitStatus.UNMET.value}. "
+        "What may hang or crash runs in a separate process with a deadline.",
+    )
+    parser.add_argument("file", nargs="?", metavar="FILE", help="an experiment file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change the value of a key"
+    )
+    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_results_argument(parser)
+    parser.set_defaults(handler=handle)
+
+
+def handle(args: argparse.Namespace) -> int:
+    """Print the result; return 0, or `ExitStatus.UNMET` if needs of the file are not met."""
+    from hpcps.launch.doctor.diagnosis import diagnose
+    from hpcps.launch.doctor.needs import needs_of
+    from hpcps.spec.load import load_experiment, select
+
+    # A file with mistakes ends the command before the diagnosis, which takes some seconds.
+    experiment = load_experiment(args.file, args.overrides) if args.file else None
+    points = select(experiment.points, args.only) if experiment else ()
+    machine = diagnose()
+    needs = needs_of(points, machine, args.results) if points else None
+    if args.json:
+        data = machine.data()
+        if needs:
+            data["needs"] = {"file": args.file, "unmet": needs.unmet, "notes": needs.notes}
+        print(json.dumps(data, indent=1))
+    else:
+        print("\n".join(_lines(machine)))
+        if needs:
+            print("\n".join(["", *_needs_lines(args.file, needs)]))
+    return ExitStatus.UNMET if needs and needs.unmet else ExitStatus.DONE
+
+
+def _lines(machine: Diagnosis) -> Iterator[str]:
+    data = machine.data()
+    rows = {
+        "hpcps": f"{data['hpcps']}, Python {data['python']} ({data['interpreter']}), host {data['host']}",
+        "MPI": _mpi(machine),
+        "launcher": f"{machine.mpi.launcher}: {machine.mpi.mpirun}" if machine.mpi.launcher else "none",
+        "CUDA-aware": f"{_yes(machine.mpi.cuda_aware)}: {machine.mpi.determined}",
+        "GPUs": _gpus(machine),
+        "MPS": _mps(machine),
+        "cores": _cores(machine),
+        "shared memory": _memory(machine),
+        "kernels": _kernels(machine),
+        "software": _software(machine),
+        "batch system": machine.batch.text,
+    }
+    for name, text in rows.items():
+        first, *rest = text.splitlines() or [""]
+        yield f"{name:<14} {first}"
+        yield from (f"{'':<14} {line}" for line in rest)
+
+
+def _needs_lines(file: str, needs: NeedsCheck) -> Iterator[str]:
+    count = len(needs.unmet)
+    if not count:
+        yield f"{file}: this machine meets its needs"
+    else:
+        yield f"{file}: {count} need{'s are' if count > 1 else ' is'} not met here"
+    yield from (f"  {need}" for need in needs.unmet)
+    yield from (f"  note: {note}" for note in needs.notes)
+
+
+def _yes(value: bool | None) -> str:
+    return "not known" if value is None else "yes" if value else "no"
+
+
+def _mpi(machine: Diagnosis) -> str:
+    mpi = machine.mpi
+    lines = [f"{mpi.library} (mpi4py {mpi.mpi4py}{', ' if mpi.path else ''}{mpi.path})"] if mpi.library else []
+    lines.append("two ranks start and exchange a message" if mpi.works else f"does not work: {mpi.problem}")
+    return "\n".join(lines)
+
+
+def _gpus(machine: Diagnosis) -> str:
+    facts = machine.gpus
+    if "problem" in facts:
+        return f"not known: {facts['problem']}"
+    why = "nvidia-smi lists none" if facts["driver"] else "there is no NVIDIA driver"
+    return "\n".join(facts["found"]) or f"none: {why}"
+
+
+def _mps(machine: Diagnosis) -> str:
+    facts = machine.mps
+    if "problem" in facts:
+        return f"not known: {facts['problem']}"
+    return f"works ({facts['control']})" if facts["usable"] else f"not usable: {facts['why']}"
+
+
+def _cores(machine: Diagnosis) -> str:
+    cores = machine.cores
+    limit = "no limit of the control group" if cores.cgroup is None else f"control group {cores.cgroup:g}"
+    return f"{cores.usable:g} usable: {cores.machine} in all, affinity {cores.affinity}, {limit}"
+
+
+def _memory(machine: Diagnosis) -> str:
+    facts = machine.memory
+    if "problem" in facts:
+        return f"not known: {facts['problem']}"
+    can = "processes read each other's memory in place"
+    if facts["shortage"]:
+        can = f"no shared memory: {facts['shortage']}"
+    elif not facts["in_place"]:
+        can = "processes cannot read each other's memory: updates and models are sent"
+    size = facts["shm"] and f"/dev/shm: {facts['shm']['size'] / 1e9:.1f} GB, {facts['shm']['free'] / 1e9:.1f} GB free"
+    return "\n".join(filter(None, [can, size, facts["shm_problem"] and f"/dev/shm: {facts['shm_problem']}"]))
+
+
+def _kernels(machine: Diagnosis) -> str:
+    facts = machine.kernels
+    if facts.get("problem"):
+        return f"cannot be used: {facts['problem']}"
+    if not facts["numba"]:
+        return "none: numba is not installed; rules run without them: pip install 'hpcps[kernels]'"
+    state = "compiled" if facts["cached"] else "not compiled yet: `python -m hpcps.numerics.kernels` compiles them"
+    return f"numba {facts['numba']}, {state}"
+
+
+def _software(machine: Diagnosis) -> str:
+    facts = machine.software
+    if "problem" in facts:
+        return f"not known: {facts['problem']}"
+    return ", ".join(f"{name} {found}" for name, found in facts.items() if isinstance(found, str))

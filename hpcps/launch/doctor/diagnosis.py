@@ -1,0 +1,162 @@
+"""Examines this machine: all probes at the same time, each with a deadline."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import hpcps
+from hpcps.errors import InputError, LaunchError
+from hpcps.inputs import parse_json
+from hpcps.launch.bounded import ask
+from hpcps.launch.cores import cgroup_quota, own_cores
+from hpcps.launch.detect import Mpi, detect_mpi
+from hpcps.launch.doctor.batch import Allocation, allocation
+from hpcps.launch.doctor.child import PROBES
+from hpcps.launch.doctor.trial import start_ranks
+
+DEADLINE = 60.0
+"""Seconds for each probe; a loaded machine takes some seconds."""
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MpiState:
+    """The state of MPI.
+
+    Attributes:
+        library: its name and version; empty if mpi4py loads none.
+        path: the file of the library.
+        mpi4py: the version of mpi4py.
+        launcher: the name of the launcher; empty if there is none.
+        mpirun: its executable.
+        works: whether two ranks start and exchange a message.
+        problem: what is wrong; empty if it works.
+        cuda_aware: whether it accepts device memory; None if that is not known.
+        determined: how `cuda_aware` was determined.
+    """
+
+    library: str = ""
+    path: str = ""
+    mpi4py: str = ""
+    launcher: str = ""
+    mpirun: str = ""
+    works: bool = False
+    problem: str = ""
+    cuda_aware: bool | None = None
+    determined: str = "not determined, because MPI does not work"
+
+
+@dataclass(frozen=True)
+class CoreCount:
+    """The cores of this machine: all, those of the affinity mask, and the limit of the control group."""
+
+    machine: int
+    affinity: int
+    cgroup: float | None
+
+    @property
+    def usable(self) -> float:
+        """The cores that this process may use."""
+        return min(float(self.affinity), self.cgroup or float(self.affinity))
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The result of all probes; in the result of a probe that gave none, `problem` says why."""
+
+    mpi: MpiState
+    gpus: Facts
+    mps: Facts
+    cores: CoreCount
+    memory: Facts
+    kernels: Facts
+    software: Facts
+    batch: Allocation
+
+    def data(self) -> Facts:
+        """Return it as JSON values."""
+        return {
+            "hpcps": hpcps.__version__,
+            "python": platform.python_version(),
+            "interpreter": sys.executable,
+            "host": platform.node(),
+            "mpi": asdict(self.mpi),
+            "gpus": self.gpus,
+            "mps": self.mps,
+            "cores": {**asdict(self.cores), "usable": self.cores.usable},
+            "shared_memory": self.memory,
+            "kernels": self.kernels,
+            "software": self.software,
+            "batch": self.batch.data(),
+        }
+
+
+def diagnose() -> Diagnosis:
+    """Run all probes at the same time."""
+    with ThreadPoolExecutor(len(PROBES) + 1) as pool:
+        found = {name: pool.submit(_probe, name) for name in PROBES}
+        batch = pool.submit(allocation, DEADLINE)
+        facts = {name: future.result() for name, future in found.items()}
+        job = batch.result()
+    cores = CoreCount(os.cpu_count() or 1, len(own_cores()), cgroup_quota())
+    mpi = _mpi(facts.pop("mpi"), has_gpu=bool(facts["gpus"].get("found")), in_job=bool(job.system))
+    return Diagnosis(mpi=mpi, cores=cores, batch=job, **facts)
+
+
+def _probe(name: str) -> Facts:
+    answer = ask([sys.executable, "-m", "hpcps.launch.doctor.child", name], DEADLINE)
+    if answer.problem:
+        return {"problem": f"the probe {answer.problem}"}
+    try:
+        found = parse_json(name, answer.output)
+    except InputError as error:
+        return {"problem": str(error)}
+    return found if isinstance(found, dict) else {"problem": f"the probe printed {json.dumps(found)[:80]}"}
+
+
+def _mpi(library: Facts, *, has_gpu: bool, in_job: bool) -> MpiState:
+    known: dict[str, Any] = {}
+    problems = []
+    if "library" in library:
+        known = dict(library)
+    else:
+        problems.append(f"mpi4py loads no MPI library: {library['problem']}")
+    mpi: Mpi | None = None
+    try:
+        mpi = detect_mpi(patience=DEADLINE)
+    except LaunchError as error:
+        problems.append(str(error))
+    else:
+        known |= {"launcher": mpi.launcher.name, "mpirun": str(mpi.mpirun)}
+        if mpi.launcher.job_variables and not in_job:
+            problems.append(f"{mpi.mpirun.name} starts processes only in a job, and this is none")
+    if problems or mpi is None:
+        return MpiState(**known, problem="; ".join(problems))
+    trial, problem = start_ranks(mpi, DEADLINE)
+    if problem:
+        return MpiState(**known, problem=problem)
+    aware, determined = _cuda_awareness(mpi, trial.get("stated"), has_gpu)
+    return MpiState(**known, works=True, cuda_aware=aware, determined=determined)
+
+
+def _cuda_awareness(mpi: Mpi, stated: object, has_gpu: bool) -> tuple[bool | None, str]:
+    """Return whether MPI accepts device memory, and how that was determined; None: not known."""
+    stated = stated if isinstance(stated, dict) else {}
+    says = ", ".join(f"{name}() says {'yes' if aware else 'no'}" for name, aware in stated.items())
+    if not has_gpu:
+        aware = any(stated.values()) if stated else None
+        return aware, f"{says or 'the library does not say'}; not tried, because there is no GPU"
+    trial, problem = start_ranks(mpi, DEADLINE, "cuda")
+    says = f"; {says}" if says else ""
+    if problem:
+        return False, f"sending device memory failed: {problem}{says}"
+    if not trial.get("device"):
+        return False, f"device memory arrived changed{says}"
+    return True, f"device memory was sent and came back unchanged{says}"

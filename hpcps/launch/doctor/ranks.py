@@ -1,0 +1,100 @@
+"""`python -m mpi4py -m hpcps.launch.doctor.ranks FILE [cuda]`: the ranks of a trial launch; rank 0 writes the result.
+
+With `cuda`, rank 0 sends device memory to rank 1, which sends it back. An MPI library that is not CUDA-aware reads a
+device pointer as a host pointer, and the process crashes: then the file has no result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from hpcps.launch.doctor.child import library_path, library_version
+from hpcps.launch.mps.probe import check
+
+_BYTES = 2**20
+_CUDA = 0
+"""`MPIX_GPU_SUPPORT_CUDA` of MPICH."""
+
+
+class DeviceBuffer:
+    """Bytes in the memory of the first GPU, as an object that mpi4py accepts."""
+
+    def __init__(self, cuda: ctypes.CDLL, size: int) -> None:
+        """Allocate `size` bytes in the current context."""
+        self._cuda, self._size, self._pointer = cuda, size, ctypes.c_uint64()
+        check(cuda, "cuMemAlloc_v2", ctypes.byref(self._pointer), ctypes.c_size_t(size))
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (self._pointer.value, False), "version": 3, "strides": None,
+        }  # fmt: skip
+
+    def write(self, content: bytes) -> None:
+        """Copy bytes to the device, and wait until they are there."""
+        check(self._cuda, "cuMemcpyHtoD_v2", self._pointer, content, ctypes.c_size_t(self._size))
+        check(self._cuda, "cuCtxSynchronize")
+
+    def read(self) -> bytes:
+        """Copy the bytes to the host."""
+        content = ctypes.create_string_buffer(self._size)
+        check(self._cuda, "cuMemcpyDtoH_v2", content, self._pointer, ctypes.c_size_t(self._size))
+        return content.raw
+
+
+def stated_support() -> dict[str, bool]:
+    """Return what the MPI library states about CUDA, by the function that states it."""
+    path = library_path()
+    library = ctypes.CDLL(path or None)
+    stated = {}
+    if hasattr(library, "MPIX_Query_cuda_support"):
+        stated["MPIX_Query_cuda_support"] = bool(library.MPIX_Query_cuda_support())
+    if hasattr(library, "MPIX_GPU_query_support"):
+        supported = ctypes.c_int()
+        if library.MPIX_GPU_query_support(_CUDA, ctypes.byref(supported)) == 0:
+            stated["MPIX_GPU_query_support"] = bool(supported.value)
+    return stated
+
+
+def send_device_memory(communicator: Any) -> bool:
+    """Send device memory from rank 0 to rank 1 and back; return on rank 0 whether it came back unchanged."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    check(cuda, "cuInit", 0)
+    check(cuda, "cuDeviceGet", ctypes.byref(device), 0)
+    check(cuda, "cuCtxCreate_v2", ctypes.byref(context), 0, device)
+    buffer = DeviceBuffer(cuda, _BYTES)
+    buffer.write(bytes(_BYTES))
+    if communicator.Get_rank() == 1:
+        communicator.Recv(buffer, 0)
+        communicator.Send(buffer, 0)
+        return False
+    content = bytes(range(256)) * (_BYTES // 256)
+    buffer.write(content)
+    communicator.Send(buffer, 1)
+    buffer.write(bytes(_BYTES))
+    communicator.Recv(buffer, 1)
+    return buffer.read() == content
+
+
+def main(file: str, mode: str = "") -> None:
+    """Take part in the trial launch."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    found: dict[str, Any] = {"size": world.Get_size(), "library": library_version()}
+    if world.Get_size() == 2:
+        # A message in each direction shows that the ranks reach each other.
+        found["exchanged"] = world.sendrecv(world.Get_rank(), 1 - world.Get_rank()) == 1 - world.Get_rank()
+        if mode == "cuda":
+            found["device"] = send_device_memory(world)
+    if world.Get_rank() == 0:
+        Path(file).write_text(json.dumps(found), encoding="utf-8")
+        if not mode:
+            found["stated"] = stated_support()
+            Path(file).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

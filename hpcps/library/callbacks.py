@@ -1,0 +1,199 @@
+"""Callbacks: functions of a script or notebook that follow the rounds and evaluations of a run in this process."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from hpcps.errors import CallbackError
+from hpcps.numerics.layout import Vector
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import Roster
+from hpcps.records.lines import read_lines
+from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.inbox import ModelInbox
+from hpcps.spec.load import Point
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """A round that is over: of all roles in a synchronous run, of the coordinator in an asynchronous one.
+
+    The coordinator is validator 0, or worker 0 without validators. A pair is a block of an update.
+
+    Attributes:
+        run_id: the id of the run.
+        label: its label.
+        round: the round, from 0.
+        version: the version of the model: how many rounds it holds, or how many updates in an asynchronous run.
+        epoch: the epochs of the coordinator so far, as a fraction.
+        loss: the mean training loss of the coordinator in this round; None if it took no step.
+        train_accuracy: likewise the share of its training samples classified rightly, 0 to 1.
+        sent: pairs that reached a rule since the last report, in all validators or servers.
+        accepted: those of them that the rule accepted.
+        model: the global model after the round, `[d]` float32, a copy that cannot be written to.
+    """
+
+    run_id: str
+    label: str
+    round: int
+    version: int
+    epoch: float
+    loss: float | None
+    train_accuracy: float | None
+    sent: int
+    accepted: int
+    model: Vector
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """An evaluation of a model on the test set.
+
+    Attributes:
+        run_id: the id of the run.
+        label: its label.
+        round: the round that began with the model, or in which it was made.
+        epoch: the epoch that the evaluation ends.
+        accuracy: the share of the test samples classified rightly, 0 to 1.
+        loss: their mean loss.
+        acceptance_rate: accepted pairs over sent pairs since the last evaluation, 0 to 1; None if it is not known.
+        model: the evaluated model, `[d]` float32, a copy that cannot be written to.
+    """
+
+    run_id: str
+    label: str
+    round: int
+    epoch: int
+    accuracy: float
+    loss: float
+    acceptance_rate: float | None
+    model: Vector
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions that are called during a run in this process; an exception of one ends the run.
+
+    Attributes:
+        on_round: called after each round.
+        on_evaluation: called after each evaluation.
+    """
+
+    on_round: Callable[[RoundReport], object] | None = None
+    on_evaluation: Callable[[EvaluationReport], object] | None = None
+
+
+class Reporter:
+    """Observes the roles of one run, and makes the reports for callbacks; see `hpcps.execution.observer.Observer`."""
+
+    def __init__(self, point: Point, callbacks: Iterable[Callbacks], progress: Callable[[float, float | None], None]):
+        """Begin to observe.
+
+        Args:
+            point: the run.
+            callbacks: what to call.
+            progress: is told the epochs of the coordinator so far, and the test accuracy if it has just been measured.
+        """
+        self._point = point
+        self._coordinator = Roster.of(point.run).coordinator
+        self._on_round = [each.on_round for each in callbacks if each.on_round]
+        self._on_evaluation = [each.on_evaluation for each in callbacks if each.on_evaluation]
+        self._progress = progress
+        self._pairs: Counter[str] = Counter()
+        self._ended: Mapping[str, Any] | None = None
+
+    def resume(self, directory: RunDirectory) -> None:
+        """Take the last round of an attempt that stopped at a checkpoint: its model comes in the next attempt."""
+        run = self._point.run
+        if run.train.mode == "async" or run.topology.alone:  # they report a round in the attempt that records it
+            return
+        for file in directory.records:
+            lines = read_lines(file).lines
+            rounds = [line for line in lines if line.get("event") == "round"]
+            if rounds and lines[-1].get("reason") == "suspended":
+                role, _, index = file.stem.rpartition("-")
+                self.recorded(Peer(role, int(index)), "round", rounds[-1], None)
+
+    def recorded(self, peer: Peer, event: str, fields: Mapping[str, Any], model: Callable[[], Vector] | None) -> None:
+        """Count pairs; report an evaluation, or keep the fields of the coordinator's round until its model is there."""
+        if event in ("round", "applied") and "accepted_sent_pairs" in fields:
+            self._pairs.update(sent=fields["sent_pairs"], accepted=fields["accepted_sent_pairs"])
+        if peer != self._coordinator:
+            return
+        if event == "evaluation":
+            self._progress(float(fields["epoch"]), fields["accuracy"])
+            if self._on_evaluation and model is not None:
+                self._report_evaluation(fields, model())
+        elif event == "round":
+            self._progress(fields["epoch"], None)
+            self._ended = fields
+            if model is not None:  # the baseline, which gets no model from servers
+                self._end_round(model, None)
+
+    def adopted(self, peer: Peer, inbox: ModelInbox) -> None:
+        """Report the round that made the model which the coordinator has adopted."""
+        if peer == self._coordinator:
+            self._end_round(lambda: inbox.model, inbox.version)
+
+    def _end_round(self, model: Callable[[], Vector], version: int | None) -> None:
+        fields, self._ended = self._ended, None
+        if fields is None or not self._on_round:  # the first model of an attempt was not made by a round in it
+            return
+        asynchronous = self._point.run.train.mode == "async" and version is not None
+        report = RoundReport(
+            run_id=self._point.run_id,
+            label=self._point.label,
+            round=fields["round"],
+            version=version if asynchronous and version is not None else fields["round"] + 1,
+            epoch=fields["epoch"],
+            loss=fields["loss"],
+            train_accuracy=fields["train_accuracy"],
+            sent=self._pairs["sent"],
+            accepted=self._pairs["accepted"],
+            model=_frozen(model()),
+        )
+        self._pairs.clear()
+        for call in self._on_round:
+            self._call(call, report, "on_round")
+
+    def _report_evaluation(self, fields: Mapping[str, Any], model: Vector) -> None:
+        report = EvaluationReport(
+            run_id=self._point.run_id,
+            label=self._point.label,
+            round=fields["round"],
+            epoch=fields["epoch"],
+            accuracy=fields["accuracy"],
+            loss=fields["loss"],
+            acceptance_rate=fields.get("acceptance_rate_sent_epoch"),
+            model=_frozen(model.copy()),
+        )
+        for call in self._on_evaluation:
+            self._call(call, report, "on_evaluation")
+
+    def _generators_kept(self) -> AbstractContextManager[None]:
+        if self._point.run.model.backend != "torch":
+            return nullcontext()
+        from hpcps.training.pytorch.device import generators_kept
+
+        return generators_kept()
+
+    def _call(self, call: Callable[[Any], object], report: RoundReport | EvaluationReport, name: str) -> None:
+        with self._generators_kept():
+            try:
+                call(report)
+            except Exception as error:
+                frame = traceback.extract_tb(error.__traceback__)[-1]
+                raise CallbackError(
+                    f"{name} failed in round {report.round} of run {report.run_id} ({report.label}), line "
+                    f"{frame.lineno} of {frame.filename}: {type(error).__name__}: {error}"
+                ) from error
+
+
+def _frozen(model: Vector) -> Vector:
+    model.flags.writeable = False
+    return model

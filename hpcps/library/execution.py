@@ -1,0 +1,171 @@
+"""Executes the unfinished runs of an experiment: in this process, or over processes that `hpcps run` starts."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
+from hpcps.execution.sweep.batch import play_point
+from hpcps.execution.sweep.claims import check_ready, claim, directory_of, forget, is_done
+from hpcps.launch.prepare import spec_of
+from hpcps.launch.signals import stops_of
+from hpcps.library.callbacks import Callbacks, Reporter
+from hpcps.library.progress import ProgressBar, is_interactive
+from hpcps.records.sweep import write_sweep
+from hpcps.spec.load import Experiment, Point
+
+_POLL_INTERVAL = 0.5
+"""Seconds between two checks of a run that another process executes."""
+
+
+def play(
+    loaded: Experiment,
+    points: Sequence[Point],
+    overrides: Sequence[str],
+    results: Path,
+    *,
+    callbacks: Sequence[Callbacks] = (),
+    progress: bool | None = None,
+    resume: bool = True,
+) -> None:
+    """Execute the points that are not done in this process, one after another; wait for those that another executes.
+
+    Args:
+        loaded: the experiment.
+        points: the points to execute.
+        overrides: the values of keys that were set.
+        results: the folder of all results.
+        callbacks: what to call during the runs.
+        progress: whether to show progress; None: if a person types the code.
+        resume: whether to skip runs that are done, and to resume others from their checkpoints.
+
+    Raises:
+        RunError: some of the runs failed; the others were executed.
+        CallbackError: a callback failed; no further run was executed.
+        KeyboardInterrupt: a person stopped it; the current run resumes from a checkpoint when it is executed again.
+    """
+    left = [point for point in points if not (resume and is_done(point, results))]
+    sweep = results / loaded.name, loaded.path, overrides, [spec_of(point) for point in loaded.points]
+    if not left:
+        return
+    check_ready(left, results)
+    write_sweep(*sweep)
+    shown = is_interactive() if progress is None else progress
+    bar = ProgressBar(left, len(points) - len(left), sys.stderr if shown else None)
+    failed: list[tuple[Point, HpcpsError]] = []
+    command = ["hpcps.run", str(loaded.path), *overrides]
+    try:
+        with _settings_kept(left):
+            while left:
+                with ExitStack() as claims:
+                    mine, left = claim(left, results, claims, resume=resume)
+                    for point in mine:
+                        forget(point, results, resume=resume)
+                        error = _play(point, results, command, callbacks, bar, resume=resume)
+                        failed += [(point, error)] if error else []
+                if left:
+                    time.sleep(_POLL_INTERVAL)
+    finally:
+        bar.close()
+    if failed:
+        lines = [f"run {point.run_id} ({point.label}): {error}" for point, error in failed]
+        if len(points) > 1:
+            lines = [f"{len(failed)} of {len(points)} runs failed:", *(f"  {line}" for line in lines)]
+        raise RunError("\n".join(lines)) from failed[0][1]
+
+
+def _play(
+    point: Point,
+    results: Path,
+    command: Sequence[str],
+    callbacks: Sequence[Callbacks],
+    bar: ProgressBar,
+    *,
+    resume: bool,
+) -> HpcpsError | None:
+    """Execute one run; return its error if it failed."""
+
+    def on_stop(count: int) -> None:
+        if count > 1:
+            raise KeyboardInterrupt
+        bar.note("hpcps: stopping at the next checkpoint ... (once more: at once)")
+
+    bar.begin(point)
+    reporter = Reporter(point, callbacks, bar.update)
+    if resume:
+        reporter.resume(directory_of(point, results))
+    state = "stopped"
+    try:
+        with stops_of(on_stop) as stops:
+            done = play_point(point, results, command, lambda: bool(stops), observer=reporter)
+        state = "done" if done else "stopped at a checkpoint"
+    except HpcpsError as error:
+        state = "failed"
+        if isinstance(error.__cause__, CallbackError):
+            raise error.__cause__ from error.__cause__.__cause__
+        return error
+    finally:
+        bar.end(state)
+    if stops:
+        if stops[0] != signal.SIGINT:
+            signal.raise_signal(stops[0])
+        where = f"run {point.run_id} ({point.label}) is {state}"
+        raise KeyboardInterrupt(f"{where}; run the experiment again to go on")
+    return None
+
+
+@contextmanager
+def _settings_kept(points: Sequence[Point]) -> Iterator[None]:
+    """Put back the settings of torch that runs make."""
+    if any(point.run.model.backend == "torch" for point in points):
+        from hpcps.training.pytorch.device import settings_kept
+
+        with settings_kept():
+            yield
+    else:
+        yield
+
+
+def launch(file: Path, only: str | None, overrides: Sequence[str], results: Path, *, progress: bool | None) -> None:
+    """Execute the runs of an experiment file with `hpcps run`, which starts the processes of each.
+
+    Args:
+        file: the experiment file.
+        only: a selector of points.
+        overrides: the values of keys that were set.
+        results: the folder of all results.
+        progress: whether to show what the command prints; None: if a person types the code.
+
+    Raises:
+        RunError: the command failed; the message is what it said.
+        LaunchError: there is no such file.
+    """
+    if not file.is_file():
+        raise LaunchError(f"in_process=False starts `hpcps run`, which needs an experiment file: write {file} to one")
+    command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results)]
+    command += [word for override in overrides for word in ("--set", override)]
+    command += ["--only", only] if only is not None else []
+    shown = is_interactive() if progress is None else progress
+    said = []
+    # In its own session: Ctrl-C reaches only this process, which forwards it, as it must from a notebook.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                said.append(line)
+                if shown:
+                    print(line, end="", file=sys.stderr, flush=True)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            process.communicate()
+            raise
+    if process.returncode:
+        raise RunError("".join(said).strip() or f"`{' '.join(command)}` ended with status {process.returncode}")

@@ -1,0 +1,296 @@
+"""An experiment in a script or notebook: load, check and run it, and read its results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hpcps.errors import LaunchError, RunError, SpecError
+from hpcps.launch.prepare import run_folder, spec_of
+from hpcps.library.callbacks import Callbacks
+from hpcps.library.content import DICTIONARY, Content, overrides_of
+from hpcps.numerics.layout import Vector
+from hpcps.records.results import default_results
+from hpcps.registry import Registry, active, using
+from hpcps.spec.load import Experiment as Loaded
+from hpcps.spec.load import Point, load_experiment, select
+from hpcps.training.trial import try_components
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Given = str | Path | Mapping[str, Any]
+"""A file, its text (of more than one line), or its content as a dictionary."""
+
+
+@dataclass(frozen=True, repr=False)
+class Experiment:
+    """An experiment file, or some of its points, read and checked; `hpcps.load` makes it.
+
+    Attributes:
+        name: the name of the experiment.
+        points: its runs: `run` has the values of all keys, `run_id` and `label` name it, `swept` has the swept values.
+        results: the folder of all results.
+    """
+
+    name: str
+    points: tuple[Point, ...]
+    results: Path
+    _content: Content
+    _set: tuple[str, ...]
+    _only: str | None
+    _loaded: Loaded
+    _registry: Registry
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The id of each run, which equal specs share."""
+        return tuple(point.run_id for point in self.points)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The label of each run, made from the values that differ between runs."""
+        return tuple(point.label for point in self.points)
+
+    @property
+    def keys(self) -> pd.DataFrame:
+        """The values of all keys of each run: a row for each id, a column for each dotted key."""
+        import pandas as pd
+
+        from hpcps.records.variants import flatten
+
+        rows = [flatten(point.run.model_dump(mode="json")) for point in self.points]
+        return pd.DataFrame(rows, index=pd.Index(self.ids, name="run_id"))
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Warnings about valid settings that are probably not intended."""
+        return tuple(_without_lines(caution) for caution in self._loaded.cautions)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def __repr__(self) -> str:
+        count = len(self.points)
+        lines = [f"{self.name}: {count} point{'s' * (count != 1)}"]
+        lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in self.points]
+        return "\n".join([*lines, *(f"caution: {caution}" for caution in self.cautions)])
+
+    def check(self) -> Experiment:
+        """Try the components that are not built in, as `hpcps check` does, and return the experiment.
+
+        Raises:
+            SpecError: a component is not usable.
+        """
+        with using(self._registry):
+            try_components(point.run for point in self.points)
+        return self
+
+    def run(
+        self,
+        *,
+        in_process: bool = True,
+        callbacks: Callbacks | Sequence[Callbacks] = (),
+        results: str | Path | None = None,
+        progress: bool | None = None,
+        resume: bool = True,
+    ) -> Experiment:
+        """Execute the runs that are not done; see `hpcps.run`."""
+        given = (callbacks,) if isinstance(callbacks, Callbacks) else tuple(callbacks)
+        folder = self.results if results is None else Path(results)
+        from hpcps.library import execution
+
+        if not in_process:
+            if given:
+                raise LaunchError("callbacks follow runs in this process: leave them out, or in_process=False")
+            execution.launch(self._content.file, self._only, self._set, folder, progress=progress)
+            return replace(self, results=folder)
+        here = self._in_process()
+        with using(here._registry):
+            execution.play(
+                here._loaded, here.points, here._set, folder, callbacks=given, progress=progress, resume=resume
+            )
+        return replace(here, results=folder)
+
+    def _in_process(self) -> Experiment:
+        """Return the same points for one process; the transport is a part of a run and of its id."""
+        if all(point.run.transport.kind == "inproc" for point in self.points):
+            return self
+        here = _load(self._content, (*self._set, "transport.kind=inproc"), None, self.results)
+        chosen = {point.index for point in self.points}
+        return replace(here, points=tuple(point for point in here.points if point.index in chosen), _only=self._only)
+
+    def table(self, *, events: Collection[str] | None = None) -> pd.DataFrame:
+        """Return the records of these runs, as `hpcps collect` writes them: a row for each record line.
+
+        Args:
+            events: keep only rows of these events, such as `["evaluation"]`; by default all.
+
+        Raises:
+            RunError: there are no records, or there is no such event.
+        """
+        points = [spec_of(point) for point in self._loaded.points]
+        table = _collected(self.results / self.name, points, events)
+        mine = table[table["run_id"].isin(self.ids)].reset_index(drop=True)
+        if mine.empty:
+            raise RunError(f"none of these runs has records in {self.results / self.name}: run the experiment first")
+        return mine
+
+    def final_model(self, run_id: str) -> Vector:
+        """Return the model of a finished run, `[d]` float32.
+
+        Raises:
+            SpecError: no run has this id.
+            RunError: the run is not done.
+        """
+        point = next((point for point in self.points if point.run_id == run_id), None)
+        if point is None:
+            raise SpecError(f"{self.name} has no run {run_id!r}; its runs are {', '.join(self.ids)}")
+        folder = run_folder(point, self.results)
+        parts = sorted((folder / "final").glob("*.npy"), key=lambda path: (len(path.stem), path.stem))
+        if not (folder / "DONE").exists() or not parts:
+            raise RunError(f"run {run_id} ({point.label}) is not done: run the experiment first")
+        whole: Vector = np.concatenate([np.load(part) for part in parts])
+        return whole
+
+
+def load(
+    experiment: Given,
+    *,
+    set: Mapping[str, Any] | None = None,
+    only: str | None = None,
+    results: str | Path | None = None,
+) -> Experiment:
+    """Read an experiment, expand its sweep and check every point; nothing is printed or executed except plugins.
+
+    Relative paths in a file (`plugins`, `data.dir`) start from its folder; a `data.dir` that is not there starts from
+    the working directory, as do all paths of a text or dictionary.
+
+    Args:
+        experiment: a TOML file, its text (of more than one line), or its content as a dictionary. In a dictionary and
+            in `set`, a component such as `hpcps.rules.Zeno(rho=0.1)` may stand for its table.
+        set: values of keys that override the file, such as `{"train.epochs": 5}`, as `hpcps run --set` does.
+        only: selects points, as `hpcps run --only` does: `"zeno"`, `"0-3"`, `"attack.kind=none"`.
+        results: the folder of all results; by default `$HPCPS_RESULTS`, else `results`.
+
+    Raises:
+        SpecError: the experiment has mistakes; the message lists all of them.
+    """
+    folder = default_results() if results is None else Path(results)
+    return _load(Content.of(experiment), overrides_of(set), only, folder)
+
+
+def check(experiment: Given, *, set: Mapping[str, Any] | None = None, only: str | None = None) -> Experiment:
+    """Load an experiment and try its components, as `hpcps check` does; see `load` for the arguments.
+
+    Returns:
+        The experiment, which shows its points and cautions when it is printed.
+
+    Raises:
+        SpecError: the experiment has mistakes, or a component is not usable.
+    """
+    return load(experiment, set=set, only=only).check()
+
+
+def run(
+    experiment: Given | Experiment,
+    *,
+    set: Mapping[str, Any] | None = None,
+    only: str | None = None,
+    in_process: bool = True,
+    callbacks: Callbacks | Sequence[Callbacks] = (),
+    results: str | Path | None = None,
+    progress: bool | None = None,
+    resume: bool = True,
+) -> Experiment:
+    """Execute the runs of an experiment that are not done, one after another.
+
+    A run that was interrupted resumes from its last checkpoint. The first Ctrl-C, or interrupt of a notebook, stops the
+    current run at its next checkpoint; the second stops it at once. A run that fails does not stop the others.
+
+    Args:
+        experiment: an experiment that `load` returned, or what `load` takes.
+        set: values of keys that override the experiment.
+        only: selects points.
+        in_process: whether all roles of a run are in this process. `transport.kind` is then `inproc`, which is a part
+            of a run's id. Otherwise `hpcps run` starts the processes, over the transport that the experiment names.
+        callbacks: functions that are called after rounds and evaluations, for runs in this process.
+        results: the folder of all results; by default that of the experiment.
+        progress: whether to show progress; by default in a notebook and at a prompt, not in a script.
+        resume: whether to skip runs that are done and to resume others; else all runs start from the beginning.
+
+    Returns:
+        The experiment as it was executed: `run(...).table()` has its results.
+
+    Raises:
+        SpecError: the experiment has mistakes.
+        RunError: runs failed; a `CallbackError` if a callback did, which ends the current run and starts no other.
+        DataError: the files of the data set are missing or damaged.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = load(experiment, set=set, only=only)
+    elif set or only is not None:
+        content, more = experiment._content, (*experiment._set, *overrides_of(set))
+        experiment = _load(content, more, experiment._only if only is None else only, experiment.results)
+    return experiment.run(in_process=in_process, callbacks=callbacks, results=results, progress=progress, resume=resume)
+
+
+def results(
+    name: str | Path, *, results: str | Path | None = None, events: Collection[str] | None = None
+) -> pd.DataFrame:
+    """Return the records of all runs of an experiment, finished or not, as `hpcps collect` writes them.
+
+    Args:
+        name: an experiment file, a results folder, the name of the experiment, or the beginning of the name.
+        results: the folder of all results; by default `$HPCPS_RESULTS`, else `results`.
+        events: keep only rows of these events, such as `["evaluation"]`; by default all.
+
+    Raises:
+        RunError: there is no such experiment or event, or no record.
+    """
+    from hpcps.records.locate import locate
+
+    folder = default_results() if results is None else Path(results)
+    with using(active()):  # it may load the experiment's file, which activates its plugins
+        place = locate(str(name), folder, Path("experiments"))
+    return _collected(place.results, place.points, events)
+
+
+def _collected(folder: Path, points: Sequence[Mapping[str, Any]], events: Collection[str] | None) -> pd.DataFrame:
+    from hpcps.records.collect import EVENTS, collect
+
+    if unknown := sorted({*(events or ())} - {*EVENTS}):
+        raise RunError(f"events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
+    with using(active()):  # see `results`
+        return collect(folder, points, events).table
+
+
+def _load(content: Content, overrides: tuple[str, ...], only: str | None, results: Path) -> Experiment:
+    try:
+        with using(active()):  # what the experiment activates ends with this block
+            loaded = load_experiment(content.file, overrides, content.text)
+            registry = active()
+            loaded = replace(loaded, points=tuple(_with_data_dir(point, content.file) for point in loaded.points))
+            points = select(loaded.points, only)
+    except SpecError as error:
+        raise SpecError(_without_lines(str(error))) from None
+    return Experiment(loaded.name, points, results, content, overrides, only, loaded, registry)
+
+
+def _with_data_dir(point: Point, file: Path) -> Point:
+    """Return a point whose data folder, if it is beside the experiment file, is absolute."""
+    given = point.run.data.dir
+    if given is None or Path(given).is_absolute() or not (file.parent / given).is_dir():
+        return point
+    data = point.run.data.model_copy(update={"dir": str((file.parent / given).absolute())})
+    return replace(point, run=point.run.model_copy(update={"data": data}))
+
+
+def _without_lines(message: str) -> str:
+    """Remove the lines of the text that stands for a dictionary."""
+    return re.sub(rf"{re.escape(str(DICTIONARY))}:\d+(:\d+)?: ", "", message)
