@@ -15,7 +15,7 @@ from hpcps.errors import RunError
 from hpcps.figures.curve import Range, Values
 from hpcps.inputs import parse_toml, read_text
 from hpcps.registry import Config
-from hpcps.spec.keys import nearest
+from hpcps.registry.similarity import nearest
 from hpcps.spec.locate import line_of, locate
 from hpcps.spec.overrides import parse_value
 

@@ -9,7 +9,7 @@ from hpcps.errors import RunError
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.labels import SEPARATOR, of_value
 from hpcps.figures.options import PlotOptions
-from hpcps.spec.keys import nearest
+from hpcps.registry.similarity import nearest
 
 
 def select(shown: Sequence[FigureData], options: PlotOptions) -> list[FigureData]:
