@@ -14,14 +14,14 @@ import torch
 from barrier import Barrier
 from torch.nn import functional
 
-from hpcps.models import CifarResNet20
+from hpcps import registry
 
 
 def main():
     seconds, form, batch = float(sys.argv[1]), getattr(torch, sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    network = CifarResNet20().build((3, 32, 32), 10).to(memory_format=form).train()
+    network = registry.models["cifar_resnet20_v1"]().build((3, 32, 32), 10).to(memory_format=form).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-4)
     # The loop repeats a few batches, which are neither read, augmented nor normalised; data are as cheap as possible.
     data = [torch.randn(batch, 3, 32, 32).to(memory_format=form) for _ in range(8)]

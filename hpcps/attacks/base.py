@@ -22,7 +22,7 @@ class BaseAttack(Config, ABC):
     """The behaviour of Byzantine workers, or its absence; `kind` is its name in the experiment file."""
 
     needs: ClassVar[frozenset[Need]] = frozenset()
-    """The honest updates that the attack needs to know."""
+    """The honest updates that the attack needs to know; it does not see others."""
 
     kind: str
 
@@ -51,6 +51,12 @@ class Attack(BaseAttack, ABC):
         "attackers corrupt all their blocks.",
     )
 
+    def replace(self, block: Vector, context: AttackContext) -> None:
+        """Replace one block of the worker's update; the attack gets zeros if it does not need the update."""
+        if "own" not in self.needs:
+            block[:] = 0.0
+        self.corrupt(block, context)
+
     @abstractmethod
     def corrupt(self, block: Vector, context: AttackContext) -> None:
         """Corrupt one block of the worker's update, `[size]` float32, in place."""
@@ -69,5 +75,5 @@ class Attack(BaseAttack, ABC):
             ValueError: the update does not have one dimension, or holds something other than numbers.
         """
         block = as_numpy(update, 1, "update").copy()
-        self.corrupt(block, AttackContext(random or np.random.default_rng()))
+        self.replace(block, AttackContext(random or np.random.default_rng()))
         return like(update, block)

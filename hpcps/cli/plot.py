@@ -70,17 +70,18 @@ def handle(args: argparse.Namespace) -> int:
 
     options = read_options(args.style, args.overrides)
     (what,) = args.what
-    table = Path(what)
+    table, named = Path(what), None
     folder = table.parent
     if table.suffix != ".parquet":
         place = locate(what, args.results, Path("experiments"))
-        table, folder = place.results / "table.parquet", place.own
+        table, folder, named = place.results / "table.parquet", place.own, place.baseline
         print(f"from {place.source}\n")
         if not table.exists():
             write_tables(collect(place.results, place.points).table, place.results)
         elif any(path.stat().st_mtime > table.stat().st_mtime for path in place.results.glob("runs/*/records/*.jsonl")):
             print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` updates it\n")
     frame = read_table(table)
+    frame.attrs.setdefault("baseline", named)
     shown = figure_data_of(frame, baseline(frame, table.parent))
     files = write_figures(shown, args.output or folder / "figures", options)
     print(markdown(shown))

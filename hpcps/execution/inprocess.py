@@ -15,6 +15,7 @@ from hpcps.execution.resume import Resume, take_back
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, memory_facts, spread
 from hpcps.execution.simulation.driver import Simulation
+from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.protocol.messages import Peer
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.run_directory import RunDirectory
@@ -57,8 +58,7 @@ def run_in_process(
     peers += [Peer("server", s) for s in range(topology.servers)]
     simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
     run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
-    turns = VirtualClock()
-    exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), turns)
+    exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), EventQueue())
     parts = _parts(run, run_id, directory, peers)
     ticks = simulation.clock if simulation else time.monotonic
     session = time.time_ns()
@@ -111,7 +111,7 @@ def run_in_process(
                 simulation.play(drivers, partial(reporting, directory=directory))
                 check_finished(drivers)
             else:
-                take_turns(drivers, directory, turns)
+                take_turns(drivers, directory, clock)
         except KeyboardInterrupt:
             for driver in drivers:
                 if not driver.finished:
@@ -138,23 +138,10 @@ def _parts(run: Run, run_id: str, directory: RunDirectory, peers: Sequence[Peer]
     return {peer: resume.part for peer, resume in searches.items() if resume.part} if moment >= 0 else {}
 
 
-class VirtualClock:
-    """A clock that ignores computation: it advances only while all roles wait, to the end of the shortest pause."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time in seconds."""
-        return self._now
-
-    def advance(self, to: float) -> None:
-        """Advance the clock."""
-        self._now = max(self._now, to)
-
-
-def take_turns(drivers: Sequence[RoleDriver], directory: RunDirectory, clock: VirtualClock) -> None:
+def take_turns(drivers: Sequence[RoleDriver], directory: RunDirectory, clock: EventQueue) -> None:
     """Step all drivers in turn until they are done.
+
+    The clock ignores computation: it advances only while all roles wait, to the end of the shortest pause.
 
     Raises:
         RunError: a role failed, or the roles are in a deadlock.

@@ -21,11 +21,6 @@ from hpcps.records.provenance import write_provenance
 from hpcps.records.publication import write_publication
 from hpcps.records.table import read_table, write_table
 
-BASELINE = "sgd_baseline"
-"""The experiment that the figures of `_WITH_BASELINE` show for reference, as ZenoPS's figures do."""
-
-_WITH_BASELINE = ("fig3_", "fig4_")
-
 
 def write_tables(frame: pd.DataFrame, results: Path) -> str:
     """Write `table.parquet`, `final_accuracy.md` and `.csv`; return the Markdown, empty before any evaluation."""
@@ -59,10 +54,10 @@ def write_figures(shown: list[FigureData], folder: Path, options: PlotOptions | 
 
 
 def baseline(frame: pd.DataFrame, results: Path) -> pd.DataFrame | None:
-    """Return the collected table of the baseline beside an experiment's results folder, if its figures show it."""
-    table = results_of(BASELINE, results.parent) / "table.parquet"
-    named = str(frame.attrs.get("experiment", "")).startswith(_WITH_BASELINE)
-    return read_table(table) if named and table.exists() else None
+    """Return the collected table of the experiment that `baseline` names, beside an experiment's results folder."""
+    name = frame.attrs.get("baseline")
+    table = results_of(str(name), results.parent) / "table.parquet"
+    return read_table(table) if name and table.exists() else None
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ def publish(place: ExperimentLocation, results: Path) -> Publication:
         table = read_table(source / "table.parquet")
         attributes = table.attrs
         table = table[table["event"].isin(DRAWN)]
-        table.attrs.update(attributes)
+        table.attrs.update({"baseline": place.baseline} | attributes)
         write_tables(table, folder)
         if (source / "provenance.json").is_file():
             write_whole(folder / "provenance.json", (source / "provenance.json").read_text())

@@ -57,7 +57,7 @@ def ask(command: Sequence[str | Path], seconds: float, environment: Mapping[str,
                 start_new_session=True,
             )
         except OSError as error:
-            return CommandResult(f"does not start: {error.strerror}")
+            return CommandResult(f"cannot be started: {error.strerror}")
         expired = False
         try:
             process.wait(seconds)

@@ -115,6 +115,6 @@ def _version(mpirun: Path, patience: float) -> str:
     path = os.pathsep.join([str(mpirun.parent), os.environ.get("PATH", os.defpath)])
     answer = ask([mpirun, "--version"], patience, {**os.environ, "PATH": path})
     if answer.expired or not (answer.output or answer.errors):
-        why = answer.problem or "it prints nothing"
+        why = answer.problem.removeprefix("does not answer ") or "it prints nothing"
         raise LaunchError(f"{mpirun} --version does not answer: {why}; use --mpirun to name another one")
     return answer.output + answer.errors

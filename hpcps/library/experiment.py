@@ -245,6 +245,8 @@ def results(
 ) -> pd.DataFrame:
     """Return the records of all runs of an experiment, finished or not, as `hpcps collect` writes them.
 
+    If there are no runs on this machine but a published copy of their table, the copy is returned.
+
     Args:
         name: an experiment file, a results folder, the name of the experiment, or the beginning of the name.
         results: the folder of all results; by default `$HPCPS_RESULTS`, else `results`.
@@ -254,18 +256,29 @@ def results(
         RunError: there is no such experiment or event, or no record.
     """
     from hpcps.records.locate import locate
+    from hpcps.records.table import read_table
 
     folder = default_results() if results is None else Path(results)
     with using(active()):  # it may load the experiment's file, which activates its plugins
         place = locate(str(name), folder, Path("experiments"))
+    if place.published:
+        _check_events(events)
+        table = read_table(place.results / "table.parquet")
+        return table if events is None else table[table["event"].isin(events)].reset_index(drop=True)
     return _collected(place.results, place.points, events)
 
 
-def _collected(folder: Path, points: Sequence[Mapping[str, Any]], events: Collection[str] | None) -> pd.DataFrame:
-    from hpcps.records.collect import EVENTS, collect
+def _check_events(events: Collection[str] | None) -> None:
+    from hpcps.records.collect import EVENTS
 
     if unknown := sorted({*(events or ())} - {*EVENTS}):
         raise RunError(f"events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
+
+
+def _collected(folder: Path, points: Sequence[Mapping[str, Any]], events: Collection[str] | None) -> pd.DataFrame:
+    from hpcps.records.collect import collect
+
+    _check_events(events)
     with using(active()):  # see `results`
         return collect(folder, points, events).table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
 from hpcps.registry.config import Config
 
@@ -64,3 +64,11 @@ class Model(Config, ABC):
         On a CPU, channels last makes the convolutions of a CIFAR ResNet a fifth faster; smaller networks gain nothing.
         """
         return "channels_last" if self.channels_last and device == "cpu" else "contiguous_format"
+
+
+def named(base: type[Model], name: str, words: str) -> type[Model]:
+    """Return a model that differs from its base class only in its name and its docstring."""
+    only: Any = Literal[name]
+    model: type[Model] = create_model(name, __base__=base, __module__=base.__module__, name=(only, name))
+    model.__doc__ = words
+    return model

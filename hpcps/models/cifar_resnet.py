@@ -8,9 +8,9 @@ the number of channels changes.
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hpcps.models.base import Model, Shape
+from hpcps.models.base import Model, Shape, named
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,56 +22,30 @@ CHANNELS = (16, 16, 32, 64)
 class CifarResNet(Model, ABC):
     """A stem, three stages of (depth - 2) / 6 blocks, global average pooling and a linear layer."""
 
-    depth: ClassVar[int]
     backends: ClassVar[tuple[str, ...]] = ("torch", "mxnet")
     channels: ClassVar[int | None] = 3
     batchnorm: ClassVar[bool | None] = True
     channels_last: ClassVar[bool] = True
 
+    @property
+    def _depth(self) -> int:
+        return int(self.name.removeprefix("cifar_resnet").removesuffix("_v1"))
+
     def build(self, shape: Shape, classes: int) -> nn.Module:
         """See `Model.build`; a sample is an image `[channels, height, width]`."""
-        return _network(self.depth, shape[0], classes)
+        return _network(self._depth, shape[0], classes)
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:
         """See `Model.build_gluon`; GluonCV's registry lacks depths 32 and 44, but its builder supports them."""
         from gluoncv.model_zoo.cifarresnet import get_cifar_resnet
 
-        return get_cifar_resnet(1, self.depth, classes=classes)
+        return get_cifar_resnet(1, self._depth, classes=classes)
 
 
-class CifarResNet20(CifarResNet):
-    """ResNet-20: 273,000 parameters with 10 classes."""
-
-    depth: ClassVar[int] = 20
-    name: Literal["cifar_resnet20_v1"] = "cifar_resnet20_v1"
-
-
-class CifarResNet32(CifarResNet):
-    """ResNet-32: 467,000 parameters with 10 classes."""
-
-    depth: ClassVar[int] = 32
-    name: Literal["cifar_resnet32_v1"] = "cifar_resnet32_v1"
-
-
-class CifarResNet44(CifarResNet):
-    """ResNet-44: 662,000 parameters with 10 classes."""
-
-    depth: ClassVar[int] = 44
-    name: Literal["cifar_resnet44_v1"] = "cifar_resnet44_v1"
-
-
-class CifarResNet56(CifarResNet):
-    """ResNet-56: 856,000 parameters with 10 classes."""
-
-    depth: ClassVar[int] = 56
-    name: Literal["cifar_resnet56_v1"] = "cifar_resnet56_v1"
-
-
-class CifarResNet110(CifarResNet):
-    """ResNet-110: 1,731,000 parameters with 10 classes."""
-
-    depth: ClassVar[int] = 110
-    name: Literal["cifar_resnet110_v1"] = "cifar_resnet110_v1"
+NETWORKS = [
+    named(CifarResNet, f"cifar_resnet{depth}_v1", f"ResNet-{depth}: {parameters},000 parameters with 10 classes.")
+    for depth, parameters in {20: "273", 32: "467", 44: "662", 56: "856", 110: "1,731"}.items()
+]
 
 
 def _network(depth: int, channels_in: int, classes: int) -> nn.Module:

@@ -163,8 +163,10 @@ def _run_columns(
         column["scores"] = _scores(spec)
         column["outside"] = outside(spec, product)
         column["variant"] = variant
+    baselines = ((spec.get("run") or {}).get("baseline") for spec in (*points, *specs))
     attributes: dict[str, object] = {
         "experiment": str(columns[0]["experiment"]),
+        "baseline": next(filter(None, baselines), None),
         "swept": [names.get(key, key) for key in keys if key in product or key == "seed"],
         "outside": {
             column["outside"]: [names.get(key, key) for key in spec["swept"] if key not in product]

@@ -32,6 +32,11 @@ class ExperimentLocation:
         return self.results.absolute().parent.name == PUBLISHED
 
     @property
+    def baseline(self) -> str | None:
+        """The experiment that its file names for reference; tables of older versions do not name it."""
+        return self.points[0]["run"]["baseline"] if self.points else None
+
+    @property
     def own(self) -> Path:
         """The folder of runs on this machine, `results/<name>`; it need not exist."""
         return self.results.parent.parent / self.results.name if self.published else self.results

@@ -105,7 +105,7 @@ class Packer:
             for b in np.flatnonzero(attacked):
                 block = layout.blocks[b]
                 context = AttackContext(noise, int(b), block.name, round, self._worker)
-                run.attack.corrupt(delta[block.offset : block.stop], context)
+                run.attack.replace(delta[block.offset : block.stop], context)
         delay = run.heterogeneity.delay.draw(self._streams["delay"])
         if not participates:
             return Packed((), 0, 0, 0, delay)

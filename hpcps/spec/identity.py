@@ -18,10 +18,13 @@ SCHEMA_VERSION = 1
 """Raise it when a default or the meaning of a key changes; all runs then get new ids. A new key does not need it. A
 change of the results of only some runs goes into `revisions`."""
 
-IRRELEVANT = frozenset({"name", "description", "plugins", "fidelity", "data.dir", "train.mps", "checkpoint"}) | {
-    f"transport.{key}"
-    for key in ("partition", "timeout", "shared_memory", "interface", "port", "heartbeat_timeout", "resend")
-}
+IRRELEVANT = frozenset(
+    {
+        *("name", "description", "baseline", "plugins", "fidelity", "data.dir", "train.mps", "checkpoint"),
+        *("transport.partition", "transport.timeout", "transport.shared_memory", "transport.interface"),
+        *("transport.port", "transport.heartbeat_timeout", "transport.resend"),
+    }
+)
 """Keys and tables that do not affect results; `fidelity` acts only through the keys that it sets."""
 
 TIMED = frozenset({"transport.partition"})

@@ -17,6 +17,9 @@ from hpcps.spec.asynchronous import Asynchronous
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.simulation import AnySimulation, NoSimulation
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+"""Names that are also the names of folders."""
+
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
 
@@ -201,12 +204,11 @@ class Checkpoint(Config):
 class Run(Config):
     """One fully resolved point of an experiment."""
 
-    name: str = Field(
-        ...,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$",
-        description="Name of the experiment and of its results folder.",
-    )
+    name: str = Field(..., pattern=NAME, description="Name of the experiment and of its results folder.")
     description: str = Field("", description="What the experiment is for; shown by `hpcps check`.")
+    baseline: str | None = Field(
+        None, pattern=NAME, description="Experiment that the figures show for reference, if it trained the same."
+    )
     plugins: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="Python files that define your own components; paths are relative to this file."
     )

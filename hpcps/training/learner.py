@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from hpcps.data.batches import BatchStream, StreamState
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
+from hpcps.spec.schema import Train
+from hpcps.training.schedule import learning_rate
 
 
 @dataclass(frozen=True)
@@ -161,3 +164,44 @@ class Learner(Protocol):
 
         The training stream does not advance.
         """
+
+
+class ShardLearner:
+    """The parts of `Learner` that do not depend on the framework: the stream of batches and the count of steps."""
+
+    def __init__(self, train: Train, stream: BatchStream) -> None:
+        """Take the schedule and the batches to train on."""
+        self._train = train
+        self._stream = stream
+        self._steps_done = 0
+
+    @property
+    def batch_size(self) -> int:
+        """See `Learner.batch_size`."""
+        return self._train.batch_size
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """See `Learner.steps_per_epoch`."""
+        return self._train.passes_per_epoch * self._stream.batches_per_pass
+
+    @property
+    def steps_done(self) -> int:
+        """See `Learner.steps_done`."""
+        return self._steps_done
+
+    @property
+    def learning_rate(self) -> float:
+        """See `Learner.learning_rate`."""
+        return self._rate()
+
+    def _rate(self, epoch: int | None = None) -> float:
+        return learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
+
+    def _position(self) -> dict[str, object]:
+        """Return the position in the data, for `_go_on`."""
+        return {"steps": self._steps_done, "stream": asdict(self._stream.state)}
+
+    def _go_on(self, state: State) -> None:
+        self._steps_done = state.facts["steps"]
+        self._stream.restore(StreamState(**state.facts["stream"]))

@@ -5,8 +5,8 @@ import pytest
 from pydantic import TypeAdapter
 from toy_learners import Quadratic, everyone, play, spec
 
-from hpcps.execution.inprocess import VirtualClock
 from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
@@ -137,7 +137,7 @@ def test_drain_says_when_nothing_waits(tmp_path):
 @pytest.mark.parametrize("mode", ["async", "sync"])
 @pytest.mark.parametrize("validators", [1, 0])
 def test_a_slowed_worker_keeps_the_record_of_its_first_step(tmp_path, validators, mode):
-    clock = VirtualClock()
+    clock = EventQueue()
 
     class Timed(Quadratic):
         def step(self):

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcps.execution.inprocess import VirtualClock, take_turns
+from hpcps.execution.inprocess import take_turns
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, make_training_role
+from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
@@ -166,7 +167,7 @@ class Played:
 
 def play(path, run, learners, change=None, clock=None):
     """Run roles with these learners (by peer) in process; `change` may wrap an endpoint."""
-    directory, exchange, clock = RunDirectory(Path(path)), Exchange(), clock or VirtualClock()
+    directory, exchange, clock = RunDirectory(Path(path)), Exchange(), clock or EventQueue()
     directory.create({"run_id": "toy"})
     nodes = []
     for peer in everyone(run):

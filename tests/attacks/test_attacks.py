@@ -174,3 +174,14 @@ def test_called_outside_of_a_run_it_corrupts_a_copy(kind: str) -> None:
 def test_noise_differs_from_call_to_call() -> None:
     ones = np.ones(20, np.float32)
     assert not np.array_equal(Random()(ones), Random()(ones))
+
+
+def test_an_attack_sees_the_update_only_if_it_needs_it():
+    class Curious(Negative):
+        needs = frozenset()
+
+    block, context = np.ones(3, np.float32), AttackContext(np.random.default_rng(0))
+    Curious(scale=2.0).replace(block, context)
+    assert not block.any()
+    Negative(scale=2.0).replace(block := np.ones(3, np.float32), context)
+    assert block.tolist() == [-2.0] * 3

@@ -44,6 +44,12 @@ epochs = 1
 """
 
 
+def skip_without_own_mpi():
+    """Skip a test that launches in this environment if it has no MPI."""
+    if interpreter("mpich").absolute() != Path(sys.executable).absolute():
+        pytest.skip("this Python is not that of .venv, which has an MPI")
+
+
 def environment(**changes):
     return {**os.environ, "PYTHONPATH": str(ROOT), **changes}
 
@@ -138,7 +144,7 @@ def test_no_mpi_at_all(tmp_path, file):
     (own / "shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})")
     status, printed = call(python, file, "--results", tmp_path / "results", PATH="/usr/bin:/bin", LD_LIBRARY_PATH="")
     assert status == 69
-    assert "MPI            does not work: mpi4py loads no MPI library: the probe ended with status 1" in printed
+    assert "MPI            does not work: mpi4py loads no MPI library: " in printed
     assert 'transport.kind = "mpi": mpi4py loads no MPI library' in printed
     assert not (tmp_path / "results").exists()
     status, printed = call(python, file, "--set", "transport.kind=inproc", PATH="/usr/bin:/bin", LD_LIBRARY_PATH="")
@@ -157,9 +163,12 @@ def test_a_launcher_that_hangs(mpirun, tmp_path):
     # The descendant keeps the output open, and ignores TERM.
     started = time.monotonic()
     found = mpirun(f"(trap '' TERM; echo $$ >{tmp_path}/pid; sleep 600) & wait")
-    assert "does not answer within 2 s" in found.problem
+    assert "mpirun --version does not answer: within 2 s" in found.problem
     assert time.monotonic() - started < 10
-    assert not alive_in_session((tmp_path / "pid").read_text().strip())
+    session, deadline = (tmp_path / "pid").read_text().strip(), time.monotonic() + 10
+    while alive_in_session(session):  # a killed process may take a moment to end
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_launcher_whose_ranks_hang(mpirun):
@@ -176,7 +185,7 @@ def test_ranks_that_crash(mpirun):
 
 def test_a_launcher_of_another_mpi(mpirun, monkeypatch):
     # It starts each rank without telling it of the others, as the mpirun of another MPI does.
-    interpreter("mpich")
+    skip_without_own_mpi()
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     script = f'[ "$1" = --version ] && {{ {HYDRA}; exit; }}\neval "conf=\\${{$#}}"\n$(sed -n "s/^-n 2 //p" "$conf")'
     monkeypatch.setattr(diagnosis, "start_ranks", lambda mpi, seconds: start_ranks(mpi, 60.0))
@@ -198,7 +207,7 @@ def test_a_launcher_that_needs_a_job(tmp_path, monkeypatch):
     [("passes by", True, "was sent and came back unchanged"), ("out of reach", False, "sending device memory failed")],
 )
 def test_device_memory_is_sent_for_a_trial(stand_in, aware, text, tmp_path, monkeypatch):
-    interpreter("mpich")
+    skip_without_own_mpi()
     monkeypatch.setenv("LD_LIBRARY_PATH", str(make_driver(tmp_path)))
     monkeypatch.setenv("STAND_IN_CUDA", stand_in)
     found, determined = diagnosis._cuda_awareness(detect_mpi(), {"MPIX_Query_cuda_support": False}, has_gpu=True)
@@ -230,7 +239,7 @@ def test_every_probe_may_fail(monkeypatch, capsys):
 def test_a_command_is_ended_at_its_deadline():
     answer = ask(["sh", "-c", "trap '' TERM; echo here; sleep 600"], 1.0)
     assert (answer.problem, answer.output, answer.expired) == ("does not answer within 1 s", "here\n", True)
-    assert ask(["/nowhere/at/all"], 1.0).problem == "does not start: No such file or directory"
+    assert ask(["/nowhere/at/all"], 1.0).problem == "cannot be started: No such file or directory"
     assert ask(["sh", "-c", "echo why >&2; exit 3"], 5.0).problem == "ended with status 3: why"
 
 

@@ -128,6 +128,9 @@ def test_the_baseline_is_a_line_where_the_same_was_trained(tmp_path):
         rules = ("average",) if name == "sgd_baseline" else ("average", "zeno")
         invent(tmp_path / name, epochs=3, workers=2, rules=rules, attacks=ATTACKS[:1])
     respec(tmp_path / "sgd_baseline", 0, swept={})
+    for path in (tmp_path / "fig3_x").glob("runs/*/spec.json"):
+        spec = json.loads(path.read_text())
+        path.write_text(json.dumps(spec | {"run": spec["run"] | {"baseline": "sgd_baseline"}}))
     frames = {path.name: collect(path).table for path in sorted(tmp_path.iterdir())}
     assert baseline(frames["fig3_x"], tmp_path / "fig3_x") is None  # not collected yet
     for name in reversed(frames):

@@ -48,9 +48,8 @@ def threads_share_small_work(monkeypatch):
 
 @pytest.fixture(params=["as small", "as large"])
 def size(request, monkeypatch):
-    """Have small updates treated as those that fill no cache are, too: looked at first, and written past the caches."""
+    """Have small updates treated as those that fill no cache are, too: the accepted ones are predicted from samples."""
     if request.param == "as large":
-        monkeypatch.setattr("hpcps.numerics.kernels.engine.LARGE", 0)
         for name, value in {"SMALLEST_SAMPLED": 0, "SAMPLED": 2, "SAMPLES": 2}.items():
             monkeypatch.setattr(f"hpcps.numerics.kernels.filtering.{name}", value)
 
@@ -115,8 +114,8 @@ def test_what_is_foreseen_is_not_gone_through_again(monkeypatch) -> None:
     monkeypatch.setattr("hpcps.numerics.kernels.filtering.SMALLEST_SAMPLED", 0)
     again = []
 
-    def average_segments(addresses, offsets, segments, first, last, *rest):
-        again.append(segments[first:last, 0].tolist())
+    def average_segments(table, first, last, *rest):
+        again.append(table[2][first:last, 0].tolist())
         return 0, 0
 
     monkeypatch.setattr("hpcps.numerics.kernels.filtering.average_segments", average_segments)
@@ -133,8 +132,7 @@ def test_what_is_foreseen_is_not_gone_through_again(monkeypatch) -> None:
     assert {block for blocks in again for block in blocks} == {1}
 
 
-def test_nothing_is_written_beside_a_large_result(monkeypatch) -> None:
-    monkeypatch.setattr("hpcps.numerics.kernels.engine.LARGE", 0)
+def test_nothing_is_written_beside_the_result() -> None:
     updates, v, _ = made(4)
     with by("kernels"):
         for rule in (Average(), Median(), Zeno()):

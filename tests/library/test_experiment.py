@@ -10,6 +10,7 @@ from small import small
 
 import hpcps
 from hpcps.cli.main import main
+from hpcps.figures.publish import write_tables
 from hpcps.registry import active, installed, using
 
 ROOT = Path(__file__).parents[2]
@@ -157,6 +158,14 @@ def test_results_are_what_collect_writes(ran, results, monkeypatch, capsys):
         ran.table(events=["evaluations"])
     with pytest.raises(hpcps.RunError, match="no experiment 'smol'"):
         hpcps.results("smol")
+
+
+def test_a_published_table_stands_for_runs_of_another_machine(ran, tmp_path):
+    copy = tmp_path / "results/published/small"
+    copy.mkdir(parents=True)
+    write_tables(ran.table(), copy)
+    assert len(hpcps.results("small")) == len(ran.table())
+    assert set(hpcps.results("small", events=["evaluation"])["event"]) == {"evaluation"}
 
 
 def test_what_has_not_run_says_so(ran):

@@ -91,7 +91,7 @@ def test_every_row_says_what_ran_and_text_is_categories(tmp_path):
     collected = collect(tmp_path / "x")
     table = collected.table
     assert len(table) == 2 * 15
-    assert table.attrs == {"experiment": "x", "swept": ["rule", "attack"], "outside": {}}
+    assert table.attrs == {"experiment": "x", "baseline": None, "swept": ["rule", "attack"], "outside": {}}
     runs = table.drop_duplicates("run_id").set_index("run_id")
     assert list(runs["rule"]) == ["zeno", "average"]
     assert list(runs["attack"]) == ["negative 6", "none"]

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from installed import BACKEND
 
-from hpcps.execution.inprocess import VirtualClock, check_finished
+from hpcps.execution.inprocess import check_finished
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role
+from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.protocol.messages import Message, Received
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
@@ -88,7 +89,7 @@ def play(run: Run, folder: Path, place, seed: int) -> dict[str, np.ndarray]:
     """Play a run; for a while always the same one of those who can go on does, so that others fall far behind."""
     directory, chance = RunDirectory(folder), random.Random(seed)
     directory.create({"run_id": "lifetimes"})
-    roster, boxes, clock = Roster.of(run), {}, VirtualClock()
+    roster, boxes, clock = Roster.of(run), {}, EventQueue()
     with ExitStack() as stack:
         nodes = []
         for peer in (*roster.readers(), *roster.all_servers()):

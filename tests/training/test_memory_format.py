@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional
 from training_examples import make_run
 
-from hpcps import seeds
-from hpcps.models import CifarResNet20, Cnn
+from hpcps import registry, seeds
+from hpcps.models import Cnn
 from hpcps.training.build import build_learner
 from hpcps.training.pytorch.flat import FlatModel
 from hpcps.training.pytorch.place import Place
@@ -18,7 +18,7 @@ RESNET = {"model": "cifar_resnet20_v1", "workers": 2}
 
 def models():
     for channels_last in (False, True):
-        network = CifarResNet20().build((3, 32, 32), 10)
+        network = registry.models["cifar_resnet20_v1"]().build((3, 32, 32), 10)
         model = FlatModel(network, CPU, channels_last=channels_last)
         model.draw_weights(seeds.generator(1, "experiment", 0, "weights"))
         yield model
@@ -61,8 +61,10 @@ def test_kernels_and_images_lie_with_channels_last():
 
 
 def test_which_models_have_it():
-    assert CifarResNet20().memory_format("cpu") == "channels_last"
-    assert {Cnn().memory_format("cpu"), CifarResNet20().memory_format("cuda:0")} == {"contiguous_format"}
+    assert registry.models["cifar_resnet20_v1"]().memory_format("cpu") == "channels_last"
+    assert {Cnn().memory_format("cpu"), registry.models["cifar_resnet20_v1"]().memory_format("cuda:0")} == {
+        "contiguous_format"
+    }
 
 
 @pytest.mark.parametrize("optimizer", [{"name": "nag", "lr": 0.1}, {"name": "adam", "lr": 0.001}])
@@ -72,7 +74,7 @@ def test_a_checkpoint_is_in_the_layouts_order(monkeypatch, optimizer):
     first = build_learner(run, "worker", 0)
     first.train(2)
     other = build_learner(run, "worker", 0)
-    monkeypatch.setattr(CifarResNet20, "channels_last", False)
+    monkeypatch.setattr(registry.models["cifar_resnet20_v1"], "channels_last", False)
     usual = build_learner(run, "worker", 0)
     for learner in (usual, other):
         learner.restore(first.state())

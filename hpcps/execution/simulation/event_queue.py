@@ -25,6 +25,11 @@ class EventQueue:
         """Schedule an action; a time in the past means now."""
         heapq.heappush(self._heap, (max(moment, self._now), next(self._order), action))
 
+    def advance(self, to: float) -> None:
+        """Advance to a time, or to the next action if it is earlier."""
+        self.at(to, lambda: None)
+        self.step()
+
     def step(self) -> bool:
         """Advance to the next action and execute it; return whether there was one."""
         if not self._heap:

@@ -59,6 +59,7 @@ def read_content(place: ExperimentLocation) -> ReportContent:
     if published:
         frame: pd.DataFrame | None = read_table(results / "table.parquet")
         assert frame is not None
+        frame.attrs.setdefault("baseline", place.baseline)
         status = ExperimentStatus(results.name, _statuses(frame))
         provenances = _published_provenances(results / "provenance.json")
     else:

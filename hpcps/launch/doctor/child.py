@@ -25,6 +25,10 @@ def mpi() -> dict[str, Any]:
     import mpi4py
 
     mpi4py.rc.initialize = False
+    try:
+        from mpi4py import MPI  # noqa: F401
+    except (ImportError, RuntimeError) as error:
+        return {"problem": str(error).removeprefix("cannot load MPI library\n").partition("\n")[0]}
     return {"mpi4py": mpi4py.__version__, "library": library_version(), "path": library_path()}
 
 

@@ -23,6 +23,9 @@ from hpcps.launch.doctor.trial import start_ranks
 DEADLINE = 60.0
 """Seconds for each probe; a loaded machine takes some seconds."""
 
+VERSION_DEADLINE = 20.0
+"""Seconds for the `--version` of a launcher."""
+
 Facts = dict[str, Any]
 
 
@@ -130,7 +133,7 @@ def _mpi(library: Facts, *, has_gpu: bool, in_job: bool) -> MpiState:
         problems.append(f"mpi4py loads no MPI library: {library['problem']}")
     mpi: Mpi | None = None
     try:
-        mpi = detect_mpi(patience=DEADLINE)
+        mpi = detect_mpi(patience=min(DEADLINE, VERSION_DEADLINE))
     except LaunchError as error:
         problems.append(str(error))
     else:

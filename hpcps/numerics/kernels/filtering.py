@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from hpcps.numerics.blocks import SEGMENT, Float64
 from hpcps.numerics.kernels.engine import ends, finite
-from hpcps.numerics.kernels.means import FINITE, average_segments
+from hpcps.numerics.kernels.means import average_segments
+from hpcps.numerics.kernels.memory import FINITE
 from hpcps.numerics.kernels.places import Integers, Places, address
 from hpcps.numerics.kernels.scores import add_segments, multiply_segments
 from hpcps.numerics.layout import Mask, Vector
@@ -29,7 +30,7 @@ SMALLEST_SAMPLED = 1 << 24
 def products(updates: Updates, v: Vector, threads: int) -> Products:
     """See `hpcps.numerics.products`."""
     places = Places.of(updates)
-    sums, _ = _multiply(places, v, threads, np.zeros((len(updates.layout.blocks), len(updates) + 1)))
+    sums, _ = _multiply(places, v, threads, np.zeros_like(updates.used), None)
     return _products(places.segments, sums, len(updates.layout.blocks))
 
 
@@ -70,13 +71,11 @@ def mean_of_accepted(
     likely, sure = (places.addresses != 0) | zeros, np.full(blocks, apart)
     if apart and len(updates) * updates.layout.size >= SMALLEST_SAMPLED:
         likely, sure = _predict(places, v, decide, likely, threads)
-    weights = np.column_stack((likely.T, np.where(sure, _divisors(likely), 0.0)))
-    sums, results = _multiply(places, v, threads, weights, to)
+    sums, results = _multiply(places, v, threads, likely, np.where(sure, _divisors(likely), 0.0), to)
     accepted = decide(_products(places.segments, sums, blocks))
     again = ((accepted != likely).any(axis=0) | ~sure)[places.segments[:, 0]]
     rest = Places(places.addresses * accepted, places.offsets, places.segments[again])
-    at = (_divisors(accepted), *to)
-    found = rest.run(lambda a, b: average_segments(rest.addresses, rest.offsets, rest.segments, a, b, *at), threads)
+    found = rest.run(average_segments, threads, _divisors(accepted), *to)
     return out, finite(updates, found) and bool((results[~again] <= FINITE).all()), accepted
 
 
@@ -94,22 +93,21 @@ def _predict(places: Places, v: Vector, decide: Decide, otherwise: Mask, threads
     chosen = (steps[block] > 0) & (number % np.maximum(steps[block], 1) == 0)
     part = (number // np.maximum(steps[block], 1) % SAMPLES)[chosen]
     sample = Places(places.addresses, places.offsets, places.segments[chosen])
-    sums, _ = _multiply(sample, v, threads, np.zeros((blocks, len(otherwise) + 1)))
+    sums, _ = _multiply(sample, v, threads, np.zeros_like(otherwise), None)
     decisions = [decide(_products(sample.segments[part == p], sums[part == p], blocks)) for p in range(SAMPLES)]
     agreed: Mask = np.all([decision == decisions[0] for decision in decisions], axis=(0, 1))
     return np.where(steps > 0, decisions[0], otherwise), agreed | (steps == 0)
 
 
 def _multiply(
-    places: Places, v: Vector, threads: int, weights: Float64, to: tuple[int, int, bool] = (0, 0, False)
+    places: Places, v: Vector, threads: int, accepted: Mask, divisors: Float64 | None, to: tuple[int, int] = (0, 0)
 ) -> tuple[Float64, NDArray[np.int32]]:
-    """Compute products and means; return `sums` and `results` of `multiply_segments`."""
+    """Compute products and, with divisors, means; return `sums` and `results` of `multiply_segments`."""
     v = np.require(v, np.float32, ["C", "A"])
-    v_at, weights = address(v), np.ascontiguousarray(weights, np.float64)
+    divisors = np.zeros(accepted.shape[1]) if divisors is None else divisors
     sums = np.empty((len(places.segments), len(places.addresses) + 1, 2))
     results = np.zeros(len(places.segments), np.int32)
-    at = (v_at, sums, weights, *to, results)
-    places.run(lambda a, b: multiply_segments(places.addresses, places.offsets, places.segments, a, b, *at), threads)
+    places.run(multiply_segments, threads, address(v), sums, np.ascontiguousarray(accepted), divisors, *to, results)
     return sums, results
 
 

@@ -2,186 +2,132 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
-from numba import carray
-from numpy.typing import NDArray
 
-from hpcps.numerics.blocks import LANES, SEGMENT
+from hpcps.numerics.blocks import LANES, SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
-from hpcps.numerics.kernels.means import FINITE, NONE, store_result
-from hpcps.numerics.kernels.networks import INTERLEAVED, LAST, load_and_sort, mean_of_rows, merge_rows, sort_pairs
-from hpcps.numerics.kernels.places import Integers
-from hpcps.numerics.kernels.vectors import WIDTH, fence, floats_at
+from hpcps.numerics.kernels.memory import FINITE, NONE, floats, write
+from hpcps.numerics.kernels.places import Integers, Table
+from hpcps.numerics.kernels.registers import sort_in_registers
+from hpcps.numerics.layout import Vector
 
-Network = tuple[int, int, Integers, Integers]
-"""A sorting network: height, classes, merges and pairs; see `ordered_segments`."""
-Flags = NDArray[np.int32]
-Work = tuple[NDArray[np.int32], Integers, Flags]
-"""Work buffers: tiles of 16 sorted columns, the addresses of the rows, and 16 flags."""
+Network = tuple[int, int, Integers]
+"""Width, classes and pairs `[p, 2]`: row k belongs to class k mod `classes`. The `width` rows of each class are sorted
+first, then the pairs of rows, one after another."""
 
-TILE_BYTES = 1 << 12
-"""Bytes that are sorted at a time, a part of the first-level cache; with many rows, more bytes."""
-
-
-@kernel
-def sort_columns(
-    rows: int, sources: int, offset: int, count: int, place: int, stride: int, span: int, worst: int
-) -> None:
-    """Sort columns of up to 16 rows into a tile; see `load_and_sort`."""
-    # Each number of rows has its own network, unrolled in registers.
-    if rows == 1:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 1)
-    elif rows == 2:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 2)
-    elif rows == 3:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 3)
-    elif rows == 4:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 4)
-    elif rows == 5:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 5)
-    elif rows == 6:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 6)
-    elif rows == 7:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 7)
-    elif rows == 8:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 8)
-    elif rows == 9:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 9)
-    elif rows == 10:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 10)
-    elif rows == 11:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 11)
-    elif rows == 12:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 12)
-    elif rows == 13:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 13)
-    elif rows == 14:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 14)
-    elif rows == 15:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 15)
-    elif rows == 16:
-        load_and_sort(sources, offset, count, place, stride, span, worst, 16)
+COLUMNS = 128
+"""Columns that are sorted at a time, so that a tile of them fits the first-level cache."""
+LAST: Any = np.finfo(np.float32).max
+NOT_FINITE: Any = FINITE + np.int32(1)
 
 
 @kernel
-def tiles_of(height: int) -> int:
-    """Return the number of tiles of `height` rows and 16 columns that are sorted at a time."""
-    return max(1, TILE_BYTES // (WIDTH * height * INTERLEAVED)) * INTERLEAVED
-
-
-@kernel
-def mean_of_ranks(count: int, network: Network, ranks: tuple[int, int, bool], work: Work, out: int) -> None:
-    """Compute the mean of the ranks of `count` groups of 16 columns and write it to `out`.
-
-    Row k belongs to class k mod `classes`. The rows of each class are sorted while they are loaded; then classes are
-    merged, and the remaining pairs are compared.
-    """
-    height, classes, merges, pairs = network
-    low, high, nearest = ranks
-    tile, sources, flags = work
-    # Rows of 16 columns are as long as a cache line, and are aligned so that each is in one line.
-    place = (tile.ctypes.data + WIDTH - 1) // WIDTH * WIDTH
-    span = WIDTH * height
-    step = tiles_of(height)
-    for start in range(0, count, step):
-        taken = min(step, count - start)
-        table = sources.ctypes.data
-        for first in range(classes):
-            rows = (len(sources) - first + classes - 1) // classes
-            begin = place + WIDTH * first
-            sort_columns(rows, table, WIDTH * start, taken, begin, WIDTH * classes, span, flags.ctypes.data)
-            table += 8 * rows
-        for k in range(taken):
-            for merge in range(len(merges)):
-                merge_rows(place + span * k + merges[merge, 0], merges[merge, 1], merges[merge, 2])
-        # The last group of tiles may include tiles with old content; their means are not used.
-        for k in range(0, taken, INTERLEAVED):
-            sort_pairs(pairs.ctypes.data, len(pairs), place + span * k, span)
-            mean_of_rows(place + span * k, span, low, high, nearest, out + WIDTH * (start + k))
-
-
-@kernel
-def find_rows(addresses: Integers, block: int, offset: int, classes: int, zeros: int, sources: Integers) -> None:
-    """Set `sources` to the addresses of a segment in each row, class by class; absent rows point to zeros."""
-    position = 0
+def sort_classes(network: Network, places: Integers, tile: Vector, dirty: Vector) -> None:
+    """Load the rows at some addresses and sort the rows of each class into the tile."""
+    width, classes, _ = network
     for first in range(classes):
-        for row in range(first, len(addresses), classes):
-            place = addresses[row, block]
-            sources[position] = zeros if place == 0 else place + 4 * offset
-            position += 1
+        table, target = places.ctypes.data + 8 * first, tile.ctypes.data + 4 * COLUMNS * first
+        stride = 4 * COLUMNS * classes
+        if width == 4:
+            sort_in_registers(table, classes, COLUMNS, target, stride, dirty.ctypes.data, 4)
+        elif width == 8:
+            sort_in_registers(table, classes, COLUMNS, target, stride, dirty.ctypes.data, 8)
+        else:
+            sort_in_registers(table, classes, COLUMNS, target, stride, dirty.ctypes.data, 16)
 
 
 @kernel
-def pad_rows(sources: Integers, offset: int, count: int, spare: int) -> None:
-    """Copy the last `count` columns of the rows, fewer than 16, to `spare`, pad them with zeros, and point there."""
-    for row in range(len(sources)):
-        place = spare + WIDTH * row
-        source, target = carray(floats_at(sources[row] + offset), (count,)), carray(floats_at(place), (LANES,))
-        for k in range(LANES):
-            target[k] = source[k] if k < count else np.float32(0.0)
-        sources[row] = place
+def sort_pairs(pairs: Integers, tile: Vector) -> None:
+    """Sort pairs of rows of the tile, one after another."""
+    for number in range(len(pairs)):
+        small, large = tile[pairs[number, 0]], tile[pairs[number, 1]]
+        for k in range(COLUMNS):
+            a, b = small[k], large[k]
+            small[k] = a if a < b else b
+            large[k] = b if a < b else a
+
+
+@kernel
+def mean_of_ranks(tile: Vector, ranks: tuple[int, int, bool], work: tuple[Float64, Float64], mean: Vector) -> None:
+    """Compute the mean of sorted rows; for the ranks see `ordered_segments`."""
+    low, high, nearest = ranks
+    total, centre = work
+    count = high - low
+    total[:] = 0.0
+    for row in range(low, high - 1, 2):
+        for k in range(COLUMNS):
+            total[k] = total[k] + tile[row, k] + tile[row + 1, k]
+    if count % 2:
+        for k in range(COLUMNS):
+            total[k] += tile[high - 1, k]
+    if nearest:
+        for k in range(COLUMNS):
+            centre[k] = total[k] / count
+        for row in range(low):
+            small, large = tile[row], tile[high + row]
+            for k in range(COLUMNS):
+                total[k] += large[k] if centre[k] - small[k] > large[k] - centre[k] else small[k]
+        count = high
+    for k in range(COLUMNS):
+        mean[k] = np.float32(total[k] / count)
 
 
 @kernel
 def ordered_segments(
-    addresses: Integers,
-    offsets: Integers,
-    segments: Integers,
+    table: Table,
     first: int,
     last: int,
     network: Network,
-    low: int,
-    high: int,
-    nearest: bool,
+    ranks: tuple[int, int, bool],
     base: int,
     out: int,
-    nontemporal: bool,
 ) -> tuple[int, int]:
     """Compute the mean of the sorted values of some ranks, or of the values nearest to it, segment by segment.
 
     Args:
-        addresses: see `average_segments`, as for the next four.
-        offsets: the start of each block.
-        segments: see `Places`.
+        table: see `Places`.
         first: the number of the first segment.
         last: the number after that of the last segment.
-        network: (height, classes, merges, pairs). A tile has `height` rows; rows without an update hold the largest
-            key. Each of `classes` classes of rows is sorted while it is loaded. Then `merges` `[m, 3]` (begin, step,
-            odd; see `merge_rows`) are merged and `pairs` `[p, 2]` are compared; both are offsets in bytes in a tile.
-        low: the first rank of the mean.
-        high: the rank after the last.
-        nearest: whether to compute the mean of the `high` values nearest to that mean instead (`low` are left out).
+        network: how the rows are sorted.
+        ranks: the first rank of the mean; the rank after the last; and whether to compute the mean of as many values as
+            that rank, nearest to the first mean, instead.
         base: the address of the vector to which the result is added, or 0.
         out: the address of the result.
-        nontemporal: whether it is written with non-temporal stores.
 
     Returns:
         A bit pattern above `FINITE` if an update is not finite, else 0; and the largest bit pattern, without signs, of
         the result. Values that are not finite cannot be sorted, so the kernel returns at the first segment with one.
     """
-    rows = len(addresses)
-    tile = np.full((tiles_of(network[0]) * network[0] + 1) * LANES, LAST, np.int32)
-    spare = np.empty(rows * LANES, np.float32)
-    zeros, mean = np.zeros(SEGMENT, np.float32), np.empty(SEGMENT + INTERLEAVED * LANES, np.float32)
-    sources, flags = np.empty(rows, np.int64), np.empty(LANES, np.int32)
-    work, ranks = (tile, sources, flags), (low, high, nearest)
+    addresses, offsets, segments = table
+    height = network[0] * network[1]
+    tile, edge = np.zeros((height, COLUMNS), np.float32), np.zeros((height, COLUMNS), np.float32)
+    zeros, beyond = np.zeros(SEGMENT, np.float32), np.full(SEGMENT, LAST, np.float32)
+    starts, places = np.empty(height, np.int64), np.empty(height, np.int64)
+    work, mean = (np.empty(COLUMNS), np.empty(COLUMNS)), np.empty(COLUMNS, np.float32)
+    dirty = np.zeros(LANES, np.float32)
     result = NONE
     for number in range(first, last):
         block, start, stop = segments[number]
-        count = stop - start
-        whole = count // LANES * LANES
-        flags[:] = 0
-        find_rows(addresses, block, start - offsets[block], network[1], zeros.ctypes.data, sources)
-        mean_of_ranks(whole // LANES, network, ranks, work, mean.ctypes.data)
-        if whole < count:
-            pad_rows(sources, 4 * whole, count - whole, spare.ctypes.data)
-            mean_of_ranks(1, network, ranks, work, mean.ctypes.data + 4 * whole)
+        starts[:] = beyond.ctypes.data
+        for row in range(len(addresses)):
+            place = addresses[row, block]
+            starts[row] = place + 4 * (start - offsets[block]) if place != 0 else zeros.ctypes.data
+        for begin in range(0, stop - start, COLUMNS):
+            count = min(COLUMNS, stop - start - begin)
+            for row in range(height):
+                places[row] = starts[row] + 4 * begin
+                if count < COLUMNS:
+                    values = floats(places[row], count)
+                    for k in range(count):
+                        edge[row, k] = values[k]
+                    places[row] = edge.ctypes.data + 4 * COLUMNS * row
+            sort_classes(network, places, tile, dirty)
+            sort_pairs(network[2], tile)
+            mean_of_ranks(tile, ranks, work, mean)
+            result = max(result, write(mean[:count], start + begin, base, out))
         for k in range(LANES):
-            if flags[k] > FINITE:
-                return flags[k], result
-        result = max(
-            result, store_result(mean, count, base + 4 * start if base != 0 else 0, out + 4 * start, nontemporal)
-        )
-    if nontemporal:
-        fence()
+            if dirty[k] != 0.0:
+                return NOT_FINITE, result
     return NONE, result

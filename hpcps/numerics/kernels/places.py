@@ -17,6 +17,8 @@ from hpcps.numerics.updates import Updates
 
 Result = TypeVar("Result")
 Integers = NDArray[np.int64]
+Table = tuple[Integers, Integers, Integers]
+"""Addresses, offsets and segments of `Places`."""
 
 SMALLEST_SHARED = 1 << 21
 """The minimum number of elements of all updates for which threads share the work: waking a thread costs as much as half
@@ -50,8 +52,13 @@ class Places:
             addresses = np.where(updates.starts >= 0, begins + 4 * updates.starts, 0)
         return Places(addresses, layout.offsets, layout.segments(SEGMENT))
 
-    def run(self, work: Callable[[int, int], Result], threads: int) -> list[Result]:
-        """Call `work(first, last)` on ranges that cover all segments, with at most `threads` threads."""
+    def run(self, kernel: Callable[..., Result], threads: int, *arguments: object) -> list[Result]:
+        """Call a kernel on ranges of segments that cover all, with at most `threads` threads; return its results."""
+        table = self.addresses, self.offsets, self.segments
+
+        def work(first: int, last: int) -> Result:
+            return kernel(table, first, last, *arguments)
+
         count, rows = len(self.segments), max(len(self.addresses), 1)
         # Segments differ in length: a small block is one short segment.
         shared = threads > 1 and count >= 2 * threads and self.offsets[-1] * rows >= SMALLEST_SHARED

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from mxnet import autograd, nd
 
-from hpcps.data.batches import BatchStream, Normaliser, StreamState
+from hpcps.data.batches import BatchStream, Normaliser
 from hpcps.data.facts import Facts
 from hpcps.data.samples import Samples
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.learner import Evaluation, Progress, ShardLearner
 from hpcps.training.mxnet.counts import Counts
 from hpcps.training.mxnet.flat import FlatModel
 from hpcps.training.mxnet.framework import prepare_device
 from hpcps.training.mxnet.optimizers import build_optimizer
-from hpcps.training.schedule import learning_rate
 
 TEST_BATCH = 250
 """Batch size of an evaluation."""
@@ -30,7 +28,7 @@ KEPT = 0.9
 """Factor of the old running statistics in Gluon's BatchNorm at each batch."""
 
 
-class MxnetLearner:
+class MxnetLearner(ShardLearner):
     """Trains one Gluon network on one shard; see `hpcps.training.learner.Learner`."""
 
     def __init__(
@@ -45,16 +43,14 @@ class MxnetLearner:
         normalise: Normaliser,
     ) -> None:
         """Build the network and set its weights; the arguments are those of the PyTorch learner."""
+        super().__init__(train, stream)
         self._device = prepare_device(train)
         self._model = FlatModel(model, facts, self._device)
         self._model.draw_weights(weights)
-        self._train = train
         self._optimizer = build_optimizer(train.optimizer)
-        self._stream = stream
         self._read_test = test
         self._test: Samples | None = None
         self._normalise = normalise
-        self._steps_done = 0
 
     @property
     def layout(self) -> Layout:
@@ -66,38 +62,16 @@ class MxnetLearner:
         """The device for training."""
         return "cpu" if self._device.device_type == "cpu" else f"cuda:{self._device.device_id}"
 
-    @property
-    def batch_size(self) -> int:
-        """Samples per step."""
-        return self._train.batch_size
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of full batches in an epoch, which is one or more passes over the shard."""
-        return self._train.passes_per_epoch * self._stream.batches_per_pass
-
-    @property
-    def steps_done(self) -> int:
-        """Number of batches consumed so far."""
-        return self._steps_done
-
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate of the next step."""
-        return learning_rate(self._train, self._steps_done, self.steps_per_epoch)
-
     def state(self) -> State:
         """Return a copy of everything that training changes."""
         arrays = {"parameters": self._model.parameters.copy(), "statistics": self.statistics}
-        facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
-        return State(arrays, facts).having(optimizer=self._optimizer.state())
+        return State(arrays, self._position()).having(optimizer=self._optimizer.state())
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
         self.copy_from(state.arrays["parameters"])
         self.load_statistics(state.arrays["statistics"])
-        self._steps_done = state.facts["steps"]
-        self._stream.restore(StreamState(**state.facts["stream"]))
+        self._go_on(state)
         self._optimizer.restore(state.part("optimizer"), self._device)
 
     def copy_to(self, out: Vector) -> None:
@@ -124,7 +98,7 @@ class MxnetLearner:
 
     def _step(self, centre: Any, pull: float, epoch: int | None) -> None:
         parameters = self._model.parameters.array
-        rate = learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
+        rate = self._rate(epoch)
         self._optimizer.step(parameters, self._model.gradient.array, rate)
         if centre is not None:
             parameters += pull * (centre - parameters)

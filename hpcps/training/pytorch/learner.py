@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcps.data.batches import BatchStream, Normaliser, StreamState
+from hpcps.data.batches import BatchStream, Normaliser
 from hpcps.data.facts import Facts
 from hpcps.data.samples import Samples
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.learner import Evaluation, Progress, ShardLearner
 from hpcps.training.pytorch.counts import Counts
 from hpcps.training.pytorch.device import prepare_device
 from hpcps.training.pytorch.examiner import Exam, TorchExaminer, reestimate_statistics
@@ -25,10 +24,9 @@ from hpcps.training.pytorch.network import build_network
 from hpcps.training.pytorch.optimizers import build_optimizer
 from hpcps.training.pytorch.place import place_of
 from hpcps.training.pytorch.step import Step
-from hpcps.training.schedule import learning_rate
 
 
-class TorchLearner:
+class TorchLearner(ShardLearner):
     """Trains one network on one shard; see `hpcps.training.learner.Learner`.
 
     Attributes:
@@ -57,6 +55,7 @@ class TorchLearner:
             test: reads the test set; called at the first evaluation.
             normalise: normalises the test images.
         """
+        super().__init__(train, stream)
         self.place = place_of(prepare_device(train))
         last = model.memory_format(self.place.device.type) == "channels_last"
         with self.place.here():
@@ -64,12 +63,9 @@ class TorchLearner:
             self._model.draw_weights(weights)
         self._forward = Step(self._model, backward=False)
         self._gradient = Step(self._model, backward=True)
-        self._train = train
         self._optimizer = build_optimizer(train.optimizer)
-        self._stream = stream
         self._exam = Exam(test, normalise)
         self._examiner: TorchExaminer | None = None
-        self._steps_done = 0
 
     @property
     def layout(self) -> Layout:
@@ -81,42 +77,20 @@ class TorchLearner:
         """The device for training."""
         return str(self.place.device)
 
-    @property
-    def batch_size(self) -> int:
-        """Samples per step."""
-        return self._train.batch_size
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Number of full batches in an epoch, which is one or more passes over the shard."""
-        return self._train.passes_per_epoch * self._stream.batches_per_pass
-
-    @property
-    def steps_done(self) -> int:
-        """Number of batches consumed so far."""
-        return self._steps_done
-
-    @property
-    def learning_rate(self) -> float:
-        """The learning rate of the next step."""
-        return learning_rate(self._train, self._steps_done, self.steps_per_epoch)
-
     def state(self) -> State:
         """Return a copy of everything that training changes."""
         parameters = np.empty(self.layout.size, np.float32)
         self.copy_to(parameters)
         arrays = {"parameters": parameters, "statistics": self.statistics}
-        facts = {"steps": self._steps_done, "stream": asdict(self._stream.state)}
         with self.place.here():
             optimizer = self._optimizer.state()
-        return State(arrays, facts).having(optimizer=self._optimizer_state(optimizer, self._model.to_layout))
+        return State(arrays, self._position()).having(optimizer=self._optimizer_state(optimizer, self._model.to_layout))
 
     def restore(self, state: State) -> None:
         """Continue from a state."""
         self.copy_from(state.arrays["parameters"])
         self.load_statistics(state.arrays["statistics"])
-        self._steps_done = state.facts["steps"]
-        self._stream.restore(StreamState(**state.facts["stream"]))
+        self._go_on(state)
         optimizer = self._optimizer_state(state.part("optimizer"), self._model.from_layout)
         with self.place.here():
             self._optimizer.restore(optimizer, self.place.device)
@@ -160,7 +134,7 @@ class TorchLearner:
             return self._run(steps, self._forward, lambda: None)
 
     def _step(self, centre: Tensor | None, pull: float, epoch: int | None) -> None:
-        rate = learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
+        rate = self._rate(epoch)
         with torch.no_grad():
             self._optimizer.step(self._model.parameters, self._model.gradient, rate)
             if centre is not None:
