@@ -2,10 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := hpcps launcher tests notebooks benchmarks examples
+SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help mxnet-env unit-mxnet demo test environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick bench-simulation clean
+.PHONY: help docs mxnet-env unit-mxnet demo test environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make gpu        the tests that need a GPU, on a machine that has one"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
+	@echo "make docs       build the documentation into build/site"
 	@echo "make schema     write the generated references in docs/"
 	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (55 minutes)"
 	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
@@ -41,7 +42,7 @@ $(VENV)/.ready: setup.cfg constraints.txt
 
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "adding the test tools to $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev]'
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs]'
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready
@@ -119,6 +120,11 @@ gpu: $(VENV)/.dev
 
 notebooks: $(VENV)/.dev
 	export HPCPS_RESULTS=../results/published; for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
+
+# The variable silences a notice about the next version of mkdocs.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "wrote build/site/index.html; for the search: $(BIN)/python -m http.server --directory build/site"
 
 schema: $(VENV)/.ready
 	$(BIN)/python -m hpcps.spec.reference docs

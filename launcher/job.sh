@@ -11,7 +11,7 @@
 #   submit      a function: submit $SCRIPT with the options of this job and the variables named as arguments; print its id
 #
 # The job script defines SCRIPT, EXPERIMENT and HPCPS_HOME. The user may set ONLY, the points to run; ARGS, further
-# arguments of `hpcps run`; HPCPS_SITE, another site profile.
+# arguments of `hpcps run`, or @FILE with them; HPCPS_SITE, another site profile.
 # shellcheck disable=SC2154  # variables that those scripts define
 
 complain() {
@@ -41,11 +41,17 @@ read_profile() {
 
 # Set `python` and `arguments`, the command to run.
 compose() {
-  local left more
+  local left more why
   python=${HPCPS_PYTHON:-}
   if [ -z "$python" ]; then
     python=python3
     [ ! -x .venv/bin/python ] || python=$PWD/.venv/bin/python
+  fi
+  if ! why=$("$python" -m hpcps --version 2>&1); then
+    complain "$python cannot run hpcps: ${why##*$'\n'}"
+    complain "on a login node, in $PWD, type: python3 -m venv .venv && .venv/bin/pip install -e '.[torch,kernels]'" \
+      "(docs/how-to/cluster.md); or set HPCPS_PYTHON in launcher/$batch/site.sh to a Python that has hpcps"
+    exit 2
   fi
   # Some versions of qsub keep the inner quotes of -v "ONLY='0,3'".
   ONLY=${ONLY:-}

@@ -20,7 +20,7 @@ from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
-from hpcps.spec.load import Point, load_experiment, select
+from hpcps.spec.load import Point, cautions_of, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
 
 
@@ -117,9 +117,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _generate(args: argparse.Namespace) -> ExitStatus:
     experiment = load_experiment(args.file, args.overrides)
-    for caution in experiment.cautions:
-        print(f"configgen: caution: {caution}", file=sys.stderr)
     points = select(experiment.points, args.only)
+    for caution in cautions_of(points):
+        print(f"configgen: caution: {caution}", file=sys.stderr)
     chosen = points if args.all else tuple(point for point in points if not _done(point, args.results))
     if not chosen:
         done = f"all {len(points)} points are done" if len(points) > 1 else "the point is done"

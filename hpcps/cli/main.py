@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 
 import hpcps
@@ -12,11 +13,19 @@ from hpcps.cli.failures import exit_status_of
 _COMMANDS = (check, run, status, collect, plot, report, export, publish, data, components, doctor, completion)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that reads the lines of an @FILE as a shell reads its arguments."""
+
+    def convert_arg_line_to_args(self, arg_line: str) -> list[str]:
+        try:
+            return shlex.split(arg_line, comments=True)
+        except ValueError as error:
+            self.error(f"{str(error).lower()} in the line of an @FILE: {arg_line[:200]}")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with every sub-command registered."""
-    top = argparse.ArgumentParser(
-        prog="hpcps", description="Run parameter-server training experiments on MPI clusters."
-    )
+    top = _Parser(prog="hpcps", description="Run parameter-server training experiments on MPI clusters.")
     top.add_argument("--version", action="version", version=f"hpcps {hpcps.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:

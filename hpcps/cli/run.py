@@ -29,7 +29,7 @@ from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.inventory import enumerated
 from hpcps.records.results import add_results_argument
 from hpcps.records.sweep import write_sweep
-from hpcps.spec.load import Point, load_experiment, select
+from hpcps.spec.load import Point, cautions_of, load_experiment, select
 from hpcps.spec.selection import SELECTOR_HELP
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="execute the runs of an experiment",
         description="Execute the unfinished runs of an experiment file, one after another, over mpirun (or in this "
         "process, with transport.kind = inproc). A run that fails does not stop the others. If another `hpcps run` "
-        "executes a run, wait for it, and execute it here if it stays unfinished.",
+        "executes a run, wait for it, and execute it here if it stays unfinished. @FILE stands for the arguments in a "
+        "file, written as for a shell, on any number of lines.",
+        fromfile_prefix_chars="@",
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="the experiment file")
     parser.add_argument(
@@ -85,7 +87,7 @@ def handle(args: argparse.Namespace) -> int:
     experiment = load_experiment(args.file, args.overrides)
     refuse_site_arguments(args, experiment.points)
     points = select(experiment.points, args.only)
-    for caution in experiment.cautions:
+    for caution in cautions_of(points):
         print(f"hpcps: caution: {caution}", file=sys.stderr)
     # A successor resumes the run of its predecessor, even if the predecessor had --no-resume.
     args.resume = args.resume or predecessors() > 0

@@ -23,6 +23,8 @@ def main() -> int:
     except HpcpsError as error:
         print(f"hpcps: {error}", file=sys.stderr)
         return 2
+    if plan.umask is not None:
+        os.umask(plan.umask)
     me = planned_rank(plan)
     name = str(me or "")
     started = stand_guard(name, LostGuards(Path(sys.argv[1])).file(name or str(os.getpid())))

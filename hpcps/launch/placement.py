@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
     from hpcps.spec.schema import Topology
 
 
-def place(topology: Topology, hosts: Sequence[Host] | None = None, source: Path | None = None) -> tuple[Rank, ...]:
+def place(
+    topology: Topology,
+    hosts: Sequence[Host] | None = None,
+    source: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[Rank, ...]:
     """Assign a host, a GPU (if the hosts have GPUs) and a rank to every role.
 
     Workers are placed first, then validators, then servers: round-robin over the hosts, as long as a host has a free
@@ -30,6 +36,7 @@ def place(topology: Topology, hosts: Sequence[Host] | None = None, source: Path 
         topology: the number of each role.
         hosts: the hosts; None to run everything on this machine, with as many slots as needed.
         source: the file that lists the hosts, for the message.
+        environment: the variables of a batch system, for the message.
 
     Raises:
         LaunchError: there are too few slots; the message says how many are missing.
@@ -40,7 +47,7 @@ def place(topology: Topology, hosts: Sequence[Host] | None = None, source: Path 
     needed = topology.workers + separate + topology.servers
     if hosts is None:
         hosts = (Host("localhost", needed),)
-    _check_slots(topology, needed, hosts, source)
+    _check_slots(topology, needed, hosts, source, environment)
     slots = _slots(hosts)
     placed: dict[tuple[str, int], _Slot] = {}
     for k in range(topology.workers):
@@ -66,7 +73,9 @@ def with_scheduler(world: Sequence[Rank]) -> tuple[Rank, ...]:
     return (*world[:here], scheduler, *(replace(rank, rank=rank.rank + 1) for rank in world[here:]))
 
 
-def _check_slots(topology: Topology, needed: int, hosts: Sequence[Host], source: Path | None) -> None:
+def _check_slots(
+    topology: Topology, needed: int, hosts: Sequence[Host], source: Path | None, environment: Mapping[str, str]
+) -> None:
     there = sum(host.slots for host in hosts)
     if there >= needed:
         return
@@ -76,9 +85,20 @@ def _check_slots(topology: Topology, needed: int, hosts: Sequence[Host], source:
     raise LaunchError(
         f"{names} need {needed} slots{shared}, {source or 'the hosts'} "
         f"{'has' if source else 'have'} {there} on {len(hosts)} host{'s' * (len(hosts) != 1)}: {needed - there} "
-        f"{'is' if needed - there == 1 else 'are'} missing; add hosts, or slots to a host (`{hosts[0].name} slots="
-        f"{hosts[0].slots + needed - there}`)"
+        f"{'is' if needed - there == 1 else 'are'} missing; {_cure(needed, hosts, source, environment)}"
     )
+
+
+def _cure(needed: int, hosts: Sequence[Host], source: Path | None, environment: Mapping[str, str]) -> str:
+    if source is not None and str(source) == environment.get("PBS_NODEFILE"):
+        # Nobody can edit this file: PBS writes a line for each MPI process that a chunk of the job has.
+        each = -(-needed // len(hosts))
+        return (
+            f"a chunk of a PBS job has `mpiprocs` slots, 1 by default: request `mpiprocs={each}` in each, such as "
+            f"`qsub -l select={len(hosts)}:ncpus={each}:mpiprocs={each}`, or more chunks"
+        )
+    first, missing = hosts[0], needed - sum(host.slots for host in hosts)
+    return f"add hosts, or slots to a host (`{first.name} slots={first.slots + missing}`)"
 
 
 def _slots(hosts: Sequence[Host]) -> Iterator[_Slot]:

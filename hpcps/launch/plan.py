@@ -68,6 +68,7 @@ class Plan:
         trace: whether every rank writes a trace.
         progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
+        umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """
 
     world: tuple[Rank, ...]
@@ -76,6 +77,7 @@ class Plan:
     trace: bool = False
     progress: bool = False
     rank_variables: tuple[str, ...] = ()
+    umask: int | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -117,12 +119,14 @@ class Plan:
         world = tuple(Rank(**rank) for rank in body["world"])
         runs = tuple(PlannedRun(**run) for run in body["runs"])
         options = {name: body.get(name, False) for name in ("trace", "progress")}
-        return cls(world, runs, body.get("nodes", {}), rank_variables=tuple(body["rank_variables"]), **options)
+        variables = tuple(body["rank_variables"])
+        return cls(world, runs, body.get("nodes", {}), rank_variables=variables, umask=body.get("umask"), **options)
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
         more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
         more |= {name: True for name in ("trace", "progress") if getattr(self, name)}
+        more |= {} if self.umask is None else {"umask": self.umask}
         return {"format": FORMAT, "world": world, "runs": runs, "rank_variables": list(self.rank_variables), **more}
 
 

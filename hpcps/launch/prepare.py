@@ -88,7 +88,7 @@ def prepare(
             )
         path = configfile if number == 1 else configfile.with_name(f"{configfile.name}-{number}")
         job = Job(
-            plan=replace(_plan(group, results, site), trace=trace, progress=not supervised),
+            plan=replace(_plan(group, results, site), trace=trace, progress=not supervised, umask=_umask()),
             plan_file=path.with_name(f"{path.name}.plan.json"),
             configfile=path,
             mpirun=site.mpirun,
@@ -182,6 +182,12 @@ def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
+def _umask() -> int:
+    """Return the umask of this process, which can only be read by setting it."""
+    os.umask(umask := os.umask(0o077))
+    return umask
+
+
 def _absolute(path: Path) -> Path:
-    """Make a path absolute, but keep its symbolic links: a link may serve to avoid a blank."""
+    """Make a path absolute, but keep its symbolic links: their targets may differ between hosts."""
     return Path(os.path.abspath(path))

@@ -67,7 +67,7 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.stopped:
-            return f"stopped by {self.stopped.name}" + ("; run it again to go on" if self.suspended else "")
+            return f"stopped by {self.stopped.name}; run it again to go on"
         if self.suspended:
             return "stopped at a checkpoint, as its time is nearly over"
         if not self.status:

@@ -26,7 +26,7 @@ from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import validate
 
-__all__ = ["Experiment", "Point", "load_experiment", "select"]
+__all__ = ["Experiment", "Point", "cautions_of", "load_experiment", "select"]
 
 
 MOST_BYTES = 2 * MiB
@@ -45,6 +45,7 @@ class Point:
         swept: the values from the sweep, by dotted key.
         components: the facts about the components that it uses, by the key that names each; see `components_of`.
         plugins: the plugin files that it uses; see `plugins_of`.
+        cautions: warnings about its valid settings that are probably not intended, with their lines.
     """
 
     index: int
@@ -54,6 +55,7 @@ class Point:
     swept: dict[str, object] = field(default_factory=dict)
     components: dict[str, dict[str, object]] = field(default_factory=dict)
     plugins: list[dict[str, str]] = field(default_factory=list)
+    cautions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,21 @@ class Experiment:
         path: the file.
         name: the experiment's name.
         points: its runs: those of the product in its order, then the included ones.
-        cautions: warnings about valid settings that are probably not intended, with their lines.
     """
 
     path: Path
     name: str
     points: tuple[Point, ...]
-    cautions: tuple[str, ...] = ()
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """The cautions of all points, each once."""
+        return cautions_of(self.points)
+
+
+def cautions_of(points: Iterable[Point]) -> tuple[str, ...]:
+    """Return the cautions of these points, each once."""
+    return tuple(dict.fromkeys(caution for point in points for caution in point.cautions))
 
 
 def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: str | None = None) -> Experiment:
@@ -96,15 +106,11 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: st
     mistakes.stop()
     names = _labels(drafts, runs, shared)
     result = tuple(
-        _point(index, run, label, draft, shared)
+        _point(index, run, label, draft, shared, Mistakes(path, lines))
         for index, (run, label, draft) in enumerate(zip(runs, names, drafts, strict=True))
     )
     _reject_duplicates(result, over, mistakes)
-    odd = Mistakes(path, lines)
-    for run, draft in zip(runs, drafts, strict=True):
-        for problem in cautions(run):
-            odd.add(problem, draft.changes)
-    return Experiment(path, runs[0].name, result, odd.messages())
+    return Experiment(path, runs[0].name, result)
 
 
 def activate_plugins(path: str | Path) -> None:
@@ -138,10 +144,13 @@ def peek(path: str | Path, overrides: Sequence[str] = ()) -> tuple[str, bool]:
     return str(tables.get("name", path.stem)), bool(plugins_named(tables, over))
 
 
-def _point(index: int, run: Run, label: str, draft: Draft, shared: Shared) -> Point:
+def _point(index: int, run: Run, label: str, draft: Draft, shared: Shared, odd: Mistakes) -> Point:
     entries = used(run)
     swept = {".".join(change.key): change.value for change in draft.made}
-    return Point(index, run, run_id(run, shared), label, swept, components_of(entries), plugins_of(entries))
+    for problem in cautions(run):
+        odd.add(problem, draft.changes)
+    facts = components_of(entries), plugins_of(entries)
+    return Point(index, run, run_id(run, shared), label, swept, *facts, odd.messages())
 
 
 def _plain(value: object, shared: Shared) -> object:

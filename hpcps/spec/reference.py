@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from hpcps.spec.file_schema import file_schema
@@ -18,6 +18,14 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 def reference() -> str:
     """Return the reference in Markdown: all keys, the presets, and the keys that do not affect the run id."""
     return "\n".join([*_keys("", root()), *_presets(), *_identity()])
+
+
+def key_table(keys: Mapping[str, Key]) -> str:
+    """Return the keys of a table of the experiment file as a table in Markdown."""
+    rows = [
+        f"| `{n}` | {_cell(expects(key))} | {_default(key)} | {_cell(key.description)} |" for n, key in keys.items()
+    ]
+    return "\n".join(["| Key | Value | Default | Meaning |\n|---|---|---|---|", *rows])
 
 
 def schema_text() -> str:
@@ -41,10 +49,7 @@ def _keys(path: str, table: Table) -> Iterator[str]:
         yield f"{_text(table.description)}\n"
     values = {name: key for name, key in table.keys.items() if not key.tables}
     if values:
-        yield "| Key | Value | Default | Meaning |\n|---|---|---|---|"
-        for name, key in values.items():
-            yield f"| `{name}` | {_cell(expects(key))} | {_default(key)} | {_cell(key.description)} |"
-        yield ""
+        yield f"{key_table(values)}\n"
     for name, key in table.keys.items():
         inner = f"{path}.{name}" if path else name
         if key.tagged:
@@ -99,7 +104,7 @@ def _cell(text: str) -> str:
 
 def main(folder: Path) -> None:
     """Update the reference page and the JSON Schema in a folder."""
-    page = folder / "experiment-file.md"
+    page = folder / "reference" / "experiment-file.md"
     page.write_text(refreshed(page.read_text(encoding="utf-8")), encoding="utf-8")
     (folder / "experiment.schema.json").write_text(schema_text(), encoding="utf-8")
 

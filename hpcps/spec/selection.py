@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcps.spec.load import Point
 
 SELECTOR_HELP = "select points: indices (3, 0-3), run ids, parts of labels or key=value conditions, comma-separated"
-"""For the command line; docs/experiment-file.md has the details."""
+"""For the command line; docs/reference/experiment-file.md has the details."""
 
 _TERMS = re.compile(r"""(?:"[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[^,])+""")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")

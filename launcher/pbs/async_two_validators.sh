@@ -5,7 +5,9 @@
 #   qsub -v ONLY=zeno++ launcher/pbs/async_two_validators.sh  some of them
 #   qsub -J 0-7 launcher/pbs/async_two_validators.sh          a point per subjob (-J 0-7%4: four at a time)
 #
-# Your site's account, queue and modules: docs/cluster.md.
+# The job books 1120 cores; a process computes on one, or on more with
+# -v "ARGS=--set train.threads=8"; docs/how-to/cluster.md says what that brings.
+# Your site's account, queue and modules: docs/how-to/cluster.md.
 #PBS -N hpcps_fig6
 #PBS -S /bin/bash
 #PBS -l select=10:ncpus=112

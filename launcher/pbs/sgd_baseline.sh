@@ -3,7 +3,9 @@
 #
 #   qsub launcher/pbs/sgd_baseline.sh
 #
-# Your site's account, queue and modules: docs/cluster.md.
+# The job books 1008 cores; a process computes on one, or on more with
+# -v "ARGS=--set train.threads=8"; docs/how-to/cluster.md says what that brings.
+# Your site's account, queue and modules: docs/how-to/cluster.md.
 #PBS -N hpcps_sgd
 #PBS -S /bin/bash
 #PBS -l select=18:ncpus=56

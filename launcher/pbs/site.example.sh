@@ -8,6 +8,7 @@ QSUB_OPTIONS=(-A my_project -q prod -l filesystems=home:eagle)
 # On the first node of the job, before anything is started. If its last command fails, the job stops.
 site_setup() {
   module load python mpich
+  # umask 022                                       # everybody may read the results: PBS jobs start with 077
   # export HPCPS_PYTHON=/path/to/python              # default: .venv/bin/python, else python3
   # export HPCPS_MPIRUN=/path/to/mpirun              # default: beside that Python, else the first on PATH
   # export HPCPS_MPIRUN_OPTIONS="-iface ib0"         # further options for it

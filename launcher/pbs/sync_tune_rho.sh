@@ -6,7 +6,9 @@
 #   qsub -v ONLY=0-6 launcher/pbs/sync_tune_rho.sh  some of them
 #   qsub -J 0-7 launcher/pbs/sync_tune_rho.sh       a point per subjob (-J 0-7%4: four at a time)
 #
-# Your site's account, queue and modules: docs/cluster.md.
+# The job books 1008 cores; a process computes on one, or on more with
+# -v "ARGS=--set train.threads=8"; docs/how-to/cluster.md says what that brings.
+# Your site's account, queue and modules: docs/how-to/cluster.md.
 #PBS -N hpcps_fig7
 #PBS -S /bin/bash
 #PBS -l select=18:ncpus=56

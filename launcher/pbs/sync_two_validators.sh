@@ -5,7 +5,9 @@
 #   qsub -v ONLY=zeno launcher/pbs/sync_two_validators.sh  some of them
 #   qsub -J 0-15 launcher/pbs/sync_two_validators.sh       a point per subjob (-J 0-15%4: four at a time)
 #
-# Your site's account, queue and modules: docs/cluster.md.
+# The job books 1008 cores; a process computes on one, or on more with
+# -v "ARGS=--set train.threads=8"; docs/how-to/cluster.md says what that brings.
+# Your site's account, queue and modules: docs/how-to/cluster.md.
 #PBS -N hpcps_fig4
 #PBS -S /bin/bash
 #PBS -l select=18:ncpus=56

@@ -5,7 +5,9 @@
 #   ONLY=zeno++ sbatch launcher/slurm/async_single_validator.sh  some of them
 #   sbatch --array=0-7 launcher/slurm/async_single_validator.sh  a point per subjob (--array=0-7%4: four at a time)
 #
-# Your site's account, partition and modules: docs/cluster.md.
+# The job books 1120 cores; a process computes on one, or on more with
+# ARGS="--set train.threads=8" sbatch ...; docs/how-to/cluster.md says what that brings.
+# Your site's account, partition and modules: docs/how-to/cluster.md.
 #SBATCH --job-name=hpcps_fig5
 #SBATCH --nodes=10
 #SBATCH --ntasks-per-node=1

@@ -3,7 +3,9 @@
 #
 #   sbatch launcher/slurm/sgd_baseline.sh
 #
-# Your site's account, partition and modules: docs/cluster.md.
+# The job books 1008 cores; a process computes on one, or on more with
+# ARGS="--set train.threads=8" sbatch ...; docs/how-to/cluster.md says what that brings.
+# Your site's account, partition and modules: docs/how-to/cluster.md.
 #SBATCH --job-name=hpcps_sgd
 #SBATCH --nodes=18
 #SBATCH --ntasks-per-node=1

@@ -8,6 +8,7 @@ SBATCH_OPTIONS=(--account=my_project --partition=standard --constraint=cpu)
 # On the first node of the job, before anything is started. If its last command fails, the job stops.
 site_setup() {
   module load python mpich
+  # umask 022                                       # everybody may read the results
   # export HPCPS_PYTHON=/path/to/python              # default: .venv/bin/python, else python3
   # export HPCPS_MPIRUN=/path/to/mpirun              # default: srun
   # export HPCPS_MPIRUN_OPTIONS="--mpi=pmix"         # further options for it; srun's --mpi=pmi2 is ours

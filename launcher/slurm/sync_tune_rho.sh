@@ -6,7 +6,9 @@
 #   ONLY=0-6 sbatch launcher/slurm/sync_tune_rho.sh     some of them
 #   sbatch --array=0-7 launcher/slurm/sync_tune_rho.sh  a point per subjob (--array=0-7%4: four at a time)
 #
-# Your site's account, partition and modules: docs/cluster.md.
+# The job books 1008 cores; a process computes on one, or on more with
+# ARGS="--set train.threads=8" sbatch ...; docs/how-to/cluster.md says what that brings.
+# Your site's account, partition and modules: docs/how-to/cluster.md.
 #SBATCH --job-name=hpcps_fig7
 #SBATCH --nodes=18
 #SBATCH --ntasks-per-node=1

@@ -173,3 +173,27 @@ def test_what_is_odd_is_told_before_it_is_played(file: Path, capsys: pytest.Capt
     odd = ("--set", "validation.rule.kind=phocas", "--set", "topology.workers=2")
     assert run(file, *odd, "--dry-run") == 0
     assert "hpcps: caution: --set validation.rule.kind=phocas: validation.rule: phocas" in capsys.readouterr().err
+
+
+def test_what_is_odd_is_told_of_the_points_selected(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = '[[include]]\nlabel = "odd"\ntopology.workers = 2\nvalidation.rule.kind = "phocas"\n'
+    file.write_text(file.read_text() + odd)
+    for selected, told in {"odd": 1, "0": 0}.items():
+        assert run(file, "--only", selected, "--dry-run") == 0
+        assert capsys.readouterr().err.count("hpcps: caution: ") == told
+
+
+def test_arguments_from_a_file(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """qsub removes quotes from the variables of a job."""
+    arguments = file.with_name("arguments")
+    arguments.write_text("--dry-run  # as for a shell\n\n--set 'attack={kind = \"random\", rate = 1.5}'\n")
+    assert run(file, f"@{arguments}") == 2
+    assert '--set attack={kind = "random", rate = 1.5}: attack.rate: ' in capsys.readouterr().err
+    for text, message in {
+        "--set 'x": "no closing quotation in the line of an @FILE: --set 'x",
+        None: "No such file",
+    }.items():
+        arguments.unlink() if text is None else arguments.write_text(text)
+        with pytest.raises(SystemExit, match="2"):
+            run(file, f"@{arguments}")
+        assert message in capsys.readouterr().err

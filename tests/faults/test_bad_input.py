@@ -54,7 +54,10 @@ ARGUMENTS = {
     "results in a file": (["run", "faults.toml", "--results", "binary"], ["cannot write to the results folder"]),
     "results below a file": (["run", "faults.toml", "--results", "binary/below"], ["cannot write to the results"]),
     "results nowhere": (["run", "faults.toml", "--results", "/proc/nowhere"], ["/proc/nowhere", "another results"]),
-    "a blank": (["run", "faults.toml", "--results", "with blank"], ["has a blank", "symbolic link"]),
+    "a blank": (
+        ["run", "faults.toml", "--results", "with blank"],
+        ["has a blank", "name a results folder without them (--results)"],
+    ),
     "no hosts": (["run", "faults.toml", "--hostfile", "nothere"], ["there is no host file nothere"]),
     "an empty host file": (["run", "faults.toml", "--hostfile", "empty"], ["the host file empty is empty"]),
     "a folder of hosts": (["run", "faults.toml", "--hostfile", "folder"], ["the host file folder cannot be read"]),

@@ -85,7 +85,7 @@ def test_impatience_stops_it_at_once(begin: Callable[..., Play]) -> None:
     assert play.end() == 130
     assert play.left() == {}
     assert_quiet(play.text)
-    assert play.text.endswith("hpcps: stopped by SIGINT\n")
+    assert play.text.endswith("hpcps: stopped by SIGINT; run it again to go on\n")
     assert [play.lines(process)[-1]["reason"] for process in ("worker-0", "server-0")] == ["stopped"] * 2
 
 

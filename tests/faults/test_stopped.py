@@ -87,7 +87,7 @@ def test_impatience_stops_it_at_once(start: Callable[..., Play], capsys: pytest.
     play.process.send_signal(signal.SIGINT)
     assert play.end() == 130
     assert_quiet(play.text)
-    assert play.text.endswith("hpcps: stopped by SIGINT\n")
+    assert play.text.endswith("hpcps: stopped by SIGINT; run it again to go on\n")
     assert_stopped(play, capsys, "stopped")
 
 

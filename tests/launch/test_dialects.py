@@ -161,7 +161,7 @@ def test_a_long_file_becomes_one_segment(dialect):
 def test_a_line_longer_than_open_mpi_reads_is_an_error():
     long = Path("/shared", *["a-rather-long-folder-name"] * 20, "python")
     assert len(str(long)) < OpenMpi.longest_line
-    with pytest.raises(LaunchError, match="shorten the paths"):
+    with pytest.raises(LaunchError, match="use shorter paths"):
         render("openmpi", job(PLACEMENTS["here"], python=long, variables={"PYTHONPATH": str(long)}))
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import time
 from contextlib import suppress
@@ -96,10 +97,18 @@ def test_shellcheck_finds_nothing():
 
 
 def test_the_points_chosen_run_one_after_another(job, tmp_path):
-    status, output = finish(job(ONLY="0-1"))
+    """Everybody can read the results if the profile says so, whatever umask PBS starts a process with."""
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f'#!/bin/sh\numask 077\nexec {interpreter("mpich").parent}/mpirun "$@"\n')
+    mpirun.chmod(0o755)
+    profile = tmp_path / "site.sh"
+    profile.write_text(f"site_setup() {{\n  umask 022\n  HPCPS_MPIRUN={mpirun}\n}}\n")
+    status, output = finish(job(ONLY="0-1", HPCPS_SITE=str(profile)))
     assert status == 0, output
     assert len(runs(tmp_path)) == 2
     assert all((run / "DONE").exists() for run in runs(tmp_path))
+    written = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("results/**/*")}
+    assert {path: oct(mode) for path, mode in written.items() if mode & 0o044 != 0o044} == {}
     # What is done is skipped by the next job; the rest of the points are still there to do.
     status, output = finish(job(ONLY="0-1"))
     assert status == 0, output

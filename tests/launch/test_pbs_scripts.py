@@ -142,7 +142,8 @@ def imitation(folder, **programs):
 QSTAT = r"""printf 'Job Id: 12.server\n    Job_Name = x\n    Resource_List.place = scatter\n'
 printf '    Resource_List.select = 18:ncp\n\tus=32\n    Resource_List.walltime = 10:00:00\n    Account_Name = proj\n'
 printf '    stime = %s\n    project = _pbs_project_default\n' "$(date -d '-1 hour' '+%a %b %e %T %Y')" """
-PYTHON = r"""printf '%s\n' "$@" >"$CALLED/arguments"
+PYTHON = r"""[ "$3" != --version ] || exit 0
+printf '%s\n' "$@" >"$CALLED/arguments"
 env | grep -E '^(HPCPS_|ONLY|ARGS)' | sort >"$CALLED/environment"
 exit "${STATUS:-0}" """
 
@@ -209,6 +210,19 @@ def test_a_walltime_in_seconds_that_has_just_begun(start, tmp_path):
     assert start("pbs", "sync_tune_rho", {"qstat": "echo '    Resource_List.walltime = 5400'"}).returncode == 0
     words = arguments(tmp_path)
     assert words[words.index("--walltime") + 1] == "5400"
+
+
+@both
+def test_without_an_environment_the_job_says_what_to_set_up(start, tmp_path, batch):
+    """A clone without .venv, on a machine whose python3 has no hpcps."""
+    shutil.copytree(LAUNCHER, tmp_path / "clone" / "launcher")
+    python = 'echo "Traceback ..." >&2; echo "ModuleNotFoundError: No module named pydantic" >&2; exit 1'
+    done = start(batch, "sync_tune_rho", {"python3": python}, HPCPS_HOME=str(tmp_path / "clone"), HPCPS_PYTHON="")
+    assert done.returncode == 2
+    assert "python3 cannot run hpcps: ModuleNotFoundError: No module named pydantic\n" in done.stderr
+    assert "python3 -m venv .venv && .venv/bin/pip install" in done.stderr
+    assert f"HPCPS_PYTHON in launcher/{batch}/site.sh" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_failing_site_setup_stops_the_job(start, tmp_path):

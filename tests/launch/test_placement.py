@@ -85,6 +85,21 @@ def test_too_few_slots_says_how_many_are_missing():
     )
 
 
+def test_too_few_slots_of_a_pbs_job_are_got_by_qsub(monkeypatch):
+    """Nobody can edit the file that PBS writes."""
+    monkeypatch.setenv("PBS_NODEFILE", "/var/spool/pbs/aux/12.server")
+    hosts, file = [Host("a", 1), Host("b", 1)], Path("/var/spool/pbs/aux/12.server")
+    with pytest.raises(LaunchError) as caught:
+        place(Topology(servers=1, validators=1, workers=16), hosts, file)
+    assert str(caught.value) == (
+        "16 workers, 1 validator, 1 server need 18 slots, /var/spool/pbs/aux/12.server has 2 on 2 hosts: 16 are "
+        "missing; a chunk of a PBS job has `mpiprocs` slots, 1 by default: request `mpiprocs=9` in each, such as "
+        "`qsub -l select=2:ncpus=9:mpiprocs=9`, or more chunks"
+    )
+    with pytest.raises(LaunchError, match="add hosts, or slots to a host"):
+        place(Topology(servers=1, validators=1, workers=16), hosts, Path("mine"))
+
+
 counts = st.integers(1, 6)
 
 

@@ -110,6 +110,16 @@ def test_nobody_waits_long_for_ranks_that_are_not_there(play):
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.parametrize("status", [0, 143])
+def test_a_stopped_launch_says_how_to_go_on_however_its_launcher_ends(play, monkeypatch, status):
+    """The launchers of Intel and Open MPI end with a status of their own when their ranks get TERM too."""
+    monkeypatch.setattr(module, "NOTICE", 0.1)
+    begin = f'echo \'{{"event": "start"}}\' > {play.run.path}/records/worker-0.jsonl'
+    outcome, _ = play(f"trap 'exit {status}' TERM; {begin}; kill -TERM $PPID; sleep 30 & wait")
+    assert (outcome.status, outcome.stopped) == (143, signal.SIGTERM)
+    assert str(outcome) == "stopped by SIGTERM; run it again to go on"
+
+
 def test_a_killed_launcher_is_named(play):
     outcome, _ = play("kill -KILL $$")
     assert str(outcome).startswith(f"run r (label): sh on {os.uname().nodename} was killed by signal 9 (SIGKILL)")

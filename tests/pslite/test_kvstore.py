@@ -349,7 +349,7 @@ def test_a_client_is_a_worker_and_a_server_a_server():
 
 
 def test_the_example_of_the_documentation():
-    text = (ROOT / "docs/kvstore.md").read_text()
+    text = (ROOT / "docs/how-to/kvstore.md").read_text()
     script = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
     variables = re.search(r"export (DMLC.*)", text)[1].replace("9090", str(free_port()))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PS_TIMEOUT": "30"}

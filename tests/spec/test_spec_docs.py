@@ -22,7 +22,7 @@ AGAIN = "run `python -m hpcps.spec.reference docs`"
 
 
 def test_the_reference_is_in_step() -> None:
-    page = (ROOT / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "experiment-file.md").read_text(encoding="utf-8")
     assert page == refreshed(page), AGAIN
 
 
@@ -31,7 +31,7 @@ def test_the_schema_is_in_step() -> None:
 
 
 def test_the_example_of_the_reference_has_the_points_it_says(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "experiment-file.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "experiment-file.md").read_text(encoding="utf-8")
     (tmp_path / "example.toml").write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
     assert len(load_experiment(tmp_path / "example.toml").points) == 6
 

@@ -82,7 +82,7 @@ class Launcher(Config, ABC):
         if self.longest_line and len(longest.encode()) >= self.longest_line:
             raise LaunchError(
                 f"a line of {job.configfile} would have {len(longest)} characters, {self.executable} reads "
-                f"{self.longest_line}: shorten the paths in it, with a symbolic link for example:\n  {longest}"
+                f"{self.longest_line}: use shorter paths for the clone, the environment and the results:\n  {longest}"
             )
         text = end.join(lines) + "\n"
         return one_segment(job) if self.longest_file and len(text.encode()) > self.longest_file else text

@@ -141,17 +141,21 @@ def refuse_special_characters(job: Job) -> None:
     Raises:
         LaunchError: a path or a value contains a blank or a special character.
     """
-    for what, path in {"interpreter": job.python, "plan": job.plan_file}.items():
+    # A symbolic link is no cure: the interpreter and the working folder report their physical paths.
+    cures = {
+        f"the interpreter {job.python}": "move the environment to a path without them",
+        f"the plan {job.plan_file}": "name a results folder without them (--results), or another FILE for -o",
+    }
+    for (what, cure), path in zip(cures.items(), (job.python, job.plan_file), strict=True):
         if not _PLAIN.fullmatch(str(path)):
             raise LaunchError(
-                f"the {what} {path} has a blank or a special character in its path, which not every "
-                "launcher passes on: move it, or reach it through a symbolic link with a plain name"
+                f"{what} has a blank or a special character in its path, which not every launcher passes on: {cure}"
             )
     for name, value in job.variables.items():
         if not _PLAIN.fullmatch(value):
             raise LaunchError(
                 f"the environment variable {name} is {value!r}: not every launcher passes blanks and "
-                "special characters on; use a path without them, a symbolic link for example"
+                "special characters on: move what it names to a path without them"
             )
 
 

@@ -1,0 +1,114 @@
+"""The site: it is complete, its links work, and it loads nothing from a network."""
+
+import re
+import runpy
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from docs_repository import ROOT
+from generate import packages
+
+from hpcps.spec.load import load_experiment
+
+LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+"""Elements whose address a browser loads without a click."""
+
+
+class Page(HTMLParser):
+    """The addresses in a page, those that are loaded, and the names of its anchors."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.addresses, self.loaded, self.anchors = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        self.anchors.update(value for name, value in attributes if name in ("id", "name"))
+        self.addresses += [value for name, value in attributes if name in ("href", "src") and value]
+        if LOADED.get(tag) in values and values.get("rel") != "canonical":
+            self.loaded.append(values[LOADED[tag]])
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    found = {path: Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
+    assert len(found) > 20
+    return found
+
+
+def test_links_and_anchors_exist(pages):
+    broken = []
+    for path, page in pages.items():
+        for parts in map(urlsplit, page.addresses):
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            anchor = unquote(parts.fragment)
+            known = target.is_file() and (not anchor or target not in pages or anchor in pages[target].anchors)
+            if not parts.scheme and not known:
+                broken.append(f"{path.name}: {parts.geturl()}")
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_a_network(pages, site):
+    loaded = [address for page in pages.values() for address in page.loaded]
+    assert loaded
+    assert [address for address in loaded if urlsplit(address).scheme not in ("", "data")] == []
+    styles = [path for path in site.rglob("*.css") if re.search(r"(@import|url\()\s*['\"]?https?:", path.read_text())]
+    assert styles == []
+
+
+def test_every_generated_part_is_there(pages):
+    assert [path for path in pages if "<!-- generated" in path.read_text() and path.stem != "experiment-file"] == []
+    words = {
+        "reference/components.html": ["trimmed_mean", "randomscale", "cifar10", "dirichlet", "mlp", "hydra"],
+        "reference/command-line.html": ["hpcps run", "--only SELECTOR", "launcher/configgen.py", "--dialect"],
+        "reference/python.html": ["hpcps.rules.base.Rule", "hpcps.attacks.base.Attack", "hpcps.kvstore.Client"],
+        "explanation/protocol.html": ["COMBINED"],
+    }
+    for name, wanted in words.items():
+        (text,) = (path.read_text() for path in pages if path.as_posix().endswith(name))
+        plain = re.sub(r"<[^>]+>|&#x27;", "", text)
+        assert [word for word in wanted if word not in plain] == [], name
+
+
+def closure(graph):
+    return {name: packages.reachable(graph, name) for name in graph}
+
+
+def test_the_diagram_shows_the_imports(site):
+    """What is drawn, and what follows from it, is what the architecture test finds in the code."""
+    real = {}
+    architecture = runpy.run_path(str(ROOT / "tests/architecture/test_packages.py"))
+    for name, other in architecture["edges"]():
+        real.setdefault(name, set()).add(other)
+    layers = [name for name in architecture["ORDER"] if not name.startswith("__")]
+    text = (site / "explanation/architecture.html").read_text()
+    drawn = {name: set() for name in layers}
+    for name, other in re.findall(r'data-import="(\w+) (\w+)"', text):
+        drawn[name].add(other)
+    assert closure(drawn) == closure({name: real.get(name, set()) for name in layers})
+
+
+def test_the_experiment_of_the_tutorial_has_the_runs_that_it_says():
+    assert len(load_experiment(ROOT / "docs/tutorial/mine.toml").points) == 4
+
+
+def test_links_of_the_repository_exist():
+    """Of README, CONTRIBUTING and the like, which are read without the site."""
+    broken = []
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("benchmarks/**/*.md"), *ROOT.glob("docs/**/*.md")]:
+        text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for address in re.findall(r"\]\(([^)\s`]+)\)", text):
+            parts = urlsplit(address)
+            target = path.parent / parts.path if parts.path else path
+            anchored = not parts.fragment or target.suffix != ".md" or parts.fragment in anchors(target)
+            if not parts.scheme and not (target.exists() and anchored):
+                broken.append(f"{path.relative_to(ROOT)}: {address}")
+    assert broken == []
+
+
+def anchors(path: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
