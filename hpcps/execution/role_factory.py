@@ -21,7 +21,7 @@ PARTITION = 3 << 17
 
 def spread(run: Run, hosts: int) -> Run:
     """Return the run with the partition size that its number of hosts implies; all processes get the same result."""
-    if run.transport.partition != "auto" or hosts == 1 or run.validation.rule.sees == "vector":
+    if run.transport.partition != "auto" or hosts == 1 or run.validation.rule.scope == "vector":
         return run
     return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": PARTITION})})
 

@@ -114,3 +114,13 @@ class Updates:
                 a, b = max(low, start), min(high, stop)
                 row[a - start : b - start] = payload[taken + a - low : taken + b - low]
         return values
+
+    def columns(self, indices: NDArray[np.int64]) -> Vector:
+        """Gather single coordinates `[n, len(indices)]`; unused blocks are zero."""
+        values = np.zeros((len(self), len(indices)), np.float32)
+        for row, payload, pieces in zip(values, self.payloads, self.runs, strict=True):
+            if len(pieces):
+                piece = pieces[np.searchsorted(pieces[:-1, 1], indices, side="right")]
+                held = (piece[:, 0] <= indices) & (indices < piece[:, 1])
+                row[held] = payload[(piece[:, 2] + indices - piece[:, 0])[held]]
+        return values

@@ -55,14 +55,14 @@ class Roster:
 
 def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
     """Return the shard of each server; where servers combine, a shard holds all that the rule sees at once."""
-    topology, sees = run.topology, run.validation.rule.sees
+    topology, sees = run.topology, run.validation.rule.scope
     assert topology.validators or topology.servers < 2 or sees != "vector", "the specification has been checked"
     return layout.bounds(topology.servers, whole=not topology.validators and sees == "block")
 
 
 def partitioning_of(run: Run, layout: Layout) -> Partitioning:
     """Return the partitioning of a run's model; asynchronous updates are not divided."""
-    size, sees = run.transport.partition, run.validation.rule.sees
+    size, sees = run.transport.partition, run.validation.rule.scope
     assert size == "auto" or sees != "vector", "the specification has been checked"
     elements = None if size == "auto" or run.train.mode == "async" else size // 64 * 16  # whole cache lines
     return Partitioning(layout, shards_of(run, layout), run.topology.validators, elements, whole=sees == "block")

@@ -3,32 +3,61 @@
 from hpcps.numerics.updates import NotFiniteError
 from hpcps.rules.average import Average
 from hpcps.rules.base import AsyncRule, BaseRule, Decision, Rule
+from hpcps.rules.bulyan import Bulyan
+from hpcps.rules.clipping import CenteredClipping, NormClipping
 from hpcps.rules.combined import Combined
 from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.fed_async import FedAsync
+from hpcps.rules.fltrust import Fltrust
+from hpcps.rules.geometric_median import GeometricMedian
+from hpcps.rules.krum import Krum, MultiKrum
+from hpcps.rules.loss_score import LossScore
+from hpcps.rules.meamed import Meamed
 from hpcps.rules.median import Median
 from hpcps.rules.naive_async import NaiveAsync
+from hpcps.rules.nearest import Aksel, Cge, Monna
 from hpcps.rules.phocas import Phocas
 from hpcps.rules.screening import combine, screen
+from hpcps.rules.signs import Rlr, SignMajority
+from hpcps.rules.spectral import Caf, Dnc
+from hpcps.rules.subsets import Mda, Smea
 from hpcps.rules.trimmed_mean import TrimmedMean
 from hpcps.rules.zeno import Zeno
 from hpcps.rules.zeno_plus_plus import ZenoPlusPlus
 
 __all__ = [
+    "Aksel",
     "Arrays",
     "AsyncContext",
     "AsyncRule",
     "Average",
     "BaseRule",
+    "Bulyan",
+    "Caf",
+    "CenteredClipping",
+    "Cge",
     "Combined",
     "Context",
     "Decision",
+    "Dnc",
     "FedAsync",
+    "Fltrust",
+    "GeometricMedian",
+    "Krum",
+    "LossScore",
+    "Mda",
+    "Meamed",
     "Median",
+    "Monna",
+    "MultiKrum",
     "NaiveAsync",
+    "NormClipping",
     "NotFiniteError",
     "Phocas",
+    "Rlr",
     "Rule",
+    "SignMajority",
+    "Smea",
     "TrimmedMean",
     "Zeno",
     "ZenoPlusPlus",

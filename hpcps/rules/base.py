@@ -42,6 +42,18 @@ class BaseRule(Config, ABC):
 
     kind: str
 
+    @property
+    def scope(self) -> Sees:
+        """What this rule sees with its keys: `sees`, or less if a key such as `per` says so."""
+        return self.sees
+
+    def unable(self, n: int) -> str:
+        """Return why the rule cannot combine n updates; empty if it can.
+
+        `hpcps check` refuses a topology with such a combiner. In a round with too few updates the result is zero.
+        """
+        return ""
+
     def _layout(self, blocks: Sequence[int] | None, size: int) -> Layout:
         """Return the layout of updates outside of a run; by default they are one block."""
         layout = Layout.of([(str(i), (block,)) for i, block in enumerate(blocks or (size,))])

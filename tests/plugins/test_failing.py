@@ -97,7 +97,7 @@ def test_as_typed_it_has_no_traceback(folder, case):
 
 def test_built_in_models_are_tried_with_data_of_ones_own(folder, capsys):
     for model, expected in (
-        ("cnn", "model cnn (built in): its build() failed for samples [20]: ValueError: not enough values to unpack"),
+        ("cnn", "cnn is for images of at least 4 by 4, but samples of my_data have the shape [20]"),
         ("cifar_resnet20_v1", "cifar_resnet20_v1 is for images of 3 channels"),
     ):
         assert main(["check", str(folder / "own_data.toml"), "--set", f'model={{ name = "{model}" }}']) == 2

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import transcriptions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +21,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import active
 from hpcps.rules import Combined, Rule
-from hpcps.rules.context import Context
+from hpcps.rules.context import Arrays, Context
 
 EXTREMES = np.array(
     [
@@ -163,6 +164,26 @@ def check_zeno(rule: Any, case: Case, combined: Combined) -> None:
             assert close(got, want, want, values)
 
 
+def check_transcription(rule: Any, case: Case, combined: Combined) -> None:
+    n, check = len(case.updates), transcriptions.TRANSCRIPTIONS[rule.kind]
+    own = case.reference.astype(np.float64)
+    if n == 0 or rule.unable(n):
+        assert not combined.update.any()
+        assert n == 0 or rule.sees == "coordinate" or not combined.accepted.any()
+        return
+    sizes = np.abs(np.vstack((case.updates, case.reference)).astype(np.float64))
+    if sizes.max(initial=0.0) > 1e15 or sizes[sizes > 0].min(initial=1.0) < 1e-15:
+        return  # squares of these need more than float64 in a transcription; their results are finite, as is checked
+    parts = [slice(0, case.layout.size)]
+    if rule.scope == "block" and rule.sees == "vector":
+        parts = [slice(block.offset, block.stop) for block in case.layout.blocks]
+    for index, part in enumerate(parts):
+        rows = case.updates[:, part].astype(np.float64)
+        accepted = combined.accepted[:, index] if len(case.layout.blocks) else np.ones(n, np.bool_)
+        if len(case.layout.blocks):
+            check(rule, rows, own[part], accepted, combined.update[part].astype(np.float64), case.whole)
+
+
 trims = st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.2, 0.25, 0.3, 0.4, 0.49])
 REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, Case, Combined], None]]] = {
     "average": (st.just({}), check_average),
@@ -179,6 +200,40 @@ REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, 
         check_zeno,
     ),
 }
+f = st.sampled_from([0, 1, 2, 3, 0.0, 0.1, 0.2, 0.29, 0.4])
+per = st.sampled_from(["vector", "block"])
+few = st.sampled_from([0, 1, 2, 0.1, 0.2])
+KEYS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "krum": {"f": f, "per": per, "neighbours": st.sampled_from(["n-f-2", "n-f-1"])},
+    "multi_krum": {"f": f, "per": per, "m": st.sampled_from([None, 1, 2, 5])},
+    "bulyan": {"f": few},
+    "mda": {"f": few, "per": per},
+    "smea": {"f": few, "per": per},
+    "cge": {"f": f, "per": per},
+    "monna": {"f": f, "per": per},
+    "aksel": {"f": f, "per": per, "keep": st.sampled_from(["half", "n-f"])},
+    "meamed": {"f": f},
+    "geometric_median": {"per": per, "start": st.sampled_from(["zero", "mean"]), "iterations": st.integers(1, 8)},
+    "norm_clipping": {"per": per, "radius": st.sampled_from([1e-3, 1.0, 1e3])},
+    "centered_clipping": {"radius": st.sampled_from([1e-3, 1.0, 1e3]), "iterations": st.integers(1, 4)},
+    "fltrust": {"per": per},
+    "caf": {"f": f, "per": per},
+    "dnc": {"f": few, "iterations": st.just(1)},
+    "sign_majority": {"step": st.sampled_from([1.0, 0.1])},
+    "rlr": {"threshold": st.integers(0, 17)},
+    "loss_score": {"f": f, "rho": st.sampled_from([0.0, 1e-3]), "keep": st.sampled_from(["n-f", "positive"])},
+}
+REFERENCES |= {kind: (st.fixed_dictionaries(keys), check_transcription) for kind, keys in KEYS.items()}
+
+
+def context_of(rule: Rule, case: Case) -> Context:
+    target = case.reference.astype(np.float64)
+    return Context(
+        case.reference if "reference" in rule.needs else None,
+        lambda vector: transcriptions.loss_of(vector, target),
+        np.random.default_rng(0),
+        Arrays(),
+    )
 
 
 def kinds() -> list[str]:
@@ -199,7 +254,7 @@ def test_follows_its_definition(kind: str, data: st.DataObject) -> None:
     width = data.draw(st.sampled_from([1, 3, 1000]))
     before = case.updates.copy()
     with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
-        combined = rule.combine(Updates.of(case.updates, case.layout), Context(case.reference if rule.needs else None))
+        combined = rule.combine(Updates.of(case.updates, case.layout), context_of(rule, case))
     assert combined.update.shape == (case.layout.size,)
     assert combined.update.dtype == np.float32
     assert np.isfinite(combined.update).all()

@@ -12,11 +12,13 @@ from hpcps.numerics import blocks
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.sorting import ascending, comparators
 from hpcps.numerics.updates import Updates
-from hpcps.rules import Average, Median, Phocas, Rule, TrimmedMean, Zeno
-from hpcps.rules.context import Context
+from hpcps.registry import active
+from hpcps.rules import Rule
+from hpcps.rules.context import Arrays, Context
 
 LAYOUT = Layout.of([("a", (17, 31)), ("b", (17,)), ("none", (0,)), ("c", (3001,)), ("d", (1,)), ("e", (5000,))])
-RULES = [Average(), TrimmedMean(), Median(), Phocas(), Zeno(rho=0.0, epsilon=1.0)]
+KEYS = {"zeno": {"rho": 0.0, "epsilon": 1.0}, "bulyan": {"f": 1}}
+RULES = [rule(**KEYS.get(kind, {})) for kind, rule in active().of("rules").items() if rule.mode == "sync"]
 every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
 
 
@@ -27,6 +29,11 @@ def updates(n: int) -> tuple[np.ndarray, np.ndarray]:
     values[rng.random(values.shape) < 0.1] = -0.0
     values[rng.random(values.shape) < 0.1] = 0.0
     return values[:n], values[0] + np.float32(0.5) * values[n]
+
+
+def given(reference: np.ndarray) -> Context:
+    """A fresh context with everything that a rule may need."""
+    return Context(reference, lambda vector: float(np.abs(vector).max()), np.random.default_rng(1), Arrays())
 
 
 def bits(array: np.ndarray) -> bytes:
@@ -47,10 +54,10 @@ def displaced(array: np.ndarray, offset: int, gap: int) -> np.ndarray:
 @every_rule
 def test_alignment_leaves_no_trace(rule: Rule) -> None:
     values, reference = updates(9)
-    want = rule.combine(Updates.of(values, LAYOUT), Context(reference))
+    want = rule.combine(Updates.of(values, LAYOUT), given(reference))
     for offset, gap in [(0, 0), (4, 0), (8, 1), (12, 3), (36, 5), (60, 7), (1, 0), (2, 1), (63, 1)]:
         moved = Updates.of(displaced(values, offset, gap), LAYOUT)
-        got = rule.combine(moved, Context(displaced(reference, (offset * 5 + 4) % 64, 0)))
+        got = rule.combine(moved, given(displaced(reference, (offset * 5 + 4) % 64, 0)))
         assert bits(got.update) == bits(want.update)
         assert bits(got.accepted) == bits(want.accepted)
 
@@ -83,24 +90,24 @@ def test_the_sums_behind_zeno_are_of_the_order_that_is_laid_down() -> None:
 @pytest.mark.parametrize("n", [1, 3, 5, 16])
 def test_parts_of_what_a_rule_sees_combine_to_the_whole(rule: Rule, n: int) -> None:
     values, reference = updates(n)
-    whole = rule.combine(Updates.of(values, LAYOUT), Context(reference)).update
+    whole = rule.combine(Updates.of(values, LAYOUT), given(reference)).update
     cuts = [*LAYOUT.bounds(3, whole=True), *pairwise(LAYOUT.offsets.tolist())]
     if rule.sees == "coordinate":
         cuts += [*LAYOUT.bounds(3), (5, 6), (100, 103), (LAYOUT.size - 1, LAYOUT.size), (8, 8)]
     for start, stop in cuts:
         updates_of_part = Updates.of(values[:, start:stop], LAYOUT.restrict(start, stop))
-        part = rule.combine(updates_of_part, Context(reference[start:stop])).update
+        part = rule.combine(updates_of_part, given(reference[start:stop])).update
         assert bits(part) == bits(whole[start:stop])
 
 
 @every_rule
 def test_tiles_leave_no_trace(rule: Rule) -> None:
     values, reference = updates(7)
-    want = rule.combine(Updates.of(values, LAYOUT), Context(reference))
+    want = rule.combine(Updates.of(values, LAYOUT), given(reference))
     assert want.accepted.any()
     for width in (16, 333, 100_000):
         with patch.object(blocks, "TILE", 1), patch.object(blocks, "COLUMNS", width):
-            got = rule.combine(Updates.of(values, LAYOUT), Context(reference))
+            got = rule.combine(Updates.of(values, LAYOUT), given(reference))
         assert bits(got.update) == bits(want.update)
         assert bits(got.accepted) == bits(want.accepted)
 

@@ -9,7 +9,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hpcps.numerics.blocks import LANES
+from hpcps.numerics.blocks import LANES, SEGMENT
 from hpcps.numerics.sorting import comparators
 
 WIDTH = 4 * LANES
@@ -135,6 +135,46 @@ def weigh_rows(context: Any, places: Any, v: Any, count: Any, weights: Any, tota
     return signature, generate
 
 
+@intrinsic
+def square_of_products(context: Any, first: Any, second: Any, count: Any, out: Any, stride: Any) -> Any:
+    """Add the products of two rows of float64 with two others to a matrix of float64.
+
+    Args:
+        context: numba's typing context.
+        first: the address of two rows, one after another, of `SEGMENT` float64 each.
+        second: the address of the two others.
+        count: the number of columns, a multiple of 16. Products of two values must be exact in float64.
+        out: the address of the matrix's element for the first rows of both.
+        stride: the bytes of a row of the matrix.
+    """
+    signature = types.void(*[types.int64] * 5)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        first, second, count, out, stride = arguments
+        # The sums of half the lanes fit the registers of AVX2.
+        kind = ir.VectorType(_F64, LANES // 2)
+        zero, halves = ir.Constant(kind, [ir.Constant(_F64, 0.0)] * (LANES // 2)), []
+        for half in range(2):
+            sums = [cgutils.alloca_once_value(builder, zero) for _ in range(4)]
+            for total in sums:
+                builder.store(zero, total)
+            with cgutils.for_range(builder, builder.sdiv(count, _I64(LANES))) as loop:
+                offset = builder.add(builder.mul(loop.index, _I64(8 * LANES)), _I64(4 * LANES * half))
+                rows = [builder.add(table, _I64(8 * SEGMENT * row)) for table in (first, second) for row in range(2)]
+                a, b, c, d = (_load(builder, builder.add(row, offset), kind) for row in rows)
+                for total, (left, right) in zip(sums, ((a, c), (a, d), (b, c), (b, d)), strict=True):
+                    builder.store(_add_product(builder, builder.load(total), left, right), total)
+            halves.append([builder.load(total) for total in sums])
+        for position, (low, high) in enumerate(zip(*halves, strict=True)):
+            found = _fold(builder, builder.fadd(low, high))
+            at = builder.add(out, builder.add(builder.mul(stride, _I64(position // 2)), _I64(8 * (position % 2))))
+            place = builder.inttoptr(at, _F64.as_pointer())
+            builder.store(builder.fadd(builder.load(place), found), place)
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
 def _spread(builder: Any, value: Any) -> Any:
     """Return a vector of 16 equal float64."""
     first = builder.insert_element(_ZERO, value, _I32(0))
@@ -147,8 +187,8 @@ def _add_product(builder: Any, total: Any, a: Any, b: Any) -> Any:
 
 
 def _fold(builder: Any, value: Any) -> Any:
-    """Add a vector's lanes as `hpcps.numerics.blocks.segment_sums` does: lanes 8 apart, then 4, 2 and 1 apart."""
-    lanes = [builder.extract_element(value, _I32(lane)) for lane in range(LANES)]
+    """Add a vector's lanes as `hpcps.numerics.blocks.segment_sums` does: lanes half of them apart, and so on."""
+    lanes = [builder.extract_element(value, _I32(lane)) for lane in range(value.type.count)]
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = [builder.fadd(low, high) for low, high in zip(lanes[:half], lanes[half:], strict=True)]

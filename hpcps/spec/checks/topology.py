@@ -55,13 +55,26 @@ def _rule_needs_validator(run: Run) -> Iterator[Problem]:
 
 def _rule_sees_enough(run: Run) -> Iterator[Problem]:
     rule, topology = run.validation.rule, run.topology
-    if rule.sees == "vector" and topology.validators == 0 and topology.servers > 1:
+    if rule.scope == "vector" and topology.validators == 0 and topology.servers > 1:
         yield Problem(
             ("validation", "rule"),
             f"{rule.kind} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
             "servers gets only a part of them: use a validator, or one server",
             (VALIDATORS, SERVERS),
         )
+
+
+def _rule_can_combine(run: Run) -> Iterator[Problem]:
+    """Combiners differ by at most one worker; the rule must be able to combine the updates of the smallest one."""
+    topology = run.topology
+    if topology.workers and (fewest := topology.workers // max(topology.validators, 1)):
+        whose = f"of each of the {topology.validators} validators" if topology.validators > 1 else "of the combiner"
+        if reason := run.validation.rule.unable(fewest):
+            yield Problem(
+                ("validation", "rule"),
+                f"{reason}, which are the updates {whose} in a round: use more workers, or another rule or f",
+                (WORKERS, VALIDATORS),
+            )
 
 
 def _validators_have_workers(run: Run) -> Iterator[Problem]:
@@ -104,6 +117,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _asynchronous_keys_act,
     _rule_needs_validator,
     _rule_sees_enough,
+    _rule_can_combine,
     _validators_have_workers,
     _validators_have_server_hosts,
     _attackers_exist,

@@ -1,0 +1,110 @@
+"""Kernels for the inner products of all pairs of updates, and for weighted sums of updates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hpcps.numerics.blocks import LANES, SEGMENT, Float64
+from hpcps.numerics.gram import STRETCH
+from hpcps.numerics.kernels.compiled import kernel
+from hpcps.numerics.kernels.engine import ends
+from hpcps.numerics.kernels.means import COLUMNS, TOGETHER
+from hpcps.numerics.kernels.memory import FINITE, NONE, floats, write
+from hpcps.numerics.kernels.places import Places, Table
+from hpcps.numerics.kernels.registers import square_of_products
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.updates import Updates
+from hpcps.numerics.weighted import LARGEST
+
+
+@kernel
+def multiply_pairs(table: Table, first: int, last: int, sums: Float64) -> None:
+    """Compute the products of all pairs of updates, stretch by stretch.
+
+    Args:
+        table: see `Places`; its segments are stretches.
+        first: the number of the first stretch.
+        last: the number after that of the last stretch.
+        sums: output, zero before: `[s, m, m]`, m even and at least n. Elements below the diagonal are undefined.
+    """
+    addresses, offsets, stretches = table
+    m = sums.shape[1]
+    values = np.zeros((m, SEGMENT))
+    for number in range(first, last):
+        block, start, stop = stretches[number]
+        to = sums[number].ctypes.data
+        for begin in range(start, stop, SEGMENT):
+            count = min(SEGMENT, stop - begin)
+            whole = (count + LANES - 1) // LANES * LANES
+            for row in range(len(addresses)):
+                values[row, :whole] = 0.0
+                if addresses[row, block] != 0:
+                    source = floats(addresses[row, block] + 4 * (begin - offsets[block]), count)
+                    for k in range(count):
+                        values[row, k] = source[k]
+            rows = values.ctypes.data
+            for row in range(0, m, 2):
+                for column in range(row, m, 2):
+                    left, right = rows + 8 * SEGMENT * row, rows + 8 * SEGMENT * column
+                    square_of_products(left, right, whole, to + 8 * (m * row + column), 8 * m)
+
+
+@kernel
+def weigh_segments(table: Table, first: int, last: int, weights: Float64, base: int, out: int) -> Any:
+    """Compute the sum of the updates times their weights `[n, B]`, segment by segment; see `average_segments`.
+
+    Returns:
+        The largest bit pattern, without signs, of the result if there is a base, else 0.
+    """
+    addresses, offsets, segments = table
+    places, shares = np.empty(len(addresses) + TOGETHER, np.int64), np.zeros(len(addresses) + TOGETHER)
+    zeros = np.zeros(SEGMENT, np.float32)
+    total, rounded = np.empty(COLUMNS, np.float64), np.empty(COLUMNS, np.float32)
+    result = NONE
+    for number in range(first, last):
+        block, start, stop = segments[number]
+        present = 0
+        for row in range(len(addresses)):
+            if addresses[row, block] != 0 and weights[row, block] != 0.0:
+                places[present] = addresses[row, block] + 4 * (start - offsets[block])
+                shares[present] = weights[row, block]
+                present += 1
+        places[present : present + TOGETHER] = zeros.ctypes.data  # adding +0 changes no sum
+        for begin in range(0, stop - start, COLUMNS):
+            count = min(COLUMNS, stop - start - begin)
+            total[:] = 0.0
+            for row in range(0, present, TOGETHER):
+                a, b = floats(places[row] + 4 * begin, count), floats(places[row + 1] + 4 * begin, count)
+                c, d = floats(places[row + 2] + 4 * begin, count), floats(places[row + 3] + 4 * begin, count)
+                v, w, x, y = shares[row], shares[row + 1], shares[row + 2], shares[row + 3]
+                for k in range(count):
+                    total[k] = total[k] + v * a[k] + w * b[k] + x * c[k] + y * d[k]
+            for k in range(count):
+                rounded[k] = np.float32(min(max(total[k], -LARGEST), LARGEST))
+            result = max(result, write(rounded[:count], start + begin, base, out))
+    return result
+
+
+def gram(updates: Updates, threads: int) -> Float64:
+    """See `hpcps.numerics.gram.gram`."""
+    n, blocks = len(updates), len(updates.layout.blocks)
+    stretches = replace(Places.of(updates), segments=updates.layout.segments(STRETCH))
+    sums = np.zeros((len(stretches.segments), n + n % 2, n + n % 2))
+    stretches.run(multiply_pairs, threads, sums)
+    totals = np.zeros((blocks, n, n))
+    for block, products in zip(stretches.segments[:, 0], sums[:, :n, :n], strict=True):
+        totals[block] += products
+    return np.triu(totals) + np.triu(totals, 1).transpose(0, 2, 1)
+
+
+def weighted_sum(
+    updates: Updates, weights: Float64, base: Vector | None, out: Vector | None, threads: int
+) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.weighted.weighted_sum`."""
+    out, to = ends(updates, base, out)
+    weights = np.ascontiguousarray(weights, np.float64)
+    results = Places.of(updates).run(weigh_segments, threads, weights, *to)
+    return out, all(result <= FINITE for result in results)

@@ -1,0 +1,79 @@
+"""Rules that scale long updates down."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.updates import Updates
+from hpcps.registry.config import LARGEST_FACTOR, MOST
+from hpcps.rules.base import Need, Sees
+from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.weighted import Weighted
+
+
+class NormClipping(Weighted):
+    """The mean of the updates after those with a larger norm than the radius are scaled down to it.
+
+    After Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?", arXiv 1911.07963.
+    """
+
+    kind: Literal["norm_clipping"] = "norm_clipping"
+    radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
+
+    def weights(self, products: Float64, n: int) -> Float64:
+        """See `Weighted.weights`."""
+        return shrink(np.sqrt(np.diagonal(products)), self.radius) / n
+
+
+class CenteredClipping(Weighted):
+    """The result v of the round before, plus the mean of the differences of the updates to it, clipped to a radius.
+
+    A step is v + mean of min(1, radius / |x - v|) (x - v). In the first round v is zero. After Karimireddy, He and
+    Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"state"})
+
+    kind: Literal["centered_clipping"] = "centered_clipping"
+    radius: float = Field(100.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of a difference.")
+    iterations: int = Field(1, ge=1, le=MOST, description="Number of steps in a round.")
+
+    @property
+    def scope(self) -> Sees:
+        """See `BaseRule.scope`; the state is of the whole vector."""
+        return "vector"
+
+    def row(self, updates: Updates, context: Context) -> Vector:
+        """See `Weighted.row`: the result of the round before."""
+        return context.state.setdefault("before", np.zeros(updates.layout.size, np.float32))
+
+    def weights(self, products: Float64, n: int) -> Float64:
+        """See `Weighted.weights`."""
+        found = np.append(np.zeros(n), 1.0)
+        for _ in range(self.iterations):
+            inner = (products * found).sum(axis=1)
+            squared = np.diagonal(products)[:n] - 2 * inner[:n] + (found * inner).sum()
+            shares = shrink(np.sqrt(np.maximum(squared, 0.0)), self.radius) / n
+            found = np.append(shares, 0.0) + (1 - shares.sum()) * found
+        return found
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        """See `Rule.combine`."""
+        combined = super().combine(updates, Context(state=context.state, threads=context.threads))
+        if len(updates):
+            context.state["before"] = combined.update
+        destination = Destination(updates.layout.size, context)
+        destination.put(slice(0, updates.layout.size), combined.update)
+        return destination.combined(combined.accepted)
+
+
+def shrink(norms: Float64, radius: float) -> Float64:
+    """Return the factors that bound these norms by the radius; 1 for shorter ones."""
+    factors: Float64 = radius / np.maximum(norms, radius)
+    return factors

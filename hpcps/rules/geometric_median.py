@@ -1,0 +1,54 @@
+"""The geometric median."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.numerics.blocks import Float64
+from hpcps.registry.config import LARGEST_FACTOR, MOST
+from hpcps.rules.weighted import Weighted
+
+
+class GeometricMedian(Weighted):
+    """The vector with the smallest sum of distances to the updates, smoothed, by Weiszfeld's steps.
+
+    Each step takes the mean of the updates, weighted by 1 / max(nu, distance to the result so far). The defaults are
+    those of the paper: Pillutla, Kakade and Harchaoui, "Robust aggregation for federated learning", IEEE Transactions
+    on Signal Processing 70, 2022, whose name for the rule is RFA.
+    """
+
+    kind: Literal["geometric_median"] = "geometric_median"
+    start: Literal["zero", "mean"] = Field("mean", description="The vector before the first step.")
+    smoothing: float = Field(1e-6, gt=0, le=LARGEST_FACTOR, description="nu, the smallest distance that counts.")
+    iterations: int = Field(3, ge=1, le=MOST, description="Largest number of steps.")
+    tolerance: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Stop after a step that lowers the sum of distances by less than this share; 0: do all steps.",
+    )
+
+    def weights(self, products: Float64, n: int) -> Float64:
+        """See `Weighted.weights`."""
+        found = np.zeros(n) if self.start == "zero" else np.full(n, 1 / n)
+        before = np.inf
+        for _ in range(self.iterations):
+            distances = _distances(products, found)
+            total = distances.sum()
+            if self.tolerance and before - total <= self.tolerance * before < np.inf:
+                break
+            before = total
+            inverse = 1 / np.maximum(distances, self.smoothing)
+            found = inverse / inverse.sum()
+        return found
+
+
+def _distances(products: Float64, weights: Float64) -> Float64:
+    """Return the distance of each row to the sum of the rows times their weights: `[n]`."""
+    inner = (products * weights).sum(axis=1)
+    squared = np.diagonal(products) - 2 * inner + (weights * inner).sum()
+    distances: Float64 = np.sqrt(np.maximum(squared, 0.0))
+    return distances

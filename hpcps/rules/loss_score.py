@@ -1,0 +1,65 @@
+"""The score of Zeno of 2019: how much an update lowers the loss on the validator's data."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.numerics.gram import gram
+from hpcps.numerics.updates import Updates
+from hpcps.numerics.weighted import weighted_sum
+from hpcps.registry.config import LARGEST_FACTOR
+from hpcps.rules.base import Need, Sees
+from hpcps.rules.combined import Combined
+from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.ranks import nothing
+from hpcps.rules.tolerance import Tolerant
+from hpcps.rules.weighted import equal_weights
+
+
+class LossScore(Tolerant):
+    """The mean of the updates that lower the loss on a batch of the validator's data most.
+
+    The score of an update x is L(w) - L(w + scale x) - rho |x|^2, for the model w of this round. After Xie, Koyejo and
+    Gupta, "Zeno: distributed stochastic gradient descent with suspicion-based fault-tolerance", ICML 2019.
+    """
+
+    sees: ClassVar[Sees] = "vector"
+    needs: ClassVar[frozenset[Need]] = frozenset({"loss"})
+
+    kind: Literal["loss_score"] = "loss_score"
+    scale: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="Factor of the update in the model that is tried.")
+    rho: float = Field(0.0, ge=0, le=LARGEST_FACTOR, description="Penalty of the squared norm; 0 in Gauntlet.")
+    keep: Literal["n-f", "positive"] = Field(
+        "n-f", description="Which updates enter the mean: the n - f with the largest scores, or all with positive ones."
+    )
+
+    def unable(self, n: int) -> str:
+        """See `Rule.unable`."""
+        f = self.byzantine(n)
+        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        """See `Rule.combine`."""
+        n, size, loss = len(updates), updates.layout.size, context.loss
+        if n == 0 or self.unable(n):
+            return nothing(updates, context)
+        assert loss is not None, "loss_score needs the loss on a batch"
+        squares = np.diagonal(gram(updates, threads=context.threads).sum(axis=0)) if self.rho else np.zeros(n)
+        before, row = loss(np.zeros(size, np.float32)), np.empty(size, np.float32)
+        scores = np.empty(n)
+        for k in range(n):
+            one = np.zeros((n, len(updates.layout.blocks)))
+            one[k] = self.scale
+            weighted_sum(updates, one, out=row, threads=context.threads)
+            scores[k] = before - loss(row) - self.rho * squares[k]
+        scores = np.where(np.isnan(scores), -np.inf, scores)
+        best = np.argsort(-scores, kind="stable")[: n - self.byzantine(n)]
+        chosen = best if self.keep == "n-f" else np.flatnonzero(scores > 0)
+        if not len(chosen):
+            return nothing(updates, context)
+        weights = np.repeat(equal_weights(chosen, n)[:, None], len(updates.layout.blocks), axis=1)
+        result, finite = weighted_sum(updates, weights, context.base, context.out, context.threads)
+        return Combined(result, finite, weights != 0)

@@ -1,0 +1,111 @@
+"""Rules that look for the direction in which the updates differ most."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.updates import Updates
+from hpcps.numerics.weighted import weighted_sum
+from hpcps.registry.config import MOST
+from hpcps.rules.base import Need, Sees
+from hpcps.rules.combined import Combined
+from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.ranks import nothing
+from hpcps.rules.tolerance import Tolerant
+from hpcps.rules.weighted import Weighted, equal_weights
+
+
+class Caf(Weighted, Tolerant):
+    """The weighted mean of least variance, while weights of updates far from it in the direction of most variance fall.
+
+    Weights c start at 1. While their sum is above n - 2 f, take the weighted mean, the largest eigenvalue of the
+    weighted covariance and its direction, and the squares t of the updates' differences to the mean in that direction;
+    then multiply c by 1 - t / max t, where only t of positive weights count. The result is the mean with the smallest
+    such eigenvalue, and the mean of all if f = 0. The eigenvector is computed exactly, without a random start. After
+    Allouah, Guerraoui, Gupta, Pinot and Stephan, "Robust distributed learning: tight error bounds and breakdown point
+    under data heterogeneity", NeurIPS 2023.
+    """
+
+    kind: Literal["caf"] = "caf"
+
+    def unable(self, n: int) -> str:
+        """See `Rule.unable`."""
+        f = self.byzantine(n)
+        return f"{self.kind} needs at least 2 f + 1 updates, and f = {f} of {n}" if n <= 2 * f else ""
+
+    def weights(self, products: Float64, n: int) -> Float64:
+        """See `Weighted.weights`."""
+        f, c = self.byzantine(n), np.ones(n)
+        best, found = np.inf, np.full(n, 1 / n)
+        if f == 0:
+            return found
+        while (total := c.sum()) > n - 2 * f:
+            share = c / total
+            centred = _centred(products, share)
+            root = np.sqrt(share)
+            values, vectors = np.linalg.eigh(centred * root * root[:, None])
+            if values[-1] < best:
+                best, found = values[-1], share
+            scores = (centred * (root * vectors[:, -1])).sum(axis=1) ** 2 * (c > 0)
+            if not scores.max() > 0:
+                break
+            c = c * (1 - scores / scores.max())
+        return found
+
+
+class Dnc(Tolerant):
+    """Divide and conquer: the mean of the updates that no iteration drops.
+
+    An iteration looks at some random coordinates: it drops the f updates with the largest squares of the difference to
+    the mean in the direction of most variance. After Shejwalkar and Houmansadr, "Manipulating the Byzantine: optimizing
+    model poisoning attacks and defenses for federated learning", NDSS 2021.
+    """
+
+    sees: ClassVar[Sees] = "vector"
+    needs: ClassVar[frozenset[Need]] = frozenset({"random"})
+
+    kind: Literal["dnc"] = "dnc"
+    coordinates: int = Field(10_000, ge=1, le=100 * MOST, description="Number of coordinates in an iteration.")
+    iterations: int = Field(5, ge=1, le=MOST, description="Number of iterations.")
+    if_none: Literal["zero", "mean"] = Field(
+        "zero", description="The result if every update is dropped: zero, or the mean of all updates."
+    )
+
+    def unable(self, n: int) -> str:
+        """See `Rule.unable`."""
+        f = self.byzantine(n)
+        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        """See `Rule.combine`."""
+        n, layout, random = len(updates), updates.layout, context.random
+        if n == 0 or self.unable(n):
+            return nothing(updates, context)
+        assert random is not None, "dnc needs random numbers"
+        kept = np.ones(n, np.bool_)
+        for _ in range(self.iterations):
+            columns = np.sort(
+                random.choice(layout.size, min(self.coordinates, layout.size), replace=False, shuffle=False)
+            )
+            rows = updates.columns(columns).astype(np.float64)
+            rows -= rows.mean(axis=0)
+            values, vectors = np.linalg.eigh(np.array([[(a * b).sum() for b in rows] for a in rows]))
+            scores = values[-1] * vectors[:, -1] ** 2
+            kept[np.argsort(scores, kind="stable")[n - self.byzantine(n) :]] = False
+        if not kept.any() and self.if_none == "zero":
+            return nothing(updates, context)
+        weights = equal_weights(np.flatnonzero(kept) if kept.any() else np.arange(n), n)
+        weights = np.repeat(weights[:, None], len(layout.blocks), axis=1)
+        result, finite = weighted_sum(updates, weights, context.base, context.out, context.threads)
+        return Combined(result, finite, weights != 0)
+
+
+def _centred(products: Float64, share: Float64) -> Float64:
+    """Return the inner products of the rows' differences to their weighted mean: `[n, n]`."""
+    inner = (products * share).sum(axis=1)
+    centred: Float64 = products - inner - inner[:, None] + (share * inner).sum()
+    return centred

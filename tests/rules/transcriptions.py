@@ -1,0 +1,253 @@
+"""Plain float64 transcriptions of the rules that weigh or select whole updates.
+
+They compute distances from differences, not from inner products. A decision is compared exactly where all values are
+small whole numbers, and otherwise up to the rounding of the distances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Rows = NDArray[np.float64]
+Reference = Callable[[Any, Rows, Rows, NDArray[np.bool_], Rows, bool], None]
+
+
+def f_of(rule: Any, n: int) -> int:
+    return rule.f if isinstance(rule.f, int) else int(round(rule.f * 1000) * n // 1000)
+
+
+def distances_to(rows: Rows, centre: Rows) -> Rows:
+    return ((rows - centre) ** 2).sum(axis=1)
+
+
+def krum_scores(rows: Rows, neighbours: int) -> Rows:
+    return np.array([np.sort(np.delete(distances_to(rows, row), k))[:neighbours].sum() for k, row in enumerate(rows)])
+
+
+def slack_of(rows: Rows, *more: Rows) -> float:
+    return 1e-12 * (1 + len(rows)) * float((rows**2).sum() + sum((row**2).sum() for row in more))
+
+
+def mean_of(rows: Rows, update: Rows) -> None:
+    """The update is the mean of the rows, up to rounding."""
+    want = rows.mean(axis=0) if len(rows) else np.zeros_like(update)
+    near(update, want, rows)
+
+
+def near(update: Rows, want: Rows, rows: Rows, share: float = 1e-14) -> None:
+    size = np.abs(rows).sum(axis=0) if len(rows) else 0.0
+    assert (np.abs(update - want) <= 2**-23 * np.abs(want) + 2.0**-149 + share * size).all()
+
+
+def best(scores: Rows, count: int, accepted: NDArray[np.bool_], slack: float, exact: bool) -> None:
+    """The accepted rows are those with the smallest scores; the first of equal ones."""
+    assert accepted.sum() == count
+    if exact:
+        assert set(np.argsort(scores, kind="stable")[:count]) == set(np.flatnonzero(accepted))
+    elif count < len(scores):
+        assert scores[accepted].max() <= scores[~accepted].min() + slack
+
+
+def krum(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    n = len(rows)
+    neighbours = n - f_of(rule, n) - (2 if rule.neighbours == "n-f-2" else 1)
+    count = 1 if rule.kind == "krum" else rule.m or n - f_of(rule, n)
+    best(krum_scores(rows, neighbours), count, accepted, slack_of(rows), exact)
+    mean_of(rows[accepted], update)
+
+
+def subsets(badness: Callable[[Rows], float]) -> Reference:
+    def check(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+        size = len(rows) - f_of(rule, len(rows))
+        assert accepted.sum() == size
+        if comb(len(rows), size) > 150:
+            return  # a transcription of these would take long
+        found = {subset: badness(rows[list(subset)]) for subset in combinations(range(len(rows)), size)}
+        least = min(found.values())
+        chosen = tuple(np.flatnonzero(accepted).tolist())
+        if exact and rule.kind == "mda":
+            assert chosen == next(subset for subset, value in found.items() if value == least)
+        assert found[chosen] <= least + slack_of(rows)
+        mean_of(rows[accepted], update)
+
+    return check
+
+
+def diameter(rows: Rows) -> float:
+    return max((float(distances_to(rows, row).max()) for row in rows), default=0.0)
+
+
+def largest_variance(rows: Rows) -> float:
+    return float(np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[0] ** 2) if rows.size else 0.0
+
+
+def cge(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    best((rows**2).sum(axis=1), len(rows) - f_of(rule, len(rows)), accepted, slack_of(rows), exact)
+    mean_of(rows[accepted], update)
+
+
+def monna(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    best(distances_to(rows, own), len(rows) - f_of(rule, len(rows)), accepted, slack_of(rows, own), exact)
+    mean_of(np.vstack((rows[accepted], own)), update)
+
+
+def aksel(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    n = len(rows)
+    count = (n + 1) // 2 if rule.keep == "half" else n - f_of(rule, n)
+    centre = np.median(rows, axis=0).astype(np.float32).astype(np.float64)
+    best(distances_to(rows, centre), count, accepted, slack_of(rows, centre), exact)
+    mean_of(rows[accepted], update)
+
+
+def bulyan(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    n, f = len(rows), f_of(rule, len(rows))
+    if exact:
+        left, chosen = list(range(n)), []
+        while len(chosen) < n - 2 * f:
+            scores = krum_scores(rows[left], min(max(1, len(left) - f - 2), len(left) - 1))
+            chosen.append(left.pop(int(np.argmin(scores))))
+        assert set(chosen) == set(np.flatnonzero(accepted))
+    assert accepted.sum() == n - 2 * f
+    around_median(rows[accepted], n - 4 * f, update)
+
+
+def around_median(rows: Rows, keep: int, update: Rows) -> None:
+    for column, got in zip(rows.T, update, strict=True):
+        values = np.sort(column)
+        away = np.abs(values - np.median(values))
+        windows = [values[k : k + keep] for k in range(len(values) - keep + 1)]
+        worst = [max(away[k], away[k + keep - 1]) for k in range(len(windows))]
+        slack = 1e-13 * np.abs(values).sum()
+        means = [window.mean() for window, far in zip(windows, worst, strict=True) if far <= min(worst) + slack]
+        room = 2**-23 * max(map(abs, means)) + 2.0**-149 + 1e-14 * np.abs(values).sum()
+        assert min(means) - room <= got <= max(means) + room
+
+
+def meamed(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    assert accepted.all()
+    around_median(rows, len(rows) - f_of(rule, len(rows)), update)
+
+
+def geometric_median(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    found = np.zeros(rows.shape[1]) if rule.start == "zero" else rows.mean(axis=0)
+    for _ in range(rule.iterations):
+        weights = 1 / np.maximum(np.sqrt(distances_to(rows, found)), rule.smoothing)
+        found = (weights[:, None] * rows).sum(axis=0) / weights.sum()
+    # A row that is nearly the result itself gets a weight that rounding decides: the sum of distances is compared.
+    got, want = (np.sqrt(distances_to(rows, z)).sum() for z in (update, found))
+    assert got <= want * (1 + 1e-5) + 1e-6 * np.sqrt((rows**2).sum(axis=1)).max(initial=0.0) + 1e-6
+
+
+def norm_clipping(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    norms = np.sqrt((rows**2).sum(axis=1))
+    scaled = rows * np.minimum(1, rule.radius / np.maximum(norms, 1e-300))[:, None]
+    near(update, scaled.mean(axis=0), scaled, 1e-12)
+
+
+def centered_clipping(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    v = np.zeros(rows.shape[1])
+    for _ in range(rule.iterations):
+        away = rows - v
+        norms = np.sqrt((away**2).sum(axis=1))
+        v = v + (np.minimum(1, rule.radius / np.maximum(norms, 1e-300))[:, None] * away).mean(axis=0)
+    assert (np.abs(update - v) <= 1e-6 * (np.abs(v) + np.abs(v).max(initial=0.0)) + 2.0**-149).all()
+
+
+def fltrust(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    norms, norm = np.sqrt((rows**2).sum(axis=1)), np.sqrt((own**2).sum())
+    trust = np.zeros(len(rows))
+    for k, row in enumerate(rows):
+        if norms[k] and norm:
+            trust[k] = max(0.0, (row / norms[k] * (own / norm)).sum())
+    want = np.zeros(rows.shape[1])
+    for k, row in enumerate(rows):
+        if trust[k]:
+            want += trust[k] / trust.sum() * (row / norms[k]) * norm
+    if trust.sum() > 1e-9 or trust.sum() == 0:  # between these, rounding decides on who is trusted
+        assert (np.abs(update - want) <= 1e-5 * norm + 2.0**-149).all()
+
+
+def caf(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    n, f = len(rows), f_of(rule, len(rows))
+    c, best_value, want = np.ones(n), np.inf, rows.mean(axis=0)
+    while rows.size and f and c.sum() > n - 2 * f:
+        share = c / c.sum()
+        mean = (share[:, None] * rows).sum(axis=0)
+        _, values, directions = np.linalg.svd(np.sqrt(share)[:, None] * (rows - mean), full_matrices=False)
+        if len(values) > 1 and values[0] - values[1] <= 1e-6 * values[0]:
+            return  # there is no single direction of most variance
+        if values[0] ** 2 < best_value * (1 - 1e-9):
+            best_value, want = values[0] ** 2, mean
+        scores = np.where(c > 0, ((rows - mean) @ directions[0]) ** 2, 0.0)
+        if not scores.max() > 1e-20 * (rows**2).sum():
+            break
+        c = c * (1 - scores / scores.max())
+    assert (np.abs(update - want) <= 1e-4 * np.abs(rows).max(initial=0.0) + 2.0**-149).all()
+
+
+def dnc(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    # With more coordinates than there are, every iteration looks at all of them.
+    if not rows.size:
+        return
+    centred, f = rows - rows.mean(axis=0), f_of(rule, len(rows))
+    directions = np.linalg.svd(centred, full_matrices=False)
+    if len(directions[1]) > 1 and directions[1][0] - directions[1][1] <= 1e-6 * directions[1][0]:
+        return
+    best((centred @ directions[2][0]) ** 2, len(rows) - f, accepted, slack_of(rows), False)
+    mean_of(rows[accepted], update)
+
+
+def sign_majority(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    assert accepted.all()
+    assert (update == np.sign(np.sign(rows).sum(axis=0)) * np.float32(rule.step)).all()
+
+
+def rlr(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    assert accepted.all()
+    near(update, np.where(np.abs(np.sign(rows).sum(axis=0)) < rule.threshold, -1, 1) * rows.mean(axis=0), rows)
+
+
+def loss_of(vector: Rows, target: Rows) -> float:
+    """The loss in these tests: the distance of the vector to a target."""
+    return float(np.abs(vector.astype(np.float64) - target).max(initial=0.0))
+
+
+def loss_score(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
+    before = loss_of(np.zeros(rows.shape[1]), own)
+    scaled = (rule.scale * rows).astype(np.float32)
+    scores = np.array([before - loss_of(row, own) for row in scaled]) - rule.rho * (rows**2).sum(axis=1)
+    slack = 1e-12 * (np.abs(scores).max(initial=0.0) + before + rule.rho * (rows**2).sum())
+    if rule.keep == "n-f":
+        best(-scores, len(rows) - f_of(rule, len(rows)), accepted, slack, False)
+    else:
+        assert (accepted >= (scores > slack)).all()
+        assert (accepted <= (scores > -slack)).all()
+    mean_of(rows[accepted], update)
+
+
+TRANSCRIPTIONS: dict[str, Reference] = {
+    "krum": krum,
+    "multi_krum": krum,
+    "bulyan": bulyan,
+    "mda": subsets(diameter),
+    "smea": subsets(largest_variance),
+    "cge": cge,
+    "monna": monna,
+    "aksel": aksel,
+    "meamed": meamed,
+    "geometric_median": geometric_median,
+    "norm_clipping": norm_clipping,
+    "centered_clipping": centered_clipping,
+    "fltrust": fltrust,
+    "caf": caf,
+    "dnc": dnc,
+    "sign_majority": sign_majority,
+    "rlr": rlr,
+    "loss_score": loss_score,
+}
