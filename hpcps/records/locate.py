@@ -100,9 +100,9 @@ def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
     if meant:
         raise RunError(f"{text!r} matches {', '.join(meant)}: type more of the name")
     near = difflib.get_close_matches(text, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f": did you mean {near[0]!r}?" if near else "."
     known = ", ".join(names) or "none"
-    raise RunError(f"no experiment {text!r}: {hint}The experiments in {results}/ and {experiments}/ are: {known}")
+    raise RunError(f"no experiment {text!r}{hint} The experiments in {results}/ and {experiments}/ are: {known}")
 
 
 def _place(results: Path, experiments: Path) -> ExperimentLocation:
