@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
+from installed import BACKEND
 
 from hpcps.cli import check
 from hpcps.errors import SpecError
@@ -77,18 +77,26 @@ def test_what_run_refuses_on_this_machine_is_a_caution(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HPCPS_DATA", raising=False)
-    path = str(write())
-    assert run(path) == 0
+    path, backend = str(write()), f"model.backend={BACKEND}"
+    assert run(path, "--set", backend) == 0
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "results").exists()
     (tmp_path / "file").touch()
-    assert run(path, "--set", "data.name=mnist", "--results", "file/results") == 0
+    assert run(path, "--set", backend, "--set", "data.name=mnist", "--results", "file/results") == 0
     written, data = capsys.readouterr().err.splitlines()
-    if not torch.cuda.is_available():
-        settings = torch.get_num_threads(), torch.get_deterministic_debug_mode()
-        assert run(path, "--set", "train.device=cuda", "--set", "train.threads=3") == 0
-        (device,) = capsys.readouterr().err.splitlines()
-        assert device.startswith('hpcps: caution: `hpcps run` refuses it on this machine: train.device = "cuda", but')
-        assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == settings
     assert written.startswith("hpcps: caution: `hpcps run` refuses it on this machine: cannot write to the results")
     assert data.startswith("hpcps: caution: `hpcps run` refuses it on this machine: no mnist in data")
+
+
+def test_a_gpu_that_is_missing_is_a_caution(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    monkeypatch.chdir(tmp_path)
+    settings = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+    assert run(str(write()), "--set", "train.device=cuda", "--set", "train.threads=3") == 0
+    (device,) = capsys.readouterr().err.splitlines()
+    assert device.startswith('hpcps: caution: `hpcps run` refuses it on this machine: train.device = "cuda", but')
+    assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == settings
