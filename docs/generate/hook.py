@@ -26,7 +26,8 @@ GENERATED = {
     "package-table": lambda: packages.table(ROOT / "hpcps"),
     "python": python.reference,
 }
-_MARK = re.compile(r"<!-- generated: ([a-z-]+) -->")
+# The sentence tells readers of the source why the page has no content there.
+_MARK = re.compile(r"<!-- generated: ([a-z-]+) --> `make docs` writes this part\.")
 _FOLDERS = "results|benchmarks|launcher|examples|experiments|notebooks"
 _OUTSIDE = re.compile(rf"(!?)\[([^\]]*)\]\((?:\.\./)+((?:{_FOLDERS})/[^)]*)\)")
 

@@ -91,25 +91,30 @@ def _common(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
     return "; or ".join(dict.fromkeys(describe(run) for run in runs))
 
 
+def _count(number: int | None, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def _topology(run: Run) -> str:
     counts = {"server": run.topology.servers, "validator": run.topology.validators, "worker": run.topology.workers}
     if run.topology.alone:
         return f"single-process baseline, over {run.transport.kind}"
-    parts = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in counts.items())
+    parts = ", ".join(_count(count, role) for role, count in counts.items())
     return f"{parts}: {sum(counts.values())} processes over {run.transport.kind}"
 
 
 def _model(run: Run) -> str:
     data = run.data
-    limit = f", first {data.limit} samples" if data.limit else ""
-    return f"{run.model.name} ({run.model.backend}) on {data.name}, {data.shards} shards ({data.split.kind}){limit}"
+    limit = f", first {_count(data.limit, 'sample')}" if data.limit else ""
+    shards = _count(data.shards, "shard")
+    return f"{run.model.name} ({run.model.backend}) on {data.name}, {shards} ({data.split.kind}){limit}"
 
 
 def _training(run: Run) -> str:
     train = run.train
     return (
-        f"{train.mode}, {train.epochs} epochs, batches of {train.batch_size}, {train.local_steps} local steps, "
-        f"{train.optimizer.name} lr {train.optimizer.lr}"
+        f"{train.mode}, {_count(train.epochs, 'epoch')}, batches of {train.batch_size}, "
+        f"{_count(train.local_steps, 'local step')}, {train.optimizer.name} lr {train.optimizer.lr}"
     )
 
 

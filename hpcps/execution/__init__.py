@@ -1,1 +1,23 @@
-"""Drive roles: read their clocks, write their files, run their computations."""
+"""Drive roles: read their clocks, write their files, run their computations.
+
+A process of a launch executes `__main__`. `sweep/` is different: it runs in the parent process, `hpcps run`, and starts
+launches.
+
+- `__main__`: the program of every rank
+- `account`: writes the record lines of a role
+- `background`: runs one task at a time in the background of a role
+- `bootstrap`: creates the process group of a launch
+- `collective_check`: all processes continue or none
+- `inprocess`: executes a whole run in one process
+- `launch_progress`: the progress of a launch that no `hpcps run` supervises
+- `observer`: what a run in one process tells an observer
+- `process`: one process of a launch: one run after another
+- `process_context`: the role of one process in one run
+- `resume`: the checkpoint from which a run resumes
+- `role_driver`: executes the effects of a role and passes events to it
+- `role_factory`: creates the roles of a run
+- `simulation/`: simulates the timing of a cluster
+- `stopwatch`: the time that a role spends on each kind of task
+- `sweep/`: executes many runs: starts launches, repeats failed ones
+- `tracing`: the trace of one process in one run
+"""

@@ -21,6 +21,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import TOLD_APART, Tracer
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import (
+    AwaitBackground,
     Compute,
     Computed,
     Drain,
@@ -38,7 +39,6 @@ from hpcps.roles.events import (
     Seal,
     Send,
     SetDeadline,
-    Settle,
     Snapped,
     Snapshot,
     Start,
@@ -206,21 +206,21 @@ class RoleDriver:
         self._account.counts["messages_received"] += isinstance(event, (Received, Malformed))
         for effect in self._role.handle(event):
             in_background = isinstance(effect, InBackground) and self._background is not None
-            if isinstance(effect, (Compute, Now, InBackground, Settle)) and not in_background:
+            if isinstance(effect, (Compute, Now, InBackground, AwaitBackground)) and not in_background:
                 self._stopwatch.charge("exchange")
-                self.phase = "evaluate" if isinstance(effect, Settle) else effect.task
+                self.phase = "evaluate" if isinstance(effect, AwaitBackground) else effect.task
             tracer = None if in_background or type(effect) not in TOLD_APART else self._tracer
             start = 0.0 if tracer is None else tracer.begin(effect)
             began = self._clock() if self._slowdown > 1.0 else 0.0
             yield effect
-            if isinstance(effect, Settle):
-                yield from self._settle(effect, start)
+            if isinstance(effect, AwaitBackground):
+                yield from self._await_background(effect, start)
                 continue
             self._execute(effect, began)
             if tracer is not None:
                 tracer.carried_out(effect, self._role.round, start)
 
-    def _settle(self, effect: Settle, start: float) -> Iterator[Effect]:
+    def _await_background(self, effect: AwaitBackground, start: float) -> Iterator[Effect]:
         """Wait for the background task, and pass its result to the role."""
         if self._background is not None and self._background.busy:
             self._background.wait()
@@ -327,7 +327,7 @@ class RoleDriver:
             case Finish(suspended):
                 reason = "suspended" if suspended else "finished"
                 self._write("end", {"reason": reason, "checksums": self._checksums})
-                assert self._background is None or not self._background.busy, "a role must settle before it finishes"
+                assert self._background is None or not self._background.busy, "a role must await its task first"
                 self.finished, self.suspended = True, suspended
 
     def _compute(self, task: str, work: Callable[[], Any]) -> Computed:

@@ -1,1 +1,26 @@
-"""Hosts, placement, launchers and supervision: from a run to its processes."""
+"""Hosts, placement, launchers and supervision: from a run to its processes.
+
+- `bounded`: runs a command that may hang or crash, with a deadline
+- `cause`: finds the process that failed first
+- `cores`: the cores of this machine that a process may use
+- `detect`: detects the launcher on this machine
+- `doctor/`: the diagnosis of this machine
+- `exit_status`: the exit statuses of the commands
+- `guard`: the parent process of every rank, which reports how the rank ended
+- `hostfile`: host files: machines, processes on each, GPUs of each
+- `launchers/`: one file for each launcher
+- `local_rank`: the rank and the GPU of a process before MPI starts
+- `lost`: the files that show which guards were killed
+- `mps/`: several processes share a GPU
+- `placement`: places roles on hosts
+- `plan`: the plan of a launch, which every rank reads
+- `prepare`: turns the points of an experiment into launches
+- `processes`: the processes of this machine
+- `rendezvous`: the file with the address of the ps-lite scheduler
+- `signals`: the signals that ask hpcps to stop
+- `starter`: starts the processes of a configfile without an MPI launcher
+- `stop`: the file that asks a launch to stop
+- `supervise`: runs a launcher to its end and explains a failure
+- `verify`: checks that a process has the rank, role and host of the plan
+- `walltime`: the walltime of a job, and its successor jobs
+"""

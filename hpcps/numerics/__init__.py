@@ -1,1 +1,14 @@
-"""Arrays, blocks and updates, which every other package computes with; this package knows no messages and no files."""
+"""Arrays, blocks and updates, which every other package computes with; this package knows no messages and no files.
+
+- `arrays`: converts numpy arrays and torch tensors
+- `blocks`: tiles that fit a cache, and sums over blocks
+- `gram`: inner products of all pairs of updates
+- `kernels/`: compiled code with the same results
+- `layout`: the model as one flat vector: blocks and server shards
+- `packing`: copies the sent blocks into a payload and back
+- `products`: inner products with a reference vector
+- `sorting`: sorts the values of each coordinate
+- `state`: the state that a process saves
+- `updates`: the updates of one round as they were received
+- `weighted`: weighted sums of updates
+"""

@@ -66,8 +66,8 @@ class Kind(IntEnum):
     PART = 12
     """To server 0: a part of a checkpoint is written; the note holds its checksum."""
     GRANT = 13
-    """From a combiner: the number of partitions of a round's update or combined update that it has received so far. A
-    combiner that sends partitions of the next model does not send it: these say the same."""
+    """From a combiner: the number of partitions of a round's update or combined update that the receiver of this
+    message may send. A combiner that sends partitions of the next model does not send it: these permit the same."""
     CLOCK = 14
     """Before a run: a request for the receiver's clock. The note of the answer holds the seconds of its monotonic
     clock."""
@@ -99,8 +99,7 @@ class Message:
         kind: its kind.
         sender: the role that sends it.
         run: the id of the run that it belongs to.
-        round: synchronous: the round. Asynchronous: the number of such messages that the sender has sent; of a MODEL,
-            the number of the request that it answers.
+        round: a number whose meaning depends on the kind; see the table.
         shard: the server shard that the payload belongs to; 0 if the payload is of the whole vector.
         flags: see `Flag`.
         mask: the blocks that the payload holds `[B]`; None if the receiver knows them.
@@ -111,7 +110,22 @@ class Message:
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
         index: asynchronous: the position in the servers' log of the entry that is ordered or answered.
         partition: synchronous: the number of the partition, in the order in which the partitions between this sender
-            and receiver are sent; of a GRANT, the number of partitions.
+            and receiver are sent; of a GRANT, the number of partitions that may be sent.
+
+    The meaning of `round`:
+
+    | Kind | Synchronous | Asynchronous |
+    |---|---|---|
+    | INIT | 0 | 0 |
+    | MODEL | the round that begins with the model | the reader's request that it answers |
+    | UPDATE, to a validator; ABSENT | the round | the worker's request |
+    | UPDATE, to a server | the round | the submitter's number of the entry |
+    | APPLY, READ, STOP | | the submitter's number of the entry |
+    | ORDER | | the submitter's number of the entry that it gives its position |
+    | COMBINED, GRANT, STATISTICS | the round | |
+    | CHECKPOINT | | the index of the checkpoint in the log |
+    | PART | the round of the checkpoint | the index of the checkpoint in the log |
+    | CLOCK | the number of the question | the number of the question |
     """
 
     kind: Kind

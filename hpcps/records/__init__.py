@@ -1,1 +1,25 @@
-"""What runs leave behind: records, checkpoints, provenance, and the tables made of them."""
+"""What runs leave behind: records, checkpoints, provenance, and the tables made of them.
+
+- `applied`: counts of the applied updates of an asynchronous run
+- `checkpoint`: the checkpoints of a run
+- `collect`: one long table of all records of an experiment
+- `display`: shows the progress of runs
+- `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
+- `export`: writes CSV files and event files of TensorBoard
+- `files`: writes files atomically
+- `forecast`: the progress of a sweep and the remaining time
+- `inventory`: the files of a finished run
+- `lines`: reads JSON lines that may be incomplete
+- `locate`: finds the results that a name, a file or a folder means
+- `provenance`: the provenance of a run: code, packages, machine
+- `publication`: the provenance of a published copy
+- `results`: the folder of all results
+- `run_directory`: the folder of one run, and its failures
+- `status`: the progress of runs, read from their files
+- `sweep`: the sweep that a launch belongs to
+- `table`: the columns of the long table, and Parquet
+- `tail`: reads the lines that another process appends
+- `trace/`: the activities of each process on one clock
+- `variants`: the differences between the runs of an experiment
+- `writer`: one process's record of one run
+"""

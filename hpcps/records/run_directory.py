@@ -41,7 +41,7 @@ class Failure:
 
     Attributes:
         time: its time, in seconds since 1970.
-        phase: the activity of the process.
+        phase: the activity of the process; of a process that was killed, `after its record` and the last event in it.
         error: the message.
     """
 
@@ -55,8 +55,10 @@ class Failure:
 
     def __str__(self) -> str:
         where = f"{self.role}-{self.index} on {self.host or 'an unknown host'}"
-        when = f"in round {self.round}, " if self.round is not None else ""
-        return f"{where} failed {when}phase {self.phase or 'unknown'}: {self.error}"
+        killed = self.phase.startswith("after ")
+        doing = self.phase if killed else f"phase {self.phase or 'unknown'}"
+        when = f"in round {self.round}, " if self.round is not None else "" if killed else "in "
+        return f"{where} failed {when}{doing}: {self.error}"
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import Schedule
 from hpcps.roles.checks import rejection
 from hpcps.roles.evaluation import EvaluationJob, StatisticsInbox, evaluate_with, evaluate_with_learner
-from hpcps.roles.events import Compute, Effect, InBackground, SetDeadline, Settle
+from hpcps.roles.events import AwaitBackground, Compute, Effect, InBackground, SetDeadline
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Evaluation, Learner
 
@@ -160,7 +160,7 @@ class Evaluations:
             self._held = then
             yield SetDeadline(self._statistics.waiting_for(self._lacking.round))
         else:
-            yield Settle()
+            yield AwaitBackground()
             yield from then()
 
     def measured(self, job: EvaluationJob, evaluation: Evaluation) -> Iterator[Effect]:

@@ -72,7 +72,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Compute:
-    """Run a computation, then pass its result as `Computed`; the last effect of a handler.
+    """Run a computation, then pass its result as `Computed`. A handler must yield nothing after it.
 
     Attributes:
         task: `train`, `evaluate`, `combine`, `pack` or `adopt`; the record accounts the time to it.
@@ -120,7 +120,7 @@ class InBackground:
 
 
 @dataclass(frozen=True)
-class Settle:
+class AwaitBackground:
     """Wait for the end of the background computation: its `Computed` is handled before the next effect."""
 
 
@@ -199,7 +199,7 @@ Effect = (
     | Compute
     | Now
     | InBackground
-    | Settle
+    | AwaitBackground
     | Pause
     | Drain
     | SetDeadline

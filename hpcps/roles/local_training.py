@@ -20,6 +20,7 @@ from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.evaluations import Continuation, Evaluations
 from hpcps.roles.events import (
+    AwaitBackground,
     Compute,
     Computed,
     Effect,
@@ -27,7 +28,6 @@ from hpcps.roles.events import (
     Finish,
     Send,
     SetDeadline,
-    Settle,
     Snapped,
     Snapshot,
     Start,
@@ -367,7 +367,7 @@ class LocalTraining:
 
     def snapshot(self, moment: int) -> Iterator[Effect]:
         """Write this process's part of a checkpoint."""
-        yield Settle()
+        yield AwaitBackground()
         facts = {"round": self.round, "evaluated": self._evaluations.last}
         kept = {name: part.state() for name, part in self._kept.items()}
         yield Snapshot(moment, State(facts=facts).having(learner=self._learner.state(), **kept))

@@ -37,7 +37,7 @@ def listed(mode):
     """Return the files that CONTRIBUTING lists for a mode, in order."""
     text = (ROOT / "CONTRIBUTING.md").read_text()
     section = text[text.index("## Following an update") :].split("\n## ")[0]
-    column = {"sync": 2, "async": 3}[mode]
+    column = {"sync": 2, "async": 4}[mode]
     rows = [line.split("|") for line in section.splitlines() if re.match(r"\| \d ", line)]
     return [f"hpcps/{re.fullmatch(r'`([^`]*)`', row[column].strip())[1]}" for row in rows]
 

@@ -141,3 +141,29 @@ def test_figures_are_named_in_experiment_files_only():
         if named.search(line)
     ]
     assert not found
+
+
+LISTED = {
+    "execution", "execution/sweep", "figures", "launch", "numerics", "records", "spec", "spec/checks", "training",
+    "transport/pslite",
+}  # fmt: skip
+"""The packages whose docstrings list their modules, because there are many or their names do not say enough."""
+
+
+def listed_modules(text):
+    """Return the names in the lines of a docstring that begin with "- `name`:"."""
+    return re.findall(r"^- `([\w/]+)`: ", text, re.MULTILINE)
+
+
+def test_lists_of_modules_name_the_modules_that_exist():
+    lists = {
+        str(path.parent.relative_to(ROOT)): listed_modules(ast.get_docstring(tree) or "")
+        for path, tree in MODULES.items()
+        if path.name == "__init__.py"
+    }
+    assert {name for name, modules in lists.items() if modules} == LISTED
+    for name in LISTED:
+        files = {path.stem for path in (ROOT / name).glob("*.py")} - {"__init__"}
+        packages = {f"{path.parent.name}/" for path in (ROOT / name).glob("*/__init__.py")}
+        assert lists[name] == sorted(lists[name]), name
+        assert set(lists[name]) == files | packages, name

@@ -41,10 +41,10 @@ def test_a_run_that_fails_is_tried_again_and_then_given_up() -> None:
     done = {0}
     batch = queue.take(1)
     ending = Ending(9, "run 0000000001 (seed 1): worker-0 on n1 failed\nits last line", "0000000001")
-    assert queue.settle(batch, ending, lambda p: p.index in done) == "0000000001: tried again, 1 of 1 times"
+    assert queue.end_batch(batch, ending, lambda p: p.index in done) == "0000000001: tried again, 1 of 1 times"
     batch = queue.take(1)
     assert [p.index for p in batch] == [1, 2, 3]
-    assert queue.settle(batch, ending, lambda p: p.index in done) == "continuing with 2 more runs"
+    assert queue.end_batch(batch, ending, lambda p: p.index in done) == "continuing with 2 more runs"
     assert [p.index for p in queue.take(1)] == [2, 3]
     assert queue.report() == "  0000000001  seed 1: in 2 attempts: worker-0 on n1 failed"
 
@@ -52,14 +52,14 @@ def test_a_run_that_fails_is_tried_again_and_then_given_up() -> None:
 def test_a_launch_that_begins_no_run_is_not_tried_for_each_of_them() -> None:
     queue = PointQueue([point(0), point(1), point(2, workers=3)], 0)
     batch = queue.take(1)
-    assert queue.settle(batch, Ending(2, "no route to n07"), lambda p: False) == "continuing with 1 more run"
+    assert queue.end_batch(batch, Ending(2, "no route to n07"), lambda p: False) == "continuing with 1 more run"
     assert [failed.point.index for failed in queue.failed] == [0, 1]
     assert [p.index for p in queue.left] == [2]
 
 
 def test_what_was_stopped_is_neither_lost_nor_done() -> None:
     queue = PointQueue([point(0), point(1)], 0)
-    assert queue.settle(queue.take(1), Ending(143, "stopped", over=True), lambda p: p.index == 0) == ""
+    assert queue.end_batch(queue.take(1), Ending(143, "stopped", over=True), lambda p: p.index == 0) == ""
     assert ([p.index for p in queue.left], queue.failed) == ([1], [])
 
 
@@ -85,7 +85,7 @@ def test_every_point_ends_done_or_lost_and_none_is_tried_too_often(
                 ending = Ending(1, "it failed", p.run_id)
                 break
             done.add(p.run_id)
-        queue.settle(batch, ending, lambda p: p.run_id in done)
+        queue.end_batch(batch, ending, lambda p: p.run_id in done)
     lost = {failed.point.run_id for failed in queue.failed}
     assert lost == {run_id for run_id, failures in fails.items() if failures > retry}
     assert done == set(fails) - lost

@@ -117,3 +117,26 @@ def test_links_of_the_repository_exist():
 def anchors(path: Path) -> set[str]:
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+FOLDERS = "hpcps|tests|docs|examples|experiments|launcher|notebooks|benchmarks|results/published"
+WITHIN_HPCPS = "execution|roles|rules|transport"
+PATH = re.compile(rf"(?<![\w./<-])(?:\.\./)*((?:{FOLDERS})/[\w./+-]*\w|(?:{WITHIN_HPCPS})/[\w/]*\.py\b)")
+MADE_LATER = re.compile(r"experiments/mine\.toml|launcher/(pbs|slurm)/site\.sh|.*/__pycache__|results/published/NAME")
+"""Files that a user or a program creates."""
+
+
+def paths_in(text):
+    """Return the paths of the repository that a text names."""
+    return {path for path in PATH.findall(text) if not MADE_LATER.fullmatch(path)}
+
+
+def test_paths_that_pages_name_exist():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = {(page.name, path) for page in pages for path in paths_in(page.read_text(encoding="utf-8"))}
+    assert len(named) > 80
+    assert ("architecture.md", "hpcps/roles/sync/partitions.py") in named
+    missing = {
+        (page, path) for page, path in named if not any((root / path).exists() for root in (ROOT, ROOT / "hpcps"))
+    }
+    assert sorted(missing) == []

@@ -166,7 +166,8 @@ def assert_quiet(text: str) -> None:
 
 def assert_blamed(text: str, run: RunDirectory, who: str, why: str) -> None:
     """The last message and the first report name who failed, where, in which round, doing what and why."""
-    what = rf"{who} on {re.escape(socket.gethostname())} failed in round \d+, phase \w.*?: .*?{why}"
+    doing = r"(?:phase \w|after its record `\w)"
+    what = rf"{who} on {re.escape(socket.gethostname())} failed in round \d+, {doing}.*?: .*?{why}"
     summary = text[text.rindex(f"hpcps: run {run.path.name} (") :]
     assert re.match(rf"hpcps: run \w+ \(.+\): {what}", summary), text
     assert re.match(what, str(run.failures[0])), run.failures

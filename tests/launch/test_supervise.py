@@ -36,11 +36,13 @@ def test_a_process_that_dies_before_the_run_begins_is_reported_apart_from_an_ear
     directory.create({})
     directory.fail("server", 0, "n01", 7, "wait", "of the attempt before", at=1.0)
     directory.fail("worker", 2, "n03", 7, "train", "of the attempt before", at=2.0)
+    (directory.path / "records" / "worker-2.jsonl").write_text('{"event": "round", "round": 7}\n')
     run = PlannedRun("abc", "one", str(directory.path), {})
     death = ProcessDeath("worker", 2, 17, "n03", "the process was killed by signal 9 (SIGKILL)")
     cause = find_cause(run, [death], directory.failures)
     assert cause is not None
     assert [failure.error for failure in directory.failures] == [death.end] == [cause.error]
+    assert str(cause) == f"worker-2 on n03 failed in round 7, after its record `round`: {death.end}"
     assert [failure.role for failure in directory.earlier_failures] == ["server"]
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,7 +77,11 @@ def test_the_first_failure_comes_first_and_a_new_attempt_forgets_it(tmp_path):
     (tmp_path / "failure" / "torn.json").write_text("{")
     first, second = directory.failures
     assert str(first) == "worker-2 on n03 failed in round 17, phase exchange: ValueError: no such block"
-    assert str(second) == "server-0 on n01 failed phase wait: was killed"
+    assert str(second) == "server-0 on n01 failed in phase wait: was killed"
+    killed = replace(first, phase="after its record `round`", error="the process was killed by signal 9 (SIGKILL)")
+    said = "failed in round 17, after its record `round`: the process was killed by signal 9 (SIGKILL)"
+    assert str(killed) == f"worker-2 on n03 {said}"
+    assert str(replace(killed, round=None)) == f"worker-2 on n03 {said.replace('in round 17, ', '')}"
     report = json.loads((tmp_path / "failure" / "worker-2.json").read_text())
     assert "raise ValueError" in report["traceback"]
     assert report["pid"] == os.getpid()

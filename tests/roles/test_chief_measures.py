@@ -15,7 +15,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.events import Compute, InBackground, Record, Settle, Snapshot
+from hpcps.roles.events import AwaitBackground, Compute, InBackground, Record, Snapshot
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Evaluation
 from hpcps.transport.inproc import Exchange
@@ -333,5 +333,5 @@ def test_settling_is_for_the_chief(tmp_path):
     run = spec(checkpoint={"every": 1})
     play = Play(tmp_path, run)
     play.to_the_end()
-    assert any(isinstance(effect, Settle) for effect in play.did)
+    assert any(isinstance(effect, AwaitBackground) for effect in play.did)
     assert all(line["event"] != "evaluation" for line in play.lines("evaluation", "worker-0"))

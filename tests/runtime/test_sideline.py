@@ -16,7 +16,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.events import Compute, Computed, Finish, InBackground, Record, Settle, Start
+from hpcps.roles.events import AwaitBackground, Compute, Computed, Finish, InBackground, Record, Start
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.inproc import Exchange
 
@@ -123,7 +123,7 @@ class Chief:
                 self.round = 5
                 yield Compute("train", lambda: burn(0.2))
             case Computed("train"):
-                yield Settle()
+                yield AwaitBackground()
                 yield Record("round")
                 yield Finish()
             case Computed("evaluate", result, time):

@@ -41,6 +41,14 @@ def test_aspects_that_differ_between_points_are_all_named(
     )
 
 
+def test_one_is_singular(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("train.epochs=1", "train.local_steps=1")
+    assert run(str(write()), *(word for option in options for word in ("--set", option))) == 0
+    said = capsys.readouterr().out
+    assert ", 1 epoch, " in said
+    assert ", 1 local step, " in said
+
+
 def test_mistakes_are_raised_for_the_command_line_to_print(write: Callable[..., Path]) -> None:
     with pytest.raises(SpecError, match="1 mistake"):
         run(str(write()), "--set", "seed=x")

@@ -16,7 +16,7 @@ from hpcps.records.trace.clocks import Offset
 from hpcps.records.trace.lanes import read_lanes
 from hpcps.records.trace.spans import PACKED
 from hpcps.records.trace.tracer import Tracer
-from hpcps.roles.events import Compute, Computed, Now, Save, Send, Settle
+from hpcps.roles.events import AwaitBackground, Compute, Computed, Now, Save, Send
 
 WORKER, SERVER = Peer("worker", 0), Peer("server", 0)
 
@@ -190,7 +190,9 @@ def test_background_tasks_have_a_thread_of_their_own(tmp_path):
     }
 
 
-@pytest.mark.parametrize("effect", [Compute("train", nothing), Now("apply", nothing), Settle(), Save("model", None)])
+@pytest.mark.parametrize(
+    "effect", [Compute("train", nothing), Now("apply", nothing), AwaitBackground(), Save("model", None)]
+)
 def test_what_comes_before_something_long_is_in_the_file(tmp_path, effect):
     clock = Clock()
     tracer = tracer_of(tmp_path, clock=clock)

@@ -13,7 +13,7 @@ from hpcps.execution.simulation.background import SimulatedBackground
 from hpcps.execution.simulation.event_queue import Action, EventQueue
 from hpcps.execution.simulation.sharing import ActiveTask, HostCores
 from hpcps.protocol.messages import Malformed, Received
-from hpcps.roles.events import Compute, Effect, Event, InBackground, Now, Record, Send, Settle
+from hpcps.roles.events import AwaitBackground, Compute, Effect, Event, InBackground, Now, Record, Send
 from hpcps.spec.simulation import Costs
 from hpcps.transport.backoff import Backoff
 
@@ -124,7 +124,7 @@ class Process:
         assert self._turn is not None
         with self._guard(self.driver):
             effect = next(self._turn, None)
-        if isinstance(effect, Settle) and self._background.under_way:
+        if isinstance(effect, AwaitBackground) and self._background.under_way:
             self._settling = True
             return
         if effect is not None:

@@ -1,1 +1,14 @@
-"""Execute many runs, one launch after another or several at a time; failures do not stop the others."""
+"""Execute many runs, one launch after another or several at a time; failures do not stop the others.
+
+It runs in the parent process, `hpcps run`, and starts launches. Runs whose transport is `inproc` need no launch: the
+parent process executes them. With `--jobs`, a child process for each slot does this work for one batch.
+
+- `batch`: points that run back to back in one launch or process
+- `claims`: the runs that are left for this process
+- `cores`: divides the cores among launches
+- `play`: executes the points until each is done or has failed; start here
+- `queue`: the points that are left, repeated attempts, failed points
+- `refusals`: what `hpcps run` refuses before it starts anything
+- `slot`: the program that executes one batch on its own cores
+- `slots`: several batches at a time, each in a slot
+"""

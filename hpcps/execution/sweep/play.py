@@ -85,7 +85,7 @@ class _Play:
                 return ExitStatus.SUSPENDED
             batch = self._next()
             ending = play(batch, self._display.say, self._display.update)
-            self._settle(batch, ending)
+            self._end_batch(batch, ending)
             if ending.over:
                 return ending.status
         return 0
@@ -101,7 +101,7 @@ class _Play:
                 while self._queue.left and slots.free and not status and not self._late:
                     slots.start(self._next())
                 for batch, ending in slots.wait():
-                    self._settle(batch, ending)
+                    self._end_batch(batch, ending)
                     if ending.over:
                         status = status or ending.status
                 for number in stops[passed:]:
@@ -130,9 +130,9 @@ class _Play:
         launch.write()
         return replace(batch, launch=launch)
 
-    def _settle(self, batch: Batch, ending: Ending) -> None:
+    def _end_batch(self, batch: Batch, ending: Ending) -> None:
         if ending.status:
             self._display.say(f"hpcps: {ending.text}")
-        said = self._queue.settle(batch.points, ending, lambda point: batch.directory(point).done)
+        said = self._queue.end_batch(batch.points, ending, lambda point: batch.directory(point).done)
         if said:
             self._display.say(f"hpcps: {said}")

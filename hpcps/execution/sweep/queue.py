@@ -56,7 +56,7 @@ class PointQueue:
         self.left = [point for point in self.left if point not in taken]
         return tuple(taken)
 
-    def settle(self, points: Sequence[Point], ending: Ending, done: Callable[[Point], bool]) -> str:
+    def end_batch(self, points: Sequence[Point], ending: Ending, done: Callable[[Point], bool]) -> str:
         """Record the outcome of points; return a message about those that are not done."""
         missing = [point for point in points if not done(point)]
         if ending.over or not missing:

@@ -14,43 +14,66 @@ from hpcps.registry.config import Config
 
 
 class Launcher(Config, ABC):
-    """A launcher. A subclass adds `name`, overrides the class variables that differ, and implements `render`."""
+    """A launcher. A subclass adds `name`, overrides the class variables that differ, and implements `render`.
+
+    Each member says which module uses it; modules are named within `hpcps/launch/`.
+    """
 
     executable: ClassVar[str] = "mpirun"
-    """Its usual name on PATH."""
+    """Its usual name on PATH.
+
+    `detect.find_mpirun` looks for it, and `cli/configgen.py` writes it if the launcher is not installed here.
+    """
 
     version: ClassVar[re.Pattern[str] | None] = None
-    """A pattern that matches the output of its `--version`. None: hpcps never detects this launcher."""
+    """A pattern that matches the output of its `--version`. None: hpcps never detects this launcher.
+
+    `recognises` compares it; `detect.detect_mpi` lists the launchers that have one.
+    """
 
     rank_variables: ClassVar[tuple[str, ...]] = ()
     """Environment variables that hold the rank of a process before MPI starts; the first that holds a number counts.
 
     The plan contains them, because a process loads plugins only after it knows which run it belongs to.
+    `launch_of` puts them into the plan; `local_rank.planned_rank` reads them in each process.
     """
 
     job_variables: ClassVar[tuple[str, ...]] = ()
-    """Environment variables in which its batch system stores the id of a job."""
+    """Environment variables in which its batch system stores the id of a job.
+
+    `prepare.launch_folder` names the folder of a launch after the job; `doctor/batch.py` and `doctor/diagnosis.py` find
+    out whether this is a job.
+    """
 
     longest_line: ClassVar[int | None] = None
-    """Maximum length of a line of its file in bytes, with the line end; None: no limit."""
+    """Maximum length of a line of its file in bytes, with the line end; None: no limit. Only `text` uses it."""
 
     longest_file: ClassVar[int | None] = None
-    """Maximum size of its file in bytes; `text` replaces a longer file with a single segment. None: no limit."""
+    """Maximum size of its file in bytes; `text` replaces a longer file with a single segment. None: no limit.
+
+    Only `text` uses it.
+    """
 
     name: str
+    """Its name in `--dialect` (`detect.find_launcher`) and in the messages of `detect` and the doctor."""
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        """Return the facts that `hpcps components` prints about it."""
+        """Return the facts that `hpcps components` prints about it (`cli/components.py`)."""
         rank, job = list(cls.rank_variables), list(cls.job_variables)
         return {"executable": cls.executable, "rank variables": rank, "job variables": job}
 
     def recognises(self, path: Path, output: str) -> bool:
-        """Tell whether an executable is this launcher; `output` is what it prints for `--version`."""
+        """Tell whether an executable is this launcher; `output` is what it prints for `--version`.
+
+        `detect.detect_mpi` asks every launcher, plugins first.
+        """
         return self.version is not None and self.version.search(output) is not None
 
     def launch_of(self, job: Job) -> Launch:
         """Return the files and the command with which this launcher starts a job.
+
+        `prepare.prepare` calls it for runs, and `doctor/trial.py` for two ranks that test MPI.
 
         Raises:
             LaunchError: the launcher cannot express the job.
@@ -60,10 +83,15 @@ class Launcher(Config, ABC):
 
     @abstractmethod
     def render(self, job: Job) -> Launch:
-        """Render a job in the format of the launcher; `launch_of` has checked that no launcher changes its words."""
+        """Render a job in the format of the launcher; only `launch_of` calls it.
+
+        `launch_of` has checked that the paths and values have no characters that a launcher would change.
+        """
 
     def text(self, job: Job, form: str, end: str = "\n") -> str:
         """Return one line per segment of the world, in rank order; one segment of all ranks if the text is too long.
+
+        The `render` of a subclass calls it.
 
         Args:
             job: the job to start.

@@ -63,8 +63,8 @@ class Launch:
         files: the texts to write, by absolute path, the configfile first; empty if the command contains everything.
         command: the launcher and its arguments.
         variables: environment variables that the launcher itself needs.
-        needs_path: whether the folder of the launcher has to be on PATH.
-        stop_signal: the signal that the launcher forwards to the ranks and that stops them.
+        needs_path: whether the folder of the launcher has to be on PATH; `environment` and `line` add it.
+        stop_signal: the signal that the launcher forwards to the ranks and that stops them; `supervise` sends it.
     """
 
     job: Job

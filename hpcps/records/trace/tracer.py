@@ -14,7 +14,7 @@ from types import TracebackType
 from hpcps.protocol.messages import ROLES, Malformed, Peer, Received
 from hpcps.records.trace.clocks import Offset
 from hpcps.records.trace.spans import ACTIVITIES, BACKGROUND, COMPARED, FORMAT, PACKED, SUFFIX, code
-from hpcps.roles.events import Compute, Effect, InBackground, Now, Save, Seal, Send, Settle, Snapshot
+from hpcps.roles.events import AwaitBackground, Compute, Effect, InBackground, Now, Save, Seal, Send, Snapshot
 
 _pack, _SIZE = PACKED.pack_into, PACKED.size
 _ROOM = 512 * _SIZE
@@ -22,7 +22,7 @@ _SECONDS = 1.0
 # Seconds after the last write from which on spans are written before the next effect begins.
 _LATE = 0.1
 
-_NAMED = {Settle: "wait", Snapshot: "checkpoint", Seal: "checkpoint", Save: "save"}
+_NAMED = {AwaitBackground: "wait", Snapshot: "checkpoint", Seal: "checkpoint", Save: "save"}
 
 TOLD_APART = frozenset({Send, Compute, Now, InBackground, *_NAMED})
 """The effects with a span of their own. All others are part of `handle`."""

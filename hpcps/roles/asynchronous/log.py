@@ -171,7 +171,10 @@ class LogClient:
             yield from training.adopt_when_complete()
 
     def ask(self) -> Iterator[Effect]:
-        """Wait for the answer to the next request; it may be here if a server took other bytes for the request."""
+        """Count the next request and wait for its answer.
+
+        The answer may be here already: an unusable message of a worker counts as its request, and gets the model.
+        """
         self.request += 1
         yield from self._training.adopt_when_complete()
 

@@ -31,7 +31,10 @@ _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
 
 def grants(sender: Peer, run_id: str, round: int, dealt_with: int, total: int, to: Sequence[Peer]) -> Iterator[Send]:
-    """Let senders go on who get no other message, now that so many of their partitions are dealt with."""
+    """Permit senders to send `WINDOW` partitions more than the combiner has dealt with.
+
+    It is for senders that get no partition of the next model from this combiner, which would permit the same.
+    """
     if dealt_with + WINDOW <= total:
         for peer in to:
             yield Send(peer, Message(Kind.GRANT, sender, run_id, round, partition=dealt_with + WINDOW))
@@ -52,7 +55,7 @@ class PartitionSender:
 
     @property
     def echo(self) -> Flag:
-        """What server 0 said of checkpoints with the model of this round, for the other servers."""
+        """The flags for checkpoints that server 0 sent with the model of this round; they go to the other servers."""
         return self._training.flags & ECHOED
 
     def put(self, to: Peer, message: Message) -> Iterator[Effect]:
@@ -63,7 +66,8 @@ class PartitionSender:
     def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a partition of the next model; adopt the model once it is complete.
 
-        A server that gets the answer has dealt with the partitions that it made this one of, and takes more.
+        A partition from a receiver of this role's answers is also a grant: the receiver has combined the partition with
+        the same number, so this role may send `WINDOW` partitions more.
         """
         answering = self._training.stage in _ANSWERING
         self._training.inbox.put(message, self._training.round + answering)

@@ -1,4 +1,10 @@
-"""Contradictions: keys that are valid separately but not together."""
+"""Contradictions: keys that are valid separately but not together.
+
+- `exchange`: transport, delays and simulated timing
+- `paths`: keys that several checks name
+- `topology`: roles, the rule and the attack
+- `training`: model, data, training and evaluation
+"""
 
 from __future__ import annotations
 
