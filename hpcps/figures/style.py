@@ -55,6 +55,20 @@ _OTHERS = (
     Look(_VERMILION, _DOTTED, "o"),
 )
 
+_DASHES = ("solid", _DASHED, _DOTTED, _DASH_DOT)
+
+
+def _unknown() -> tuple[Look, ...]:
+    """Return the styles of other lines: the colours in turn, then once more with other dashes and markers."""
+    taken = {(look.color, look.dashes) for look in _KNOWN.values()}
+    found = [
+        Look(look.color, _DASHES[(_DASHES.index(look.dashes) + turn) % len(_DASHES)], _OTHERS[place - turn].marker)
+        for turn in range(len(_DASHES))
+        for place, look in enumerate(_OTHERS)
+    ]
+    return tuple(look for look in found if (look.color, look.dashes) not in taken)
+
+
 _REFERENCES = (Look(_GREY, _DASHED, "", 1.8), Look(_GREY, _DOTTED, "", 1.8), Look(_GREY, _DASH_DOT, "", 1.8))
 _SIGNS: tuple[tuple[str, str | tuple[float, tuple[float, ...]]], ...] = (("Blues", "solid"), ("Oranges", _DASHED))
 _MARKERS = "oDsv^P"
@@ -66,7 +80,8 @@ def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Loo
     Numbers of both signs, such as those of `zeno rho -0.1`, go from dark blue over black (zero) to dark orange.
     """
     others = [line for line in lines if line not in _KNOWN]
-    given = _by_sign(others) or {line: _OTHERS[place % len(_OTHERS)] for place, line in enumerate(others)}
+    free = _unknown()
+    given = _by_sign(others) or {line: free[place % len(free)] for place, line in enumerate(others)}
     grey = {line: _REFERENCES[place % len(_REFERENCES)] for place, line in enumerate(references)}
     return {line: _KNOWN.get(line) or given[line] for line in lines} | grey
 

@@ -376,3 +376,9 @@ def test_a_mean_says_how_many_seeds_it_has_yet(seeded):
     assert "3 seeds" in figure_data.facts
     assert "1 of 12 runs unfinished (1 without a result)" in figure_data.facts
     assert "range of 2 to 3 seeds" in [text.get_text() for text in draw(figure_data).legends[0].get_texts()]
+
+
+def test_more_lines_than_colours_can_be_told_apart():
+    lines = ["zeno", "average", "median", "phocas", "trimmed_mean", *(f"rule {place}" for place in range(24))]
+    styles = looks(lines)
+    assert len({(look.color, look.dashes) for look in styles.values()}) == len(lines)
