@@ -174,11 +174,14 @@ class Rule(BaseRule, ABC):
             The combined update `[d]`, of the same type and on the same device as `updates`.
 
         Raises:
-            ValueError: an array has the wrong shape, or something that the rule needs is missing.
+            ValueError: an array has the wrong shape, something that the rule needs is missing, or the rule cannot
+                combine so many updates.
         """
         from hpcps.rules.screening import combine
 
         rows = as_numpy(updates, 2, "updates")
+        if reason := self.unable(len(rows)):
+            raise ValueError(reason)
         layout = self._layout(blocks, rows.shape[1])
         given = context or Context()
         if reference is not None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import OneOf
-from hpcps.rules import Average, Median, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.rules import Average, Krum, Median, Phocas, Rule, TrimmedMean, Zeno
 from hpcps.rules.context import Context
 
 ONE = Layout.of([("w", (1,))])
@@ -124,3 +124,8 @@ def test_zeno_decides_per_block() -> None:
     combined = Zeno().combine(Updates.of(updates, layout), Context(v))
     assert combined.accepted.tolist() == [[True, False], [False, True], [True, True]]
     assert combined.update.tolist() == [0.75, 0.375, 0.75]
+
+
+def test_too_many_byzantine_updates_are_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="krum needs at least f \\+ 3 updates, and f = 20 of 15"):
+        Krum(f=20)(np.ones((15, 3)))
