@@ -26,6 +26,7 @@ def component(name):
     return entry.component
 
 
+@pytest.mark.soak
 def test_a_run_over_mpi_and_one_in_process_agree(file, tmp_path):
     assert "own_data: 4 points, no mistakes" in hpcps("check", file)
     hpcps("run", file, "--results", tmp_path / "mpi")

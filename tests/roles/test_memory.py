@@ -42,7 +42,14 @@ def growth(folder, rule, validators, partition):
     return grew, np.load(folder / "final/server-0.npy")
 
 
-@pytest.mark.parametrize(("rule", "validators"), [("average", 0), ("trimmed_mean", 0), ("zeno", 1)])
+@pytest.mark.parametrize(
+    ("rule", "validators"),
+    [
+        pytest.param("average", 0, marks=pytest.mark.soak),
+        pytest.param("trimmed_mean", 0, marks=pytest.mark.soak),
+        ("zeno", 1),
+    ],
+)
 def test_a_combiner_never_holds_all_updates(tmp_path, rule, validators):
     (cut, model), (whole, same) = (
         growth(tmp_path / str(partition), rule, validators, partition) for partition in (1 << 18, "auto")
