@@ -82,8 +82,11 @@ class Attack(BaseAttack, ABC):
             A corrupted copy, of the same type and on the same device.
 
         Raises:
-            ValueError: the update does not have one dimension, or holds something other than numbers.
+            ValueError: the update does not have one dimension, or holds something other than numbers; or `random` is no
+                random generator.
         """
+        if not isinstance(random, np.random.Generator | None):
+            raise ValueError(f"random must be a random generator, such as numpy.random.default_rng(1), not {random!r}")
         block = as_numpy(update, 1, "update").copy()
         self.replace(block, AttackContext(random or np.random.default_rng()))
         return like(update, block)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 
+from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.refusals import refusals
 from hpcps.records.results import add_results_argument
 from hpcps.spec.load import Experiment, Point, activate_plugins, load_experiment, select
@@ -48,9 +50,24 @@ def handle(args: argparse.Namespace) -> int:
     print(summary(experiment, points))
     results = args.results.absolute() / experiment.name
     # The file may be for another machine, and no folder is created here.
-    for error in refusals(points, next(path for path in (results, *results.parents) if path.exists())):
+    there = next(path for path in (results, *results.parents) if path.exists())
+    for error in (*refusals(points, there), *_without_gpu(points)):
         print(f"hpcps: caution: `hpcps run` refuses it on this machine: {error}", file=sys.stderr)
     return 0
+
+
+def _without_gpu(points: Sequence[Point]) -> Iterator[HpcpsError]:
+    """Yield an error if a run that needs a GPU for torch finds none; `hpcps run` leaves this to its processes."""
+    run = next((p.run for p in points if p.run.train.device == "cuda" and p.run.model.backend == "torch"), None)
+    if run is None or find_spec("torch") is None:
+        return
+    from hpcps.training.pytorch.device import prepare_device, settings_kept
+
+    try:
+        with settings_kept():
+            prepare_device(run.train)
+    except HpcpsError as error:
+        yield error
 
 
 def summary(experiment: Experiment, points: Sequence[Point]) -> str:

@@ -31,7 +31,7 @@ def handle(args: argparse.Namespace) -> int:
         print("\n".join(_overview()))
         return 0
     if args.kind not in KINDS:
-        raise SpecError(_unknown("kind of component", args.kind, list(KINDS)))
+        raise SpecError(_unknown_kind(args.kind))
     kind = KINDS[args.kind]
     components = active().of(kind.name)
     if args.name is None:
@@ -41,9 +41,12 @@ def handle(args: argparse.Namespace) -> int:
     return 0
 
 
-def _unknown(noun: str, name: str, names: list[str]) -> str:
-    guess = nearest(name, names)
-    return f"unknown {noun} {name!r}{f': did you mean {guess!r}?' if guess else ';'} There are: {', '.join(names)}"
+def _unknown_kind(name: str) -> str:
+    of_kind = next((f"`hpcps components {kind} {name}`" for kind in KINDS if name in active().of(kind)), None)
+    near = nearest(name, KINDS)
+    guess = of_kind or (repr(near) if near else None)
+    hint = f": did you mean {guess}?" if guess else "."
+    return f"unknown kind of component {name!r}{hint} There are: {', '.join(KINDS)}"
 
 
 def _overview() -> list[str]:

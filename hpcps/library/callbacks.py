@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -86,6 +86,28 @@ class Callbacks:
 
     on_round: Callable[[RoundReport], object] | None = None
     on_evaluation: Callable[[EvaluationReport], object] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the functions.
+
+        Raises:
+            TypeError: one is no function.
+        """
+        for name, call in vars(self).items():
+            if call is not None and not callable(call):
+                raise TypeError(f"{name}: expects a function, got {call!r}")
+
+    @staticmethod
+    def listed(given: Callbacks | Sequence[Callbacks]) -> tuple[Callbacks, ...]:
+        """Return one or several as a tuple.
+
+        Raises:
+            TypeError: something else was given, such as a function.
+        """
+        several = (given,) if isinstance(given, Callbacks) else given
+        if not isinstance(several, Sequence) or not all(isinstance(each, Callbacks) for each in several):
+            raise TypeError("callbacks: expects hpcps.Callbacks(on_round=…), or a list of them")
+        return tuple(several)
 
 
 class Reporter:

@@ -41,7 +41,7 @@ class Content:
         if isinstance(given, str) and "\n" in given:
             return cls(TEXT, given)
         if not isinstance(given, str | Path):
-            raise SpecError(f"expects a file, the text of one, or a dictionary; got {_named(given)}")
+            raise SpecError(f"expects a file, the text of one, or a dictionary; got {named(given)}")
         try:
             return cls(Path(given), read_text(Path(given), MOST_BYTES))
         except InputError as error:
@@ -55,7 +55,7 @@ def overrides_of(values: Mapping[str, Any] | None) -> tuple[str, ...]:
         SpecError: a value is not one that a file can hold.
     """
     if values is not None and not isinstance(values, Mapping):
-        raise SpecError(f'set: expects a dictionary such as {{"train.epochs": 5}}, got {_named(values)}')
+        raise SpecError(f'set: expects a dictionary such as {{"train.epochs": 5}}, got {named(values)}')
     return tuple(f"{key}={toml(value, str(key))}" for key, value in (values or {}).items())
 
 
@@ -85,9 +85,10 @@ def toml(value: Any, key: str) -> str:
         return "[" + ", ".join(toml(each, f"{key}[{place}]") for place, each in enumerate(value)) + "]"
     if value is None:
         raise SpecError(f"{key}: got None; leave the key out to have its default")
-    raise SpecError(f"{key}: got {_named(value)}; expects a number, a text, true or false, a list or a dictionary")
+    raise SpecError(f"{key}: got {named(value)}; expects a number, a text, true or false, a list or a dictionary")
 
 
-def _named(value: object) -> str:
+def named(value: object) -> str:
+    """Return the type of a value with its article, for messages."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"

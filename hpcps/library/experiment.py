@@ -13,7 +13,7 @@ import numpy as np
 from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.library.callbacks import Callbacks
-from hpcps.library.content import DICTIONARY, Content, overrides_of
+from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
 from hpcps.records.results import default_results
 from hpcps.registry import Registry, active, using
@@ -101,7 +101,7 @@ class Experiment:
         resume: bool = True,
     ) -> Experiment:
         """Execute the runs that are not done; see `hpcps.run`."""
-        given = (callbacks,) if isinstance(callbacks, Callbacks) else tuple(callbacks)
+        given = Callbacks.listed(callbacks)
         folder = self.results if results is None else Path(results)
         from hpcps.library import execution
 
@@ -271,6 +271,8 @@ def results(
 def _check_events(events: Collection[str] | None) -> None:
     from hpcps.records.collect import EVENTS
 
+    if isinstance(events, str):
+        raise RunError(f'events: expects a list such as ["evaluation"], got {events!r}')
     if unknown := sorted({*(events or ())} - {*EVENTS}):
         raise RunError(f"events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
 
@@ -284,6 +286,8 @@ def _collected(folder: Path, points: Sequence[Mapping[str, Any]], events: Collec
 
 
 def _load(content: Content, overrides: tuple[str, ...], only: str | None, results: Path) -> Experiment:
+    if not isinstance(only, str | None):
+        raise SpecError(f'only: expects a text such as "0" or "zeno", got {named(only)}')
     try:
         with using(active()):  # what the experiment activates ends with this block
             loaded = load_experiment(content.file, overrides, content.text)

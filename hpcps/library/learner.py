@@ -132,7 +132,12 @@ class Learner:
 
         Returns:
             `steps`, `samples`, and of these samples the mean `loss` and the `accuracy`, each before its step.
+
+        Raises:
+            ValueError: the number is negative.
         """
+        if steps is not None and steps < 0:
+            raise ValueError(f"steps must be a whole number from 0, not {steps}")
         with self._prepared():
             return self._learner.train(self.steps_per_epoch if steps is None else steps)
 

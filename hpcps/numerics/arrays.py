@@ -21,7 +21,10 @@ def as_numpy(values: Any, dimensions: int, name: str) -> Vector:
         ValueError: it has another number of dimensions, or holds something other than numbers.
     """
     if hasattr(values, "detach"):
-        values = values.detach().cpu().float().numpy()
+        values = values.detach().cpu()
+        values = (values if values.is_complex() else values.float()).numpy()
+    if np.iscomplexobj(values):
+        raise ValueError(f"{name} cannot be read as numbers: they are complex")
     try:
         array = np.ascontiguousarray(values, np.float32)
     except (TypeError, ValueError) as error:

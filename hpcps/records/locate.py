@@ -46,7 +46,8 @@ class ExperimentLocation:
         """A description of the folder, such as `results/published/quickstart, the published copy`."""
         if not self.published:
             return str(self.results)
-        return f"{self.results}, the published copy (there are no runs in {self.own})"
+        alone = "" if _fresh(self.own) else f" (there are no runs in {self.own})"
+        return f"{self.results}, the published copy{alone}"
 
 
 def results_of(name: str, results: Path) -> Path:
@@ -59,8 +60,11 @@ def results_of(name: str, results: Path) -> Path:
         results: the folder of all results.
     """
     own, copy = results / name, results / PUBLISHED / name
-    fresh = (own / "table.parquet").is_file() or any((own / "runs").glob("*"))
-    return copy if copy.is_dir() and not fresh else own
+    return copy if copy.is_dir() and not _fresh(own) else own
+
+
+def _fresh(own: Path) -> bool:
+    return (own / "table.parquet").is_file() or any((own / "runs").glob("*"))
 
 
 def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
@@ -96,9 +100,9 @@ def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
     if meant:
         raise RunError(f"{text!r} matches {', '.join(meant)}: type more of the name")
     near = difflib.get_close_matches(text, names, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = f": did you mean {near[0]!r}?" if near else "."
     known = ", ".join(names) or "none"
-    raise RunError(f"no experiment {text!r}: {hint}The experiments in {results}/ and {experiments}/ are: {known}")
+    raise RunError(f"no experiment {text!r}{hint} The experiments in {results}/ and {experiments}/ are: {known}")
 
 
 def _place(results: Path, experiments: Path) -> ExperimentLocation:

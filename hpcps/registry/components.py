@@ -97,7 +97,7 @@ class Components(Mapping[str, Any]):
         """
         if name not in self._entries:
             guess = nearest(name, self._entries) if isinstance(name, str) else None
-            hint = f": did you mean {guess!r}?" if guess else ";"
+            hint = f": did you mean {guess!r}?" if guess else "."
             names = ", ".join(self._entries)
             raise UnknownComponentError(f"unknown {self.kind.noun} {name!r}{hint} There are: {names}")
         return self._entries[name]

@@ -29,8 +29,10 @@ else:
 
     class _Explained(type(BaseModel)):
         def __call__(cls, *args: Any, **keys: Any) -> Any:
+            # A number or array of numpy, as a loop in a notebook gives it, counts as the number or list.
+            plain = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in keys.items()}
             try:
-                return super().__call__(*args, **keys)
+                return super().__call__(*args, **plain)
             except ValidationError as error:
                 module, name = _EXPLAIN
                 wrong = getattr(import_module(module), name)(cls, error)

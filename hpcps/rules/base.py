@@ -57,7 +57,10 @@ class BaseRule(Config, ABC):
 
     def _layout(self, blocks: Sequence[int] | None, size: int) -> Layout:
         """Return the layout of updates outside of a run; by default they are one block."""
-        layout = Layout.of([(str(i), (block,)) for i, block in enumerate(blocks or (size,))])
+        sizes = np.asarray((size,) if blocks is None else blocks)
+        if sizes.ndim != 1 or (sizes.size and (sizes.dtype.kind not in "iu" or sizes.min() < 0)):
+            raise ValueError("blocks must be whole numbers from 0, such as [2, 3]: the size of each block")
+        layout = Layout.of([(str(i), (block,)) for i, block in enumerate(sizes.tolist())])
         if layout.size != size:
             raise ValueError(f"blocks add up to {layout.size} elements, the updates have {size}")
         return layout
@@ -71,7 +74,10 @@ class BaseRule(Config, ABC):
     def _check_needs(self, given: Needs) -> None:
         for need in sorted(self.needs - {"state"}):
             if getattr(given, need) is None:
-                raise ValueError(f"{self.kind} needs {need}: give it as an argument, or in a context")
+                argument = "`reference=`, or in " if need == "reference" else ""
+                raise ValueError(
+                    f"{self.kind} needs {need}: give it in {argument}`context`, such as hpcps.rules.Context({need}=…)"
+                )
 
     @classmethod
     def declarations(cls) -> dict[str, object]:

@@ -92,7 +92,12 @@ def test_the_diagram_shows_the_imports(site):
 
 
 def test_the_experiment_of_the_tutorial_has_the_runs_that_it_says():
-    assert len(load_experiment(ROOT / "docs/tutorial/mine.toml").points) == 4
+    mine = ROOT / "docs/tutorial/mine.toml"
+    points = load_experiment(mine).points
+    assert len(points) == 4
+    # A newcomer who types the change of a key sees another run, not one that is done.
+    (change,) = re.findall(r"mine\.toml --set (\S+)", (mine.parent / "first-experiment.md").read_text())
+    assert not {point.run_id for point in points} & {p.run_id for p in load_experiment(mine, [change]).points}
 
 
 def test_links_of_the_repository_exist():

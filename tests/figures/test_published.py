@@ -95,6 +95,8 @@ def test_the_copy_is_taken_where_there_are_no_runs_and_every_command_says_so(hpc
     hpcps("publish", "demo")
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
     assert hpcps("plot", "demo").startswith("from results/demo_sweep\n")
+    printed = hpcps("plot", "results/published/demo_sweep", "-o", "elsewhere")
+    assert printed.startswith("from results/published/demo_sweep, the published copy\n")
     shutil.rmtree(own)
     printed = hpcps("plot", "demo")
     said = "results/published/demo_sweep, the published copy (there are no runs in results/demo_sweep)"

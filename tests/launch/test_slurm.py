@@ -212,7 +212,8 @@ def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):
     """The shell's side: an interpreter that only notes what it is called with, and once ends with 75."""
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/bash\necho "$HPCPS_SUCCESSOR|$ONLY|$*" >>{shlex.quote(str(tmp_path))}/calls\n'
+        '#!/bin/bash\n[ "$*" != "-m hpcps --version" ] || exit 0\n'
+        f'echo "$HPCPS_SUCCESSOR|$ONLY|$*" >>{shlex.quote(str(tmp_path))}/calls\n'
         '[ -n "$HPCPS_SUCCESSOR" ] || exit 75\n'
     )
     python.chmod(0o755)

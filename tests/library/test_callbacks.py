@@ -91,6 +91,14 @@ def test_a_callback_cannot_change_the_model_or_the_random_numbers(tmp_path):
     np.testing.assert_array_equal(model, played(tmp_path / "alone", small())[1])
 
 
+def test_callbacks_are_callbacks(tmp_path):
+    for wrong in (print, [print]):
+        with pytest.raises(TypeError, match=r"callbacks: expects hpcps.Callbacks\(on_round=…\), or a list of them"):
+            hpcps.run(small(), callbacks=wrong, results=tmp_path)
+    with pytest.raises(TypeError, match="on_round: expects a function, got 3"):
+        hpcps.Callbacks(on_round=3)
+
+
 def test_an_exception_ends_the_run_and_the_sweep(tmp_path):
     seen = []
 

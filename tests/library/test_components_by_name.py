@@ -57,6 +57,37 @@ def test_blocks_and_reference():
         zeno(rows, reference=reference, blocks=[2, 2])
 
 
+@pytest.mark.parametrize("blocks", [np.array([2, 3]), torch.tensor([2, 3])])
+def test_blocks_of_an_array(blocks):
+    zeno = hpcps.registry.rules["zeno"]()
+    found = zeno(X, reference=X[0], blocks=blocks)
+    np.testing.assert_array_equal(found, zeno(X, reference=X[0], blocks=[2, 3]))
+
+
+@pytest.mark.parametrize("blocks", [5, [-1, 6], [2.5, 2.5], [[2, 3]]])
+def test_blocks_are_sizes(blocks):
+    with pytest.raises(ValueError, match=r"blocks must be whole numbers from 0, such as \[2, 3\]"):
+        hpcps.rules.Average()(X, blocks=blocks)
+
+
+def test_complex_numbers_are_no_updates():
+    with pytest.raises(ValueError, match="updates cannot be read as numbers: they are complex"):
+        hpcps.rules.Average()(X + 1j)
+    with pytest.raises(ValueError, match="updates cannot be read as numbers: they are complex"):
+        hpcps.rules.Average()(torch.tensor(X + 1j))
+
+
+@pytest.mark.parametrize("name", ["dnc", "loss_score"])
+def test_a_need_without_an_argument_of_its_own_comes_in_a_context(name):
+    with pytest.raises(ValueError, match=r"give it in `context`, such as hpcps\.rules\.Context\((random|loss)=…\)"):
+        hpcps.registry.rules[name](f=1)(X)
+
+
+def test_keys_may_be_numbers_of_numpy():
+    assert hpcps.rules.Krum(f=np.int64(2)) == hpcps.rules.Krum(f=2)
+    assert hpcps.rules.TrimmedMean(trim=np.float32(0.25)).trim == 0.25
+
+
 def test_a_rule_of_asynchronous_training_decides_on_one_update():
     reference = X[0]
     rule = hpcps.registry.rules["zeno++"]()
@@ -76,6 +107,8 @@ def test_attacks():
     assert torch.equal(hpcps.registry.attacks["none"]()(own), own.float().double())
     noise = [hpcps.registry.attacks["random"]()(own, random=np.random.default_rng(3)) for _ in range(2)]
     assert torch.equal(*noise)
+    with pytest.raises(ValueError, match=r"random must be a random generator, such as numpy\.random\.default_rng\(1\)"):
+        hpcps.registry.attacks["random"]()(own, random=3)
 
 
 def test_every_kind_by_name():

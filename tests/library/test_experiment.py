@@ -92,6 +92,7 @@ def test_errors_are_those_of_the_file(tmp_path, capsys):
         ({"experiment": "none.toml"}, "none.toml: there is no such file"),
         ({"experiment": 3}, "expects a file, the text of one, or a dictionary; got an int"),
         ({"experiment": TEXT, "only": "phocas"}, 'no point matches "phocas"'),
+        ({"experiment": TEXT, "only": 0}, 'only: expects a text such as "0" or "zeno", got an int'),
         ({"experiment": TEXT, "set": {"train.epoch": 3}}, "--set train.epoch=3: train.epoch: unknown key"),
         ({"experiment": TEXT, "set": ["train.epochs=3"]}, "set: expects a dictionary"),
         ({"experiment": TEXT, "set": {"seed": None}}, "seed: got None; leave the key out"),
@@ -102,6 +103,11 @@ def test_wrong_arguments(arguments, words):
     with pytest.raises(hpcps.SpecError) as error:
         hpcps.load(**arguments)
     assert words in str(error.value)
+
+
+def test_events_are_a_list(ran):
+    with pytest.raises(hpcps.RunError, match=r'events: expects a list such as \["evaluation"\]'):
+        ran.table(events="evaluation")
 
 
 def test_plugins_and_data_start_from_the_file(tmp_path):

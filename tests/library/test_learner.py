@@ -46,6 +46,13 @@ def test_it_is_the_worker_of_a_run():
         hpcps.Learner.of(point, worker=3)
 
 
+def test_steps_are_counted_from_zero():
+    learner = hpcps.Learner("mlp", "digits")
+    with pytest.raises(ValueError, match="steps must be a whole number from 0, not -1"):
+        learner.train(-1)
+    assert learner.steps == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -76,6 +76,10 @@ def points():
 
 
 POINTS = dict(points())
+# One MPI plays every rule; the others play every shape.
+SHAPES = {
+    name: run for name, run in POINTS.items() if run.validation.rule.kind in (*EVERY_SHAPE, "naive_async", "zeno++")
+}
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 
 
@@ -100,8 +104,9 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
         if "CI" in os.environ or environment == ".venv":
             pytest.fail(f"{environment} is missing: `make test` makes it")
         pytest.skip(f"{environment} is missing: `make test` makes it")
-    play(tmp_path, Plan(place(WORLD), planned(tmp_path, POINTS)), detect_mpi(mpirun).launcher, mpirun)
-    assert_same(tmp_path, in_process, POINTS)
+    chosen = POINTS if environment == ".venv" else SHAPES
+    play(tmp_path, Plan(place(WORLD), planned(tmp_path, chosen)), detect_mpi(mpirun).launcher, mpirun)
+    assert_same(tmp_path, in_process, chosen)
     for name in SENT:
         assert neighbours(tmp_path / name) == 7, "all others: it was compared with payloads read in place"
         assert neighbours(tmp_path / f"{name}-sent") == 0
@@ -110,7 +115,7 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
 @pytest.mark.parametrize("lossy", [False, True])
 def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatch, lossy):
     """Also where every twelfth message that any process receives is thrown away and has to be sent again."""
-    chosen, nodes = POINTS, {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "5"}
+    chosen, nodes = SHAPES, {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "5"}
     if lossy:
         chosen = {name: POINTS[name] for name in ("zeno-2-3", "zeno++-3")}
         nodes |= {"PS_RESEND": "1"}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hpcps.cli import check
 from hpcps.errors import SpecError
@@ -83,5 +84,11 @@ def test_what_run_refuses_on_this_machine_is_a_caution(
     (tmp_path / "file").touch()
     assert run(path, "--set", "data.name=mnist", "--results", "file/results") == 0
     written, data = capsys.readouterr().err.splitlines()
+    if not torch.cuda.is_available():
+        settings = torch.get_num_threads(), torch.get_deterministic_debug_mode()
+        assert run(path, "--set", "train.device=cuda", "--set", "train.threads=3") == 0
+        (device,) = capsys.readouterr().err.splitlines()
+        assert device.startswith('hpcps: caution: `hpcps run` refuses it on this machine: train.device = "cuda", but')
+        assert (torch.get_num_threads(), torch.get_deterministic_debug_mode()) == settings
     assert written.startswith("hpcps: caution: `hpcps run` refuses it on this machine: cannot write to the results")
     assert data.startswith("hpcps: caution: `hpcps run` refuses it on this machine: no mnist in data")
