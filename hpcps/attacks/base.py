@@ -12,6 +12,7 @@ from hpcps.attacks.context import AttackContext
 from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import Config
+from hpcps.registry.failures import described, returned, told
 from hpcps.registry.validation import not_among
 
 Need = Literal["own"]
@@ -52,10 +53,19 @@ class Attack(BaseAttack, ABC):
     )
 
     def replace(self, block: Vector, context: AttackContext) -> None:
-        """Replace one block of the worker's update; the attack gets zeros if it does not need the update."""
+        """Replace one block of the worker's update; the attack gets zeros if it does not need the update.
+
+        Raises:
+            SpecError: a plugin's or package's `corrupt` failed, or it returned something; the message names the attack,
+                its file and the line.
+        """
         if "own" not in self.needs:
             block[:] = 0.0
-        self.corrupt(block, context)
+        with told(self, "its corrupt() failed", foreign=True):
+            found: object = self.corrupt(block, context)
+        if found is not None and found is not block:
+            what = f"{described(found)}: it must change the block in place and return nothing"
+            raise returned(self, "corrupt", what)
 
     @abstractmethod
     def corrupt(self, block: Vector, context: AttackContext) -> None:

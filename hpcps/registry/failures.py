@@ -14,18 +14,27 @@ from hpcps.registry.config import Config
 
 
 @contextmanager
-def told(component: Config, what: str) -> Iterator[None]:
+def told(
+    component: Config, what: str, *, foreign: bool = False, passing: tuple[type[Exception], ...] = ()
+) -> Iterator[None]:
     """Turn an exception of a component's code into a `SpecError` that names the component, its file and the line.
 
     Args:
         component: whose code runs within the block.
         what: what the block does, such as `its open() failed`.
+        foreign: whether only plugins and packages are named; an exception of other code keeps its traceback.
+        passing: exceptions that are raised unchanged.
     """
     try:
         yield
+    except passing:
+        raise
     except HpcpsError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a component must not end the process without a message
+        entry = active().entry_of(component)
+        if foreign and (entry is None or entry.origin == BUILT_IN):
+            raise
         reason = str(error).strip().partition("\n")[0]
         raise fault(component, f"{what}: {type(error).__name__}: {reason}", _line(component, error)) from error
 
@@ -39,6 +48,13 @@ def fault(component: Config, what: str, line: int | None = None) -> SpecError:
     return SpecError(f"{entry.kind.noun} {entry.name} ({place}): {what}")
 
 
+def returned(component: Config, method: str, what: str) -> SpecError:
+    """Return the error that says what is wrong with the value that a method returned, at the line of the method."""
+    code = getattr(getattr(type(component), method), "__code__", None)
+    own = code is not None and code.co_filename == _file(component)
+    return fault(component, f"its {method}() returned {what}", code.co_firstlineno if code and own else None)
+
+
 def described(value: object) -> str:
     """Return a short description of what a component returned, such as `an array [3, 2] of float32`."""
     if isinstance(value, np.ndarray):
@@ -50,10 +66,14 @@ def described(value: object) -> str:
 
 def _line(component: Config, error: BaseException) -> int | None:
     """Return the last line of the component's file that was executed when it failed."""
-    file = getattr(sys.modules.get(type(component).__module__), "__file__", None)
+    file = _file(component)
     line, frame = None, error.__traceback__
     while frame is not None:
         if frame.tb_frame.f_code.co_filename == file:
             line = frame.tb_lineno
         frame = frame.tb_next
     return line
+
+
+def _file(component: Config) -> str | None:
+    return getattr(sys.modules.get(type(component).__module__), "__file__", None)

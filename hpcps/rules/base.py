@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import NotFiniteError, Updates
 from hpcps.registry.config import Config
-from hpcps.registry.failures import described, fault, told
+from hpcps.registry.failures import described, returned, told
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, AsyncContext, Context, Needs
@@ -128,7 +129,8 @@ class Rule(BaseRule, ABC):
             The combined update; zero if n is 0.
 
         Raises:
-            ValueError: `aggregate` returned arrays of another shape than required.
+            SpecError: `aggregate` returned something else; so does a plugin's or package's `aggregate` that failed. The
+                message names the rule, its file and the line.
             NotFiniteError: updates that were not `checked` are not finite; the content of `context.out` is undefined.
         """
         n, layout = len(updates), updates.layout
@@ -137,21 +139,62 @@ class Rule(BaseRule, ABC):
         result = np.zeros(layout.size, np.float32)
         if n:
             rows = np.empty((n, layout.size), np.float32)
-            found = self.aggregate(updates.tile(slice(0, layout.size), rows), context)
-            update, which = found if isinstance(found, tuple) else (found, np.ones(n, np.bool_))
-            result, entered = np.asarray(update), np.asarray(which)
-            if result.shape != (layout.size,):
-                raise ValueError(f"aggregate returned an array of shape {result.shape}, not ({layout.size},)")
-            if entered.shape not in ((n,), accepted.shape):
-                raise ValueError(
-                    f"aggregate says which updates entered by an array of shape {entered.shape}, not ({n},) "
-                    f"or {accepted.shape}"
-                )
+            with told(self, "its aggregate() failed", foreign=True):
+                found = self.aggregate(updates.tile(slice(0, layout.size), rows), context)
+            update, which = found if isinstance(found, tuple) and len(found) == 2 else (found, np.ones(n, np.bool_))
+            combined, entered = self._array(update), self._array(which)
+            if combined is None or combined.shape != (layout.size,):
+                what = f"{described(update)}: it must return an array [{layout.size}]"
+                raise returned(self, "aggregate", what)
+            if entered is None or entered.shape not in ((n,), accepted.shape):
+                what = f"{described(which)} as accepted updates: it must be an array [{n}] or {list(accepted.shape)}"
+                raise returned(self, "aggregate", what)
+            result = combined
             accepted[:] = entered if entered.ndim == 2 else entered[:, None]
         if not np.isfinite(result).all():
             result, accepted[:] = np.zeros_like(result), False
         destination.put(slice(0, layout.size), result)
         return destination.combined(accepted)
+
+    def checked_combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        """Call `combine`, and check what it returns.
+
+        Raises:
+            SpecError: a plugin's or package's `combine` failed, or it returned something else; the message names the
+                rule, its file and the line.
+            NotFiniteError: see `combine`.
+        """
+        with told(self, "its combine() failed", foreign=True, passing=(NotFiniteError,)):
+            combined = self.combine(updates, context)
+        if not isinstance(combined, Combined):
+            raise returned(self, "combine", f"{described(combined)}: it must return a hpcps.rules.Combined")
+        parts = {
+            "update": (combined.update, (updates.layout.size,), ""),
+            "accepted": (combined.accepted, updates.used.shape, " of bool"),
+        }
+        wrong = [
+            f"a Combined whose {name} is {described(values)}: it must be an array {list(shape)}{kind}"
+            for name, (values, shape, kind) in parts.items()
+            if not isinstance(values, np.ndarray) or values.shape != shape or (kind and values.dtype != np.bool_)
+        ]
+        if wrong:
+            raise returned(self, "combine", "; ".join(wrong))
+        return combined
+
+    @classmethod
+    def faults(cls) -> list[str]:
+        """See `Config.faults`."""
+        undefined = cls.aggregate is Rule.aggregate and cls.combine is Rule.combine
+        return super().faults() + ["it defines neither aggregate nor combine"] * undefined
+
+    @staticmethod
+    def _array(value: Any) -> NDArray[Any] | None:
+        """Return a value as an array of numbers; None if it is none."""
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError, RuntimeError):  # such as lists of different lengths, or a tensor on a GPU
+            return None
+        return array if array.dtype.kind in "fiub" else None
 
     def __call__(
         self,
@@ -244,10 +287,7 @@ class AsyncRule(BaseRule, ABC):
         else:
             wrong = [f"{described(decision)}: it must return a hpcps.rules.Decision"]
         if wrong:
-            code = getattr(type(self).decide, "__code__", None)
-            raise fault(
-                self, f"its decide() returned {'; '.join(wrong)}", None if code is None else code.co_firstlineno
-            )
+            raise returned(self, "decide", "; ".join(wrong))
         return decision
 
     def __call__(

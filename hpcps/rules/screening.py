@@ -62,7 +62,7 @@ def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[C
     in_place = base is not None and out is not None and np.may_share_memory(base, out)
     if rule.checks and not in_place:
         with suppress(NotFiniteError), np.errstate(invalid="ignore"):
-            combined = rule.combine(updates, context)
+            combined = rule.checked_combine(updates, context)
             return combined, np.zeros_like(updates.sent)
     refused = screen(updates, context.threads)
-    return rule.combine(updates.without(refused), context), refused
+    return rule.checked_combine(updates.without(refused), context), refused

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -104,7 +104,7 @@ def _component(
         return [_kind(path, key, value), *problems]
     name = next(name for name, inner in key.tables[0].keys.items() if inner.required and "enum" in inner.value)
     if kind == "component_missing":
-        return missing(path, key)
+        return missing(path, key, value)
     return [Problem((*path, name), _unexpected((*path, name), key.tables[0].keys[name], value[name])), *problems]
 
 
@@ -172,13 +172,26 @@ def _follow(loc: tuple[str | int, ...], table: Table, path: Path) -> tuple[Path,
     return path, key, table
 
 
-def missing(path: Path, key: Key) -> list[Problem]:
-    """Return the problem of a missing key, or those of the required keys of a missing table."""
+def missing(path: Path, key: Key, table: object = None) -> list[Problem]:
+    """Return the problem of a missing key, or those of the required keys of a missing table; `table` is what is there.
+
+    A component's name may be there under another key, since some tables call it `name` and others `kind`.
+    """
+    if not key.tables and "enum" in key.value:
+        hint = _misnamed(path, key.value["enum"], table)
+        return [Problem(path, f"required: {hint or f'choose {expects(key)}'}", missing=True)]
     if not key.tables or key.tagged:
         message = f"required but missing: {expects(key)}. {key.description}"
         return [Problem(path, message, missing=True)]
     needed = [(name, inner) for name, inner in key.tables[0].keys.items() if inner.required]
-    return [problem for name, inner in needed for problem in missing((*path, name), inner)]
+    return [problem for name, inner in needed for problem in missing((*path, name), inner, table)]
+
+
+def _misnamed(path: Path, choices: Sequence[str], table: object) -> str:
+    """Return the hint that the table names the component under `name` instead of `kind`, or the reverse."""
+    right, wrong = path[-1], "kind" if path[-1] == "name" else "name"
+    found = table.get(wrong) if isinstance(table, Mapping) else None
+    return f"the key is {right} here, not {wrong}: {right} = {plain(found)}" if found in choices else ""
 
 
 def _kind(path: Path, key: Key, value: object) -> Problem:
@@ -186,7 +199,8 @@ def _kind(path: Path, key: Key, value: object) -> Problem:
     kinds = key.value.get("enum") or [table.kind for table in key.tables]
     choices = ", ".join(kinds)
     if not isinstance(value, Mapping) or "kind" not in value:
-        return Problem((*path, "kind"), f"missing: which {noun}? choices: {choices}", missing=True)
+        hint = _misnamed((*path, "kind"), kinds, value)
+        return Problem((*path, "kind"), f"missing: {hint or f'which {noun}? choices: {choices}'}", missing=True)
     kind = value["kind"]
     guess = nearest(kind, kinds) if isinstance(kind, str) else None
     did_you_mean = f": did you mean {plain(guess)}?" if guess else ";"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable, Set
 from importlib.util import find_spec
 
 import numpy as np
 
+from hpcps.attacks import Attack, AttackContext, NoAttack
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError
+from hpcps.numerics.layout import Layout
+from hpcps.numerics.updates import Updates
 from hpcps.registry import BUILT_IN
+from hpcps.registry.failures import told
+from hpcps.rules import Arrays, AsyncContext, AsyncRule, BaseRule, Context, Rule, combine
 from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
+
+_LAYOUT = Layout.of([("weight", (64, 16)), ("bias", (16,))])
+"""The blocks of the updates that rules and attacks are tried with: enough elements for a rule that selects some."""
 
 
 def try_data(run: Run) -> None:
@@ -27,18 +36,61 @@ def try_data(run: Run) -> None:
         part.read(np.unique([0, part.size - 1]))
 
 
+def try_rule(rule: BaseRule, n: int) -> None:
+    """Call a rule on made-up updates of two blocks, the first of which lacks a block.
+
+    Args:
+        rule: the rule.
+        n: the number of updates that a combiner of the run receives: a rule may be made for that number.
+
+    Raises:
+        SpecError: the rule failed, or returned something else than required.
+    """
+    draws = np.random.default_rng(0)
+    rows, reference = draws.standard_normal((n, _LAYOUT.size), np.float32), np.ones(_LAYOUT.size, np.float32)
+    sent = np.ones((n, len(_LAYOUT.blocks)), np.bool_)
+    sent[0, 0] = False
+    rows[0, ~_LAYOUT.spread(sent[0])] = 0
+    needs = rule.needs
+    values = (
+        reference if "reference" in needs else None,
+        (lambda vector: float(np.square(vector - reference).mean())) if "loss" in needs else None,
+        draws if "random" in needs else None,
+        Arrays(writable="state" in needs),
+    )
+    if isinstance(rule, AsyncRule):
+        with told(rule, "its weight(0) failed"):
+            float(rule.weight(0))
+        rule.checked_decision(rows[0], AsyncContext(*values, layout=_LAYOUT, sent=sent[0]))
+    elif isinstance(rule, Rule):
+        payloads = [row[_LAYOUT.spread(mask)] for row, mask in zip(rows, sent, strict=True)]
+        combine(rule, Updates(_LAYOUT, payloads, sent), Context(*values))
+
+
+def try_attack(attack: Attack | NoAttack) -> None:
+    """Let an attack corrupt one made-up block.
+
+    Raises:
+        SpecError: the attack failed, or returned something.
+    """
+    if isinstance(attack, Attack):
+        draws, block = np.random.default_rng(0), _LAYOUT.blocks[0]
+        attack.replace(draws.standard_normal(block.size, np.float32), AttackContext(draws, 0, block.name))
+
+
 def try_components(runs: Iterable[Run]) -> None:
-    """Try the data sets, splits and models that are not built in, as far as their files and framework are here.
+    """Try the components that are not built in: data sets and models as far as their files and framework are here.
 
     Raises:
         SpecError: one of them is not usable.
     """
-    tried = set()
+    tried: set[object] = set()
     for run in runs:
         data, model, facts = run.data, run.model, run.data.facts
         foreign = {key for key, entry in used(run).items() if entry.origin != BUILT_IN}
         if not foreign:
             continue
+        _try_arithmetic(run, foreign, tried)
         key = data.model_dump_json(), model.model_dump_json(), run.seed, run.topology.workers, run.train.batch_size
         if key in tried:
             continue
@@ -59,3 +111,24 @@ def try_components(runs: Iterable[Run]) -> None:
             from hpcps.training.pytorch.network import build_network
 
             build_network(model, facts, torch.device("cpu"))
+
+
+def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:
+    """Try the rule and the attack of a run, once for all runs that have the same."""
+    rule, attack, topology = run.validation.rule, run.attack, run.topology
+    if not topology.workers:
+        return  # there is no update
+    fewest = topology.workers // max(1, topology.validators)
+    trials: dict[str, tuple[object, Callable[[], None]]] = {
+        "validation.rule": ((rule.model_dump_json(), fewest), lambda: try_rule(rule.model_copy(deep=True), fewest)),
+        "attack": (attack.model_dump_json(), lambda: try_attack(attack.model_copy(deep=True))),
+    }
+    for key, (case, trial) in trials.items():
+        if key not in foreign or (key, case) in tried:
+            continue
+        tried.add((key, case))
+        # The values are made up, so warnings about them are not for the user. A copy is tried, because a component may
+        # keep in itself what it has computed.
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            trial()

@@ -107,20 +107,48 @@ def test_names_that_clash_are_one_error(tmp_path):
     refused(tmp_path, '["one.py", "one.py"]', "two plugins are called one.py: rename one")
 
 
+LATE = (
+    BODY.replace("    def", '    needs = frozenset({"state"})\n    def')
+    .replace("        return", '        context.state["n"] = context.state.get("n", 0) + 1\n        return')
+    .replace("return updates[0]", 'if context.state["n"] < 2:\n            return updates[0]\n        BODY')
+)
+"""A rule that breaks in its second round, which no trial finds."""
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("return updates.mean()", r"ValueError: aggregate returned an array of shape \(\), not \(\d+,\)"),
-        ("return updates", r"ValueError: aggregate returned an array of shape \(2, \d+\), not \(\d+,\)"),
-        ("pass", r"ValueError: aggregate returned an array of shape \(\), not"),
-        ("return updates[0], np.ones(7, bool)", r"an array of shape \(7,\), not \(2,\) or \(2, \d+\)"),
-        ('raise KeyError("w")', "KeyError: 'w'"),
-        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("return updates.mean()", r"line 9\): its aggregate\(\) returned a float32: it must return an array \[\d+\]"),
+        ("return updates", r"line 9\): its aggregate\(\) returned an array \[2, \d+\] of float32: it must"),
+        (
+            "return updates[0], np.ones(7, bool)",
+            r"an array \[7\] of bool as accepted updates: it must .* \[2\]",
+        ),
+        ('raise KeyError("w")', r"line 13\): its aggregate\(\) failed: KeyError: 'w'"),
+        ("raise SystemExit(0)", r"line 13\): its aggregate\(\) failed: SystemExit: 0"),
     ],
 )
 def test_a_rule_that_breaks_its_promise_ends_the_run(tmp_path, body, expected):
-    played = "import numpy as np\n" + HEAD + BODY.replace("return updates[0]", body)
-    assert re.search(rf"validator-0 on \S+ failed in round 0 .*{expected}", play(tmp_path, played, "inproc"))
+    played = "import numpy as np\n" + HEAD + LATE.replace("BODY", body)
+    said = play(tmp_path, played, "inproc")
+    assert re.search(rf"validator-0 on \S+ failed in round 1 .*: rule mine \(plugin mine\.py, .*{expected}", said), said
+
+
+ATTACK = """from typing import Literal
+from hpcps.attacks import Attack
+class Mine(Attack):
+    "Mine."
+    kind: Literal["mine"] = "mine"
+    def corrupt(self, block, context):
+        if context.round:
+            block += self.bye
+"""
+
+
+def test_an_attack_that_fails_in_the_middle_is_named_with_its_line(tmp_path):
+    said = play(tmp_path, ATTACK, "inproc", 'attack = { kind = "mine", rate = 1.0 }\n', rule="average")
+    failed = r"worker-\d on \S+ failed in round 1 .*: attack mine \(plugin mine\.py, line 8\): its corrupt\(\) failed"
+    assert re.search(failed, said), said
 
 
 DECIDES = (
@@ -163,21 +191,23 @@ def test_an_asynchronous_rule_that_breaks_its_promise_is_named_with_its_line(tmp
 @pytest.mark.parametrize("combiner", ["validator-0", "server-0"])
 def test_an_asynchronous_rule_that_decides_nothing_ends_the_run(tmp_path, combiner):
     tables = f'train.mode = "async"\ntopology.validators = {int(combiner == "validator-0")}\n'
-    said = play(tmp_path, DECIDES.replace("RETURN", "pass"), "inproc", tables)
-    assert re.search(rf"{combiner} on \S+ failed in round \d+ .*: rule mine \(plugin mine\.py, line 7\)", said), said
+    late = "context.state['n'] = context.state.get('n', 0) + 1\n        if context.state['n'] < 2:\n            "
+    text = DECIDES.replace("    def", '    needs = frozenset({"state"})\n    def')
+    said = play(tmp_path, text.replace("RETURN", late + "return Decision.accept(context.sent)"), "inproc", tables)
+    assert re.search(rf"{combiner} on \S+ failed in round \d+ .*: rule mine \(plugin mine\.py, line 8\)", said), said
 
 
 def test_a_rule_that_leaves_its_process_ends_the_run_over_mpi(tmp_path):
-    said = play(tmp_path, HEAD + BODY.replace("return updates[0]", "raise SystemExit(0)"), "mpi")
-    assert re.search(r"validator-0 on \S+ failed in round 0, phase combine: SystemExit: 0", said)
+    said = play(tmp_path, HEAD + LATE.replace("BODY", "raise SystemExit(0)"), "mpi")
+    assert re.search(r"validator-0 on \S+ failed in round 1, phase combine: .*SystemExit: 0", said), said
 
 
-def play(folder, plugin, transport, tables=""):
+def play(folder, plugin, transport, tables="", rule="mine"):
     (folder / "mine.py").write_text(plugin)
     file = folder / "experiment.toml"
     file.write_text(
         FILE
-        + f'plugins = ["mine.py"]\nvalidation.rule.kind = "mine"\ndata.limit = 200\nmodel.backend = "{BACKEND}"\n'
+        + f'plugins = ["mine.py"]\nvalidation.rule.kind = "{rule}"\ndata.limit = 200\nmodel.backend = "{BACKEND}"\n'
         + tables
         + f'transport = {{ kind = "{transport}", timeout = 20 }}\n'
     )

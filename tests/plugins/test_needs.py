@@ -184,7 +184,7 @@ def test_a_rule_that_declares_no_state_cannot_lose_it(tmp_path):
     (tmp_path / "needy.py").write_text(text)
     file = tmp_path / "experiment.toml"
     file.write_text(FILES["servers"])
-    said = hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path / "results", expect=1)
+    said = hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path / "results", expect=2)
     assert 'a rule that keeps arrays must declare it: needs = frozenset({"state"})' in said
 
 

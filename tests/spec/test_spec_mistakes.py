@@ -47,6 +47,7 @@ RULES = [f'"{name}"' for name in sorted(active().of("rules"))]
     [
         ("[attack]\nkind = 3", "12: attack.kind: unknown attack 3; choices: negative, none, random, randomscale"),
         ("[attack]\nscale = 3", "11: attack.kind: missing: which attack? choices: negative, none, random, randomscale"),
+        ("[attack]\nname = 'random'", '11: attack.kind: missing: the key is kind here, not name: kind = "random"'),
         (
             "[transport]\nkind = 'mpii'",
             '12: transport.kind: expects "mpi", "pslite" or "inproc" (default "mpi"), got "mpii": did you mean "mpi"?',
@@ -425,6 +426,20 @@ class Tiny(Data):
     def open(self):
         raise NotImplementedError
 '''
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("kind = 'digits'", 'required: the key is name here, not kind: name = "digits"'),
+        ("kind = ['digits']", 'required: choose "cifar10", "digits", "fashion_mnist", "mnist" or "synthetic"'),
+        ("limit = 9", 'required: choose "cifar10", "digits", "fashion_mnist", "mnist" or "synthetic"'),
+    ],
+)
+def test_a_table_without_the_name_of_its_component_tells_the_choices(tmp_path: Path, table: str, expected: str) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(f"name = 'x'\ntopology.workers = 2\nmodel.name = 'mlp'\ntrain.epochs = 1\n[data]\n{table}\n")
+    assert mistakes(file) == [f"5: data.name: {expected}"]
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 8), (1, 8, 3), (64,)])

@@ -14,6 +14,7 @@ from hpcps.numerics.packing import pack, packed_size, runs
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, shards_of
+from hpcps.registry.failures import told
 from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
@@ -100,7 +101,8 @@ class AsyncShard:
 
     def _apply(self, entry: LogEntry, staleness: int) -> float:
         """Add an update, weighted by the rule for its staleness; return the weight."""
-        weight = self._rule.weight(staleness)
+        with told(self._rule, f"its weight({staleness}) failed", foreign=True):
+            weight = self._rule.weight(staleness)
         if entry.mask is None or entry.payload is None:
             return weight
         taken = 0

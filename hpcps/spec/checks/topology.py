@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpcps.attacks import NoAttack, attacker_count
+from hpcps.errors import SpecError
 from hpcps.registry import active
+from hpcps.registry.failures import told
 from hpcps.spec.checks.paths import MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
@@ -69,7 +71,13 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
     topology = run.topology
     if topology.workers and (fewest := topology.workers // max(topology.validators, 1)):
         whose = f"of each of the {topology.validators} validators" if topology.validators > 1 else "of the combiner"
-        if reason := run.validation.rule.unable(fewest):
+        try:
+            with told(run.validation.rule, f"its unable({fewest}) failed"):
+                reason = run.validation.rule.unable(fewest)
+        except SpecError as error:
+            yield Problem(("validation", "rule"), str(error))
+            return
+        if reason:
             yield Problem(
                 ("validation", "rule"),
                 f"{reason}, which are the updates {whose} in a round: use more workers, or another rule or f",
