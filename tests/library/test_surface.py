@@ -55,20 +55,14 @@ count: int = hpcps.load("experiment.toml").ids
 """
 
 
-def test_the_import_is_fast_and_light():
+def test_the_import_is_light():
     code = (
-        "import time; began = time.perf_counter(); import hpcps; took = time.perf_counter() - began; import sys; "
-        "print(took, sorted({'torch', 'mpi4py', 'numpy', 'pandas', 'pydantic', 'hpcps.spec'} & set(sys.modules)))"
+        "import hpcps, sys; "
+        "print(sorted({'torch', 'mpi4py', 'numpy', 'pandas', 'pydantic', 'hpcps.spec'} & set(sys.modules)))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-        ).stdout.split(maxsplit=1)
-        for _ in range(3)
-    ]
-    assert {loaded.strip() for _, loaded in said} == {"[]"}
-    assert min(float(took) for took, _ in said) < 0.1
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "[]\n"
 
 
 def test_loading_needs_no_framework():
