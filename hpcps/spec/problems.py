@@ -179,7 +179,7 @@ def missing(path: Path, key: Key, table: object = None) -> list[Problem]:
     """
     if not key.tables and "enum" in key.value:
         hint = _misnamed(path, key.value["enum"], table)
-        return [Problem(path, f"required: {hint or f'choose {expects(key)}'}", missing=True)]
+        return [Problem(path, f"required: {hint}" if hint else f"required: choose {expects(key)}", missing=True)]
     if not key.tables or key.tagged:
         message = f"required but missing: {expects(key)}. {key.description}"
         return [Problem(path, message, missing=True)]
@@ -200,7 +200,8 @@ def _kind(path: Path, key: Key, value: object) -> Problem:
     choices = ", ".join(kinds)
     if not isinstance(value, Mapping) or "kind" not in value:
         hint = _misnamed((*path, "kind"), kinds, value)
-        return Problem((*path, "kind"), f"missing: {hint or f'which {noun}? choices: {choices}'}", missing=True)
+        message = f"missing: {hint}" if hint else f"missing: which {noun}? choices: {choices}"
+        return Problem((*path, "kind"), message, missing=True)
     kind = value["kind"]
     guess = nearest(kind, kinds) if isinstance(kind, str) else None
     did_you_mean = f": did you mean {plain(guess)}?" if guess else ";"

@@ -52,10 +52,10 @@ def written(folder, text):
     return file
 
 
-REPEATED = [pytest.param(name, marks=pytest.mark.soak) for name in ("servers", "async-servers")]
+REPEATED = [pytest.param(name, marks=pytest.mark.soak) for name in ("async", "servers", "async-servers")]
 
 
-@pytest.mark.parametrize("name", ["validators", "async", *REPEATED])
+@pytest.mark.parametrize("name", ["validators", *REPEATED])
 def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path, name):
     file = written(tmp_path, FILES[name])
     for transport in ("mpi", "inproc"):
@@ -149,7 +149,7 @@ DECLARATIONS = {
 @pytest.mark.parametrize("declaration", DECLARATIONS)
 def test_a_wrong_declaration_is_a_fault_of_the_class(declaration):
     text = "from typing import Literal\nfrom hpcps.rules import Rule\nclass Mine(Rule):\n"
-    text += f'    "Mine."\n    kind: Literal["mine"] = "mine"\n    {declaration}\n'
+    text += f'    "Mine."\n    kind: Literal["mine"] = "mine"\n    {declaration}\n    def aggregate(self, *_): ...\n'
     with pytest.raises(PluginError) as caught:
         load(text, Path("mine.py"))
     assert str(caught.value) == f"mine.py:3: Mine is not a usable rule: {DECLARATIONS[declaration]}"

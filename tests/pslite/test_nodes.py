@@ -209,7 +209,7 @@ def test_a_dead_scheduler_is_told_of(caplog):
     ended.cancel()
 
 
-@pytest.mark.parametrize("beating", [{}, BEATING])
+@pytest.mark.parametrize("beating", [pytest.param({}, marks=pytest.mark.soak), BEATING])
 @pytest.mark.parametrize("dying", ["worker", "server"])
 def test_a_death_without_a_replacement_ends_the_others_and_is_named(dying, beating, caplog):
     caplog.set_level(logging.CRITICAL)

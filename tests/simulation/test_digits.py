@@ -103,6 +103,7 @@ local_steps = 1
 """
 
 
+@pytest.mark.soak
 def test_a_real_run_can_be_measured_and_simulated(tmp_path):
     """From the records of a run over MPI to a simulated run of another size, as a user does it."""
     file = tmp_path / "small.toml"
