@@ -92,9 +92,9 @@ check: $(VENV)/.dev
 unit: $(VENV)/.dev $(ENVIRONMENTS)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi
 
-# Roles, launchers and hosts that are killed or stopped.
+# Roles, launchers and hosts that are killed or stopped; these tests mostly wait.
 faults: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults
+	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal tests/faults
 
 # Tests without training, with MXNet's numpy and without torch. MXNet is no longer maintained, so its deprecation warnings
 # are ignored.
