@@ -54,6 +54,7 @@ def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
     assert [bar.holds for bar in gpu.bars_of([good, bad], startup=5.0)] == [False, False, False]
 
 
+@pytest.mark.soak
 def test_it_is_played_and_reported_without_a_gpu(tmp_path, monkeypatch, capsys):
     small = ["topology.workers=3", "model.name=mlp", "train.batch_size=4", "train.local_steps=2"]
     small += ["data.name=synthetic", "data.augment=false", "data.limit=64", "data.test_limit=20"]

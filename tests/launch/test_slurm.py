@@ -119,6 +119,7 @@ def test_every_rank_is_where_the_plan_has_it(slurm, tmp_path, dialect):
     assert {each["threads"] for each in everyone} == {"2"}
 
 
+@pytest.mark.soak
 def test_a_run_of_figure_4_on_the_nodes(slurm, submit, tmp_path):
     ended = slurm.finish(submit("sync_two_validators.sh", "--nodes=4", ONLY="0"))
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
@@ -182,7 +183,7 @@ def supervisor(tmp_path):
     raise AssertionError("it does not run")
 
 
-@pytest.mark.parametrize("how", ["told", "told twice", "cancelled"])
+@pytest.mark.parametrize("how", ["told", pytest.param("told twice", marks=pytest.mark.soak), "cancelled"])
 def test_a_job_that_is_stopped_leaves_nothing_behind(slurm, submit, tmp_path, how):
     """Told: the script hears of it and passes it on; twice, as a round takes too long. Cancelled: everybody hears."""
     arguments = f"{SMALL} --set train.epochs=5000"
