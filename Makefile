@@ -57,7 +57,7 @@ $(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
 	@tests/slurm.sh $@
 
 # In these tests roles train with MXNet (tests/installed.py). Tests that need torch or another environment are not listed.
-WITHOUT_TORCH := tests/spec tests/rules tests/attacks tests/records tests/transport \
+WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.py screening.py) tests/attacks tests/records tests/transport \
   $(addprefix tests/launch/test_,configgen.py dialects.py hostfile.py placement.py plan.py verify.py) \
   $(addprefix tests/pslite/test_,encoding.py payload.py pslite_transport.py registry.py settings.py) \
   $(addprefix tests/roles/test_,cuts.py lifetimes.py messages.py packing.py refusals.py streaming.py) \

@@ -97,7 +97,7 @@ def in_process(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("environment", [".venv", ".venv-openmpi", ".venv-intel"])
+@pytest.mark.parametrize("environment", [".venv", ".venv-openmpi", pytest.param(".venv-intel", marks=pytest.mark.soak)])
 def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environment):
     mpirun = ROOT / environment / "bin/mpirun"
     if not mpirun.exists():
