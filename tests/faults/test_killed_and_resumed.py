@@ -26,7 +26,9 @@ ASYNC = (
 KILLS = {"two-processes": (BRIEF, 14), "five-processes": (WIDE, 3), "asynchronous": (ASYNC, 3)}
 
 
-@pytest.mark.parametrize("case", KILLS)
+@pytest.mark.parametrize(
+    "case", [pytest.param("two-processes", marks=pytest.mark.soak), "five-processes", "asynchronous"]
+)
 def test_killed_at_random_moments(case: str, start: Callable[..., Play], experiment: Path, tmp_path: Path) -> None:
     arguments, kills = KILLS[case]
     chance = random.Random(case)
