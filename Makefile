@@ -94,7 +94,7 @@ unit: $(VENV)/.dev $(ENVIRONMENTS)
 
 # Roles, launchers and hosts that are killed or stopped; these tests mostly wait.
 faults: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses 3 --dist worksteal tests/faults
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults
 
 # Tests without training, with MXNet's numpy and without torch. MXNet is no longer maintained, so its deprecation warnings
 # are ignored.

@@ -56,7 +56,7 @@ def test_it_goes_on_with_what_the_other_one_leaves(
     second = waiting(start, directory)
     os.kill(first.process.pid, number)
     assert first.end() != 0
-    assert second.end() == 0
+    assert second.end(150) == 0
     assert directory.done
     assert attempts(directory) == 2
 
