@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help docs mxnet-env unit-mxnet demo test environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick bench-simulation clean
+.PHONY: help docs mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,12 +15,14 @@ help:
 	@echo "make quick      tests that take seconds, for the loop of editing"
 	@echo "make soak       tests that take minutes, such as 10,000 asynchronous updates of 30 workers"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one"
+	@echo "make unit-triton  run the kernels of rules on a GPU in Triton's interpreter, without a GPU"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
 	@echo "make docs       build the documentation into build/site"
 	@echo "make schema     write the generated references in docs/"
 	@echo "make bench      run all benchmarks and their peers, on an otherwise idle machine (55 minutes)"
 	@echo "make bench-quick  run a short version of each benchmark, into build/bench"
+	@echo "make peers      compare the rules and attacks with those of libraries on PyPI (minutes, needs a network)"
 	@echo "make bench-simulation  measure the time per round of topologies on this machine, and predict it"
 	@echo "make clean      remove the environments and caches"
 
@@ -47,6 +49,9 @@ $(VENV)/.dev: $(VENV)/.ready
 
 mxnet-env: .venv-mxnet/.ready
 
+# The versions are in setup.cfg and constraints.txt.
+.venv-triton/.ready: constraints.txt
+
 # Its packages are in setup.cfg.
 .venv-mxnet/.ready: setup.cfg
 
@@ -57,31 +62,39 @@ $(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
 	@tests/slurm.sh $@
 
 # In these tests roles train with MXNet (tests/installed.py). Tests that need torch or another environment are not listed.
-WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.py screening.py) tests/attacks tests/records tests/transport \
+WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.py screening.py) tests/records tests/transport \
+  $(addprefix tests/attacks/test_,attacks.py attacks_against_definitions.py) \
   $(addprefix tests/launch/test_,configgen.py dialects.py hostfile.py placement.py plan.py verify.py) \
   $(addprefix tests/pslite/test_,encoding.py payload.py pslite_transport.py registry.py settings.py) \
-  $(addprefix tests/roles/test_,cuts.py lifetimes.py messages.py packing.py refusals.py streaming.py) \
-  tests/plugins/test_needs.py tests/training/test_loss.py
+  $(addprefix tests/roles/test_,cuts.py lifetimes.py messages.py packing.py streaming.py) \
+  tests/training/test_loss.py
 
 QUICK := $(addprefix tests/,architecture attacks cli data records rules runtime spec trace transport)
 
-ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.slurm
+ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready .venv-triton/.ready $(VENV)/.slurm
 
-# Setting up the environments and checking use one core each; so do the tests of faults, which mostly wait, and those
-# with MXNet.
+# The processes that run the tests of one stage.
+PROCESSES ?= 2
+
+# Setting up the environments and checking use one core each. The tests of faults mostly wait, so other tests run
+# beside them.
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
-	@$(MAKE) --no-print-directory unit
-	@echo "running the tests of faults and those with MXNet at the same time; each prints its output at its end ..."
-	@$(MAKE) --no-print-directory -j2 --output-sync=target faults unit-mxnet
+	@$(MAKE) --no-print-directory -j2 unit beside
 	@$(MAKE) --no-print-directory mpi
+
+beside:
+	@echo "running the tests of faults, with MXNet and with Triton at the same time; their output comes at their end ..."
+	@mkdir -p build
+	@status=0; $(MAKE) --no-print-directory PROCESSES=1 faults unit-mxnet unit-triton > build/beside.log 2>&1 || status=$$?; \
+	  cat build/beside.log; exit $$status
 
 environments: $(ENVIRONMENTS)
 
 # Fast tests for the loop of editing.
 quick: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/python -m pytest -q --numprocesses 2 --dist loadfile $(QUICK)
+	$(BIN)/python -m pytest -q --numprocesses $(PROCESSES) --dist loadfile $(QUICK)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
@@ -90,23 +103,30 @@ check: $(VENV)/.dev
 	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
 
 unit: $(VENV)/.dev $(ENVIRONMENTS)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --ignore tests/faults --ignore tests/mpi
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --ignore tests/faults --ignore tests/mpi
 
 # Roles, launchers and hosts that are killed or stopped; these tests mostly wait.
 faults: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/faults
 
 # Tests without training, with MXNet's numpy and without torch. MXNet is no longer maintained, so its deprecation warnings
 # are ignored.
 unit-mxnet: .venv-mxnet/.ready
 	@if [ -e .venv-mxnet/.ready ]; then \
-	  .venv-mxnet/bin/python -m pytest -q --numprocesses 2 --dist loadfile \
+	  .venv-mxnet/bin/python -m pytest -q --numprocesses $(PROCESSES) --dist loadfile \
 	    -W ignore::DeprecationWarning $(WITHOUT_TORCH); \
 	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
+
+# The kernels of rules on a GPU, in Triton's interpreter.
+unit-triton: .venv-triton/.ready
+	@if [ -e .venv-triton/.ready ]; then \
+	  TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest -q tests/device; \
+	else echo "unit-triton is skipped: Triton is not installed"; fi
 
 # Tests that take minutes, and variations of other tests.
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m soak --override-ini timeout=1800 --durations 0
+	@if [ -e .venv-triton/.ready ]; then TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest -m soak tests/device; fi
 
 # pytest-mpi with a time limit; with mpi4py's -m, a failing rank ends all ranks.
 mpi: $(VENV)/.dev
@@ -128,6 +148,7 @@ docs: $(VENV)/.dev
 
 schema: $(VENV)/.ready
 	$(BIN)/python -m hpcps.spec.reference docs
+	$(BIN)/python docs/generate/rules.py
 
 # The suite sets up the environment of each peer before that peer runs.
 bench: $(VENV)/.ready
@@ -135,6 +156,10 @@ bench: $(VENV)/.ready
 
 bench-quick: $(VENV)/.ready
 	$(BIN)/python benchmarks/suite.py --quick --output build/bench
+
+# Each library goes into a folder of .venv-peers.
+peers: $(VENV)/.ready
+	$(BIN)/python benchmarks/peers_compare.py
 
 bench-simulation: $(VENV)/.ready
 	$(BIN)/python benchmarks/simulation.py

@@ -55,8 +55,13 @@ class ByzFL:
             raise MeasurementError(f"ByzFL ended with status {self._process.returncode}")
         return answer
 
-    def seconds(self, rule: str, updates: Updates) -> float:
+    def seconds(self, rule: str, updates: Updates, f: int | None = None) -> float:
         """Measure a rule, which writes its result to the shared memory.
+
+        Args:
+            rule: its name; with pre-aggregators before it, such as `nnm,median`.
+            updates: the updates, one after another from the start of the shared memory.
+            f: the number of Byzantine updates; by default that of `TrimmedMean`.
 
         Raises:
             MeasurementError: the process ended, or did not answer.
@@ -64,7 +69,8 @@ class ByzFL:
         assert self._process.stdin is not None
         n, d = len(updates), updates.layout.size
         with suppress(BrokenPipeError):  # the process has ended, which reading the answer reports
-            self._process.stdin.write(f"{rule} {n} {d} {TrimmedMean().trimmed(n) if n > 2 else 0}\n".encode())
+            trimmed = TrimmedMean().trimmed(n) if n > 2 else 0
+            self._process.stdin.write(f"{rule} {n} {d} {trimmed if f is None else f}\n".encode())
             self._process.stdin.flush()
         return float(self._answer())
 

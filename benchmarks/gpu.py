@@ -1,9 +1,9 @@
-"""Measure Figure 3's sixteen workers on one GPU: images per second, and the cost of rounds in addition to local steps.
+"""Measure Figure 3's sixteen workers on one GPU, the cost of rounds in addition to local steps, and rules on the GPU.
 
 `python benchmarks/gpu.py [--quick] [--output FOLDER] [--rounds N] [--set KEY=VALUE]` writes gpu.md. It plays the four
 rules of experiments/fig3_sync_single_validator.toml without an attack, a few epochs each, in one launch. Without
-CIFAR-10's files (HPCPS_DATA) it uses synthetic images of the same shape, which are not augmented. `--device cpu
---output FOLDER` tests it without a GPU.
+CIFAR-10's files (HPCPS_DATA) it uses synthetic images of the same shape, which are not augmented. Then it measures the
+rules' kernels on the GPU (device_rules.py). `--device cpu --output FOLDER` tests it without a GPU.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import bars
+import device_rules
 import torch
 from machine import Others, description
 from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_together
@@ -226,10 +227,11 @@ def main() -> int:
         f"Other processes used {others.cores():.2f} cores meanwhile."
     )
     args.output.mkdir(parents=True, exist_ok=True)
-    text = report(played, startup, steps, about)
+    rates = device_rules.measure(quick=args.quick) if args.device == "cuda" else []
+    text = report(played, startup, steps, about) + "\n".join(device_rules.report(rates))
     (args.output / "gpu.md").write_text(text)
     if args.device == "cuda":
-        bars.write(args.output, "gpu", bars_of(played, startup))
+        bars.write(args.output, "gpu", bars_of(played, startup) + device_rules.bars_of(rates))
     print(text)
     return 0
 

@@ -21,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import robust
 from bars import write
 from byzfl_peer import ByzFL, environment
 from machine import Others
@@ -125,11 +126,12 @@ def check(updates: Updates) -> None:
         assert np.array_equal(got.accepted, want.accepted), f"{name} of {len(updates)}"
 
 
-def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[str, bool]:
+def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[robust.Times, str, bool]:
     """Measure all rules in turn.
 
     Returns:
-        The reason why ByzFL was not measured completely, empty if it was; and whether ByzFL was installed and failed.
+        The times of all rules on 16 updates; the reason why ByzFL was not measured completely, empty if it was; and
+        whether ByzFL was installed and failed.
     """
     problem, failed, byzfl = "it was not asked for", False, None
     if args.peers != ["none"]:
@@ -164,9 +166,11 @@ def measure(args: argparse.Namespace, data: Data, times: Times) -> tuple[str, bo
                     times[name, n, "numpy"] = [timed(work)]
         print(f"n = {n} done", flush=True)
     judge(args, data, times)
+    updates = data.updates(robust.N)
+    found, wrong = robust.measure(data.values, updates, read_pass(data, 2), args.repeats, byzfl, data.result)
     if byzfl:
         byzfl.close()
-    return problem, failed
+    return found, problem or wrong, failed or bool(wrong)
 
 
 def judge(args: argparse.Namespace, data: Data, times: Times) -> None:
@@ -204,8 +208,10 @@ def main() -> int:
     others = Others()
     data = Data(40_000_000 if args.quick else 400_000_000)
     times: Times = {}
-    problem, failed = measure(args, data, times)
+    of_all, problem, failed = measure(args, data, times)
     text, bars = report(args, times, others.cores(), problem, 4e-9 * data.elements)
+    text += "\n".join([*robust.lines(of_all), ""])
+    bars += robust.bars(of_all)
     print(text)
     for bar in bars:
         print("holds " if bar.holds else "MISSED", bar.what, bar.measured, bar.wanted)

@@ -8,7 +8,12 @@ from importlib import import_module
 import hpcps
 from hpcps.registry import KINDS
 
-BASES = ("hpcps.rules.base.Rule", "hpcps.rules.base.AsyncRule", "hpcps.attacks.base.Attack")
+BASES = (
+    "hpcps.rules.base.Rule",
+    "hpcps.rules.asynchronous.AsyncRule",
+    "hpcps.attacks.base.Attack",
+    "hpcps.attacks.labels.LabelAttack",
+)
 OTHERS = {
     "Key-value store": ("hpcps.kvstore.Client", "hpcps.kvstore.Server"),
     "Records": ("hpcps.records.lines.read_lines", "hpcps.records.collect.collect"),

@@ -24,14 +24,19 @@ class RandomScale(Attack):
 
     def corrupt(self, block: Vector, context: AttackContext) -> None:
         """See `Attack.corrupt`; a zero block stays zero."""
-        noise = context.random.standard_normal(block.size, dtype=np.float32)
-        length = _norm(noise)
-        if length == 0.0:  # the block has no elements, or all of the noise is zero
-            block[:] = 0.0
-            return
-        with np.errstate(over="ignore", invalid="ignore"):
-            factor = self.scale * (_norm(block) / length)
-            np.multiply(noise, factor, out=block, dtype=np.float64, casting="same_kind")
+        noise_like(block, block, self.scale, context.random)
+
+
+def noise_like(example: Vector, block: Vector, scale: float, random: np.random.Generator) -> None:
+    """Fill a block with scale * |example| * g / |g|, g ~ N(0, 1) elementwise."""
+    noise = random.standard_normal(block.size, dtype=np.float32)
+    length = _norm(noise)
+    if length == 0.0:  # the block has no elements, or all of the noise is zero
+        block[:] = 0.0
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        factor = scale * (_norm(example) / length)
+        np.multiply(noise, factor, out=block, dtype=np.float64, casting="same_kind")
 
 
 def _norm(values: Vector) -> float:

@@ -6,13 +6,13 @@ from decimal import Decimal
 
 import numpy as np
 
-from hpcps.attacks.base import Attack
+from hpcps.attacks.base import ByzantineAttack
 from hpcps.attacks.none import NoAttack
 from hpcps.numerics.layout import Mask
 from hpcps.seeds import generator as seeded
 
 
-def attackers(attack: Attack | NoAttack, workers: int, seed: int) -> frozenset[int]:
+def attackers(attack: ByzantineAttack | NoAttack, workers: int, seed: int) -> frozenset[int]:
     """Return the fixed set of floor(rate * workers) attackers; empty unless the attack has scope `worker`.
 
     Every process draws the same set. The attackers of a lower rate are a subset of those of a higher rate.
@@ -28,13 +28,13 @@ def attackers(attack: Attack | NoAttack, workers: int, seed: int) -> frozenset[i
     return frozenset(int(worker) for worker in order[: attacker_count(attack, workers)])
 
 
-def attacker_count(attack: Attack, workers: int) -> int:
+def attacker_count(attack: ByzantineAttack, workers: int) -> int:
     """Return floor(rate * workers)."""
     return int(Decimal(repr(attack.rate)) * workers)  # in binary floating point 0.29 * 100 is less than 29
 
 
 def attacked_blocks(
-    attack: Attack | NoAttack,
+    attack: ByzantineAttack | NoAttack,
     sent: Mask,
     worker: int,
     attackers: frozenset[int],

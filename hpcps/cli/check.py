@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.refusals import refusals
 from hpcps.records.results import add_results_argument
-from hpcps.spec.load import Experiment, Point, activate_plugins, load_experiment, select
+from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment, select
 from hpcps.spec.schema import Run
 from hpcps.spec.selection import SELECTOR_HELP
 from hpcps.training.trial import try_components
@@ -70,7 +70,7 @@ def _without_gpu(points: Sequence[Point]) -> Iterator[HpcpsError]:
         yield error
 
 
-def summary(experiment: Experiment, points: Sequence[Point]) -> str:
+def summary(experiment: LoadedExperiment, points: Sequence[Point]) -> str:
     """Describe an experiment and list the given points."""
     runs = [point.run for point in points]
     some = f"{len(points)} of " if len(points) < len(experiment.points) else ""
@@ -97,10 +97,11 @@ def _count(number: int | None, noun: str) -> str:
 
 def _topology(run: Run) -> str:
     counts = {"server": run.topology.servers, "validator": run.topology.validators, "worker": run.topology.workers}
+    counts |= {"adversary": 1} if run.has_adversary else {}
     if run.topology.alone:
         return f"single-process baseline, over {run.transport.kind}"
     parts = ", ".join(_count(count, role) for role, count in counts.items())
-    return f"{parts}: {sum(counts.values())} processes over {run.transport.kind}"
+    return f"{parts}: {run.processes} processes over {run.transport.kind}"
 
 
 def _model(run: Run) -> str:

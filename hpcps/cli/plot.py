@@ -19,8 +19,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "reference; the staleness and number of applied updates of asynchronous training. A panel is an attack, a line "
         "is a rule (or another swept key). The source is results/NAME/table.parquet, which is collected first if it is "
         "missing, or the published copy of an experiment without runs in results/NAME. `hpcps plot timeline WHAT` "
-        "draws the activities of every process of a traced run.",
-        usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT\n       "
+        "draws the activities of every process of a traced run. `hpcps plot grid WHAT` compares rules: heat maps of "
+        "the accuracy under the worst attack and of the best rule, a ranking, and the blocks that entered the model.",
+        usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] [grid] WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
     parser.add_argument(
@@ -56,20 +57,25 @@ def handle(args: argparse.Namespace) -> int:
         if args.style or args.overrides:
             raise RunError("--style and --set are for the figures of an experiment, not for a timeline")
         return plot_timeline(args.what[1], args)
-    if len(args.what) > 1:
-        raise RunError(f"`hpcps plot` takes one experiment, or `timeline` and one run; got {' '.join(args.what)}")
+    grid = args.what[0] == "grid" and len(args.what) == 2
+    if len(args.what) > 1 and not grid:
+        takes = "one experiment, `grid` and one experiment, or `timeline` and one run"
+        raise RunError(f"`hpcps plot` takes {takes}; got {' '.join(args.what)}")
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
     from hpcps.figures.figure_data import figure_data_of
     from hpcps.figures.final import markdown
+    from hpcps.figures.grid.drawing import draw_grid
+    from hpcps.figures.grid.study import studies_of
+    from hpcps.figures.grid.tables import study_tables
     from hpcps.figures.options import read_options
-    from hpcps.figures.publish import baseline, write_figures, write_tables
+    from hpcps.figures.publish import baseline, write_figures, write_files, write_tables
     from hpcps.records.collect import collect
     from hpcps.records.locate import locate
     from hpcps.records.table import read_table
 
     options = read_options(args.style, args.overrides)
-    (what,) = args.what
+    what = args.what[-1]
     table, named = Path(what), None
     folder = table.parent
     if table.suffix != ".parquet":
@@ -82,9 +88,15 @@ def handle(args: argparse.Namespace) -> int:
             print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` updates it\n")
     frame = read_table(table)
     frame.attrs.setdefault("baseline", named)
-    shown = figure_data_of(frame, baseline(frame, table.parent))
-    files = write_figures(shown, args.output or folder / "figures", options)
-    print(markdown(shown))
+    figures = args.output or folder / "figures"
+    if grid:
+        studies = studies_of(frame)
+        files = write_files(draw_grid(studies, options), figures)
+        print("\n".join(map(study_tables, studies)))
+    else:
+        shown = figure_data_of(frame, baseline(frame, table.parent))
+        files = write_figures(shown, figures, options)
+        print(markdown(shown))
     for file in files:
         print(f"wrote {file}")
     return 0

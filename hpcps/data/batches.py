@@ -80,6 +80,7 @@ class BatchStream:
         *,
         augment: bool,
         state: StreamState = StreamState(),
+        batches_per_epoch: int | None = None,
     ) -> None:
         """Start the stream.
 
@@ -90,6 +91,8 @@ class BatchStream:
             generators: returns the random generator for a purpose, in the same state at each call.
             augment: whether to crop and flip.
             state: the position from which to resume.
+            batches_per_epoch: the batches that count as one pass for epochs; by default those of a pass. Shards of
+                different sizes have the same epochs, so that all workers have the same learning rate.
         """
         assert len(samples) >= batch_size
         self._samples = samples
@@ -98,6 +101,7 @@ class BatchStream:
         self._generators = generators
         self._augment = augment
         self.batches_per_pass = len(samples) // batch_size
+        self.batches_per_epoch = batches_per_epoch or self.batches_per_pass
         self._state = state
         self._begin_pass()
 

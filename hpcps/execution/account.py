@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from hpcps.execution.stopwatch import Stopwatch
+from hpcps.protocol.messages import Malformed, Message, Peer, Received
+from hpcps.protocol.roster import ADVERSARY
 from hpcps.records.writer import RecordWriter
 from hpcps.transport.base import Traffic
 
@@ -19,7 +21,7 @@ class Account:
     """Writes the lines; the lines of some events, such as `round`, hold the counts and times since the last such line.
 
     Attributes:
-        counts: `messages_sent`, `messages_received` and `polls` since that line.
+        counts: `messages_sent`, `messages_received` and `polls` since that line, including messages of the adversary.
         stopwatch: the times since that line.
     """
 
@@ -33,9 +35,22 @@ class Account:
         """
         self._record = record
         self._traffic = traffic
+        self._aside = Traffic()
         self._reported = (traffic.sent, traffic.received)
         self.counts: Counter[str] = Counter()
         self.stopwatch = stopwatch
+
+    def sent(self, me: Peer, to: Peer, message: Message) -> None:
+        """Count a message; its bytes are counted apart if one of both is the adversary."""
+        self.counts["messages_sent"] += 1
+        if ADVERSARY in (me, to):
+            self._aside.sent += _size(message)
+
+    def received(self, me: Peer, event: Received | Malformed) -> None:
+        """Count a message that was received; its bytes as in `sent`."""
+        self.counts["messages_received"] += 1
+        if isinstance(event, Received) and ADVERSARY in (me, event.source):
+            self._aside.received += _size(event.message)
 
     def write(self, event: str, round: int, fields: Mapping[str, object]) -> None:
         """Write a line; `fields` may override the round."""
@@ -47,9 +62,17 @@ class Account:
     def _since_the_last(self) -> dict[str, object]:
         sent, received = self._reported
         self._reported = (self._traffic.sent, self._traffic.received)
-        taken: dict[str, object] = {"bytes_sent": self._traffic.sent - sent}
-        taken["bytes_received"] = self._traffic.received - received
+        aside, self._aside = self._aside, Traffic()
+        taken: dict[str, object] = {"bytes_sent": self._traffic.sent - sent - aside.sent}
+        taken["bytes_received"] = self._traffic.received - received - aside.received
+        if aside.sent or aside.received:
+            taken |= {"adversary_bytes_sent": aside.sent, "adversary_bytes_received": aside.received}
         taken |= {name: self.counts[name] for name in _COUNTED}
         self.counts.clear()
         self.stopwatch.charge("exchange")
         return taken | self.stopwatch.take()
+
+
+def _size(message: Message) -> int:
+    """Return what a transport counts for a message."""
+    return len(message.header()) + message.payload_bytes

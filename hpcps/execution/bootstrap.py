@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from hpcps.transport.pslite.meta import NodeInfo
     from hpcps.transport.pslite.settings import Settings
 
-_NODE_ROLES = {"server": "server", "worker": "worker", "validator": "worker", "scheduler": "scheduler"}
+_NODE_ROLES = dict.fromkeys(("worker", "validator", "adversary"), "worker") | {
+    role: role for role in ("server", "scheduler")
+}
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from hpcps.execution.role_factory import make_role, memory_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import Tracer, names_of
@@ -52,10 +53,7 @@ def run_in_process(
         RunError: a role failed, or the roles are in a deadlock.
         HpcpsError: the run could not start: for example, a data file is missing.
     """
-    topology = run.topology
-    peers = [Peer("worker", k) for k in range(topology.workers)]
-    peers += [Peer("validator", v) for v in range(topology.validators)]
-    peers += [Peer("server", s) for s in range(topology.servers)]
+    peers = Roster.of(run).everyone()
     simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
     run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), EventQueue())
@@ -82,7 +80,7 @@ def run_in_process(
             tracer = None
             if trace:
                 timing = simulation.clock if simulation else time.perf_counter
-                names = names_of(peer, topology.validators)
+                names = names_of(peer, run.topology.validators)
                 tracer = Tracer(
                     directory.path, run_id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
                 )

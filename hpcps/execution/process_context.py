@@ -60,15 +60,13 @@ class ProcessContext:
     @property
     def peer(self) -> Peer | None:
         """The role of the process in this run, or None."""
-        roster = Roster.of(self.run)
         peer = Peer(self.me.role, self.me.index)
-        return peer if peer in (*roster.readers(), *roster.all_servers()) else None
+        return peer if peer in Roster.of(self.run).everyone() else None
 
     @property
     def everyone(self) -> tuple[str, ...]:
         """The names of all roles of this run, such as `worker-3`."""
-        roster = Roster.of(self.run)
-        return tuple(map(str, (*roster.readers(), *roster.all_servers())))
+        return tuple(map(str, Roster.of(self.run).everyone()))
 
     @property
     def threads(self) -> int:

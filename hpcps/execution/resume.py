@@ -23,8 +23,7 @@ class Resume:
     def __init__(self, directory: RunDirectory, run: Run, run_id: str) -> None:
         self._checkpoints = directory.checkpoints
         self._run_id = run_id
-        roster = Roster(run.topology.servers, run.topology.validators, run.topology.workers)
-        self._everyone = frozenset(map(str, (*roster.all_servers(), *roster.readers())))
+        self._everyone = frozenset(map(str, Roster.of(run).everyone()))
         self.part: CheckpointPart | None = None
 
     def before(self, moment: int | None) -> int:

@@ -203,7 +203,8 @@ class RoleDriver:
             self._tracer.rest(self._rest())
 
     def _react(self, event: Event) -> Iterator[Effect]:
-        self._account.counts["messages_received"] += isinstance(event, (Received, Malformed))
+        if isinstance(event, (Received, Malformed)):
+            self._account.received(self.peer, event)
         for effect in self._role.handle(event):
             in_background = isinstance(effect, InBackground) and self._background is not None
             if isinstance(effect, (Compute, Now, InBackground, AwaitBackground)) and not in_background:
@@ -285,7 +286,7 @@ class RoleDriver:
         match effect:
             case Send(to, message):
                 self._transport.send(to, message)
-                self._account.counts["messages_sent"] += 1
+                self._account.sent(self.peer, to, message)
             case Compute(task, work):
                 done = self._compute(task, work)
                 if task == "adopt" and self._observer is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import ADVERSARY
+from hpcps.roles.asynchronous.adversary import AsyncAdversary
 from hpcps.roles.asynchronous.server import AsyncServer
 from hpcps.roles.asynchronous.validator import AsyncValidator
 from hpcps.roles.asynchronous.worker import AsyncWorker
 from hpcps.roles.events import Role
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.single_process import SingleProcess
+from hpcps.roles.sync.adversary import SyncAdversary
 from hpcps.roles.sync.server import SyncServer
 from hpcps.roles.sync.validator import SyncValidator
 from hpcps.roles.sync.worker import SyncWorker
@@ -42,6 +45,8 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
         if run.train.mode == "async":
             return AsyncServer(peer, run, run_id)
         return SyncServer(peer, run, run_id, resources)
+    if peer == ADVERSARY:
+        return (AsyncAdversary if run.train.mode == "async" else SyncAdversary)(peer, run, run_id, resources)
     # Imported here, because it imports the framework, which a server does not need.
     from hpcps.training.build import build_learner
 
@@ -50,7 +55,7 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
 
 def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
     """Return the memory format of a role's images and kernels for its record, if hpcps chooses it."""
-    if role == "server" or run.model.backend != "torch":
+    if role in ("server", "adversary") or run.model.backend != "torch":
         return {}
     return {"memory_format": run.model.memory_format(device)}
 

@@ -12,6 +12,7 @@ _COLUMN = {
     "evaluate": "evaluate",
     "combine": "combine",
     "apply": "combine",
+    "craft": "combine",
     "pack": "exchange",
     "adopt": "exchange",
 }
@@ -102,8 +103,8 @@ class Stopwatch:
         """Return the seconds per column since the last call, and reset them.
 
         `cpu` holds the CPU seconds of the role without its waits, if it is the only role of the process; else those of
-        its turns. `cpu_<task>` holds the CPU seconds of a task: `train`, `evaluate`, `combine`, `apply`, `pack`,
-        `adopt`, `exchange` (messages and records) and `wait` (polls).
+        its turns. `cpu_<task>` holds the CPU seconds of a task: `train`, `evaluate`, `combine`, `apply`, `craft`,
+        `pack`, `adopt`, `exchange` (messages and records) and `wait` (polls).
         """
         taken = {column: round(seconds, 6) for column, seconds in self._spent.items()}
         taken["cpu"] = round(self._cpu, 6)

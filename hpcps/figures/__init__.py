@@ -7,6 +7,7 @@
 - `drawing`: draws all figures of a table; start here
 - `figure_data`: the panels, lines and curves of a figure
 - `final`: the table of final accuracies
+- `grid/`: figures of a study of rules under attacks
 - `labels`: names of lines and panels
 - `names`: suffixes of file names
 - `options`: the options of figures

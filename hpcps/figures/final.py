@@ -28,15 +28,18 @@ def markdown(shown: Sequence[FigureData]) -> str:
             rows.append([line, *(accuracy for accuracy, _ in found), *accepted])
         if len(figure_data.panels) > _WIDEST:
             rows = [list(column) for column in zip(*rows, strict=True)]
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [_aligned(row, widths) for row in rows]
-        lines.insert(
-            1, "|" + "|".join("-" * (width + 1) + "-:"[column > 0] for column, width in enumerate(widths)) + "|"
-        )
         heading = [f"**{figure_data.experiment}**: final test accuracy (%)", figure_data.facts, figure_data.remark]
         legend = f"\n{notes(figure_data)}\n" if notes(figure_data) else ""
-        parts.append("  \n".join(filter(None, heading)) + "\n\n" + "\n".join(lines) + "\n" + legend)
+        parts.append("  \n".join(filter(None, heading)) + "\n\n" + aligned_table(rows) + "\n" + legend)
     return "\n".join(parts)
+
+
+def aligned_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table with aligned columns; the first row is its head."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [_aligned(row, widths) for row in rows]
+    lines.insert(1, "|" + "|".join("-" * (width + 1) + "-:"[column > 0] for column, width in enumerate(widths)) + "|")
+    return "\n".join(lines)
 
 
 def cells(figure_data: FigureData, panel: str, line: str) -> tuple[str, str]:

@@ -9,6 +9,18 @@ SEPARATOR = " · "
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z_]\w*")
+_PART = re.compile(r"(?:\[[^\]]*\]|\{[^}]*\}|[^\s\[{])+")
+_KIND = re.compile(r"[\[,]\s*(\w+)")
+
+
+def parse(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Return the kind in the text of a table, and its keys and values; what is done before a rule is of its kind."""
+    kind, *rest = _PART.findall(text) or [text]
+    if len(rest) % 2:
+        rest.insert(0, "scale")
+    pairs = tuple(zip(rest[::2], rest[1::2], strict=True))
+    before = [name for key, value in pairs if key == "before" for name in _KIND.findall(value)]
+    return " + ".join([*before, kind]), tuple(pair for pair in pairs if pair[0] != "before")
 
 
 def of_value(text: str) -> str:
@@ -16,6 +28,9 @@ def of_value(text: str) -> str:
 
     The text is that of a plain value, or that of a table: its kind, its scale, and pairs of a key and a value.
     """
+    if " before [" in text:
+        kind, pairs = parse(text)
+        return ", ".join([_plain(kind), *(f"{_plain(key)} {value}" for key, value in pairs)])
     kind, *rest = text.split(" ")
     said = [kind if _NUMBER.fullmatch(kind) else _plain(kind)]
     if len(rest) % 2:

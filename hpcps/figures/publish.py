@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from hpcps.errors import RunError
 from hpcps.figures.drawing import draw_all
 from hpcps.figures.figure_data import FigureData, figure_data_of
 from hpcps.figures.final import comma_separated, markdown
+from hpcps.figures.grid.drawing import draw_grid
+from hpcps.figures.grid.study import is_grid, studies_of
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
 from hpcps.records.collect import DRAWN, collect
@@ -43,10 +47,19 @@ def write_figures(shown: list[FigureData], folder: Path, options: PlotOptions | 
     Raises:
         RunError: the folder cannot be written, or the options choose lines or panels that do not exist.
     """
+    return write_files(draw_all(shown, options or PlotOptions()), folder)
+
+
+def write_files(figures: Iterable[tuple[str, Figure]], folder: Path) -> list[Path]:
+    """Write figures by their names as PNG and PDF; return the files.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
     files = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in draw_all(shown, options or PlotOptions()):
+        for name, figure in figures:
             files += save(figure, folder / name)
     except OSError as error:
         raise RunError(f"cannot write figures to {folder}: {error.strerror}; choose another folder with -o") from error
@@ -110,6 +123,8 @@ def publish(place: ExperimentLocation, results: Path) -> Publication:
     for old in (folder / "figures").glob("*.p[nd][gf]"):
         old.unlink()  # a figure of a variant that is no longer there
     figures = write_figures(figure_data_of(table, baseline(table, source)), folder / "figures")
+    if is_grid(table):
+        figures += write_files(draw_grid(studies_of(table), PlotOptions()), folder / "figures")
     # Runs without an evaluation may have no rows.
     states = {run["run_id"]: str(run["status"]) for run in table.attrs.get("missing", ())}
     states |= table.drop_duplicates("run_id").set_index("run_id")["status"].astype(str).to_dict()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hpcps.errors import RunError
@@ -20,14 +20,30 @@ def select(shown: Sequence[FigureData], options: PlotOptions) -> list[FigureData
     """
     every_line = dict.fromkeys(line for figure_data in shown for line in _lines(figure_data))
     every_panel = dict.fromkeys(panel for figure_data in shown for panel in figure_data.panels)
-    mistakes = [*_unknown("line", options.lines, every_line), *_unknown("panel", options.panels, every_panel)]
-    if mistakes:
-        raise RunError("\n".join(["the figures cannot be drawn as chosen", *mistakes]))
+    refuse_unknown({"line": (options.lines, every_line), "panel": (options.panels, every_panel)})
     return [_selected(figure_data, options) for figure_data in shown]
 
 
+def refuse_unknown(chosen: Mapping[str, tuple[Sequence[str], Iterable[str]]]) -> None:
+    """Check that there is something for each entry that the options choose.
+
+    Args:
+        chosen: the entries and the existing texts, by what they are: lines or panels.
+
+    Raises:
+        RunError: there is nothing for some entries; the message lists what there is.
+    """
+    mistakes = [
+        mistake
+        for what, (entries, known) in chosen.items()
+        for mistake in _unknown(what, entries, dict.fromkeys(known))
+    ]
+    if mistakes:
+        raise RunError("\n".join(["the figures cannot be drawn as chosen", *mistakes]))
+
+
 def _selected(figure_data: FigureData, options: PlotOptions) -> FigureData:
-    lines, panels = _chosen(_lines(figure_data), options.lines), _chosen([*figure_data.panels], options.panels)
+    lines, panels = choose(_lines(figure_data), options.lines), choose([*figure_data.panels], options.panels)
     place = {line: position for position, line in enumerate(lines)}
     by_panel = {
         panel: tuple(
@@ -60,7 +76,8 @@ def _lines(figure_data: FigureData) -> list[str]:
     return [*figure_data.lines, *(curve.line for curve in figure_data.references)]
 
 
-def _chosen(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
+def choose(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """Return the texts that some entries choose, in the order of the entries; all of them without entries."""
     found = [text for entry in wanted for text in known if _means(entry, text)]
     return list(dict.fromkeys(found)) if wanted else list(known)
 

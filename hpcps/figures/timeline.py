@@ -32,6 +32,7 @@ _COLOR = {
     "adopt": "#F0E442",
     "combine": "#D55E00",
     "apply": "#E69F00",
+    "craft": "#8B0000",
     "send": "#000000",
     "receive": "#CC79A7",
     "handle": "#777777",

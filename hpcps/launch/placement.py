@@ -24,41 +24,51 @@ def place(
     hosts: Sequence[Host] | None = None,
     source: Path | None = None,
     environment: Mapping[str, str] = os.environ,
+    *,
+    adversary: bool = False,
 ) -> tuple[Rank, ...]:
     """Assign a host, a GPU (if the hosts have GPUs) and a rank to every role.
 
-    Workers are placed first, then validators, then servers: round-robin over the hosts, as long as a host has a free
-    slot. A validator that is colocated with its server shares the slot of the server, and the GPU if that slot has its
-    own. Ranks are numbered host by host, in the same order of roles on each host, so that the ranks of a host are
-    consecutive: some launchers cannot return to a host.
+    Workers are placed first, then validators, servers and the adversary: round-robin over the hosts, as long as a host
+    has a free slot. A validator that is colocated with its server shares the slot of the server, and the GPU if that
+    slot has its own. Ranks are numbered host by host, in the same order of roles on each host, so that the ranks of a
+    host are consecutive: some launchers cannot return to a host.
 
     Args:
         topology: the number of each role.
         hosts: the hosts; None to run everything on this machine, with as many slots as needed.
         source: the file that lists the hosts, for the message.
         environment: the variables of a batch system, for the message.
+        adversary: whether the run has an adversary.
 
     Raises:
         LaunchError: there are too few slots; the message says how many are missing.
     """
+    roles = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
+    roles["adversary"] = int(adversary)
     separate = topology.validators
     if topology.colocate_validators:
         separate = max(0, topology.validators - topology.servers)
-    needed = topology.workers + separate + topology.servers
+    shared = topology.validators - separate
+    needed = sum(roles.values()) - shared
     if hosts is None:
         hosts = (Host("localhost", needed),)
-    _check_slots(topology, needed, hosts, source, environment)
+    if sum(host.slots for host in hosts) < needed:
+        names = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in roles.items() if count)
+        sharing = " (a colocated validator shares its server's)" if topology.colocate_validators else ""
+        raise _too_few_slots(f"{names} need {needed} slots{sharing}", needed, hosts, source, environment)
     slots = _slots(hosts)
     placed: dict[tuple[str, int], _Slot] = {}
     for k in range(topology.workers):
         placed["worker", k] = next(slots)
-    shared = topology.validators - separate
     for v in range(shared, topology.validators):
         placed["validator", v] = next(slots)
     for s in range(topology.servers):
         placed["server", s] = next(slots)
         if s < shared:
             placed["validator", s] = placed["server", s]
+    if adversary:
+        placed["adversary", 0] = next(slots)
     return _number(hosts, placed)
 
 
@@ -73,17 +83,12 @@ def with_scheduler(world: Sequence[Rank]) -> tuple[Rank, ...]:
     return (*world[:here], scheduler, *(replace(rank, rank=rank.rank + 1) for rank in world[here:]))
 
 
-def _check_slots(
-    topology: Topology, needed: int, hosts: Sequence[Host], source: Path | None, environment: Mapping[str, str]
-) -> None:
+def _too_few_slots(
+    demand: str, needed: int, hosts: Sequence[Host], source: Path | None, environment: Mapping[str, str]
+) -> LaunchError:
     there = sum(host.slots for host in hosts)
-    if there >= needed:
-        return
-    roles = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
-    names = ", ".join(f"{count} {role}{'s' * (count != 1)}" for role, count in roles.items() if count)
-    shared = " (a colocated validator shares its server's)" if topology.colocate_validators else ""
-    raise LaunchError(
-        f"{names} need {needed} slots{shared}, {source or 'the hosts'} "
+    return LaunchError(
+        f"{demand}, {source or 'the hosts'} "
         f"{'has' if source else 'have'} {there} on {len(hosts)} host{'s' * (len(hosts) != 1)}: {needed - there} "
         f"{'is' if needed - there == 1 else 'are'} missing; {_cure(needed, hosts, source, environment)}"
     )
@@ -108,7 +113,7 @@ def _slots(hosts: Sequence[Host]) -> Iterator[_Slot]:
 
 
 def _number(hosts: Sequence[Host], placed: dict[tuple[str, int], _Slot]) -> tuple[Rank, ...]:
-    order = ("worker", "validator", "server")
+    order = ("worker", "validator", "server", "adversary")
     world: list[Rank] = []
     for host in hosts:
         slots = {key: slot for key, (home, slot) in placed.items() if home is host}

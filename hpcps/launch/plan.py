@@ -24,7 +24,7 @@ class Rank:
 
     Attributes:
         rank: its number in MPI's world.
-        role: `worker`, `validator` or `server`; with ps-lite also `scheduler`, which connects the nodes.
+        role: `worker`, `validator`, `server` or `adversary`; with ps-lite also `scheduler`, which connects the nodes.
         index: its index among the processes of its role.
         host: the machine that it runs on, as the host file names it; `localhost` without a host file.
         gpu: the GPU that it uses there, if the host file names GPUs.

@@ -115,7 +115,8 @@ def launch_folder(results: Path, experiment: str, environment: Mapping[str, str]
 def launch_kind(run: Run) -> str:
     """Return the settings that all runs of one launch must share, as a text."""
     transport = run.transport.model_dump(mode="json", exclude={"timeout"})
-    return json.dumps([transport, run.topology.model_dump(mode="json"), run.train.threads], sort_keys=True)
+    settings = [transport, run.topology.model_dump(mode="json"), run.train.threads]
+    return json.dumps([*settings, *(["adversary"] if run.has_adversary else [])], sort_keys=True)
 
 
 def run_folder(point: Point, results: Path) -> Path:
@@ -140,7 +141,8 @@ def spec_of(point: Point) -> dict[str, object]:
 
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
     run = points[0].run
-    world, runs = place(run.topology, site.hosts, site.hostfile), tuple(_planned(point, results) for point in points)
+    world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary)
+    runs = tuple(_planned(point, results) for point in points)
     if run.transport.kind == "mpi":
         return Plan(world, runs)
     if find_spec("zmq") is None:
@@ -153,8 +155,8 @@ def _nodes(run: Run) -> dict[str, str]:
     transport, topology = run.transport, run.topology
     variables = {
         "DMLC_NUM_SERVER": str(topology.servers),
-        # ps-lite has no validators; they count as workers.
-        "DMLC_NUM_WORKER": str(topology.workers + topology.validators),
+        # ps-lite has no validators and no adversary; they count as workers.
+        "DMLC_NUM_WORKER": str(topology.workers + topology.validators + run.has_adversary),
         "PS_HEARTBEAT_TIMEOUT": str(transport.heartbeat_timeout),
         "PS_RESEND": str(int(transport.resend)),
     }

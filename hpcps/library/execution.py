@@ -18,14 +18,14 @@ from hpcps.launch.signals import stops_of
 from hpcps.library.callbacks import Callbacks, Reporter
 from hpcps.library.progress import ProgressBar, is_interactive
 from hpcps.records.sweep import write_sweep
-from hpcps.spec.load import Experiment, Point
+from hpcps.spec.load import LoadedExperiment, Point
 
 _POLL_INTERVAL = 0.5
 """Seconds between two checks of a run that another process executes."""
 
 
 def play(
-    loaded: Experiment,
+    loaded: LoadedExperiment,
     points: Sequence[Point],
     overrides: Sequence[str],
     results: Path,

@@ -17,8 +17,7 @@ from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
 from hpcps.records.results import default_results
 from hpcps.registry import Registry, active, using
-from hpcps.spec.load import Experiment as Loaded
-from hpcps.spec.load import Point, load_experiment, select
+from hpcps.spec.load import LoadedExperiment, Point, load_experiment, select
 from hpcps.training.trial import try_components
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ class Experiment:
     _content: Content
     _set: tuple[str, ...]
     _only: str | None
-    _loaded: Loaded
+    _loaded: LoadedExperiment
     _registry: Registry
 
     @property

@@ -1,10 +1,13 @@
 """Arrays, blocks and updates, which every other package computes with; this package knows no messages and no files.
 
 - `arrays`: converts numpy arrays and torch tensors
+- `bits`: masks of blocks as hexadecimal numbers
 - `blocks`: tiles that fit a cache, and sums over blocks
+- `device/`: Triton kernels for updates on a GPU
 - `gram`: inner products of all pairs of updates
 - `kernels/`: compiled code with the same results
 - `layout`: the model as one flat vector: blocks and server shards
+- `mixture`: rows that are weighted sums of updates
 - `packing`: copies the sent blocks into a payload and back
 - `products`: inner products with a reference vector
 - `sorting`: sorts the values of each coordinate

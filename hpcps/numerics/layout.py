@@ -53,6 +53,21 @@ class Layout:
             offset += size
         return cls(tuple(blocks))
 
+    @classmethod
+    def of_sizes(cls, blocks: Sequence[int], size: int) -> Layout:
+        """Return the layout of updates outside of a run, from the sizes of their blocks.
+
+        Raises:
+            ValueError: the sizes are not whole numbers from 0, or do not add up to `size` elements.
+        """
+        sizes = np.asarray(blocks)
+        if sizes.ndim != 1 or (sizes.size and (sizes.dtype.kind not in "iu" or sizes.min() < 0)):
+            raise ValueError("blocks must be whole numbers from 0, such as [2, 3]: the size of each block")
+        layout = cls.of([(str(i), (block,)) for i, block in enumerate(sizes.tolist())])
+        if layout.size != size:
+            raise ValueError(f"blocks add up to {layout.size} elements, the updates have {size}")
+        return layout
+
     @property
     def size(self) -> int:
         """The number of elements of the vector, d."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,9 @@ class Updates:
         sent: the blocks that the payloads hold: `[n, B]`.
         used: the sent blocks that are not rejected: `[n, B]`. For every rule, all other blocks are zero.
     """
+
+    lazy: ClassVar[bool] = False
+    """Whether the rows are not in memory, but computed where they are read; see `mixture`."""
 
     def __init__(
         self,
@@ -76,6 +80,17 @@ class Updates:
     def without(self, refused: Mask) -> Updates:
         """Reject blocks `[n, B]` and return the updates, whose used blocks are then known to be finite."""
         return Updates(self.layout, self.payloads, self.sent, refused | (self.sent & ~self.used), checked=True)
+
+    def select(self, rows: NDArray[np.intp]) -> Updates:
+        """Return some of the updates, without copying them."""
+        payloads = [self.payloads[row] for row in rows]
+        return Updates(self.layout, payloads, self.sent[rows], ~self.used[rows], checked=self.checked)
+
+    def range_of(self, row: int, start: int, stop: int) -> Vector:
+        """Return a range of coordinates of one update, without copying it; all blocks in the range must be used."""
+        pieces = self.runs[row]
+        low, _, taken = pieces[np.searchsorted(pieces[:, 1], start, side="right")].tolist()
+        return self.payloads[row][taken + start - low : taken + stop - low]
 
     @cached_property
     def starts(self) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from hpcps.numerics.layout import Mask, Vector
 
-ROLES = ("server", "validator", "worker")
+ROLES = ("server", "validator", "worker", "adversary")
 
 _MAGIC = b"HPS\x01"
 _FRAME_VERSION = 3
@@ -41,13 +41,14 @@ class Kind(IntEnum):
     """The kind of a message."""
 
     INIT = 1
-    """To a server: the initial weights of its shard; the note holds the layout and the schedule."""
+    """To a server: the initial weights of its shard; the note holds the layout and the schedule. The adversary gets one
+    without weights."""
     MODEL = 2
     """From a server: its shard of the model of a round."""
     UPDATE = 3
     """From a worker: its sent blocks."""
     ABSENT = 4
-    """From a worker: it does not participate in a round or cycle."""
+    """From a worker: it does not participate in a round or cycle. It goes to its combiners and to the adversary."""
     COMBINED = 5
     """From a validator: the combined update of its workers, for one shard."""
     STATISTICS = 6
@@ -58,7 +59,7 @@ class Kind(IntEnum):
     READ = 8
     """Asynchronous: the sender requests the model."""
     STOP = 9
-    """Asynchronous: the coordinator has finished its epochs."""
+    """Asynchronous: the coordinator has finished its epochs. Server 0 passes it on to the adversary."""
     ORDER = 10
     """Asynchronous, from server 0 to the other servers: the position of an entry in the log."""
     CHECKPOINT = 11
@@ -71,6 +72,11 @@ class Kind(IntEnum):
     CLOCK = 14
     """Before a run: a request for the receiver's clock. The note of the answer holds the seconds of its monotonic
     clock."""
+    COPY = 15
+    """From a worker to the adversary: a copy of the update that it is about to send, its blocks of the whole vector."""
+    REPLACEMENT = 16
+    """From the adversary to a worker, as the answer to a COPY: send the blocks of this message instead; without a mask:
+    send the update as it is."""
 
 
 class Flag(IntFlag):
@@ -106,7 +112,7 @@ class Message:
         note: small additional values, JSON.
         payload: float32 `[m]`. The sender must not change it before the receiver has answered. So a received payload
             is valid and constant until then: an update until the next model is sent to its worker, and a combined
-            update likewise. The receiver must not write to it.
+            update likewise; a copy, until the adversary answers. The receiver must not write to it.
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
         index: asynchronous: the position in the servers' log of the entry that is ordered or answered.
         partition: synchronous: the number of the partition, in the order in which the partitions between this sender
@@ -123,8 +129,9 @@ class Message:
     | APPLY, READ, STOP | | the submitter's number of the entry |
     | ORDER | | the submitter's number of the entry that it gives its position |
     | COMBINED, GRANT, STATISTICS | the round | |
-    | CHECKPOINT | | the index of the checkpoint in the log |
+    | CHECKPOINT; STOP, to the adversary | | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |
+    | COPY, REPLACEMENT; ABSENT, to the adversary | the round | the worker's cycle |
     | CLOCK | the number of the question | the number of the question |
     """
 

@@ -9,6 +9,9 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Bounds, Partitioning
 from hpcps.spec.schema import Run
 
+ADVERSARY = Peer("adversary", 0)
+"""The role that knows the honest updates and who is Byzantine, in a run whose attack needs to know others' updates."""
+
 
 @dataclass(frozen=True)
 class Roster:
@@ -17,11 +20,20 @@ class Roster:
     servers: int
     validators: int
     workers: int
+    adversary: bool = False
 
     @classmethod
     def of(cls, run: Run) -> Roster:
         """Return the roster of a run."""
-        return cls(run.topology.servers, run.topology.validators, run.topology.workers)
+        return cls(run.topology.servers, run.topology.validators, run.topology.workers, run.has_adversary)
+
+    def everyone(self) -> tuple[Peer, ...]:
+        """Every role."""
+        return (*self.readers(), *self.all_servers(), *self.adversaries())
+
+    def adversaries(self) -> tuple[Peer, ...]:
+        """The adversary, if there is one."""
+        return (ADVERSARY,) if self.adversary else ()
 
     @property
     def combiners(self) -> int:
@@ -51,6 +63,11 @@ class Roster:
         if combiner.role == "server":
             return tuple(Peer("worker", k) for k in range(self.workers))
         return tuple(Peer("worker", k) for k in range(combiner.index, self.workers, self.validators))
+
+    def groups(self) -> tuple[tuple[int, ...], ...]:
+        """The workers whose updates are combined with each other: those of each validator, or all workers."""
+        combiners = [Peer("validator", v) for v in range(self.validators)] or [Peer("server", 0)]
+        return tuple(tuple(worker.index for worker in self.share(combiner)) for combiner in combiners)
 
 
 def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:

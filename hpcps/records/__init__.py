@@ -1,6 +1,7 @@
 """What runs leave behind: records, checkpoints, provenance, and the tables made of them.
 
 - `applied`: counts of the applied updates of an asynchronous run
+- `bypass`: which attacked and which honest blocks entered the model
 - `checkpoint`: the checkpoints of a run
 - `collect`: one long table of all records of an experiment
 - `display`: shows the progress of runs

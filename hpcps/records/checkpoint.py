@@ -72,8 +72,7 @@ class Checkpoints:
             path.parent.mkdir(exist_ok=True)
             write_whole(path, content.getbuffer())
         except FileNotFoundError as error:
-            run = self.path.parent
-            raise RunError(f"the run's folder {run} was deleted or moved during the run; run it again") from error
+            raise self._gone() from error
         except OSError as error:
             what = f"cannot write the checkpoint {path}: {error.strerror}; free disk space and run again"
             raise RunError(what) from error
@@ -89,11 +88,15 @@ class Checkpoints:
         manifest = {"format": FORMAT, "run_id": run_id, "moment": moment, "written": now, "parts": dict(checksums)}
         try:
             write_whole(self._folder(moment) / _MANIFEST, json.dumps(manifest, indent=1))
+        except FileNotFoundError as error:
+            raise self._gone() from error
         except OSError as error:
             raise RunError(f"cannot complete a checkpoint in {self.path}: {error.strerror}; free disk space") from error
-        oldest = min(self.moments()[:keep])
+        kept = self.moments()[:keep]
+        if not kept:  # the folder was deleted after the manifest was written
+            raise self._gone()
         for other in self._folders():
-            if other < oldest:
+            if other < kept[-1]:
                 self._remove(other)
 
     def moments(self) -> list[int]:
@@ -155,8 +158,11 @@ class Checkpoints:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def _folders(self) -> list[int]:
+        names: list[str] = []
+        with suppress(OSError):  # there is none yet, or the run's folder was deleted
+            names = os.listdir(self.path)
         # A user may have put a copy beside them, under another name.
-        numbers = (whole_number(folder.name, 0, _LAST) for folder in self.path.glob("[0-9]*"))
+        numbers = (whole_number(name, 0, _LAST) for name in names)
         return [number for number in numbers if number is not None]
 
     def _folder(self, moment: int) -> Path:
@@ -174,6 +180,9 @@ class Checkpoints:
         with suppress(OSError):
             os.unlink(self._folder(moment) / _MANIFEST)
         shutil.rmtree(self._folder(moment), ignore_errors=True)
+
+    def _gone(self) -> RunError:
+        return RunError(f"the run's folder {self.path.parent} was deleted or moved during the run; run it again")
 
     def _rejected(self, moment: int, reason: str) -> RunError:
         return RunError(f"the checkpoint {self._folder(moment)} is rejected: {reason}")

@@ -14,6 +14,8 @@ import pyarrow as pa
 from hpcps.errors import RunError
 from hpcps.records.applied import EVENT as UPDATES
 from hpcps.records.applied import count_applied
+from hpcps.records.bypass import COUNTS, JOINED, Bypass, count_by_round
+from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.lines import Lines, read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
@@ -29,16 +31,22 @@ _PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs
 APPLIED = ("accepted_sent", "turned")
 """The counts of pairs that change the model: a negated pair is not accepted."""
 
-_TOTALS = ("wall", "bytes_sent_total", "cpu_seconds_total", "diverged", *(f"{name}_total" for name in _PAIRS))
+_TOTALS = (
+    "wall",
+    "bytes_sent_total",
+    "cpu_seconds_total",
+    "diverged",
+    *(f"{name}_total" for name in (*_PAIRS, *COUNTS)),
+)
 """Additional columns of an evaluation's row."""
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end"),
-    UPDATES,
+    *(UPDATES, BYPASS),
 )
-"""The events of record lines, and the event of the rows that `collect` adds."""
+"""The events of record lines, and the events of the rows that `collect` adds."""
 
-DRAWN = ("evaluation", UPDATES, "end")
+DRAWN = ("evaluation", UPDATES, BYPASS, "end")
 """The events that the figures need: a table of them is small enough to publish, even for long runs."""
 
 
@@ -88,7 +96,9 @@ def collect(
     outside the sweep's product). An evaluation has also `wall` (seconds since the run's start), `bytes_sent_total`,
     `cpu_seconds_total` and counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the
     rounds before the evaluated model), and `diverged` (0 or 1: whether the model had diverged by then). `updates` rows
-    count the applied updates of an asynchronous run by worker and staleness.
+    count the applied updates of an asynchronous run by worker and staleness. `bypass` rows count the attacked and the
+    honest blocks of a synchronous run by round, and those of them that entered the model (`byzantine_sent`,
+    `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of workers.
 
     Args:
         results: the experiment's folder.
@@ -191,6 +201,7 @@ def _run_table(
     directory: RunDirectory, facts: Mapping[str, object], events: Collection[str] | None
 ) -> tuple[Any, CollectedRun]:
     tables, attempts, damaged, superseded, unreadable = [], [], 0, 0, []
+    bypass = Bypass()
     for file in directory.records:
         try:
             read = read_lines(file)
@@ -201,7 +212,8 @@ def _run_table(
         lines, attempt = _valid(read)
         superseded += len(read.lines) - len(lines)
         attempts.append(attempt)
-        taken = {"run", *facts, *_TOTALS}
+        bypass.join(lines)  # the combiners' files come before those of the workers
+        taken = {"run", *facts, *_TOTALS, *JOINED}
         tables.append(tabulate([{key: value for key, value in line.items() if key not in taken} for line in lines]))
     # A process that has not written since the start of a new attempt has only lines of older attempts.
     latest = max(attempts, default=1)
@@ -263,7 +275,7 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
     before = np.searchsorted(moments[worked][order], moments[evaluations], side="left")
     columns: dict[str, tuple[Any, Any]] = {"wall": (_values(table, "time")[evaluations], pa.float64())}
     sums = [("bytes_sent_total", "bytes_sent", pa.int64()), ("cpu_seconds_total", "cpu", pa.float64())]
-    sums += [(f"{name}_total", name, pa.int64()) for name in _PAIRS if name in table.column_names]
+    sums += [(f"{name}_total", name, pa.int64()) for name in (*_PAIRS, *COUNTS) if name in table.column_names]
     for name, field, kind in sums:
         spent = np.nan_to_num(_values(table, field)[worked][order])
         columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
@@ -276,8 +288,8 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
         column = np.zeros(table.num_rows)
         column[evaluations] = values
         table = table.append_column(name, pa.array(column, mask=~evaluations).cast(kind, safe=False))
-    counts = count_applied(table)
-    return stack([table, counts]) if counts.num_rows else table
+    counts = [rows for rows in (count_applied(table), count_by_round(table)) if rows.num_rows]
+    return stack([table, *counts]) if counts else table
 
 
 def _values(table: Any, name: str) -> Any:

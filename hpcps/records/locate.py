@@ -118,6 +118,7 @@ def load_points(file: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[d
     """
     # Imported here because most of this package does not need the schema.
     from hpcps.spec.load import load_experiment, peek
+    from hpcps.spec.revisions import revisions
 
     name, plugins = peek(file, overrides)
     if plugins:
@@ -130,6 +131,7 @@ def load_points(file: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[d
             "label": point.label,
             "index": point.index,
             "swept": dict(point.swept),
+            "revisions": revisions(point.run),
             "run": point.run.model_dump(mode="json"),
         }
         for point in experiment.points

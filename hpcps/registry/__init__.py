@@ -33,6 +33,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     rules: Components
+    preaggregators: Components
     attacks: Components
     datasets: Components
     splits: Components

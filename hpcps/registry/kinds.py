@@ -46,6 +46,14 @@ KINDS: dict[str, ComponentKind] = {
     kind.name: kind
     for kind in (
         ComponentKind("rules", "rule", "kind", "hpcps.rules.base:BaseRule", "hpcps.rules", "validation.rule"),
+        ComponentKind(
+            "preaggregators",
+            "pre-aggregator",
+            "kind",
+            "hpcps.rules.preaggregation.base:PreAggregator",
+            "hpcps.rules.preaggregation",
+            "validation.rule.before",
+        ),
         ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
         ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
         ComponentKind(

@@ -35,7 +35,7 @@ class Ledger:
     """
 
     def __init__(self, roster: Roster) -> None:
-        self._everyone = {str(peer) for peer in (*roster.all_servers(), *roster.readers())}
+        self._everyone = {str(peer) for peer in roster.everyone()}
         self._checksums: dict[str, str] = {}
         self.open: int | None = None
         self.wanted = False

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -12,12 +11,11 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.partitioning import Bounds
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import Schedule, Segment
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.checkpointing import report
-from hpcps.roles.checks import rejection, wrong_size
+from hpcps.roles.checks import rejection
 from hpcps.roles.evaluations import Continuation, Evaluations
 from hpcps.roles.events import (
     AwaitBackground,
@@ -32,106 +30,12 @@ from hpcps.roles.events import (
     Snapshot,
     Start,
 )
+from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.packer import Packer
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress, training_fields
-
-
-class ModelInbox:
-    """Collects the slices of one model that the servers send, each of its shard.
-
-    Attributes:
-        flags: the flags of all its messages.
-        version: how many updates it holds (asynchronous).
-        index: the place in the servers' log of the entry that it answers (asynchronous).
-        note: the note of its last message.
-    """
-
-    def __init__(self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]]) -> None:
-        """Wait for the first model.
-
-        Args:
-            owner: the role that collects.
-            size: d.
-            shards: for every server the slices that it sends, in order.
-        """
-        self._owner = owner
-        self._shards = shards
-        self._came = [0] * len(shards)
-        self._size = size
-        # Not copied: nobody changes the payloads before this process has answered.
-        self._slices: list[tuple[int, int, Vector]] = []
-        self.flags = Flag.NONE
-        self.version = self.index = 0
-        self.note: dict[str, Any] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Whether the whole model has come."""
-        return not self.waiting_for
-
-    @property
-    def waiting_for(self) -> tuple[Peer, ...]:
-        """The servers whose slices have not all come."""
-        owed = zip(self._came, self._shards, strict=True)
-        return tuple(Peer("server", s) for s, (came, slices) in enumerate(owed) if came < len(slices))
-
-    @property
-    def model(self) -> Vector:
-        """A copy of the model, `[d]`."""
-        whole: Vector = np.empty(self._size, np.float32)
-        self.read(whole)
-        return whole
-
-    def read(self, out: Vector, residual: Vector | None = None) -> None:
-        """Write the model, plus a residual if there is one, into `out`; all are `[d]`."""
-        for start, stop, values in self._slices:
-            if residual is None:
-                out[start:stop] = values
-            else:
-                np.add(values, residual[start:stop], out=out[start:stop])
-
-    def clear(self) -> None:
-        """Begin to collect the next model."""
-        self._came = [0] * len(self._shards)
-
-    def put(self, message: Message, round: int) -> None:
-        """Take a MODEL message.
-
-        Args:
-            message: the message.
-            round: the round that begins with the model, or the number of the request that it answers.
-
-        Raises:
-            RunError: if it is not the next slice of its server, or of another version than the slices before.
-        """
-        shard = message.sender.index
-        fresh = not any(self._came)
-        reason = None
-        if message.round != round or message.shard != shard or message.partition != self._owed(shard):
-            part = f"partition {message.partition} of " if message.partition else ""
-            reason = f"it is {part}shard {message.shard} of round {message.round}, and round {round} begins"
-        elif not fresh and (message.index, message.version) != (self.index, self.version):
-            reason = f"it is version {message.version}, and other shards are version {self.version}"
-        else:
-            start, stop = self._shards[shard][message.partition]
-            reason = wrong_size(message, stop - start)
-        if reason:
-            raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
-        if fresh:
-            self._slices.clear()
-        self._slices.append((start, stop, message.values))
-        self.flags = message.flags if fresh else self.flags | message.flags
-        self.note = message.note
-        self.index, self.version = message.index, message.version
-        self._came[shard] += 1
-
-    def _owed(self, shard: int) -> int | None:
-        """Return the number of the next slice of a shard; None if all have come, or if there is no such shard."""
-        there = shard < len(self._shards) and self._came[shard] < len(self._shards[shard])
-        return self._came[shard] if there else None
 
 
 class LocalTraining:
@@ -145,7 +49,8 @@ class LocalTraining:
         stage: what the role does at present.
         flags: those of the model adopted last.
         version: how many updates the model adopted last holds (asynchronous).
-        log_epoch: the epoch of the servers' log at that model (asynchronous).
+        log_epoch: the epoch of the servers' log at that model (asynchronous); the epochs that were over when the round
+            began, if the schedule of the attack needs them (synchronous).
         is_coordinator: whether the role gives the initial weights, counts the epochs and evaluates.
         base: the parameters that the local steps begin from `[d]`.
         inbox: the next model.
@@ -162,6 +67,7 @@ class LocalTraining:
         after_steps: Continuation,
         kept: Mapping[str, Packer | Acceptance | RuleState],
         residual: Vector | None = None,
+        see_model: Callable[[Callable[[Vector], None]], None] | None = None,
         evaluation_fields: Callable[[], dict[str, object]] = dict,
     ) -> None:
         """Prepare the training of a role.
@@ -175,6 +81,7 @@ class LocalTraining:
             after_steps: goes on once the local steps of a round are done.
             kept: the parts of the role that belong in its checkpoint, by name.
             residual: is added to every model `[d]`.
+            see_model: is called with every model that the role adopts, as a function that writes it into a vector.
             evaluation_fields: returns what the role adds to the record of an evaluation.
         """
         self.round = 0
@@ -189,6 +96,7 @@ class LocalTraining:
         self._after_steps = after_steps
         self._kept = kept
         self._residual = residual
+        self._see_model = see_model
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
         inside = run.validation.evaluate == "validator_model"
@@ -267,6 +175,8 @@ class LocalTraining:
                 "steps_per_epoch": self._learner.steps_per_epoch,
                 "statistics": self._evaluations.averages,
             }
+            for adversary in self._roster.adversaries():
+                yield Send(adversary, Message(Kind.INIT, self._peer, self._run_id, 0, note=note))
             shards = shards_of(self._run, self._learner.layout)
             for server, (start, stop) in zip(self._roster.all_servers(), shards, strict=True):
                 payload = self.base[start:stop]
@@ -290,6 +200,8 @@ class LocalTraining:
     def _adopt(self) -> ModelInbox:
         """Set x = c = the model, plus a worker's e: the residual survives locally; return the inbox with the model."""
         self.version, self.log_epoch = self.inbox.version, int(self.inbox.note.get("epoch", 0))
+        if self._see_model is not None:
+            self._see_model(self.inbox.read)
         self.inbox.read(self.base, self._residual)
         self._learner.copy_from(self.base)
         return self.inbox

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcps.attacks import AttackContext, NoAttack
-from hpcps.attacks.selection import attacked_blocks, attackers
+from hpcps.numerics.bits import hexadecimal
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector
-from hpcps.numerics.packing import pack, runs
+from hpcps.numerics.packing import pack, packed_size, runs, unpack
 from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
+from hpcps.roles.attacker import Attacker
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner
@@ -37,8 +37,11 @@ class Packed:
         parts: its partitions in the order in which they are sent; none if the worker is absent.
         sent: the number of blocks that are sent.
         skipped: the number of blocks that are not.
-        attacked: the number of blocks that the attack changed.
+        attacked: the number of blocks that the attack changed, made late or withheld.
         delay: the seconds that the experiment adds before the update is sent.
+        mask: the blocks that are sent `[B]`.
+        payload: these blocks, one after another; the payloads of the partitions are parts of it.
+        attacked_blocks: the attacked blocks, as a hexadecimal number, if others are sent too; else empty.
     """
 
     parts: tuple[UpdatePart, ...]
@@ -46,6 +49,9 @@ class Packed:
     skipped: int
     attacked: int
     delay: float
+    mask: Mask
+    payload: Vector
+    attacked_blocks: str = ""
 
     def fields(self) -> dict[str, object]:
         """Return the fields of the worker's record."""
@@ -55,6 +61,7 @@ class Packed:
             "blocks_skipped": self.skipped,
             "blocks_attacked": self.attacked,
             "delay": self.delay,
+            **({"attacked": self.attacked_blocks} if self.attacked_blocks else {}),
         }
 
 
@@ -63,34 +70,43 @@ class Packer:
 
     Attributes:
         delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e.
+        attacker: what the run's attack does to this worker.
     """
 
     def __init__(self, peer: Peer, run: Run, combiners: tuple[Peer, ...], layout: Layout, allocate: Allocate) -> None:
         self._run = run
         self._layout = layout
-        self._worker = peer.index
         updates = partitioning_of(run, layout).updates
         # In turns, so that all combiners work at the same time.
         numbered = sorted((n, combiner) for combiner in combiners for n in range(len(updates[combiner.index])))
         slices = ((n, combiner, updates[combiner.index][n]) for n, combiner in numbered)
         self._partitions = tuple((combiner, n, Partition.of(layout, bounds)) for n, combiner, bounds in slices)
-        # The blocks that a combiner gets in several partitions.
-        pieces: dict[tuple[Peer, int], list[slice]] = {}
-        for combiner, _, partition in self._partitions:
+        # The blocks that are sent in several partitions, to one combiner or to several servers.
+        pieces: dict[int, list[slice]] = {}
+        for _, _, partition in self._partitions:
             for index, block in enumerate(partition.layout.blocks, partition.blocks.start):
                 start = partition.columns.start + block.offset
-                pieces.setdefault((combiner, index), []).append(slice(start, start + block.size))
-        self._divided = tuple((index, slices) for (_, index), slices in pieces.items() if len(slices) > 1)
+                pieces.setdefault(index, []).append(slice(start, start + block.size))
+        # The payloads of partitions are contiguous in the payload of the whole update, in the order of their columns.
+        self._positions = sorted(range(len(self._partitions)), key=lambda n: self._partitions[n][2].columns.start)
+        self._divided = tuple((index, slices) for index, slices in pieces.items() if len(slices) > 1)
         self.delta: Vector = np.zeros(layout.size, np.float32)
         self._outgoing = allocate(layout.size)
         purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
         self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
-        self._attackers = attackers(run.attack, run.topology.workers, run.seed)
+        choice, noise = self._streams["attacked blocks"], self._streams["attack noise"]
+        self.attacker = Attacker(peer, run, layout, choice, noise)
 
-    def pack(self, learner: Learner, base: Vector, round: int) -> Packed:
+    def pack(self, learner: Learner, base: Vector, round: int, epoch: int) -> Packed:
         """Compute Δ since `base`, choose the blocks to send, attack and pack them, and keep the rest.
 
         Every draw is made in every round, so that the streams do not depend on what earlier draws decided.
+
+        Args:
+            learner: has the model after the local steps.
+            base: the model before them `[d]`.
+            round: the round or cycle.
+            epoch: the epochs of the run that were over when the round began, as far as the worker knows.
         """
         run, layout, delta = self._run, self._layout, self.delta
         learner.copy_to(delta)
@@ -98,36 +114,54 @@ class Packer:
         participates = self._streams["participation"].random() < run.communication.participation
         kept = self._streams["skipping"].random(len(layout.blocks)) >= run.communication.skip_rate
         sent = kept & participates
-        attacked = np.zeros_like(sent)
-        if not isinstance(run.attack, NoAttack):
-            choice, noise = self._streams["attacked blocks"], self._streams["attack noise"]
-            attacked = attacked_blocks(run.attack, sent, self._worker, self._attackers, choice)
-            for b in np.flatnonzero(attacked):
-                block = layout.blocks[b]
-                context = AttackContext(noise, int(b), block.name, round, self._worker)
-                run.attack.replace(delta[block.offset : block.stop], context)
-        delay = run.heterogeneity.delay.draw(self._streams["delay"])
-        if not participates:
-            return Packed((), 0, 0, 0, delay)
-        for index, slices in self._divided:
-            # Combiners refuse a block that is not finite as a whole, so every partition of it must be not finite.
-            if sent[index] and not all(np.isfinite(delta[piece]).all() for piece in slices):
-                for piece in slices:
-                    delta[piece] = np.nan
-        parts = []
-        for combiner, number, partition in self._partitions:
-            mask, columns = sent[partition.blocks], partition.columns
-            payload = pack(partition.layout, delta[columns], mask, self._outgoing[columns])
-            parts.append(UpdatePart(combiner, number, mask, payload))
+        attacked = self.attacker.corrupt(delta, sent, round, epoch)
+        delay = run.heterogeneity.delay.draw(self._streams["delay"]) + self.attacker.delay(round, epoch)
+        if not participates or self.attacker.withholds(round, epoch):
+            return Packed((), 0, 0, int(attacked.sum()), delay, sent, self._outgoing[:0])
+        packed = self._pack(delta, sent, int(attacked.sum()), delay)
         for start, stop in runs(layout, sent):
             delta[start:stop] = 0
-        return Packed(tuple(parts), int(sent.sum()), int((~sent).sum()), int(attacked.sum()), delay)
+        some = attacked.any() and (attacked != sent).any()
+        return replace(packed, attacked_blocks=hexadecimal(attacked)) if some else packed
+
+    def replaced(self, packed: Packed, payload: Vector) -> Packed:
+        """Return an update with other values, of which all are attacked.
+
+        Args:
+            packed: the update that was packed last; its payload is overwritten.
+            payload: the values of its blocks, one after another.
+        """
+        values: Vector = np.empty_like(self.delta)
+        unpack(self._layout, payload, packed.mask, values)
+        return self._pack(values, packed.mask, packed.sent, packed.delay)
+
+    def _pack(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
+        """Pack the sent blocks of a vector `[d]`; those that are divided and not finite become NaN."""
+        for index, slices in self._divided:
+            # Combiners refuse a block that is not finite as a whole, so every partition of it must be not finite.
+            if sent[index] and not all(np.isfinite(values[piece]).all() for piece in slices):
+                for piece in slices:
+                    values[piece] = np.nan
+        payload = pack(self._layout, values, sent, self._outgoing)
+        parts: dict[int, UpdatePart] = {}
+        position = 0
+        for place in self._positions:
+            combiner, number, partition = self._partitions[place]
+            mask = sent[partition.blocks]
+            stop = position + packed_size(partition.layout, mask)
+            parts[place] = UpdatePart(combiner, number, mask, payload[position:stop])
+            position = stop
+        ordered = tuple(parts[place] for place in range(len(parts)))
+        return Packed(ordered, int(sent.sum()), int((~sent).sum()), attacked, delay, sent, payload)
 
     def state(self) -> State:
-        """Return the residual and the random streams."""
-        return State({"residual": self.delta}).having(streams=generators_state(self._streams))
+        """Return the residual, the random streams and what the attacker keeps."""
+        streams, attacker = generators_state(self._streams), self.attacker.state()
+        return State({"residual": self.delta}).having(streams=streams, attacker=attacker)
 
     def restore(self, state: State) -> None:
-        """Restore the residual and the random streams."""
+        """Restore the residual, the random streams and what the attacker keeps."""
         self.delta[:] = state.arrays["residual"]
         restore_generators(self._streams, state.part("streams"))
+        if "attacker" in state.facts:  # a checkpoint of an earlier version does not have it
+            self.attacker.restore(state.part("attacker"))

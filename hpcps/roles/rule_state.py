@@ -17,19 +17,27 @@ class RuleState:
     """
 
     def __init__(self, rule: BaseRule, seed: int, combiner: Peer) -> None:
-        self.random = generator(seed, combiner.role, combiner.index, "rule") if "random" in rule.needs else None
-        self.arrays = Arrays(writable="state" in rule.needs)
+        self.random = generator(seed, combiner.role, combiner.index, "rule") if "random" in rule.requires else None
+        self.arrays = Arrays(writable="state" in rule.requires)
 
     def state(self) -> State:
         """Return a copy of both."""
         streams = {} if self.random is None else {"rule": self.random}
-        # By number: not every name of an array is valid in a file of arrays.
-        arrays = {str(number): values.copy() for number, values in enumerate(self.arrays.values())}
-        return State(arrays, {"names": list(self.arrays)}).having(streams=generators_state(streams))
+        return arrays_state(self.arrays).having(streams=generators_state(streams))
 
     def restore(self, state: State) -> None:
         """Restore both."""
         if self.random is not None:
             restore_generators({"rule": self.random}, state.part("streams"))
-        self.arrays.clear()
-        self.arrays.update({name: state.arrays[str(number)] for number, name in enumerate(state.facts["names"])})
+        restore_arrays(self.arrays, state)
+
+
+def arrays_state(arrays: Arrays) -> State:
+    """Return a copy of arrays; by number, because not every name of one is valid in a file of arrays."""
+    return State({str(n): values.copy() for n, values in enumerate(arrays.values())}, {"names": list(arrays)})
+
+
+def restore_arrays(arrays: Arrays, state: State) -> None:
+    """Restore the arrays of which `arrays_state` returned a copy."""
+    arrays.clear()
+    arrays.update({name: state.arrays[str(number)] for number, name in enumerate(state.facts["names"])})

@@ -15,7 +15,7 @@ class Stage(Enum):
     TRAINING = auto()
     """It has adopted the model, and takes its local steps."""
     PACKING = auto()
-    """A worker makes its update, and delays it if the experiment says so."""
+    """A worker makes its update, delays it if the experiment says so, and shows it to the adversary if there is one."""
     GATHERING = auto()
     """A validator waits for updates."""
     COMBINING = auto()

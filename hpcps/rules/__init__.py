@@ -1,8 +1,9 @@
 """Rules that combine or filter updates before they are added to the model."""
 
 from hpcps.numerics.updates import NotFiniteError
-from hpcps.rules.average import Average
-from hpcps.rules.base import AsyncRule, BaseRule, Decision, Rule
+from hpcps.rules.asynchronous import AsyncRule, Decision
+from hpcps.rules.average import Average, Mean
+from hpcps.rules.base import BaseRule, Rule
 from hpcps.rules.bulyan import Bulyan
 from hpcps.rules.clipping import CenteredClipping, NormClipping
 from hpcps.rules.combined import Combined
@@ -17,6 +18,7 @@ from hpcps.rules.median import Median
 from hpcps.rules.naive_async import NaiveAsync
 from hpcps.rules.nearest import Aksel, Cge, Monna
 from hpcps.rules.phocas import Phocas
+from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Nnm, PreAggregator
 from hpcps.rules.screening import combine, screen
 from hpcps.rules.signs import Rlr, SignMajority
 from hpcps.rules.spectral import Caf, Dnc
@@ -27,15 +29,18 @@ from hpcps.rules.zeno_plus_plus import ZenoPlusPlus
 
 __all__ = [
     "Aksel",
+    "Arc",
     "Arrays",
     "AsyncContext",
     "AsyncRule",
     "Average",
     "BaseRule",
+    "Bucketing",
     "Bulyan",
     "Caf",
     "CenteredClipping",
     "Cge",
+    "Clipping",
     "Combined",
     "Context",
     "Decision",
@@ -47,13 +52,16 @@ __all__ = [
     "LossScore",
     "Mda",
     "Meamed",
+    "Mean",
     "Median",
     "Monna",
     "MultiKrum",
     "NaiveAsync",
+    "Nnm",
     "NormClipping",
     "NotFiniteError",
     "Phocas",
+    "PreAggregator",
     "Rlr",
     "Rule",
     "SignMajority",

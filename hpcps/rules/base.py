@@ -1,23 +1,26 @@
-"""The base classes of rules: a rule combines the updates of one round, or decides on one asynchronous update."""
+"""The base classes of rules; a synchronous rule combines the updates of one round."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.updates import NotFiniteError, Updates
 from hpcps.registry.config import Config
 from hpcps.registry.failures import described, returned, told
+from hpcps.registry.field import OneOf
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.combined import Combined, Destination
-from hpcps.rules.context import NOTHING, AsyncContext, Context, Needs
+from hpcps.rules.context import NOTHING, Context, Needs
+from hpcps.rules.on_device import DeviceContext, DeviceDecider, DeviceKernel, applies, as_vector, supported
+from hpcps.rules.preaggregation.base import PreAggregator
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
@@ -25,8 +28,16 @@ Sees = Literal["coordinate", "block", "vector"]
 Need = Literal["reference", "loss", "random", "state"]
 """A value that a rule may need in addition to the updates; see `rules.context.Needs`."""
 
+MOST_BEFORE = 16
+"""The largest number of pre-aggregators before a rule."""
+
 WHOLE: frozenset[Need] = frozenset({"loss", "random", "state"})
 """The needs that only a rule with `sees = "vector"` may have: calls for parts of a round could not share them."""
+
+
+def widest(scopes: Sequence[Sees]) -> Sees:
+    """Return the widest of what several components see."""
+    return max(scopes, key=get_args(Sees).index)
 
 
 class BaseRule(Config, ABC):
@@ -44,26 +55,35 @@ class BaseRule(Config, ABC):
     kind: str
 
     @property
-    def scope(self) -> Sees:
-        """What this rule sees with its keys: `sees`, or less if a key such as `per` says so."""
+    def own_scope(self) -> Sees:
+        """What this rule itself sees with its keys: `sees`, or less if a key such as `per` says so."""
         return self.sees
 
+    @property
+    def scope(self) -> Sees:
+        """What this rule and what is done before it see."""
+        return self.own_scope
+
+    @property
+    def title(self) -> str:
+        """The name in messages, with what is done before it."""
+        return self.kind
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """The needs of this rule and of what is done before it."""
+        return self.needs
+
+    def reason_against(self, n: int) -> str:
+        """Return why n updates cannot be combined, with what is done before the rule; empty if they can."""
+        return self.unable(n)
+
     def unable(self, n: int) -> str:
-        """Return why the rule cannot combine n updates; empty if it can.
+        """Return why the rule itself cannot combine n updates; empty if it can.
 
         `hpcps check` refuses a topology with such a combiner. In a round with too few updates the result is zero.
         """
         return ""
-
-    def _layout(self, blocks: Sequence[int] | None, size: int) -> Layout:
-        """Return the layout of updates outside of a run; by default they are one block."""
-        sizes = np.asarray((size,) if blocks is None else blocks)
-        if sizes.ndim != 1 or (sizes.size and (sizes.dtype.kind not in "iu" or sizes.min() < 0)):
-            raise ValueError("blocks must be whole numbers from 0, such as [2, 3]: the size of each block")
-        layout = Layout.of([(str(i), (block,)) for i, block in enumerate(sizes.tolist())])
-        if layout.size != size:
-            raise ValueError(f"blocks add up to {layout.size} elements, the updates have {size}")
-        return layout
 
     def _reference(self, reference: Any, layout: Layout) -> Vector:
         own = as_numpy(reference, 1, "reference")
@@ -71,8 +91,27 @@ class BaseRule(Config, ABC):
             raise ValueError(f"reference has {own.size} elements, the updates have {layout.size}")
         return own
 
+    def _on_device(
+        self,
+        kernel: DeviceKernel | DeviceDecider,
+        updates: Any,
+        blocks: Sequence[int] | None,
+        reference: Any,
+        context: Needs | None,
+    ) -> Any:
+        """Call a kernel on updates `[n, d]` or on one update `[d]`, where they are; see `__call__`."""
+        from hpcps.numerics.device.updates import DeviceUpdates
+
+        size, given = updates.shape[-1], context or Needs()
+        layout = Layout.of_sizes((size,) if blocks is None else blocks, size)
+        own = given.reference if reference is None else reference
+        self._check_needs(Needs(own, given.loss, given.random, given.state))
+        there = DeviceContext(None if own is None else as_vector(own, updates, layout))
+        found = kernel(DeviceUpdates.of(updates if updates.ndim == 2 else updates[None], layout), there)
+        return found.update.to(updates.dtype)
+
     def _check_needs(self, given: Needs) -> None:
-        for need in sorted(self.needs - {"state"}):
+        for need in sorted(self.requires - {"state"}):
             if getattr(given, need) is None:
                 argument = "`reference=`, or in " if need == "reference" else ""
                 raise ValueError(
@@ -103,6 +142,54 @@ class Rule(BaseRule, ABC):
 
     checks: ClassVar[bool] = False
     """Whether `combine` detects updates that are not finite; other rules get updates that are known to be finite."""
+
+    before: Annotated[
+        tuple[Annotated[PreAggregator, OneOf("preaggregators")], ...], Field(strict=False, max_length=MOST_BEFORE)
+    ] = Field((), description="What is done with the updates before the rule combines them, in this order.")
+    skipped: Literal["zero", "left_out"] = Field(
+        "zero",
+        description="How a block counts that its worker skipped or that is not finite: `zero`: as zero; `left_out`: "
+        "not at all, so that the rule combines fewer updates in that block; for rules per coordinate or block.",
+    )
+
+    @property
+    def scope(self) -> Sees:
+        """See `BaseRule.scope`."""
+        return widest([self.own_scope, *(stage.scope for stage in self.before)])
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """See `BaseRule.requires`."""
+        return frozenset(self.needs).union(*(stage.needs for stage in self.before))
+
+    @property
+    def title(self) -> str:
+        """See `BaseRule.title`."""
+        return " after ".join([self.kind, *([", ".join(stage.kind for stage in self.before)] if self.before else [])])
+
+    def tolerated(self, n: int) -> int | None:
+        """Return the number of Byzantine updates among n that the keys of the rule state; None if no key does."""
+        return None
+
+    def tolerating(self, f: int) -> Rule:
+        """Return this rule for another number of Byzantine updates, if a key states one."""
+        return self
+
+    def reason_against(self, n: int) -> str:
+        """See `BaseRule.reason_against`."""
+        from hpcps.rules.chain import reason_against
+
+        return reason_against(self, n)
+
+    def contradiction(self) -> str:
+        """Return which keys contradict each other, and what to do; empty if none do."""
+        if self.skipped == "left_out" and self.scope == "vector":
+            return f'{self.title} sees whole updates, so blocks cannot be left out: use skipped = "zero"'
+        return ""
+
+    fuses: ClassVar[bool] = False
+    """Whether `combine` is as fast with rows that are computed where they are read (`Updates.lazy`), as the result of
+    pre-aggregators. A rule with `sees = "vector"` always gets such rows; others get rows in memory, part by part."""
 
     def aggregate(self, updates: Vector, context: Context) -> Vector | tuple[Vector, Mask]:
         """Combine the updates of one round.
@@ -155,6 +242,15 @@ class Rule(BaseRule, ABC):
             result, accepted[:] = np.zeros_like(result), False
         destination.put(slice(0, layout.size), result)
         return destination.combined(accepted)
+
+    def device_kernel(self, n: int) -> DeviceKernel | None:
+        """Return how the rule combines n > 0 updates in device memory; None, the default, if only the host can."""
+        return None
+
+    def _kernel(self, n: int) -> DeviceKernel | None:
+        """Return `device_kernel(n)`; None if it would not give what the rule with its keys gives, or an error."""
+        plain = not self.before and self.skipped == "zero" and applies(self)
+        return self.device_kernel(n) if plain and n and not self.unable(n) else None
 
     def checked_combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """Call `combine`, and check what it returns.
@@ -222,10 +318,12 @@ class Rule(BaseRule, ABC):
         """
         from hpcps.rules.screening import combine
 
+        if supported(updates, 2, context) and (kernel := self._kernel(len(updates))) is not None:
+            return self._on_device(kernel, updates, blocks, reference, context)
         rows = as_numpy(updates, 2, "updates")
-        if reason := self.unable(len(rows)):
+        if reason := self.contradiction() or self.reason_against(len(rows)):
             raise ValueError(reason)
-        layout = self._layout(blocks, rows.shape[1])
+        layout = Layout.of_sizes((rows.shape[1],) if blocks is None else blocks, rows.shape[1])
         given = context or Context()
         if reference is not None:
             own = self._reference(reference, layout)
@@ -233,99 +331,3 @@ class Rule(BaseRule, ABC):
         self._check_needs(given)
         combined, _ = combine(self, Updates.of(rows, layout), given)
         return like(updates, combined.update)
-
-
-@dataclass(frozen=True)
-class Decision:
-    """The decision of a rule on one update.
-
-    Attributes:
-        applied: the blocks that are added to the model, as the rule has changed them: `[B]`.
-        negated: the applied blocks whose sign the rule flipped: `[B]`.
-    """
-
-    applied: Mask
-    negated: Mask
-
-    @staticmethod
-    def accept(blocks: Mask) -> Decision:
-        """Return the decision to apply these blocks unchanged."""
-        return Decision(blocks.copy(), np.zeros_like(blocks))
-
-
-class AsyncRule(BaseRule, ABC):
-    """A rule of asynchronous training: it decides on one update at a time."""
-
-    mode: ClassVar[Literal["sync", "async"]] = "async"
-
-    @abstractmethod
-    def decide(self, update: Vector, context: AsyncContext) -> Decision:
-        """Decide which blocks of an update are applied, and change the update in place to what is added to the model.
-
-        Args:
-            update: `[d]` float32, all finite; a skipped block is zero. Afterwards the content of a block that is not
-                applied is undefined.
-            context: the blocks, which of them were sent, and what the rule needs.
-        """
-
-    def checked_decision(self, update: Vector, context: AsyncContext) -> Decision:
-        """Call `decide`, and check what it returns.
-
-        Raises:
-            SpecError: `decide` failed or returned something else; the message names the rule, its file and the line.
-        """
-        with told(self, "its decide() failed"):
-            decision = self.decide(update, context)
-        if isinstance(decision, Decision):
-            wanted = described(context.sent)
-            masks = {"applied": described(decision.applied), "negated": described(decision.negated)}
-            wrong = [
-                f"a Decision whose {name} is {mask}: it must be {wanted}"
-                for name, mask in masks.items()
-                if mask != wanted
-            ]
-        else:
-            wrong = [f"{described(decision)}: it must return a hpcps.rules.Decision"]
-        if wrong:
-            raise returned(self, "decide", "; ".join(wrong))
-        return decision
-
-    def __call__(
-        self, update: Any, *, blocks: Sequence[int] | None = None, reference: Any = None, context: Needs | None = None
-    ) -> Any:
-        """Decide on an update outside of a run, such as in a notebook: `ZenoPlusPlus()(x, reference=v)`.
-
-        Args:
-            update: `[d]`, a numpy array or a torch tensor of any floating type and device; blocks that are not finite
-                are not applied.
-            blocks: the sizes of the blocks of the d elements; by default they are one block.
-            reference: `[d]`, the validator's own update, for rules that need it.
-            context: everything else that the rule needs; `reference` replaces the one in it.
-
-        Returns:
-            What the rule adds to the model `[d]`, of the same type and on the same device; a block that is not applied
-            is zero.
-
-        Raises:
-            ValueError: an array has the wrong shape, or something that the rule needs is missing.
-        """
-        values = as_numpy(update, 1, "update").copy()
-        layout = self._layout(blocks, values.size)
-        given = context or Needs()
-        own = given.reference if reference is None else self._reference(reference, layout)
-        sent = np.array([np.isfinite(values[block.offset : block.stop]).all() for block in layout.blocks], np.bool_)
-        values[~layout.spread(sent)] = 0
-        full = AsyncContext(
-            reference=own, loss=given.loss, random=given.random, state=given.state, layout=layout, sent=sent
-        )
-        self._check_needs(full)
-        decision = self.checked_decision(values, full)
-        return like(update, np.where(layout.spread(decision.applied & sent), values, np.float32(0)))
-
-    def weight(self, staleness: int) -> float:
-        """Return the factor by which an update is multiplied when it is applied.
-
-        Args:
-            staleness: the number of updates that were applied since the model version from which this one was computed.
-        """
-        return 1.0

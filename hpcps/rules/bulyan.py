@@ -6,15 +6,15 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hpcps.numerics.blocks import Float64, tiles
-from hpcps.numerics.gram import gram, squared_distances
-from hpcps.numerics.sorting import ascending
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.gram import squared_distances, whole_gram
 from hpcps.numerics.updates import Updates
+from hpcps.rules.around_median import around_median
 from hpcps.rules.base import Sees
-from hpcps.rules.combined import Combined, Destination
+from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.krum import scores
-from hpcps.rules.meamed import mean_around_median
+from hpcps.rules.parts import combine_part_by_part
 from hpcps.rules.ranks import nothing
 from hpcps.rules.tolerance import Tolerant
 
@@ -32,26 +32,23 @@ class Bulyan(Tolerant):
     kind: Literal["bulyan"] = "bulyan"
 
     def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
+        """See `BaseRule.unable`."""
         f = self.byzantine(n)
         return f"bulyan needs at least 4 f + 3 updates, and f = {f} of {n}" if n < 4 * f + 3 else ""
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
-        n, layout = len(updates), updates.layout
+        n = len(updates)
         if n == 0 or self.unable(n):
             return nothing(updates, context)
-        f, whole = self.byzantine(n), np.zeros((n, n))
-        for products in gram(updates, threads=context.threads):
-            whole += products
-        chosen = np.sort(self._selected(squared_distances(whole), n - 2 * f, f))
-        destination = Destination(layout.size, context)
-        for tile in tiles(layout, n):
-            rows = ascending(updates.tile(tile.columns)[chosen])
-            destination.put(tile.columns, mean_around_median(rows, n - 4 * f))
-        accepted = np.zeros((n, len(layout.blocks)), np.bool_)
-        accepted[chosen] = True
-        return destination.combined(accepted)
+        f, products = self.byzantine(n), whole_gram(updates, threads=context.threads)
+        chosen = np.sort(self._selected(squared_distances(products), n - 2 * f, f))
+        found = combine_part_by_part(
+            updates.select(chosen), context, lambda part, cut: around_median(part, n - 4 * f, cut)
+        )
+        accepted = np.zeros(updates.used.shape, np.bool_)
+        accepted[chosen] = found.accepted
+        return Combined(found.update, found.finite, accepted)
 
     def _selected(self, distances: Float64, count: int, f: int) -> list[int]:
         """Return the updates that Krum selects, one after another."""

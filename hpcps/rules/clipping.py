@@ -14,7 +14,7 @@ from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.base import Need, Sees
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.weighted import Weighted
+from hpcps.rules.weighted import Compares, Weighted
 
 
 class NormClipping(Weighted):
@@ -22,6 +22,8 @@ class NormClipping(Weighted):
 
     After Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?", arXiv 1911.07963.
     """
+
+    compares: ClassVar[Compares] = "norms"
 
     kind: Literal["norm_clipping"] = "norm_clipping"
     radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
@@ -45,8 +47,8 @@ class CenteredClipping(Weighted):
     iterations: int = Field(1, ge=1, le=MOST, description="Number of steps in a round.")
 
     @property
-    def scope(self) -> Sees:
-        """See `BaseRule.scope`; the state is of the whole vector."""
+    def own_scope(self) -> Sees:
+        """See `BaseRule.own_scope`; the state is of the whole vector."""
         return "vector"
 
     def row(self, updates: Updates, context: Context) -> Vector:

@@ -8,7 +8,8 @@ from pydantic import Field
 
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import MOST, Config
-from hpcps.rules.base import AsyncRule, Decision, Sees
+from hpcps.rules.asynchronous import AsyncRule, Decision
+from hpcps.rules.base import Sees
 from hpcps.rules.context import AsyncContext
 
 

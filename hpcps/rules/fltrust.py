@@ -11,7 +11,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
 from hpcps.rules.base import Need
 from hpcps.rules.context import Context
-from hpcps.rules.weighted import Weighted
+from hpcps.rules.weighted import Compares, Weighted
 
 
 class Fltrust(Weighted):
@@ -23,6 +23,7 @@ class Fltrust(Weighted):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
+    compares: ClassVar[Compares] = "reference"
 
     kind: Literal["fltrust"] = "fltrust"
 

@@ -49,7 +49,7 @@ class Krum(Weighted, Tolerant):
         return 1
 
     def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
+        """See `BaseRule.unable`."""
         f, fewer = self.byzantine(n), 2 if self.neighbours == "n-f-2" else 1
         if n - f - fewer < 1:
             return f"{self.kind} needs at least f + {fewer + 1} updates, and f = {f} of {n}"
@@ -79,7 +79,7 @@ class MultiKrum(Krum):
         return n - self.byzantine(n) if self.m is None else self.m
 
     def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
+        """See `BaseRule.unable`."""
         if self.m is not None and self.m > n:
             return f"{self.kind} takes m = {self.m} updates, and there are {n}"
         return super().unable(n)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.numerics.gram import gram
+from hpcps.numerics.gram import whole_gram
 from hpcps.numerics.updates import Updates
 from hpcps.numerics.weighted import weighted_sum
 from hpcps.registry.config import LARGEST_FACTOR
@@ -36,18 +36,13 @@ class LossScore(Tolerant):
         "n-f", description="Which updates enter the mean: the n - f with the largest scores, or all with positive ones."
     )
 
-    def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
-        f = self.byzantine(n)
-        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
-
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n, size, loss = len(updates), updates.layout.size, context.loss
         if n == 0 or self.unable(n):
             return nothing(updates, context)
         assert loss is not None, "loss_score needs the loss on a batch"
-        squares = np.diagonal(gram(updates, threads=context.threads).sum(axis=0)) if self.rho else np.zeros(n)
+        squares = np.diagonal(whole_gram(updates, threads=context.threads)) if self.rho else np.zeros(n)
         before, row = loss(np.zeros(size, np.float32)), np.empty(size, np.float32)
         scores = np.empty(n)
         for k in range(n):

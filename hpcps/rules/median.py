@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from hpcps.numerics.updates import Updates
+from hpcps.rules import on_device
 from hpcps.rules.base import Rule, Sees
 from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.on_device import DeviceKernel
 from hpcps.rules.ranks import mean_of_ranks, nothing
 
 
@@ -22,6 +24,10 @@ class Median(Rule):
     checks: ClassVar[bool] = True
 
     kind: Literal["median"] = "median"
+
+    def device_kernel(self, n: int) -> DeviceKernel | None:
+        """See `Rule.device_kernel`."""
+        return on_device.mean_of_ranks(n, (n - 1) // 2, n // 2 + 1)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from hpcps.numerics.layout import Vector
-from hpcps.rules.base import AsyncRule, Decision, Sees
+from hpcps.rules.asynchronous import AsyncRule, Decision
+from hpcps.rules.base import Sees
 from hpcps.rules.context import AsyncContext
 
 

@@ -15,17 +15,13 @@ from hpcps.numerics.updates import Updates
 from hpcps.rules.base import Need
 from hpcps.rules.context import Context
 from hpcps.rules.median import Median
+from hpcps.rules.parts import combine_part_by_part
 from hpcps.rules.tolerance import Tolerant
-from hpcps.rules.weighted import Weighted, equal_weights
+from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
 
 class NearestRule(Weighted, Tolerant, ABC):
     """The mean of the updates with the smallest distance; of equal ones, the first."""
-
-    def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
-        f = self.byzantine(n)
-        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
 
     def kept(self, n: int) -> int:
         """Return the number of updates that enter the mean."""
@@ -48,6 +44,8 @@ class Cge(NearestRule):
     descent (SGD) and norm-based comparative gradient elimination (CGE)", DSN workshops 2021.
     """
 
+    compares: ClassVar[Compares] = "norms"
+
     kind: Literal["cge"] = "cge"
 
     def distances(self, products: Float64, n: int) -> Float64:
@@ -63,6 +61,8 @@ class Monna(NearestRule):
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({"reference"})
+
+    compares: ClassVar[Compares] = "reference"
 
     kind: Literal["monna"] = "monna"
 
@@ -87,6 +87,8 @@ class Aksel(NearestRule):
     After Boussetta, El-Mhamdi, Guerraoui, Maurer and Rouault, "AKSEL: fast Byzantine SGD", OPODIS 2020.
     """
 
+    compares: ClassVar[Compares] = "reference"
+
     kind: Literal["aksel"] = "aksel"
     keep: Literal["half", "n-f"] = Field(
         "half", description="Number of updates in the mean: (n + 1) / 2, rounded down, or n - f."
@@ -98,7 +100,7 @@ class Aksel(NearestRule):
 
     def row(self, updates: Updates, context: Context) -> Vector | None:
         """See `Weighted.row`."""
-        return Median().combine(updates, Context(threads=context.threads)).update
+        return combine_part_by_part(updates, Context(threads=context.threads), Median().combine).update
 
     def distances(self, products: Float64, n: int) -> Float64:
         """See `NearestRule.distances`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,18 +12,23 @@ from hpcps.numerics.kernels import worthwhile
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.sorting import ascending
 from hpcps.numerics.updates import Updates
-from hpcps.rules.base import Rule, Sees
+from hpcps.rules import on_device
+from hpcps.rules.base import Sees
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.ranks import nothing
+from hpcps.rules.on_device import DeviceKernel
+from hpcps.rules.ranks import mean_of_ranks, nothing
 from hpcps.rules.screening import finite
+from hpcps.rules.share import DEFAULT, count
+from hpcps.rules.trimming import Trimming
 
 
-class Phocas(Rule):
+class Phocas(Trimming):
     """Per coordinate, the mean of the n - b values nearest to the b-trimmed mean.
 
-    b = int(max(1, trim * n)). If n <= 2, the result is zero and no update is accepted. Of two values at the same
-    distance from the trimmed mean, the smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional
+    b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(max(1, trim * n)), and too few are n <= 2. The
+    result of too few is zero, and no update is accepted. Of two values at the same distance from the trimmed mean, the
+    smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional
     Byzantine-resilient stochastic gradient descent", arXiv 1805.09682.
     """
 
@@ -33,23 +37,31 @@ class Phocas(Rule):
 
     kind: Literal["phocas"] = "phocas"
     trim: float = Field(
-        0.2,
+        DEFAULT,
         ge=0,
         lt=0.5,
         description="Share of the updates dropped, 0 to 0.5; at least one is dropped; 0.2 in ZenoPS.",
     )
 
     def trimmed(self, n: int) -> int:
-        """Return b, the number of updates dropped, for n > 2."""
-        share = Decimal(repr(self.trim)) * n  # in binary floating point 0.29 * 100 is less than 29
-        return max(1, int(share))
+        """Return b, the number of updates dropped, for enough updates."""
+        return max(1, count(self.trim, n)) if self.f is None else count(self.f, n)
+
+    def device_kernel(self, n: int) -> DeviceKernel | None:
+        """See `Rule.device_kernel`."""
+        if self.too_few(n):
+            return on_device.nothing
+        b = self.trimmed(n)
+        return on_device.mean_of_ranks(n, b, n - b, nearest=True)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n, layout = len(updates), updates.layout
-        if n <= 2:
+        if self.too_few(n):
             return nothing(updates, context)
-        b, accepted = self.trimmed(n), np.ones((n, len(layout.blocks)), np.bool_)
+        if (b := self.trimmed(n)) == 0:
+            return mean_of_ranks(updates, 0, n, context)
+        accepted = np.ones((n, len(layout.blocks)), np.bool_)
         if worthwhile(updates):
             from hpcps.numerics.kernels import engine
 

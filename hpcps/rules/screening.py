@@ -56,13 +56,15 @@ def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[C
         context: see `Rule.combine`.
 
     Returns:
-        The result of the rule, and the rejected blocks: `[n, B]`.
+        The result of the rule with what is done before it, and the rejected blocks: `[n, B]`.
     """
+    from hpcps.rules.chain import combine_finite
+
     base, out = context.base, context.out
     in_place = base is not None and out is not None and np.may_share_memory(base, out)
-    if rule.checks and not in_place:
+    if rule.checks and not in_place and not rule.before and rule.skipped == "zero":
         with suppress(NotFiniteError), np.errstate(invalid="ignore"):
             combined = rule.checked_combine(updates, context)
             return combined, np.zeros_like(updates.sent)
     refused = screen(updates, context.threads)
-    return rule.checked_combine(updates.without(refused), context), refused
+    return combine_finite(rule, updates.without(refused), context), refused

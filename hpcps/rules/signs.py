@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import mean, tiles
+from hpcps.numerics.kernels import worthwhile
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
 from hpcps.rules.base import Rule, Sees
@@ -29,12 +30,17 @@ class SignMajority(Rule):
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
-        n, layout = len(updates), updates.layout
+        n, layout, step = len(updates), updates.layout, float(np.float32(self.step))
+        accepted = np.ones((n, len(layout.blocks)), np.bool_)
+        if worthwhile(updates) and step:
+            from hpcps.numerics.kernels import engine
+
+            return Combined(*engine.votes(updates, step, 0.0, context.base, context.out, context.threads), accepted)
         destination = Destination(layout.size, context)
         for tile in tiles(layout, max(n, 1)):
             votes = np.sign(updates.tile(tile.columns)).sum(axis=0)
-            destination.put(tile.columns, np.sign(votes) * np.float64(np.float32(self.step)))
-        return destination.combined(np.ones((n, len(layout.blocks)), np.bool_))
+            destination.put(tile.columns, np.sign(votes) * step)
+        return destination.combined(accepted)
 
 
 class Rlr(Rule):
@@ -47,13 +53,17 @@ class Rlr(Rule):
     sees: ClassVar[Sees] = "coordinate"
 
     kind: Literal["rlr"] = "rlr"
-    threshold: int = Field(
-        4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted; 4 in the paper."
-    )
+    threshold: int = Field(4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted.")
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n, layout = len(updates), updates.layout
+        accepted = np.ones((n, len(layout.blocks)), np.bool_)
+        if worthwhile(updates):
+            from hpcps.numerics.kernels import engine
+
+            limit = float(self.threshold)
+            return Combined(*engine.votes(updates, 0.0, limit, context.base, context.out, context.threads), accepted)
         destination = Destination(layout.size, context)
         if not n:
             destination.zero()
@@ -61,4 +71,4 @@ class Rlr(Rule):
             rows = updates.tile(tile.columns)
             agree = np.abs(np.sign(rows).sum(axis=0)) >= self.threshold
             destination.put(tile.columns, np.where(agree, 1.0, -1.0) * mean(rows, n))
-        return destination.combined(np.ones((n, len(layout.blocks)), np.bool_))
+        return destination.combined(accepted)

@@ -26,14 +26,13 @@ class Caf(Weighted, Tolerant):
     weighted covariance and its direction, and the squares t of the updates' differences to the mean in that direction;
     then multiply c by 1 - t / max t, where only t of positive weights count. The result is the mean with the smallest
     such eigenvalue, and the mean of all if f = 0. The eigenvector is computed exactly, without a random start. After
-    Allouah, Guerraoui, Gupta, Pinot and Stephan, "Robust distributed learning: tight error bounds and breakdown point
-    under data heterogeneity", NeurIPS 2023.
+    Allouah, Guerraoui and Stephan, "Towards trustworthy federated learning with untrusted participants", 2025.
     """
 
     kind: Literal["caf"] = "caf"
 
     def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
+        """See `BaseRule.unable`."""
         f = self.byzantine(n)
         return f"{self.kind} needs at least 2 f + 1 updates, and f = {f} of {n}" if n <= 2 * f else ""
 
@@ -75,11 +74,6 @@ class Dnc(Tolerant):
         "zero", description="The result if every update is dropped: zero, or the mean of all updates."
     )
 
-    def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
-        f = self.byzantine(n)
-        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
-
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n, layout, random = len(updates), updates.layout, context.random
@@ -93,7 +87,7 @@ class Dnc(Tolerant):
             )
             rows = updates.columns(columns).astype(np.float64)
             rows -= rows.mean(axis=0)
-            values, vectors = np.linalg.eigh(np.array([[(a * b).sum() for b in rows] for a in rows]))
+            values, vectors = np.linalg.eigh(np.array([(rows * row).sum(axis=1) for row in rows]))
             scores = values[-1] * vectors[:, -1] ** 2
             kept[np.argsort(scores, kind="stable")[n - self.byzantine(n) :]] = False
         if not kept.any() and self.if_none == "zero":

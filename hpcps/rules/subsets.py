@@ -25,11 +25,11 @@ class SubsetRule(Weighted, Tolerant, ABC):
     """The largest number of subsets that are compared."""
 
     def unable(self, n: int) -> str:
-        """See `Rule.unable`."""
-        f = self.byzantine(n)
-        if f >= n:
-            return f"{self.kind} needs more than f updates, and f = {f} of {n}"
-        if (count := comb(n, f)) > self.most:
+        """See `BaseRule.unable`."""
+        if reason := super().unable(n):
+            return reason
+        count = comb(n, self.byzantine(n))
+        if count > self.most:
             return f"{self.kind} would compare {count:,} subsets of {n} updates: use at most {self.most:,}"
         return ""
 

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from abc import ABC
-from decimal import Decimal
-from typing import Annotated
 
 from pydantic import Field
 
-from hpcps.registry.config import MOST_ROLES
 from hpcps.rules.base import Rule
+from hpcps.rules.share import DEFAULT, Tolerance, count
 
 
 class Tolerant(Rule, ABC):
     """A rule that tolerates up to f Byzantine updates among the n of its combiner."""
 
-    f: Annotated[int, Field(ge=0, le=MOST_ROLES)] | Annotated[float, Field(ge=0, lt=0.5)] = Field(
-        0.2,
+    f: Tolerance = Field(
+        DEFAULT,
         description="Number of Byzantine updates among those of a combiner that the rule tolerates, a whole number; "
         "or their share, below 0.5, which is rounded down.",
     )
 
+    def unable(self, n: int) -> str:
+        """See `BaseRule.unable`: by default the rule needs more than f updates."""
+        f = self.byzantine(n)
+        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
+
     def byzantine(self, n: int) -> int:
         """Return f for n updates."""
-        if isinstance(self.f, int):
-            return self.f
-        return int(Decimal(repr(self.f)) * n)  # in binary floating point 0.29 * 100 is less than 29
+        return count(self.f, n)
+
+    def tolerated(self, n: int) -> int:
+        """See `Rule.tolerated`."""
+        return self.byzantine(n)
+
+    def tolerating(self, f: int) -> Tolerant:
+        """See `Rule.tolerating`."""
+        return self.model_copy(update={"f": f})

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from hpcps.numerics.updates import Updates
-from hpcps.rules.base import Rule, Sees
+from hpcps.rules import on_device
+from hpcps.rules.base import Sees
 from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.on_device import DeviceKernel
 from hpcps.rules.ranks import mean_of_ranks, nothing
+from hpcps.rules.share import DEFAULT, count
+from hpcps.rules.trimming import Trimming
 
 
-class TrimmedMean(Rule):
+class TrimmedMean(Trimming):
     """Per coordinate, the mean of the n updates without the b smallest and the b largest values.
 
-    b = int(min((n - 2) // 2, trim * n)). If n <= 2, the result is zero and no update is accepted. After Yin, Chen,
-    Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
+    b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(min((n - 2) // 2, trim * n)), and too few are
+    n <= 2. The result of too few is zero, and no update is accepted. After Yin, Chen, Ramchandran and Bartlett,
+    "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
     """
 
     sees: ClassVar[Sees] = "coordinate"
@@ -26,18 +30,24 @@ class TrimmedMean(Rule):
 
     kind: Literal["trimmed_mean"] = "trimmed_mean"
     trim: float = Field(
-        0.2, ge=0, lt=0.5, description="Share of the updates dropped at each end, 0 to 0.5; 0.2 in ZenoPS."
+        DEFAULT, ge=0, lt=0.5, description="Share of the updates dropped at each end, 0 to 0.5; 0.2 in ZenoPS."
     )
 
     def trimmed(self, n: int) -> int:
-        """Return b, the number of updates dropped at each end, for n > 2."""
-        share = Decimal(repr(self.trim)) * n  # in binary floating point 0.29 * 100 is less than 29
-        return min((n - 2) // 2, int(share))
+        """Return b, the number of updates dropped at each end, for enough updates."""
+        return min((n - 2) // 2, count(self.trim, n)) if self.f is None else count(self.f, n)
+
+    def device_kernel(self, n: int) -> DeviceKernel | None:
+        """See `Rule.device_kernel`."""
+        if self.too_few(n):
+            return on_device.nothing
+        b = self.trimmed(n)
+        return on_device.mean_of_ranks(n, b, n - b)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n = len(updates)
-        if n <= 2:
+        if self.too_few(n):
             return nothing(updates, context)
         b = self.trimmed(n)
         return mean_of_ranks(updates, b, n - b, context)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.gram import gram
+from hpcps.numerics.gram import gram, norms_gram, over_blocks, reference_gram, whole_gram
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
 from hpcps.numerics.weighted import weighted_sum
@@ -19,22 +19,29 @@ from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.ranks import nothing
 
+Compares = Literal["pairs", "reference", "norms"]
+"""The inner products that weights depend on: those of all pairs; those of each update with `Weighted.row`; or none but
+the squared norms."""
+
 
 class Weighted(Rule, ABC):
     """A rule that weighs each update by inner products: distances, norms and angles follow from them.
 
-    One pass reads the updates for the inner products of all pairs, and a second one adds them up. No update is copied.
+    One pass reads the updates for their inner products, and a second one adds them up. No update is copied.
     """
 
     sees: ClassVar[Sees] = "vector"
+
+    compares: ClassVar[Compares] = "pairs"
+    """The inner products that `weights` uses; the others may be zero."""
 
     per: Literal["vector", "block"] = Field(
         "vector", description="What one decision is about: the whole update, or each block apart from the others."
     )
 
     @property
-    def scope(self) -> Sees:
-        """See `BaseRule.scope`."""
+    def own_scope(self) -> Sees:
+        """See `BaseRule.own_scope`."""
         return self.per
 
     @abstractmethod
@@ -54,22 +61,37 @@ class Weighted(Rule, ABC):
         """See `Rule.combine`."""
         n = len(updates)
         row = None if n == 0 or self.unable(n) else self.row(updates, context)
-        if n == 0 or self.unable(n) or (row is not None and not np.isfinite(row).all()):
+        blocks = updates.layout.blocks
+        known = np.array(
+            [row is None or np.isfinite(row[block.offset : block.stop]).all() for block in blocks], np.bool_
+        )
+        if n == 0 or self.unable(n) or not (known.any() if self.per == "block" else known.all()):
             return nothing(updates, context)
-        products = gram(updates, row, context.threads)
-        weights = self._per_block(products, n)
-        rows = updates if row is None else Updates.join((updates, Updates.of(row[None, :], updates.layout)))
-        result, finite = weighted_sum(rows, weights, context.base, context.out, context.threads)
+        if self.per == "block":
+            if row is not None and not known.all():
+                row = np.where(updates.layout.spread(known), row, np.float32(0))
+            products = self._products(updates, row, context.threads)
+            weights = np.array([self.weights(block, n) for block in products]).T.reshape(products.shape[1], -1)
+            weights[:, ~known] = 0.0
+        else:
+            found = self.weights(self._whole_products(updates, row, context.threads), n)
+            weights = np.repeat(found[:, None], len(updates.layout.blocks), axis=1)
+        result, finite = weighted_sum(updates, weights, context.base, context.out, context.threads, row)
         return Combined(result, finite, weights[:n] != 0)
 
-    def _per_block(self, products: Float64, n: int) -> Float64:
-        """Return the weights of the rows in each block: `[m, B]`."""
-        if self.per == "block":
-            return np.array([self.weights(block, n) for block in products]).T.reshape(products.shape[1], -1)
-        whole = np.zeros(products.shape[1:])
-        for block in products:
-            whole += block
-        return np.repeat(self.weights(whole, n)[:, None], len(products), axis=1)
+    def _products(self, updates: Updates, row: Vector | None, threads: int) -> Float64:
+        """Return the inner products that the weights depend on, per block: `[B, m, m]`."""
+        if self.compares == "norms" and not updates.lazy:
+            return norms_gram(updates, threads)
+        if self.compares == "reference" and row is not None and not updates.lazy:
+            return reference_gram(updates, row, threads)
+        return gram(updates, row, threads)
+
+    def _whole_products(self, updates: Updates, row: Vector | None, threads: int) -> Float64:
+        """Return the inner products of whole updates that the weights depend on: `[m, m]`."""
+        if updates.lazy:
+            return whole_gram(updates, row, threads)
+        return over_blocks(self._products(updates, row, threads))
 
 
 def equal_weights(chosen: NDArray[np.intp], rows: int) -> Float64:

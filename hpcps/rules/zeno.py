@@ -13,9 +13,11 @@ from hpcps.numerics.layout import Mask
 from hpcps.numerics.products import Products, products
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR
+from hpcps.rules import on_device
 from hpcps.rules.base import Need, Rule, Sees
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.on_device import DeviceKernel
 from hpcps.rules.screening import finite
 
 
@@ -45,6 +47,10 @@ class Zeno(Rule):
         le=LARGEST_FACTOR,
         description="Upper bound of the squared norm's excess over |v|^2, in units of |v|^2; 0.6 in ZenoPS.",
     )
+
+    def device_kernel(self, n: int) -> DeviceKernel | None:
+        """See `Rule.device_kernel`."""
+        return on_device.mean_of_similar(self.rho, 1.0 + self.epsilon)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`; sums are float64, in the order of the updates."""

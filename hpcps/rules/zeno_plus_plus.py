@@ -12,8 +12,11 @@ from hpcps.numerics.kernels import worthwhile
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.products import products
 from hpcps.numerics.updates import Updates
-from hpcps.rules.base import AsyncRule, Decision, Need, Sees
+from hpcps.rules import on_device
+from hpcps.rules.asynchronous import AsyncRule, Decision
+from hpcps.rules.base import Need, Sees
 from hpcps.rules.context import AsyncContext
+from hpcps.rules.on_device import DeviceDecider
 
 
 class ZenoPlusPlus(AsyncRule):
@@ -32,6 +35,10 @@ class ZenoPlusPlus(AsyncRule):
     threshold: float = Field(
         -0.02, ge=-1, le=0, description="Cosine with v below which an update is negated; -0.02 in ZenoPS."
     )
+
+    def device_kernel(self) -> DeviceDecider | None:
+        """See `AsyncRule.device_kernel`."""
+        return on_device.clip_or_negate(self.threshold)
 
     def decide(self, update: Vector, context: AsyncContext) -> Decision:
         """See `AsyncRule.decide`; sums are float64, one per block."""

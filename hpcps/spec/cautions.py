@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpcps.attacks import Alie, Omniscient, attackers
+from hpcps.attacks.alie import quantile
 from hpcps.data.shards import classes_of_shards, shard_size
-from hpcps.rules import Phocas, TrimmedMean
+from hpcps.rules import Phocas, Rlr, TrimmedMean
 from hpcps.spec.checks.paths import DATA, WORKERS
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
@@ -18,13 +20,16 @@ def cautions(run: Run) -> Iterator[Problem]:
     """Yield the warnings about a valid run."""
     if not run.topology.alone:
         yield from _rule_has_enough_updates(run)
+        yield from _alie_leaves_the_mean(run)
+        yield from _somebody_is_honest(run)
+        yield from _some_signs_are_trusted(run)
     yield from _shards_have_all_classes(run)
 
 
 def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     """With two updates or fewer, no value remains between the extremes."""
     rule, topology = run.validation.rule, run.topology
-    if not isinstance(rule, (TrimmedMean, Phocas)):
+    if not isinstance(rule, (TrimmedMean, Phocas)) or rule.f is not None:
         return
     combiners = topology.validators or 1
     smallest, largest = topology.workers // combiners, -(-topology.workers // combiners)
@@ -43,13 +48,64 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     )
 
 
+def _alie_leaves_the_mean(run: Run) -> Iterator[Problem]:
+    """With few attackers of a combiner, z = "auto" is zero or less."""
+    attack, topology = run.attack, run.topology
+    if not isinstance(attack, Alie) or attack.z != "auto":
+        return
+    chosen, combiners = attackers(attack, topology.workers, run.seed), topology.validators or 1
+    for index in range(combiners):
+        members = range(index, topology.workers, combiners)
+        f = len(chosen.intersection(members))
+        if 0 < f < len(members) and (z := quantile(len(members), f)) <= 0:
+            effect = "it sends the mean" if z == 0 else "its updates are on the other side of the mean"
+            yield Problem(
+                ("attack", "z"),
+                f"alie has z = {z:.3g} for f = {f} of {len(members)} updates, so {effect}: use more attackers, or a "
+                "number such as 1.5",
+                (("attack", "rate"), WORKERS),
+            )
+            return
+
+
+def _somebody_is_honest(run: Run) -> Iterator[Problem]:
+    """Without an honest update of its combiner, an attack that depends on them does nothing."""
+    attack, topology = run.attack, run.topology
+    if not isinstance(attack, Omniscient):
+        return
+    chosen, combiners = attackers(attack, topology.workers, run.seed), topology.validators or 1
+    for index in range(combiners):
+        members = range(index, topology.workers, combiners)
+        if members and chosen.issuperset(members):
+            yield Problem(
+                ("attack", "rate"),
+                f"all {len(members)} workers of validator {index} are attackers, so {attack.kind} has no honest update "
+                "there and they send their own: use fewer attackers, more workers or another seed",
+                (WORKERS, ("topology", "validators")),
+            )
+            return
+
+
+def _some_signs_are_trusted(run: Run) -> Iterator[Problem]:
+    """The sum of n signs is at most n."""
+    rule, topology = run.validation.rule, run.topology
+    fewest = topology.workers // (topology.validators or 1)
+    if isinstance(rule, Rlr) and fewest < rule.threshold:
+        yield Problem(
+            ("validation", "rule"),
+            f"rlr flips the sign of every coordinate, because threshold = {rule.threshold} is more than the {fewest} "
+            "updates of a combiner: use a lower threshold, or more workers",
+            (WORKERS,),
+        )
+
+
 def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
     """Count the classes of each shard if the labels are available."""
     data, workers, classes = run.data, run.topology.workers, run.data.facts.classes
     size = shard_size(data, run.train.batch_size)
     if data.split.alike and size >= _ENOUGH * classes:
         return
-    found = classes_of_shards(data, size, run.seed, held_out=run.holds_out)
+    found = classes_of_shards(data, size, run.seed, held_out=run.holds_out, least=run.train.batch_size)
     involved = (("data", "alpha"), ("data", "shards"), ("data", "limit"), WORKERS)
     if found is None:
         if not data.split.alike:

@@ -79,6 +79,8 @@ def _value(key: Key, path: str, definitions: dict[str, Schema]) -> Schema:
             definitions[name].update(_table(table, f"{path}.", definitions))
         references.append({"$ref": f"#/definitions/{name}"})
     tables: Schema = {"oneOf": references} if key.tagged else references[0]
+    if key.items:
+        return {"type": "array", "items": tables}
     return {"anyOf": [key.value, tables]} if key.value else tables
 
 

@@ -64,14 +64,19 @@ def _changes(table: Config, prefix: str, run: Run, shared: Shared) -> dict[str, 
     derived, simulated = run.derived(), not isinstance(run.simulation, NoSimulation)
     for key in _keys(type(table), prefix, simulated=simulated):
         value = getattr(table, key.name)
+        value = value.same_results() if isinstance(value, Config) else value
         if value is key.default or value == key.default:
             continue
         if prefix == "data." and key.name in derived and value == derived[key.name]:
             continue
+        path = f"{prefix}{key.name}."
+        if isinstance(value, tuple) and any(isinstance(item, Config) for item in value):
+            listed = [_changes(item, path, run, shared) | {"kind": item.kind} for item in value]
+            changes[key.name] = listed
+            continue
         if not isinstance(value, Config):
             changes[key.name] = _canonical(value)
             continue
-        path = f"{prefix}{key.name}."
         inner = shared.of(value, (path, simulated, *derived.items()), partial(_changes, value, path, run, shared))
         tagged = {**inner, key.tag: getattr(value, key.tag)} if key.tag else inner
         if tagged:

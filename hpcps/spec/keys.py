@@ -26,6 +26,7 @@ class Key:
         value: the JSON Schema of a plain value; empty for a table.
         tables: the tables that it may contain: none, one, or one for each `kind`.
         only: the names of the components that have this key, if not all components of the table have it.
+        items: what an item is, if the value is a list of tables; empty if it is none.
     """
 
     description: str
@@ -34,6 +35,7 @@ class Key:
     value: dict[str, Any]
     tables: tuple[Table, ...]
     only: tuple[str, ...] = ()
+    items: str = ""
 
     @property
     def tagged(self) -> bool:
@@ -86,6 +88,8 @@ def expects(key: Key, item: dict[str, Any] | None = None) -> str:
         return _words(item)
     if key.tagged:
         table = f"a table with kind = {_either(table.kind for table in key.tables)}"
+        if key.items:
+            return f"a list of tables, each with {table.removeprefix('a table with ')}"
         return f"{_words(key.value)}, or {table}" if key.value else table
     return "a table" if key.tables else _words(key.value)
 
@@ -142,13 +146,24 @@ def _table(schema: dict[str, Any], definitions: dict[str, Any], kind: str) -> Ta
     for name, field in schema.get("properties", {}).items():
         if kind and name == "kind":
             continue
-        tables = _tables(field, definitions)
+        listed = field.get("items", {}) if "discriminator" in field.get("items", {}) else {}
+        tables = _tables(listed or field, definitions)
         default = field.get("default")
         if not default and any(not table.kind for table in tables):
             default = None
+        if isinstance(default, dict) and len(tables) > 1:
+            default = _shortened(default, tables)
         value = {} if tables and not field.get("shorthand") else _value(field)
-        keys[name] = Key(field.get("description", ""), name in required, default, value, tables)
+        about, items = field.get("description", ""), listed.get("noun", "")
+        keys[name] = Key(about, name in required, default, value, tables, items=items)
     return Table(kind, schema.get("description", ""), keys)
+
+
+def _shortened(default: dict[str, Any], tables: tuple[Table, ...]) -> dict[str, Any]:
+    """Return a default table without the defaults of keys that nearly all kinds have."""
+    shared = {name for name in default if sum(name in table.keys for table in tables) > 0.8 * len(tables)}
+    keys = next((table.keys for table in tables if table.kind == default.get("kind")), {})
+    return {name: value for name, value in default.items() if name not in shared or keys[name].default != value}
 
 
 def _tables(field: dict[str, Any], definitions: dict[str, Any]) -> tuple[Table, ...]:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hpcps.registry import active
 from hpcps.spec.keys import root
 from hpcps.spec.problems import quote
 from hpcps.spec.sweep import KeyPath
@@ -79,13 +80,18 @@ class _Alike(list[Any]):
 
 
 def _table(key: KeyPath, value: Any, alike: _Alike) -> str:
-    """Name a table by its kind, its scale, the values of an attack that are not defaults, and values that vary."""
+    """Name a table by its kind, its scale, the values of an attack that are not defaults, and values that vary.
+
+    An empty list is left out.
+    """
+    if isinstance(value, str):  # only the kind, beside tables
+        return value
     parts = [str(kind_of(value) or key[-1])]
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
         if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name)):
             parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner)}")
-        elif alike.varies(name):
+        elif alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
             parts.append(f"{name} {_short(inner)}")
     return " ".join(parts)
 
@@ -106,6 +112,18 @@ def _leaves(table: Any, prefix: str) -> list[tuple[str, Any]]:
 
 
 def _short(value: object) -> str:
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return f"[{', '.join(map(_listed, value))}]"
+    if value == []:
+        return "nothing"
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return value if isinstance(value, str) else quote(value)
+
+
+def _listed(table: Tree) -> str:
+    """Name a pre-aggregator by its kind and by the values that are not defaults."""
+    components, kind = active().of("preaggregators"), str(table.get("kind"))
+    fields = components[kind].model_fields if kind in components else {}
+    said = {name: value for name, value in table.items() if name in fields and value != fields[name].default}
+    return " ".join([kind, *(f"{name} {_short(value)}" for name, value in said.items())])

@@ -26,7 +26,7 @@ from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import validate
 
-__all__ = ["Experiment", "Point", "cautions_of", "load_experiment", "select"]
+__all__ = ["LoadedExperiment", "Point", "cautions_of", "load_experiment", "select"]
 
 
 MOST_BYTES = 2 * MiB
@@ -59,7 +59,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Experiment:
+class LoadedExperiment:
     """An experiment file, read and checked.
 
     Attributes:
@@ -83,7 +83,7 @@ def cautions_of(points: Iterable[Point]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(caution for point in points for caution in point.cautions))
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: str | None = None) -> Experiment:
+def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: str | None = None) -> LoadedExperiment:
     """Read an experiment file, expand its sweep and check every point.
 
     Args:
@@ -110,7 +110,7 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: st
         for index, (run, label, draft) in enumerate(zip(runs, names, drafts, strict=True))
     )
     _reject_duplicates(result, over, mistakes)
-    return Experiment(path, runs[0].name, result)
+    return LoadedExperiment(path, runs[0].name, result)
 
 
 def activate_plugins(path: str | Path) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from operator import attrgetter
+from functools import lru_cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hpcps.registry import KINDS, Config, Entry, Registry, active, installed
 from hpcps.registry.plugins import Plugin, PluginError, clashes, load, read_plugin
@@ -56,7 +55,6 @@ def registry_of(file: Path, tables: Tree, over: Sequence[Override], mistakes: Mi
 
 
 _SELECTED = [kind for kind in KINDS.values() if kind.key]
-_COMPONENTS = attrgetter(*(kind.key for kind in _SELECTED))
 
 
 def used(run: Run) -> Mapping[str, Entry]:
@@ -64,15 +62,30 @@ def used(run: Run) -> Mapping[str, Entry]:
 
     The registry with which the run was validated must be active.
     """
-    return _entries(active(), tuple(map(type, _COMPONENTS(run))))
+    values = (reduce(_value, kind.key.split("."), cast(object, run)) for kind in _SELECTED)
+    return _entries(active(), tuple(map(_types, values)))
+
+
+def _value(table: object, name: str) -> object:
+    return getattr(table, name, ())  # rules of asynchronous training have nothing before them
+
+
+def _types(value: object) -> type[Config] | tuple[type[Config], ...]:
+    """Return the class of a component, or those of a list of components."""
+    return type(value) if isinstance(value, Config) else tuple(map(type, value)) if isinstance(value, tuple) else ()
 
 
 @lru_cache(1024)  # most points of a sweep use the same components
-def _entries(registry: Registry, components: tuple[type[Config], ...]) -> Mapping[str, Entry]:
-    return {
-        kind.key: registry.of(kind.name).entry(kind.name_of(component))
-        for kind, component in zip(_SELECTED, components, strict=True)
-    }
+def _entries(
+    registry: Registry, components: tuple[type[Config] | tuple[type[Config], ...], ...]
+) -> Mapping[str, Entry]:
+    found = {}
+    for kind, selected in zip(_SELECTED, components, strict=True):
+        listed = isinstance(selected, tuple)
+        for place, component in enumerate(selected if isinstance(selected, tuple) else (selected,)):
+            key = f"{kind.key}[{place}]" if listed else kind.key
+            found[key] = registry.of(kind.name).entry(kind.name_of(component))
+    return found
 
 
 def components_of(entries: Mapping[str, Entry]) -> dict[str, dict[str, object]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -195,7 +195,7 @@ def _misnamed(path: Path, choices: Sequence[str], table: object) -> str:
 
 
 def _kind(path: Path, key: Key, value: object) -> Problem:
-    noun = path[-1]
+    noun = key.items or path[-1]
     kinds = key.value.get("enum") or [table.kind for table in key.tables]
     choices = ", ".join(kinds)
     if not isinstance(value, Mapping) or "kind" not in value:
@@ -209,10 +209,12 @@ def _kind(path: Path, key: Key, value: object) -> Problem:
 
 
 def _unexpected(path: Path, key: Key, value: object) -> str:
-    if isinstance(path[-1], int):
+    if isinstance(path[-1], int) and not key.items:
         if isinstance(value, list):  # pydantic reports a list that is too short as a missing item
             return f"expects {expects(key)}, got {quote(value)}"
         return f"expects {expects(key, key.value['items'])}, got {quote(value)}"
+    if isinstance(path[-1], int):
+        return f"expects {expects(replace(key, items=''))}, got {quote(value)}"
     guess = None
     if isinstance(value, str) and key.tagged:
         kind = nearest(value, (table.kind for table in key.tables))

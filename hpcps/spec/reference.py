@@ -17,7 +17,7 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
 def reference() -> str:
     """Return the reference in Markdown: all keys, the presets, and the keys that do not affect the run id."""
-    return "\n".join([*_keys("", root()), *_presets(), *_identity()])
+    return "\n".join([*_keys("", root(), set()), *_presets(), *_identity()])
 
 
 def key_table(keys: Mapping[str, Key]) -> str:
@@ -40,23 +40,28 @@ def refreshed(page: str) -> str:
     return f"{before}{BEGIN}\n\n{reference()}\n{END}{after}"
 
 
-def _keys(path: str, table: Table) -> Iterator[str]:
+def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
+    """Yield the keys below a table; `listed`: lists of tables that several kinds have, which are described once."""
     title = f"`[{path}]`" if path else "Top level"
     if table.kind:
         title += f' with `kind = "{table.kind}"`'
     yield f"### {title}\n"
     if table.description and path:
         yield f"{_text(table.description)}\n"
-    values = {name: key for name, key in table.keys.items() if not key.tables}
+    values = {name: key for name, key in table.keys.items() if not key.tables or key.items}
     if values:
         yield f"{key_table(values)}\n"
     for name, key in table.keys.items():
         inner = f"{path}.{name}" if path else name
+        if inner in listed:
+            continue
+        if key.items:
+            listed.add(inner)
         if key.tagged:
             yield f"### `[{inner}]`\n"
             yield f"{_text(key.description)} `kind` selects it; the default is {_code(key.default)}.\n"
         for each in key.tables:
-            yield from _keys(inner, each)
+            yield from _keys(inner, each, listed)
 
 
 def _presets() -> Iterator[str]:

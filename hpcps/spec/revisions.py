@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def _first_step(run: Run) -> bool:
     """Validators take the first step before they have the model, also under rules that need no reference."""
     combines = run.topology.validators > 0 and not run.topology.alone
-    return run.train.first_step == "overwritten" and combines and "reference" not in run.validation.rule.needs
+    return run.train.first_step == "overwritten" and combines and "reference" not in run.validation.rule.requires
 
 
 def _held_out_shard(run: Run) -> bool:

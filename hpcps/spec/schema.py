@@ -6,13 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from hpcps.attacks import Attack, NoAttack
+from hpcps.attacks import ByzantineAttack, NoAttack
 from hpcps.data.base import Data
 from hpcps.models import Model
 from hpcps.registry import Config, OneOf
 from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, WEEK
 from hpcps.rules import Average
-from hpcps.rules.base import AsyncRule, Rule
+from hpcps.rules.asynchronous import AsyncRule
+from hpcps.rules.base import Rule
 from hpcps.spec.asynchronous import Asynchronous
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.simulation import AnySimulation, NoSimulation
@@ -228,7 +229,9 @@ class Run(Config):
     communication: Communication = Communication()
     heterogeneity: Heterogeneity = Heterogeneity()
     validation: Validation = Validation()
-    attack: Annotated[Attack | NoAttack, OneOf("attacks")] = Field(NoAttack(), description="The Byzantine attack.")
+    attack: Annotated[ByzantineAttack | NoAttack, OneOf("attacks")] = Field(
+        NoAttack(), description="The Byzantine attack."
+    )
     checkpoint: Checkpoint = Checkpoint()
     simulation: AnySimulation = Field(
         NoSimulation(), description="Simulated timing of a cluster, for a run in one process."
@@ -242,6 +245,16 @@ class Run(Config):
             # The model is frozen, and a validator cannot return a copy.
             object.__setattr__(self, "data", self.data.model_copy(update=missing))
         return self
+
+    @property
+    def has_adversary(self) -> bool:
+        """Whether the run has the role `adversary`: its attack knows the updates of other workers."""
+        return self.attack.omniscient and self.topology.workers > 0
+
+    @property
+    def processes(self) -> int:
+        """The number of roles, each of which is a process over MPI or ps-lite."""
+        return self.topology.servers + self.topology.validators + self.topology.workers + self.has_adversary
 
     @property
     def holds_out(self) -> bool:

@@ -37,15 +37,17 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
     """
     data = run.data
     train, test = open_parts(data)
-    shards = all_shards(data, shard_size(data, run.train.batch_size), run.seed, train.labels, held_out=run.holds_out)
+    batch, size = run.train.batch_size, shard_size(data, run.train.batch_size)
+    shards = all_shards(data, size, run.seed, train.labels, held_out=run.holds_out, least=batch)
     shard = train.read(shards[shard_of(data, role, index)])
     normalise = Normaliser(data.facts)
     stream = BatchStream(
         shard,
-        run.train.batch_size,
+        batch,
         normalise,
         partial(seeds.generator, run.seed, role, index),
         augment=bool(data.augment),
+        batches_per_epoch=size // batch,
     )
     return learner_of(run.model.backend, run.train.threads)(
         run.model,

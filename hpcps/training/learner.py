@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from hpcps.data.batches import BatchStream, StreamState
+from hpcps.data.batches import Batch, BatchStream, StreamState
+from hpcps.data.samples import Labels
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
 from hpcps.training.schedule import learning_rate
+
+Relabel = Callable[[Labels], Labels]
+"""Returns the labels to train on instead of those of a batch `[b]`."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,13 @@ class Learner(Protocol):
         """Overwrite the live model with `values`, `[d]`; the optimizer's state stays."""
 
     def train(
-        self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
+        self,
+        steps: int,
+        *,
+        anchor: Vector | None = None,
+        pull: float = 0.0,
+        epoch: int | None = None,
+        relabel: Relabel | None = None,
     ) -> Progress:
         """Take optimizer steps on the next batches of the shard.
 
@@ -132,6 +142,7 @@ class Learner(Protocol):
                 (1 - pull) x + pull anchor. Required if `pull` is not 0.
             pull: the weight of the anchor, 0 to 1.
             epoch: the finished epochs for the learning rate's decay; by default the learner's own.
+            relabel: changes the labels of each batch.
         """
 
     def observe(self, steps: int) -> Progress:
@@ -183,7 +194,7 @@ class ShardLearner:
     @property
     def steps_per_epoch(self) -> int:
         """See `Learner.steps_per_epoch`."""
-        return self._train.passes_per_epoch * self._stream.batches_per_pass
+        return self._train.passes_per_epoch * self._stream.batches_per_epoch
 
     @property
     def steps_done(self) -> int:
@@ -197,6 +208,10 @@ class ShardLearner:
 
     def _rate(self, epoch: int | None = None) -> float:
         return learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
+
+    def _next_batch(self, relabel: Relabel | None) -> Batch:
+        inputs, labels = next(self._stream)
+        return inputs, labels if relabel is None else relabel(labels)
 
     def _position(self) -> dict[str, object]:
         """Return the position in the data, for `_go_on`."""

@@ -8,7 +8,15 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from hpcps.attacks import Attack, AttackContext, NoAttack
+from hpcps.attacks import (
+    AdversaryContext,
+    Attack,
+    AttackContext,
+    ByzantineAttack,
+    LabelAttack,
+    NoAttack,
+    Omniscient,
+)
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError
@@ -51,7 +59,7 @@ def try_rule(rule: BaseRule, n: int) -> None:
     sent = np.ones((n, len(_LAYOUT.blocks)), np.bool_)
     sent[0, 0] = False
     rows[0, ~_LAYOUT.spread(sent[0])] = 0
-    needs = rule.needs
+    needs = rule.requires
     values = (
         reference if "reference" in needs else None,
         (lambda vector: float(np.square(vector - reference).mean())) if "loss" in needs else None,
@@ -67,15 +75,26 @@ def try_rule(rule: BaseRule, n: int) -> None:
         combine(rule, Updates(_LAYOUT, payloads, sent), Context(*values))
 
 
-def try_attack(attack: Attack | NoAttack) -> None:
-    """Let an attack corrupt one made-up block.
+def try_attack(attack: ByzantineAttack | NoAttack, classes: int) -> None:
+    """Let an attack corrupt one made-up block, made-up labels or made-up updates.
 
     Raises:
-        SpecError: the attack failed, or returned something.
+        SpecError: the attack failed, or returned something else than it must.
     """
-    if isinstance(attack, Attack):
-        draws, block = np.random.default_rng(0), _LAYOUT.blocks[0]
-        attack.replace(draws.standard_normal(block.size, np.float32), AttackContext(draws, 0, block.name))
+    draws, block = np.random.default_rng(0), _LAYOUT.blocks[0]
+    if isinstance(attack, Omniscient):
+        honest, own = (draws.standard_normal((n, _LAYOUT.size), np.float32) for n in (3, 1))
+        rule = (lambda rows: rows.mean(axis=0)) if "rule" in attack.needs else None
+        context = AdversaryContext(
+            n=4, f=1, layout=_LAYOUT, random=draws, state=Arrays(), workers=(0, 1, 2), byzantine=(3,), rule=rule
+        )
+        attack.replacements(honest, own, context)
+    elif isinstance(attack, Attack):
+        update = draws.standard_normal(block.size, np.float32)
+        change = draws.standard_normal(block.size, np.float32) if "model" in attack.needs else None
+        attack.replace(update, AttackContext(draws, 0, block.name, model_change=change))
+    elif isinstance(attack, LabelAttack):
+        attack.relabelled(draws.integers(0, classes, 32), classes)
 
 
 def try_components(runs: Iterable[Run]) -> None:
@@ -100,7 +119,8 @@ def try_components(runs: Iterable[Run]) -> None:
                 try_data(run)
             if "data.split" in foreign:
                 size = shard_size(data, run.train.batch_size)
-                all_shards(data, size, run.seed, open_parts(data)[0].labels, held_out=run.holds_out)
+                labels, least = open_parts(data)[0].labels, run.train.batch_size
+                all_shards(data, size, run.seed, labels, held_out=run.holds_out, least=least)
         except DataError:
             pass  # the files are not here
         # A network may need the GPU, which is not for the process that starts the others.
@@ -118,13 +138,13 @@ def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:
     rule, attack, topology = run.validation.rule, run.attack, run.topology
     if not topology.workers:
         return  # there is no update
-    fewest = topology.workers // max(1, topology.validators)
+    fewest, classes = topology.workers // max(1, topology.validators), run.data.facts.classes
     trials: dict[str, tuple[object, Callable[[], None]]] = {
         "validation.rule": ((rule.model_dump_json(), fewest), lambda: try_rule(rule.model_copy(deep=True), fewest)),
-        "attack": (attack.model_dump_json(), lambda: try_attack(attack.model_copy(deep=True))),
+        "attack": ((attack.model_dump_json(), classes), lambda: try_attack(attack.model_copy(deep=True), classes)),
     }
     for key, (case, trial) in trials.items():
-        if key not in foreign or (key, case) in tried:
+        if not any(each.startswith(key) for each in foreign) or (key, case) in tried:
             continue
         tried.add((key, case))
         # The values are made up, so warnings about them are not for the user. A copy is tried, because a component may

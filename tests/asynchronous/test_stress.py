@@ -72,7 +72,7 @@ def test_in_process_is_deterministic(tmp_path):
     assert logs[0] == logs[1]
 
 
-@pytest.mark.parametrize("shape", [(3, 2, 7), (2, 0, 4)], ids=str)
+@pytest.mark.parametrize("shape", [pytest.param((3, 2, 7), marks=pytest.mark.soak), (2, 0, 4)], ids=str)
 def test_over_mpi_with_random_delays(tmp_path, shape):
     mpirun = Path(sys.executable).with_name("mpirun")
     launcher = str(mpirun) if mpirun.exists() else shutil.which("mpirun")

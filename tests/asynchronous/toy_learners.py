@@ -11,7 +11,7 @@ from hpcps.execution.role_factory import make_role, make_training_role
 from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.schema import Run
@@ -48,7 +48,7 @@ class Toy:
     def copy_from(self, values):
         self.x[:] = values
 
-    def train(self, steps, *, anchor=None, pull=0.0, epoch=None):
+    def train(self, steps, *, anchor=None, pull=0.0, epoch=None, relabel=None):
         self.calls.append(epoch)
         for _ in range(steps):
             self.step()
@@ -140,10 +140,7 @@ def spec(rule, *, servers=1, validators=1, workers=2, epochs=2, **tables):
 
 
 def everyone(run):
-    topology = run.topology
-    peers = [Peer("worker", k) for k in range(topology.workers)]
-    peers += [Peer("validator", v) for v in range(topology.validators)]
-    return peers + [Peer("server", s) for s in range(topology.servers)]
+    return Roster.of(run).everyone()
 
 
 class Played:
@@ -176,7 +173,7 @@ def play(path, run, learners, change=None, clock=None):
             transport = change(peer, transport)
         role = (
             make_role(run, "toy", peer)
-            if peer.role == "server"
+            if peer.role in ("server", "adversary")
             else make_training_role(run, "toy", peer, learners[peer])
         )
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, "here")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import fsum, isfinite, sqrt
+from math import fsum, inf, isfinite, isnan, nan, sqrt
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,38 +12,83 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from hpcps.attacks import Attack, AttackContext, Negative, NoAttack, Random, RandomScale, attacked_blocks, attackers
+from hpcps.attacks import (
+    Attack,
+    AttackContext,
+    AttackSchedule,
+    ByzantineAttack,
+    FreeRider,
+    LabelFlip,
+    Late,
+    Negative,
+    NoAttack,
+    Omniscient,
+    Random,
+    RandomScale,
+    Silent,
+    attacked_blocks,
+    attackers,
+)
 from hpcps.registry import OneOf, active
 
 TOP = float(np.finfo(np.float32).max)
-Formula = Callable[[float, list[float], list[float]], list[float]]
+Formula = Callable[[float, list[float], list[float], list[float]], list[float]]
+"""Of the scale, the block, the noise, and the last change of the model in the block."""
 
 
-def negative(scale: float, u: list[float], g: list[float]) -> list[float]:
-    return [-scale * x for x in u]
+def length(values: list[float]) -> float:
+    return sqrt(fsum(x * x for x in values))
 
 
-def random(scale: float, u: list[float], g: list[float]) -> list[float]:
-    return [scale * z for z in g]
+def deviation(values: list[float]) -> float:
+    if not values:
+        return 0.0
+    mean = fsum(values) / len(values)
+    return sqrt(fsum((x - mean) ** 2 for x in values) / len(values))
 
 
-def randomscale(scale: float, u: list[float], g: list[float]) -> list[float]:
-    norm, length = sqrt(fsum(x * x for x in u)), sqrt(fsum(z * z for z in g))
-    return [scale * norm * z / length for z in g]
+def like(scale: float, example: list[float], g: list[float]) -> list[float]:
+    return [scale * length(example) * z / length(g) for z in g]
 
 
-REFERENCES: dict[str, Formula] = {"negative": negative, "random": random, "randomscale": randomscale}
+CASES: dict[str, tuple[dict[str, Any], Formula]] = {
+    "negative": ({}, lambda scale, u, g, c: [-scale * x for x in u]),
+    "random": ({}, lambda scale, u, g, c: [scale * z for z in g]),
+    "randomscale": ({}, lambda scale, u, g, c: like(scale, u, g)),
+    "sign_flip": ({}, lambda scale, u, g, c: [-x for x in u]),
+    "zero": ({}, lambda scale, u, g, c: [0.0 for _ in u]),
+    "nan": ({}, lambda scale, u, g, c: [nan for _ in u]),
+    "infinite": ({}, lambda scale, u, g, c: [inf for _ in u]),
+    "gaussian": ({"around": "zero"}, lambda scale, u, g, c: [scale * z for z in g]),
+    "gaussian-own": (
+        {"around": "own"},
+        lambda scale, u, g, c: [x + scale * deviation(u) * z for x, z in zip(u, g, strict=True)],
+    ),
+    "free_rider": ({"sends": "change"}, lambda scale, u, g, c: c),
+    "free_rider-noise": ({"sends": "noise"}, lambda scale, u, g, c: like(1.0, c, g)),
+}
+"""By a name that begins with the attack's: its keys but the scale, and its formula."""
+
+OTHERWISE = {"drop": "below", "label_flip": "below", "silent": "no formula", "late": "no formula", "none": "no formula"}
+
+
+def attack_of(name: str, scale: float = 2.0) -> Attack:
+    attack: type[Attack] = active().of("attacks")[name.partition("-")[0]]  # type: ignore[assignment]
+    return attack(**CASES[name][0], **({"scale": scale} if "scale" in attack.model_fields else {}))
 
 
 def kinds() -> list[str]:
-    return list(active().of("attacks"))
+    """Return the attacks that a worker carries out alone."""
+    attacks = active().of("attacks")
+    return [kind for kind in attacks if not issubclass(attacks[kind], Omniscient)]
 
 
 def test_every_attack_has_a_reference() -> None:
-    assert sorted(kinds()) == sorted([*REFERENCES, "none"]), "an attack needs a plain transcription of its formula here"
+    named = {name.partition("-")[0] for name in CASES}
+    assert sorted(kinds()) == sorted([*named, *OTHERWISE]), "an attack needs a plain transcription of its formula here"
 
 
-@pytest.mark.parametrize("kind", REFERENCES)
+@pytest.mark.parametrize("name", CASES)
 @settings(deadline=None, max_examples=150, derandomize=True)
 @given(
     size=st.integers(0, 20),
@@ -51,7 +96,7 @@ def test_every_attack_has_a_reference() -> None:
     values=st.sampled_from(["random", "tied", "constant", "zero", "extreme"]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_follows_its_definition(kind: str, size: int, scale: float, values: str, seed: int) -> None:
+def test_follows_its_definition(name: str, size: int, scale: float, values: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     pool = {
         "random": rng.standard_normal(size),
@@ -63,17 +108,50 @@ def test_follows_its_definition(kind: str, size: int, scale: float, values: str,
     whole = np.full(size + 2, 7.0, dtype=np.float32)
     block = whole[1:-1]
     block[:] = pool[values]
-    u = [float(x) for x in block]
+    change = rng.permutation(np.concatenate([block[: size // 2], np.ones(size - size // 2, np.float32)]))
+    u, c = [float(x) for x in block], [float(x) for x in change]
     g = [float(x) for x in np.random.default_rng(seed + 1).standard_normal(size, dtype=np.float32)]
-    attack = TypeAdapter(Annotated[Attack | NoAttack, OneOf("attacks")]).validate_python({"kind": kind, "scale": scale})
-    attack.corrupt(block, AttackContext(np.random.default_rng(seed + 1)))
+    context = AttackContext(np.random.default_rng(seed + 1), model_change=change)
+    attack_of(name, scale).replace(block, context)
     assert whole[0] == whole[-1] == 7.0
-    for got, want in zip(block, REFERENCES[kind](scale, u, g), strict=True):
-        if abs(want) > TOP * (1 + 2**-25):  # beyond float32: an infinity, which validators refuse
+    assert [float(x) for x in change] == c
+    for got, want in zip(block, CASES[name][1](scale, u, g, c), strict=True):
+        if isnan(want):
+            assert isnan(got)
+        elif abs(want) > TOP * (1 + 2**-25):  # beyond float32: an infinity, which validators refuse
             assert not isfinite(got)
             assert (got > 0) == (want > 0)
         else:
-            assert abs(float(got) - want) <= max(abs(want) * 2**-24, 2**-150) * 1.001
+            # A sum may lose what its terms have beyond float64.
+            lost = 2**-48 * scale * max(map(abs, u), default=0.0) * 10 if name == "gaussian-own" else 0.0
+            assert abs(float(got) - want) <= max(abs(want) * 2**-24, 2**-150) * 1.001 + lost
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(size=st.integers(0, 50), share=st.sampled_from([0.0, 0.001, 0.3, 0.999, 1.0]), seed=st.integers(0, 2**32 - 1))
+def test_drop_follows_its_definition(size: int, share: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    block = rng.choice(np.array([1e-45, 1.0, -1e38, TOP], np.float32), size)
+    drawn = np.random.default_rng(seed + 1).random(size, dtype=np.float32)
+    expected = [0.0 if z < share else float(x) for x, z in zip(block, drawn, strict=True)]
+    active().of("attacks")["drop"](share=share).corrupt(block, AttackContext(np.random.default_rng(seed + 1)))  # type: ignore[attr-defined]
+    assert block.tolist() == expected
+    assert share < 1 or not block.any()
+
+
+def test_drop_drops_its_share() -> None:
+    dropped = active().of("attacks")["drop"](share=0.3)(np.ones(100_000))  # type: ignore[operator]
+    assert abs((dropped == 0).mean() - 0.3) < 0.01
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(1, 300), st.lists(st.integers(0, 10_000), max_size=40))
+def test_label_flip_follows_its_definition(classes: int, values: list[int]) -> None:
+    labels = np.array([value % classes for value in values], np.int64)
+    labels.flags.writeable = False
+    flipped = LabelFlip().relabelled(labels, classes)
+    assert flipped.dtype == np.int64
+    assert flipped.tolist() == [classes - 1 - value % classes for value in values]
 
 
 @pytest.mark.parametrize("attack", [Negative(), Random(), RandomScale()], ids=lambda attack: attack.kind)
@@ -95,7 +173,7 @@ def test_noise_is_normal() -> None:
 
 
 def test_keys_and_defaults() -> None:
-    parse = TypeAdapter(Annotated[Attack | NoAttack, OneOf("attacks")]).validate_python
+    parse = TypeAdapter(Annotated[ByzantineAttack | NoAttack, OneOf("attacks")]).validate_python
     assert parse({"kind": "none"}) == NoAttack()
     assert [parse({"kind": kind}).scale for kind in ("negative", "random", "randomscale")] == [6.0, 1.0, 8.0]
     assert parse({"kind": "negative", "scale": 2}) == Negative(scale=2.0, rate=0.2, scope="block")
@@ -103,6 +181,13 @@ def test_keys_and_defaults() -> None:
         {"kind": "none", "rate": 0.1},
         {"kind": "negative", "scale": 0},
         {"kind": "flip"},
+        {"kind": "negative", "every": 0},
+        {"kind": "negative", "on": 0},
+        {"kind": "negative", "from_epoch": -1},
+        {"kind": "late", "seconds": 0},
+        {"kind": "drop", "share": 1.1},
+        {"kind": "gaussian", "around": "mean"},
+        *({"kind": kind, "scope": "block"} for kind in ("label_flip", "free_rider", "silent", "late")),
         {"scale": 1},
     ):
         with pytest.raises(ValidationError):
@@ -153,22 +238,53 @@ def test_blocks_attacked_under_scope_block() -> None:
     assert not attacked_blocks(Negative(rate=0.0), everything, 0, frozenset(), generator).any()
 
 
-@pytest.mark.parametrize("kind", REFERENCES)
-def test_called_outside_of_a_run_it_corrupts_a_copy(kind: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_called_outside_of_a_run_it_corrupts_a_copy(name: str) -> None:
     torch = pytest.importorskip("torch")
-    attack = active().of("attacks")[kind](scale=2.0)
+    attack = attack_of(name)
     values = np.linspace(-1, 1, 50, dtype=np.float64)
     noise = [float(z) for z in np.random.default_rng(3).standard_normal(50, dtype=np.float32)]
-    expected = REFERENCES[kind](2.0, [float(np.float32(x)) for x in values], noise)
+    change = values[::-1] / 3
+    expected = CASES[name][1](
+        2.0, [float(np.float32(x)) for x in values], noise, [float(np.float32(x)) for x in change]
+    )
     for update in (values, torch.from_numpy(values), values.astype(np.float32)):
         before = update.tolist()
-        corrupted = attack(update, random=np.random.default_rng(3))
+        corrupted = attack(update, random=np.random.default_rng(3), model_change=change)
         assert type(corrupted) is type(update)
         assert corrupted.dtype == update.dtype
-        assert corrupted.tolist() == pytest.approx(expected, rel=1e-6)
+        assert corrupted.tolist() == pytest.approx(expected, rel=1e-6, nan_ok=True)
         assert update.tolist() == before
     with pytest.raises(ValueError, match=r"update must have the shape \[d\], not \[2, 2\]"):
         attack([[1.0, 2.0], [3.0, 4.0]])
+
+
+def test_what_cannot_be_called_says_what_to_do() -> None:
+    with pytest.raises(ValueError, match=r"free_rider needs the last change of the global model: give it in `model_ch"):
+        FreeRider()([1.0, 2.0])
+    with pytest.raises(ValueError, match="model_change has 3 elements, the update has 2"):
+        FreeRider()([1.0, 2.0], model_change=[1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match=r"label_flip acts on the labels .* call its relabel\(labels, classes\)"):
+        LabelFlip()([1.0, 2.0])
+    for attack in (Silent(), Late(seconds=3)):
+        with pytest.raises(ValueError, match=f"{attack.kind} acts on when a worker sends .*: use it in a run"):
+            attack([1.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("keys", "acting"),
+    [
+        ({}, [*range(12)]),
+        ({"every": 4}, [0, 4, 8]),
+        ({"every": 5, "on": 2}, [0, 1, 5, 6, 10, 11]),
+        ({"every": 3, "on": 3}, [*range(12)]),
+        ({"from_epoch": 2}, [*range(6, 12)]),
+        ({"from_epoch": 1, "every": 2}, [4, 6, 8, 10]),
+    ],
+)
+def test_schedules(keys: dict[str, int], acting: list[int]) -> None:
+    schedule = AttackSchedule(**keys)
+    assert [round for round in range(12) if schedule.active(round, epoch=round // 3)] == acting
 
 
 def test_noise_differs_from_call_to_call() -> None:

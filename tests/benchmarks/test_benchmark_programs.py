@@ -36,7 +36,8 @@ def test_rules(program, monkeypatch, tmp_path):
     assert program("rules", *arguments) == 0
     table = (tmp_path / "rules.md").read_text()
     assert all(f"| {name} |" in table for name in rules.SERIES)
-    assert len(bars.read(tmp_path, "rules")) == 2 * len(rules.SERIES) + 1
+    assert all(f"| {name} |" in table for name in rules.robust.CASES)
+    assert len(bars.read(tmp_path, "rules")) == 2 * len(rules.SERIES) + 1 + len(rules.robust.CASES)
     assert (tmp_path / "rules.png").stat().st_size
 
 

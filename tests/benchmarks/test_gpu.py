@@ -11,6 +11,7 @@ HERE = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(HERE))
 
 import bars  # noqa: E402
+import device_rules  # noqa: E402
 import gpu  # noqa: E402
 import suite  # noqa: E402
 
@@ -54,6 +55,27 @@ def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
     assert [bar.holds for bar in gpu.bars_of([good, bad], startup=5.0)] == [False, False, False]
 
 
+def test_rules_on_the_device_are_held_against_the_copy_bandwidth():
+    kinds = ("average", "zeno", "zeno, a quarter rejected", "trimmed_mean", "median", "phocas")
+    shares = {4: 0.9, 16: 0.71, 32: 0.51, 64: 0.31}
+    rates = [device_rules.Rate(kind, n, 2e12, shares[n]) for kind in kinds for n in shares]
+    found = device_rules.bars_of(rates)
+    assert [(bar.wanted, bar.measured, bar.holds) for bar in found] == [
+        ("≥ 0.70", "0.31", False),
+        ("≥ 0.70", "0.71", True),
+        ("≥ 0.50", "0.51", True),
+        ("≥ 0.30", "0.31", True),
+    ]
+    assert "| zeno, a quarter rejected | 32 | 2000 | 51% |" in device_rules.report(rates)
+    assert len(device_rules.bars_of([rate for rate in rates if rate.n == 4])) == 2
+
+
+def test_rules_on_the_device_are_left_out_by_name_where_there_is_no_gpu(monkeypatch):
+    monkeypatch.setattr(device_rules.torch.cuda, "is_available", lambda: False)
+    assert device_rules.measure(quick=True) == []
+    assert device_rules.LEFT_OUT in device_rules.report([])
+
+
 @pytest.mark.soak
 def test_it_is_played_and_reported_without_a_gpu(tmp_path, monkeypatch, capsys):
     small = ["topology.workers=3", "model.name=mlp", "train.batch_size=4", "train.local_steps=2"]
@@ -68,6 +90,7 @@ def test_it_is_played_and_reported_without_a_gpu(tmp_path, monkeypatch, capsys):
     assert float(images) == pytest.approx(3 * 2 * 4 / (float(milliseconds) / 1e3), rel=0.1)
     assert 0 < float(steps) < float(milliseconds)
     assert "replayed as a CUDA graph not possible here" in report
+    assert device_rules.LEFT_OUT in report
     assert bars.read(tmp_path, "gpu") == []
     assert report in capsys.readouterr().out
 

@@ -3,15 +3,29 @@
 import json
 import random
 import shutil
+from typing import Literal
 
 import numpy as np
 import pytest
 from interrupted import model, play, play_through, records, small
 
+from hpcps.attacks import Omniscient
 from hpcps.errors import RunError
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.packer import Packer
+
+
+class Drifting(Omniscient):
+    """Sends the mean of all honest updates so far, negated, and noise."""
+
+    kind: Literal["drifting"] = "drifting"
+
+    def craft(self, honest, own, context):
+        """See `Omniscient.craft`."""
+        context.state["sum"] = context.state.setdefault("sum", np.zeros(honest.shape[1])) + honest.mean(axis=0)
+        return 0.01 * context.random.standard_normal(own.shape) - context.state["sum"]
+
 
 ZENO = {"rule": {"kind": "zeno", "rho": -0.01}}
 NOISE = {"kind": "random", "scale": 0.5, "rate": 0.4}
@@ -36,6 +50,9 @@ CASES = {
         data={"name": "digits", "limit": 480, "test_limit": 60, "shards": 3},
         train={"epochs": 30, "batch_size": 16, "local_steps": 3, "passes_per_epoch": 2},
     ),
+    "adversary": small(topology={"servers": 2, "validators": 2, "workers": 4}).model_copy(
+        update={"attack": Drifting(rate=0.25)}
+    ),
     "delays": small(heterogeneity={"delay": {"kind": "lognormal", "median": 2.0}}),
 }  # fmt: skip
 
@@ -45,15 +62,22 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
     run = CASES[case]
     assert play(run, tmp_path / "whole")
     chance = random.Random(case)
+    most = 500 if run.has_adversary else 120
     play_through(
         run,
         tmp_path / "cut",
-        [chance.randrange(1, 120 if run.transport.partition == "auto" else 1500) for _ in range(12)],
+        [chance.randrange(1, most if run.transport.partition == "auto" else 1500) for _ in range(12)],
     )
     coordinator = "server-0" if run.topology.servers else "validator-0"
     assert sum(line["event"] == "start" for line in records(tmp_path / "cut", coordinator)) > 3
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+    assert np.isfinite(model(tmp_path / "cut")).all()
     assert not (tmp_path / "cut/checkpoints").exists(), "a run that is done needs none"
+    if run.has_adversary:
+        rounds = [line for line in records(tmp_path / "cut", "adversary-0") if line["event"] == "round"]
+        assert sum(bool(line["replaced"]) for line in rounds) > len(rounds) / 4
+        starts = [line for line in records(tmp_path / "cut", "adversary-0") if line["event"] == "start"]
+        assert sum("continues" in line for line in starts) > 1
 
 
 def test_batchnorm_goes_on_too(tmp_path):

@@ -9,8 +9,11 @@ from hpcps.cli.main import main
     ("arguments", "said"),
     [
         (["krum"], "unknown kind of component 'krum': did you mean `hpcps components rules krum`? There are: rules,"),
-        (["rule"], "unknown kind of component 'rule': did you mean 'rules'? There are: rules, attacks,"),
-        (["xyz"], "unknown kind of component 'xyz'. There are: rules, attacks,"),
+        (
+            ["rule"],
+            "unknown kind of component 'rule': did you mean 'rules'? There are: rules, preaggregators, attacks,",
+        ),
+        (["xyz"], "unknown kind of component 'xyz'. There are: rules, preaggregators, attacks,"),
         (["rules", "xyz"], "unknown rule 'xyz'. There are: aksel, average,"),
     ],
 )

@@ -13,8 +13,13 @@ from hpcps.records.run_directory import RunDirectory
 BRIEF = ("data.limit=1437", "train.local_steps=44", "train.epochs=100", "checkpoint.every=10")
 
 
-@pytest.mark.parametrize("transport", ["mpi", "inproc", "pslite"])
-@pytest.mark.parametrize("lost", [".", "records"])
+REPEATED = [
+    pytest.param(*case, marks=pytest.mark.soak)
+    for case in (("mpi", "records"), ("inproc", "."), ("pslite", "."), ("pslite", "records"))
+]
+
+
+@pytest.mark.parametrize(("transport", "lost"), [("mpi", "."), ("inproc", "records"), *REPEATED])
 def test_a_folder_that_is_deleted_after_a_checkpoint(
     start: Callable[..., Play], tmp_path: Path, transport: str, lost: str
 ) -> None:

@@ -16,11 +16,13 @@ from hpcps.records.table import read_table
 
 VALIDATED = ("--set", "topology.validators=1", "--set", "validation.rule={kind='zeno'}")
 SERVERS = ("--set", "topology.servers=2")
+ATTACKED = ("--set", "topology.workers=2", "--set", "attack={kind='ipm', rate=0.5}")
 PATIENCE = ("--set", "transport.timeout=2")
 
 CASES = {
     "validator": ("validator-0", signal.SIGKILL, VALIDATED, r"the process was killed by signal 9 \(SIGKILL\)"),
     "server": ("server-1", signal.SIGKILL, SERVERS, r"the process was killed by signal 9 \(SIGKILL\)"),
+    "adversary": ("adversary-0", signal.SIGKILL, ATTACKED, r"the process was killed by signal 9 \(SIGKILL\)"),
     "crash": ("worker-0", signal.SIGSEGV, (), r"the process was killed by signal 11 \(SIGSEGV\)"),
     # Server 0's patience may end first, and it waits for the worker, who waits for server 1.
     "hang": (

@@ -100,9 +100,15 @@ sys.exit(any([main(["run", file, *options]) for file in sys.argv[1:]]))
 
 def test_every_example_runs(fresh, elsewhere):
     folder = shutil.copytree(ROOT / "examples/plugins", elsewhere / "copied")
+    base = (folder / "experiment.toml").read_text().partition("[attack]")[0]
     (folder / "async.toml").write_text(
-        (folder / "experiment.toml").read_text().partition("[attack]")[0].replace("my_rule.py", "my_async_rule.py")
+        base.replace("my_rule.py", "my_async_rule.py")
         + 'mode = "async"\n[validation]\nrule = { kind = "clipped", radius = 0.5 }\n'
+    )
+    (folder / "extended.toml").write_text(
+        base.replace('"my_rule.py", "my_attack.py"', '"my_preaggregator.py", "my_omniscient_attack.py"')
+        + '[attack]\nkind = "beyond"\nrate = 0.3\n'
+        + '[validation]\nrule = { kind = "median", before = [{ kind = "direction" }] }\n'
     )
     # In one process, because each imports torch.
     fresh.run("python", "-c", EXECUTE, *sorted(folder.glob("*.toml")), cwd=elsewhere)

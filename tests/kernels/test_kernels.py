@@ -17,7 +17,21 @@ from hpcps.numerics.packing import pack
 from hpcps.numerics.products import products
 from hpcps.numerics.sorting import comparators, needed
 from hpcps.numerics.updates import Updates
-from hpcps.rules import Average, Median, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, ZenoPlusPlus, screen
+from hpcps.rules import (
+    Average,
+    Bulyan,
+    Meamed,
+    Median,
+    NotFiniteError,
+    Phocas,
+    Rlr,
+    Rule,
+    SignMajority,
+    TrimmedMean,
+    Zeno,
+    ZenoPlusPlus,
+    screen,
+)
 from hpcps.rules.context import AsyncContext, Context
 
 ROOT = Path(__file__).parents[2]
@@ -34,6 +48,7 @@ RULES = [
     Zeno(rho=0.0, epsilon=1.0),
     Zeno(rho=-1e6, epsilon=1e6),
 ]
+FURTHER = [Meamed(f=0.2), Phocas(f=0.3), Meamed(f=0.49), Bulyan(f=2), SignMajority(), Rlr(threshold=2)]
 SIZES = [*range(1, 36), 47, 48, 63, 64, 65, 100]
 
 if not kernels.installed():
@@ -85,7 +100,16 @@ def made(n: int, *, offset: int = 0, refused: bool = False) -> tuple[Updates, np
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule))
 def test_every_rule_is_its_definition(rule: Rule) -> None:
-    for n in SIZES:
+    is_its_definition(rule, SIZES)
+
+
+@pytest.mark.parametrize("rule", FURTHER, ids=lambda rule: repr(rule))
+def test_further_rules_are_their_definitions(rule: Rule) -> None:
+    is_its_definition(rule, [1, 2, 3, 4, 7, 11, 12, 16, 17, 35])
+
+
+def is_its_definition(rule: Rule, sizes: list[int]) -> None:
+    for n in sizes:
         for offset, refused in ((0, False), (4, True), (37, False)):
             updates, v, base = made(n, offset=offset, refused=refused)
             with by("numpy"):
@@ -176,7 +200,7 @@ def test_judging_one_update_is_its_definition() -> None:
         assert results[0] == results[1]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule))
+@pytest.mark.parametrize("rule", [*RULES, Meamed(f=0.2)], ids=lambda rule: repr(rule))
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("n", [1, 3, 17, 40])
 def test_what_is_not_finite_is_found(rule: Rule, bad: float, n: int) -> None:

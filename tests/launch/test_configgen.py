@@ -90,6 +90,18 @@ def test_points_of_another_topology_get_a_file_of_their_own(capsys):
     assert [run.spec["index"] for run in second.runs] == [1, 3]
 
 
+def test_points_with_an_adversary_get_a_file_of_their_own(capsys):
+    with Path("small.toml").open("a") as file:
+        Path("hosts").write_text("a slots=6\n")
+        file.write("[[sweep]]\nattack = [{ kind = 'none' }, { kind = 'ipm', rate = 0.4 }]\n")
+    assert generate("--only", "validation.rule=average") == 0
+    plans = [Plan.read(Path(name)) for name in ("conf.plan.json", "conf-2.plan.json")]
+    assert [[str(rank) for rank in plan.world].count("adversary-0") for plan in plans] == [0, 1]
+    assert "hpcps.execution" in Path("conf-2").read_text()
+    assert Path("conf-2").read_text().count(" adversary") == 1
+    assert " adversary" not in Path("conf").read_text()
+
+
 def test_threads_are_set_for_every_rank():
     assert generate("--set", "train.threads=4") == 0
     for line in Path("conf").read_text().splitlines():

@@ -70,6 +70,16 @@ def test_a_slot_with_a_gpu_of_its_own_gives_it_to_its_process():
     }
 
 
+def test_the_adversary_comes_last_and_needs_a_slot():
+    topology, hosts = Topology(servers=1, validators=1, workers=2), [Host("a", 4), Host("b", 1)]
+    assert str(next(rank for rank in place(topology, hosts, adversary=True) if rank.host == "a")) == "worker-0"
+    assert [str(rank) for rank in place(topology, hosts, adversary=True)] == [
+        "worker-0", "validator-0", "server-0", "adversary-0", "worker-1",
+    ]  # fmt: skip
+    with pytest.raises(LaunchError, match="2 workers, 1 validator, 1 server, 1 adversary need 5 slots"):
+        place(topology, [Host("a", 4)], adversary=True)
+
+
 def test_without_hosts_all_is_here():
     world = place(Topology(servers=2, validators=0, workers=3))
     assert {rank.host for rank in world} == {"localhost"}

@@ -20,7 +20,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.protocol.roster import partitioning_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
-from hpcps.rules import AsyncRule, Cge, Decision, Rule
+from hpcps.rules import Arc, AsyncRule, Average, Bucketing, Cge, Decision, Dnc, Median, Nnm, Rule, Zeno
 from hpcps.rules.base import Sees
 from hpcps.rules.combined import Destination
 from hpcps.spec.checks import contradictions
@@ -83,10 +83,16 @@ class OneNaN(Attack):
         block[-1] = np.nan
 
 
-RULES = {name: rule() for name, rule in active().of("rules").items() if rule.mode == "sync"} | {
+# `mean` is another name of `average`.
+RULES = {name: rule() for name, rule in active().of("rules").items() if rule.mode == "sync" and name != "mean"} | {
     "vector": ClippedMean(),
     "block": ClippedMeanOfBlocks(),
     "cge per block": Cge(f=1, per="block"),
+    "arc, nnm, median": Median(before=[Arc(f=1), Nnm(f=1)]),
+    "nnm per block, median": Median(before=[Nnm(f=1, per="block")]),
+    "bucketing, dnc": Dnc(f=0, coordinates=50, before=[Bucketing(f=0)]),
+    "median of sent": Median(skipped="left_out"),
+    "zeno of sent": Zeno(skipped="left_out"),
 }
 WORKERS = 4
 
@@ -131,11 +137,22 @@ def data(monkeypatch):
     monkeypatch.setattr(Digits, "open", functools.cache(Digits.open))
 
 
+def test_servers_agree_which_blocks_are_not_finite(tmp_path):
+    """A block that two servers share is refused by both, also if only one has a value that is not finite."""
+    models, counts = zip(
+        *(play(tmp_path / str(servers), spec(Average(), 0, servers, attack=OneNaN(rate=0.5))) for servers in (1, 2, 3)),
+        strict=True,
+    )
+    assert sum(line["rejected_blocks"] for line in counts[0][0]) > 0
+    for model in models[1:]:
+        np.testing.assert_array_equal(model, models[0])
+
+
 CASES = [
     (name, validators)
     for name, validators in itertools.product(RULES, (0, 1, 2))
-    if validators or not {"reference", "loss"} & RULES[name].needs
-    if not RULES[name].unable(WORKERS // max(validators, 1))
+    if validators or not {"reference", "loss"} & RULES[name].requires
+    if not RULES[name].reason_against(WORKERS // max(validators, 1))
     # Rules that see whole updates have no other partitions, so one of them is played with every number of validators.
     if name == "vector" or RULES[name].scope != "vector" or validators == bool(RULES[name].needs)
 ]
@@ -185,6 +202,8 @@ def test_a_vector_stays_whole_between_hosts():
     ("run", "expected"),
     [
         (spec(ClippedMean(), 0, 2), "validation.rule: clipped_mean sees whole updates, but with "
+         "topology.validators = 0 each of the 2 servers gets only a part of them: use a validator, or one server"),
+        (spec(Median(before=[Nnm()]), 0, 2), "validation.rule: median after nnm sees whole updates, but with "
          "topology.validators = 0 each of the 2 servers gets only a part of them: use a validator, or one server"),
         (spec(ClippedMean(), 1, 1, 4096), "transport.partition: clipped_mean sees whole updates, which cannot be "
          "cut into partitions: leave it out"),

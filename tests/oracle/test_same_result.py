@@ -25,8 +25,8 @@ from hpcps.spec.schema import Run, Topology
 
 ROOT = Path(__file__).parents[2]
 RULES = [name for name, rule in active().of("rules").items() if rule.mode == "sync"]
-SENT = ("average-0-2", "phocas-2-2", "zeno-1-1")
-WORLD = Topology(servers=3, validators=2, workers=3)
+SENT = ("average-0-2", "zeno-1-1", "zeno-2-2")
+WORLD = Topology(servers=3, validators=2, workers=3)  # and the adversary
 
 
 def spec(rule, servers, validators, **changes):
@@ -47,7 +47,7 @@ def spec(rule, servers, validators, **changes):
 
 # Every rule is combined by the same roles; the shapes of these few differ in what a combiner gets.
 NEEDS = {name: active().of("rules")[name].needs for name in RULES}
-EVERY_SHAPE = ("average", "trimmed_mean", "phocas", "zeno")
+EVERY_SHAPE = ("average", "zeno")
 
 
 def points():
@@ -65,10 +65,37 @@ def points():
     for name in SENT:
         rule, validators, servers = name.split("-")
         yield f"{name}-sent", spec(rule, int(servers), int(validators), transport={"shared_memory": "off"})
+    # Pre-aggregators, whose rows are computed where the rule reads them; and blocks that are left out.
+    for name, rule in {
+        "chain": {"kind": "trimmed_mean", "f": 0, "before": [{"kind": "arc", "f": 1}, {"kind": "nnm", "f": 1}]},
+        "fused": {"kind": "krum", "f": 0, "before": [{"kind": "nnm", "f": 1}, {"kind": "bucketing", "size": 1}]},
+        "left_out": {"kind": "median", "skipped": "left_out", "before": [{"kind": "nnm", "per": "block"}]},
+    }.items():
+        yield name, spec("median", 2 if name == "left_out" else 1, 0, validation={"rule": rule})
     # Asynchronous, with one worker that always sends, nothing is left to chance.
     alone = {"topology": {"workers": 1}, "train": {"mode": "async"}, "communication": {"participation": 1.0}}
     for rule, servers in (("naive_async", 1), ("zeno++", 1), ("zeno++", 3)):
         yield f"{rule}-{servers}", spec(rule, servers, 1, **alone)
+    # With an adversary: in partitions, through memory and messages, with and without honest workers in a share.
+    ipm = {"attack": {"kind": "ipm", "rate": 0.4, "epsilon": 1.5}}
+    yield "ipm-0-3", spec("average", 3, 0, **ipm)
+    yield "ipm-2-2", spec("average", 2, 2, **ipm)
+    yield "ipm-1-2", spec("average", 2, 1, **ipm)
+    yield "ipm-1-2-cut", spec("average", 2, 1, transport={"partition": 4096}, **ipm)
+    yield "ipm-0-3-sent", spec("average", 3, 0, transport={"shared_memory": "off"}, **ipm)
+    yield "ipm-async", spec("naive_async", 2, 1, **{**alone, **ipm})
+    # Attacks on other things than the values of an update, or with a state, and schedules.
+    attacks = {
+        "nan": {"rate": 0.4},
+        "free_rider": {"from_epoch": 1, "every": 3, "on": 2},
+        "label_flip": {"every": 2},
+        "silent": {"from_epoch": 1},
+        "late": {"seconds": 0.02, "every": 4},
+    }
+    for kind, keys in attacks.items():
+        validators, partition = (0, 4096) if kind in ("nan", "silent") else (1, "auto")
+        attack = {"kind": kind, "rate": 0.4, **keys}
+        yield f"attack-{kind}", spec("average", 2, validators, attack=attack, transport={"partition": partition})
     # With BatchNorm: its statistics travel too.
     network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}
@@ -76,10 +103,10 @@ def points():
 
 
 POINTS = dict(points())
-# One MPI plays every rule; the others play every shape.
-SHAPES = {
-    name: run for name, run in POINTS.items() if run.validation.rule.kind in (*EVERY_SHAPE, "naive_async", "zeno++")
-}
+# One MPI plays every rule. The other transports play every shape of a rule that needs a reference and of one that does
+# not, because nothing else changes the messages.
+BOTH = ("average", "zeno", "naive_async", "zeno++")
+SHAPES = {name: run for name, run in POINTS.items() if run.validation.rule.kind in BOTH}
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 
 
@@ -105,23 +132,23 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
             pytest.fail(f"{environment} is missing: `make test` makes it")
         pytest.skip(f"{environment} is missing: `make test` makes it")
     chosen = POINTS if environment == ".venv" else SHAPES
-    play(tmp_path, Plan(place(WORLD), planned(tmp_path, chosen)), detect_mpi(mpirun).launcher, mpirun)
+    play(tmp_path, Plan(place(WORLD, adversary=True), planned(tmp_path, chosen)), detect_mpi(mpirun).launcher, mpirun)
     assert_same(tmp_path, in_process, chosen)
     for name in SENT:
-        assert neighbours(tmp_path / name) == 7, "all others: it was compared with payloads read in place"
+        assert neighbours(tmp_path / name) == 8, "all others: it was compared with payloads read in place"
         assert neighbours(tmp_path / f"{name}-sent") == 0
 
 
 @pytest.mark.parametrize("lossy", [False, True])
 def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatch, lossy):
     """Also where every twelfth message that any process receives is thrown away and has to be sent again."""
-    chosen, nodes = SHAPES, {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "5"}
+    chosen, nodes = SHAPES, {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "6"}
     if lossy:
-        chosen = {name: POINTS[name] for name in ("zeno-2-3", "zeno++-3")}
+        chosen = {name: POINTS[name] for name in ("zeno-2-3", "zeno++-3", "ipm-2-2")}
         nodes |= {"PS_RESEND": "1"}
         monkeypatch.setenv("PS_RESEND_TIMEOUT", "40")
         monkeypatch.setenv("PS_DROP_MSG", "8")
-    plan = Plan(with_scheduler(place(WORLD)), planned(tmp_path, chosen), nodes)
+    plan = Plan(with_scheduler(place(WORLD, adversary=True)), planned(tmp_path, chosen), nodes)
     play(tmp_path, plan, Plain(), Path(sys.executable))
     assert_same(tmp_path, in_process, chosen)
     record = (tmp_path / "zeno-2-3" / "records" / "server-0.jsonl").read_text().splitlines()
@@ -158,8 +185,13 @@ def play(folder, plan, launcher, mpirun):
     assert outcome.status == 0, "\n".join([str(outcome), *output])
 
 
+def lines(directory, process):
+    """Return the lines of a record."""
+    return [json.loads(line) for line in (directory / f"records/{process}.jsonl").read_text().splitlines()]
+
+
 def traffic(directory):
-    """Return the bytes that all processes sent and received, by their records."""
+    """Return the bytes that all processes sent and received, by their records; without those of the adversary."""
     lines = [json.loads(line) for file in RunDirectory(directory).records for line in file.read_text().splitlines()]
     return [sum(line.get(f"bytes_{way}", 0) for line in lines) for way in ("sent", "received")]
 
@@ -172,6 +204,14 @@ def assert_same(played, in_process, points):
         assert np.isfinite(here).all()
         if not np.array_equal(there, here):
             different.append(f"{name}: {np.count_nonzero(there != here)} of {here.size} elements")
+        if run.has_adversary and run.topology.workers > 1:
+            replaced = [line["replaced"] for line in lines(played / name, "adversary-0") if line["event"] == "round"]
+            assert any(replaced), "the attack acts"
+        if name.startswith("attack-"):
+            rounds = [
+                line for k in range(3) for line in lines(played / name, f"worker-{k}") if line["event"] == "round"
+            ]
+            assert any(line["blocks_attacked"] for line in rounds), f"{name}: nothing was attacked"
         sent, received = traffic(played / name)
         if run.train.mode == "sync" and sent != received:
             different.append(f"{name}: {sent} bytes were sent and {received} received")
@@ -182,10 +222,8 @@ def test_the_points_differ_from_one_another(in_process):
     """Otherwise the comparison would say nothing: each rule and number of validators leads somewhere else."""
     models = {name: final_model(in_process / name, run.topology.servers) for name, run in POINTS.items()}
     for validators in (1, 2):
-        # With two validators a share of three workers is so small that trimmed_mean and phocas give up alike.
-        rules = ("average", "zeno", "phocas", "trimmed_mean")[: 4 if validators == 1 else 3]
-        for a, b in itertools.combinations(rules, 2):
-            assert not np.array_equal(models[f"{a}-{validators}-1"], models[f"{b}-{validators}-1"]), (a, b, validators)
+        average, zeno = (models[f"{rule}-{validators}-1"] for rule in EVERY_SHAPE)
+        assert not np.array_equal(average, zeno), validators
     for rule, validators in itertools.product(("average", "zeno"), (1, 2)):
         for servers in (2, 3):
             np.testing.assert_array_equal(models[f"{rule}-{validators}-{servers}"], models[f"{rule}-{validators}-1"])

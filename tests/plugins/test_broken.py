@@ -34,7 +34,7 @@ BROKEN = {
     "exception": ("def f():\n    return 1 / 0\nf()\n", "mine.py:2: ZeroDivisionError: division by zero"),
     "exit": ("import sys\nsys.exit(3)\n", "mine.py:2: SystemExit: 3"),
     "recursion": ("def f():\n    f()\nf()\n", "mine.py:2: RecursionError: "),
-    "nothing": ("x = 1\n", "mine.py:1: it defines no component: derive a class from one of BaseRule, BaseAttack"),
+    "nothing": ("x = 1\n", "mine.py:1: it defines no component: derive a class from one of BaseRule, PreAggregator"),
     "hidden": (HEAD + BODY.replace("Mine", "_Mine"), "mine.py:1: it defines no component"),
     "docstring": (HEAD + BODY.replace('    "Mine."\n', ""), "mine.py:4: Mine is not a usable rule: it has no doc"),
     "kind": (

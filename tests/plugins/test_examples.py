@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typed import ROOT, hpcps, models
 
+from hpcps import rules as hpcps_rules
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry.plugins import load
 from hpcps.spec.load import load_experiment
@@ -26,7 +27,10 @@ def component(file):
     return entry.component
 
 
-@pytest.mark.parametrize("file", ["my_rule.py", "my_async_rule.py", "my_attack.py"])
+EXTENSIONS = ("my_rule.py", "my_async_rule.py", "my_attack.py", "my_omniscient_attack.py", "my_preaggregator.py")
+
+
+@pytest.mark.parametrize("file", EXTENSIONS)
 def test_it_is_about_ten_lines(file):
     lines = (EXAMPLES / file).read_text().partition("\nclass ")[2].splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 9
@@ -36,6 +40,42 @@ def test_they_compute_what_they_say():
     updates = np.array([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]])
     assert component("my_rule.py")(radius=1)(updates) == pytest.approx(np.array([0.3, 0.4]))
     assert component("my_attack.py")(by=0.5)(updates[0]).tolist() == [3.5, 4.5]
+    assert component("my_omniscient_attack.py")(by=2)(np.array([[3.0, 4.0], [1.0, 4.0]]), f=3).tolist() == [4, 4]
+
+
+def test_an_attack_that_knows_other_updates_runs_from_a_file(folder, tmp_path):
+    file = folder / "experiment.toml"
+    file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_omniscient_attack.py"'))
+    changed = ("--set", "attack={kind='beyond', rate=0.34}", "--only", "0")
+    assert "1 adversary: 7 processes" in hpcps("check", file, *changed)
+    hpcps("run", file, *changed, "--set", "transport.kind=inproc", "--results", tmp_path)
+    (run,) = tmp_path.glob("*/runs/*")
+    assert json.loads((run / "spec.json").read_text())["components"]["attack"]["needs"] == ["honest"]
+    last = json.loads((run / "records/adversary-0.jsonl").read_text().splitlines()[-1])
+    assert last["reason"] == "finished"
+
+
+def test_a_pre_aggregator_comes_before_any_rule(folder, tmp_path):
+    updates = np.array([[3.0, 4.0], [0.0, 5.0], [0.0, 0.0]])
+    rule = hpcps_rules.Average(before=[component("my_preaggregator.py")()])
+    assert rule(updates) == pytest.approx(np.array([0.2, 0.6]))
+    text, own = (folder / "experiment.toml").read_text(), folder / "my_preaggregator.py"
+    text = text.replace('"my_rule.py"', '"my_preaggregator.py"')
+    head, _, _ = text.partition("[[sweep]]")
+    file = folder / "before.toml"
+    file.write_text(f'{head}\n[validation.rule]\nkind = "krum"\nf = 0\nbefore = [{{ kind = "direction" }}]\n')
+    hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path)
+    (run,) = tmp_path.glob("*/runs/*")
+    spec = json.loads((run / "spec.json").read_text())
+    assert (run / "plugins/my_preaggregator.py").read_text() == own.read_text()
+    assert spec["components"]["validation.rule.before[0]"]["origin"] == "plugin my_preaggregator.py"
+    before = spec["run_id"]
+    own.write_text(own.read_text() + "\n\n")
+    assert before not in hpcps("check", file)
+    line = own.read_text().splitlines().index("    def weights(self, products, f, random):") + 1
+    own.write_text(own.read_text().replace("return np.diag(", "return np.atleast_1d("))
+    expected = f"pre-aggregator direction (plugin my_preaggregator.py, line {line}): its weights() returned an array"
+    assert expected in hpcps("check", file, expect=2)
 
 
 def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
@@ -64,16 +104,16 @@ def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
             assert provenance["components"]["attack"] == {"name": "shift", "origin": "plugin my_attack.py"}
             assert provenance["components"]["model"] == {"name": "mlp", "origin": "built in"}
 
-    before = {what: said(what, results) for what in ("status", "collect", "plot")}
-    assert "clipped_mean" in before["status"]
+    hpcps("collect", "my_experiment", "--results", results)
     published = json.loads((results / "my_experiment/provenance.json").read_text())
     assert all(each["plugins"] for each in published.values())
     # To read what is there, no plugin is executed.
     (folder / "my_rule.py").write_text("open('executed', 'w')\nraise RuntimeError('executed')\n")
     (folder / "my_attack.py").unlink()
-    for what, text in before.items():
-        assert said(what, results) == text
-    assert said("status", results, str(file)) == before["status"]
+    said("collect", results)
+    said("plot", results)
+    for name in ("my_experiment", str(file)):
+        assert "clipped_mean" in said("status", results, name)
     assert not list(tmp_path.rglob("executed"))
 
 

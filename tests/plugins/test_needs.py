@@ -156,10 +156,16 @@ def test_a_wrong_declaration_is_a_fault_of_the_class(declaration):
 
 
 def test_a_wrong_declaration_of_an_attack_is_one_too():
-    text = 'from typing import Literal\nfrom hpcps.attacks import Attack\nclass Mine(Attack):\n    "Mine."\n'
-    text += '    needs = {"honest"}\n    kind: Literal["mine"] = "mine"\n    def corrupt(self, block, context): ...\n'
-    with pytest.raises(PluginError, match=r"""mine.py:3: .* its needs contains 'honest': it may only contain "own\""""):
-        load(text, Path("mine.py"))
+    for base, needs, says in (
+        ("Attack", '{"honest"}', r"""its needs contains 'honest': it may only contain "own\""""),
+        ("Omniscient", '{"model"}', r"its needs contains 'model': it may only contain"),
+        ("Omniscient", '{"own"}', r"""its needs must contain "honest" or "rule": .* derives from Attack"""),
+    ):
+        text = f'from typing import Literal\nfrom hpcps.attacks import {base}\nclass Mine({base}):\n    "Mine."\n'
+        text += f'    needs = {needs}\n    kind: Literal["mine"] = "mine"\n'
+        text += "    def corrupt(self, *_): ...\n" if base == "Attack" else "    def craft(self, *_): ...\n"
+        with pytest.raises(PluginError, match=f"mine.py:3: .* {says}"):
+            load(text, Path("mine.py"))
 
 
 def test_arrays_are_kept_as_copies_in_an_order_that_files_keep():

@@ -14,7 +14,7 @@ HEAD = """import sys
 from typing import Literal
 import numpy as np
 from pydantic import Field
-from hpcps.attacks import Attack
+from hpcps.attacks import Attack, LabelAttack
 from hpcps.rules import AsyncRule, Combined, Decision, Rule
 """
 RULE = 'class Mine(Rule):\n    "Mine."\n    kind: Literal["mine"] = "mine"\n'
@@ -24,6 +24,7 @@ AGGREGATE = RULE + "    def aggregate(self, updates, context):\n        "
 COMBINE = RULE + "    def combine(self, updates, context):\n        "
 DECIDE = ASYNC + "    def decide(self, update, context):\n        "
 CORRUPT = ATTACK + "    def corrupt(self, block, context):\n        "
+RELABEL = RULE.replace("Rule", "LabelAttack") + "    def relabel(self, labels, classes):\n        "
 FILE = """name = "tried"
 plugins = ["mine.py"]
 topology.workers = 3
@@ -58,6 +59,12 @@ WRONG = {
         "line 13): its weight(0) failed: ZeroDivisionError: ",
     ),
     "corrupt raises": (CORRUPT + "block += self.bye", "line 11): its corrupt() failed: AttributeError: 'Mine' object"),
+    "relabel raises": (RELABEL + "return self.bye", "line 11): its relabel() failed: AttributeError: 'Mine' object"),
+    "other labels": (
+        RELABEL + "return labels + 1",
+        "line 10): its relabel() returned an array [32] of int64: it must return 32 whole numbers from 0 to 9",
+    ),
+    "no labels": (RELABEL + "pass", "line 10): its relabel() returned None: it must return 32 whole numbers from 0"),
     "not in place": (
         CORRUPT + "return block + 1",
         "line 10): its corrupt() returned an array [1024] of float32: it must change the block in place and return",
@@ -67,7 +74,8 @@ WRONG = {
 
 def written(folder, text, more=""):
     (folder / "mine.py").write_text(HEAD + text + "\n")
-    table = "attack.kind" if "(Attack)" in text else "validation.rule.kind"
+    table = "attack.kind" if "Attack)" in text else "validation.rule.kind"
+    more += "attack.rate = 0.5\n" if "(LabelAttack)" in text else ""
     mode = 'train.mode = "async"\n' if "(AsyncRule)" in text else ""
     file = folder / "experiment.toml"
     file.write_text(FILE + f'{table} = "mine"\n{mode}{more}')
@@ -78,7 +86,7 @@ def written(folder, text, more=""):
 def test_it_is_one_error_that_names_the_component(tmp_path, case, capsys):
     text, expected = WRONG[case]
     file = written(tmp_path, text)
-    noun = "attack" if "(Attack)" in text else "rule"
+    noun = "attack" if "Attack)" in text else "rule"
     commands = ["check", "run"] if case in ("aggregate exits", "corrupt raises") else ["check"]
     for command in commands:
         results = ["--results", str(tmp_path / "results")] if command == "run" else []
@@ -109,6 +117,9 @@ GOOD = {
     + "context.state['n'] = 1; return updates[0] * context.loss(context.reference) + context.random.random()",
     "decision": DECIDE + "update *= 2; return Decision.accept(context.sent)",
     "in place": CORRUPT + "block += context.random.random()",
+    "labels": RELABEL + "return labels[::-1] % classes",
+    "changes": CORRUPT.replace("    def", "    needs = frozenset({'model'})\n    def", 1)
+    + "block += context.model_change",
     "returned": CORRUPT + "block += 1; return block",
 }
 

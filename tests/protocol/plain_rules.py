@@ -10,15 +10,28 @@ from hpcps.spec.schema import Run
 Array = NDArray[np.float32]
 
 
-def attack(run: Run, update: Array, noise: np.random.Generator) -> Array:
-    """Return what is sent instead of the update of a block."""
-    scale = np.float32(run.attack.scale)
-    if run.attack.kind == "negative":
+def attack(run: Run, update: Array, noise: np.random.Generator, change: Array | None = None) -> Array:
+    """Return what is sent instead of the update of a block; `change`: what the model last gained there."""
+    keys, kind = run.attack, run.attack.kind
+    if kind in ("zero", "nan", "infinite"):
+        return np.full_like(update, {"zero": 0, "nan": np.nan, "infinite": np.inf}[kind])
+    if kind == "sign_flip":
+        return -update
+    if kind in ("label_flip", "late"):  # what came of the training is sent as it is
+        return update
+    if kind == "drop":
+        return np.where(noise.random(update.size, dtype=np.float32).reshape(update.shape) < keys.share, 0, update)
+    if kind == "free_rider" and keys.sends == "change":
+        return change
+    scale = np.float32(getattr(keys, "scale", 1))
+    if kind == "negative":
         return -scale * update
     g = noise.standard_normal(update.size, dtype=np.float32).reshape(update.shape)
-    if run.attack.kind == "random":
+    if kind == "gaussian" and keys.around == "own":
+        return update + scale * update.std() * g
+    if kind in ("random", "gaussian"):
         return scale * g
-    return scale * np.linalg.norm(update) / np.linalg.norm(g) * g
+    return scale * np.linalg.norm(change if kind == "free_rider" else update) / np.linalg.norm(g) * g
 
 
 def combine(run: Run, updates: list[Array], own: Array | None) -> tuple[Array, list[bool]]:

@@ -33,6 +33,7 @@ class Trainer:
             augment=bool(run.data.augment),
         )
         self.train = run.train
+        self.classes = data.facts.classes
         self.steps_per_epoch = run.train.passes_per_epoch * (len(samples) // run.train.batch_size)
         self.steps = 0
         self.seen: list[tuple[float, float]] = []
@@ -66,9 +67,11 @@ class Trainer:
             rate *= keys.warmup.start + (1 - keys.warmup.start) * self.steps / rising
         return rate
 
-    def step(self, *, move: bool) -> None:
-        """Run forward and backward on the next batch, and take a step if `move`."""
+    def step(self, *, move: bool, flip: bool = False) -> None:
+        """Run forward and backward on the next batch, with its labels flipped if `flip`, and take a step if `move`."""
         images, labels = (torch.from_numpy(array) for array in next(self.stream))
+        if flip:
+            labels = self.classes - 1 - labels
         self.network.train()
         outputs = self.network(images)
         loss = functional.cross_entropy(outputs, labels)

@@ -89,6 +89,35 @@ def attacks() -> dict[str, Tree]:
     }
 
 
+def own_attacks() -> dict[str, Tree]:
+    """Every attack that needs to know nothing of others, and schedules; an epoch is five thirds of a round."""
+    changes: dict[str, Tree] = {
+        "sign_flip": {"scope": "worker", "every": 2},
+        "gaussian-zero": {"scale": 0.05, "from_epoch": 2},
+        "gaussian-own": {"around": "own", "scale": 3.0, "every": 3, "on": 2},
+        "zero": {},
+        "nan": {},
+        "infinite": {"scope": "worker", "from_epoch": 1},
+        "drop": {"share": 0.5, "every": 2},
+        "label_flip": {},
+        "label_flip-later": {"from_epoch": 1, "every": 3, "on": 2},
+        "free_rider-change": {"every": 3, "on": 2},
+        "free_rider-noise": {"sends": "noise", "every": 2},
+        "silent": {"every": 3, "on": 2},
+        "late": {"seconds": 2.5},
+    }
+    return {
+        f"{name}-{rule}": {
+            "validation.rule": RULES[rule],
+            "attack": {"kind": name.partition("-")[0], "rate": 0.4, **more},
+            "topology.servers": 2,
+            "topology.validators": validators,
+        }
+        for name, more in changes.items()
+        for rule, validators in ((("zeno", 2),) if name in ("nan", "free_rider-noise") else (("average", 1),))
+    }
+
+
 def presets() -> dict[str, Tree]:
     """Both first steps and both ways to evaluate, with validators that train, that do not, and without any."""
     return {
@@ -162,4 +191,6 @@ BATCHNORM: dict[str, Tree] = {
     },
 }
 
-CASES = topologies() | attacks() | presets() | TRAINING | COMMUNICATION | ROUNDS | EXPLOSIONS | BATCHNORM
+CASES = (
+    topologies() | attacks() | own_attacks() | presets() | TRAINING | COMMUNICATION | ROUNDS | EXPLOSIONS | BATCHNORM
+)

@@ -89,6 +89,12 @@ def simulate(run: Run, data: Opened) -> History:
         order = seeds.generator(run.seed, "experiment", 0, "attackers").permutation(W)
         evil = set(order[: math.floor(run.attack.rate * W)].tolist())
 
+    def attacks(round: int) -> bool:
+        """Tell whether the schedule lets the attack act."""
+        if run.attack.kind == "none":
+            return False
+        return round * H // per_epoch >= run.attack.from_epoch and round % run.attack.every < run.attack.on
+
     history = History([[] for _ in workers], [[] for _ in validators])
 
     def test(begun: int, values: Blocks) -> None:
@@ -96,7 +102,8 @@ def simulate(run: Run, data: Opened) -> History:
         history.tests.append(Test(len(history.tests) + 1, begun, evaluator.steps, loss, accuracy))
 
     def local_step(round: int, trainer: Trainer, *, first: bool = False) -> None:
-        trainer.step(move=first or validators_move or trainer in workers)
+        flip = run.attack.kind == "label_flip" and attacks(round) and trainer in [workers[k] for k in evil]
+        trainer.step(move=first or validators_move or trainer in workers, flip=flip)
         # An epoch that ends inside a round is tested there; one that ends with a round, after the exchange.
         ends_inside = trainer.steps % per_epoch == 0 and trainer.steps % H != 0
         if own_network and trainer is evaluator and ends_inside and len(history.tests) < epochs:
@@ -111,6 +118,7 @@ def simulate(run: Run, data: Opened) -> History:
         for trainer in workers + validators:
             trainer.write(model)
     base = [model for _ in workers]  # c of each worker; its x is in its network
+    before = model
 
     for round in range(math.ceil(epochs * per_epoch / H)):
         history.models.append(flat(model))
@@ -131,15 +139,22 @@ def simulate(run: Run, data: Opened) -> History:
                 attacked = draw["attacked blocks"].random(B) < run.attack.rate
             else:
                 attacked = np.full(B, k in evil)
-            record = WorkerRound(*worker.progress(), participates, 0, 0)
-            if participates:
+            withheld = run.attack.kind == "silent" and attacks(round) and k in evil
+            record = WorkerRound(*worker.progress(), participates and not withheld, 0, 0)
+            if withheld and participates:
+                record.attacked = int(kept.sum())
+            elif participates:
                 sent[k] = [None] * B
                 for b in range(B):
                     if kept[b]:
                         update, residual[b] = residual[b], np.zeros_like(residual[b])
-                        sent[k][b] = attack(run, update, draw["attack noise"]) if attacked[b] else update
+                        sent[k][b] = update
+                        if attacked[b] and run.attack.kind != "silent":
+                            # Noise is drawn in every round.
+                            corrupted = attack(run, update, draw["attack noise"], model[b] - before[b])
+                            sent[k][b] = corrupted if attacks(round) else update
+                            record.attacked += attacks(round)
                         record.sent += 1
-                        record.attacked += int(attacked[b])
             residuals.append(residual)
             history.workers[k].append(record)
 
@@ -169,6 +184,7 @@ def simulate(run: Run, data: Opened) -> History:
                         *validators[v].progress(), share, len(share) * B, pairs, unusable, accepted, accepted_sent
                     )
                 )
+        before = model
         model = [np.mean([proposal[b] for proposal in proposals], axis=0) for b in range(B)]
 
         # Error reset.

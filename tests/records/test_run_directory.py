@@ -12,6 +12,7 @@ import pytest
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.files import write_whole
 from hpcps.records.run_directory import RunDirectory
 
 
@@ -36,6 +37,24 @@ def test_a_clean_tree_leaves_no_patch_of_an_earlier_attempt(tmp_path):
     directory.write_provenance({}, "diff")
     directory.write_provenance({})
     assert not (tmp_path / "uncommitted.diff").exists()
+
+
+@pytest.mark.parametrize("written", [0, 1], ids=["before the manifest", "after the manifest"])
+def test_a_folder_that_is_deleted_while_a_checkpoint_is_completed(tmp_path, monkeypatch, written):
+    checkpoints = RunDirectory(tmp_path / "run").checkpoints
+    tmp_path.joinpath("run").mkdir()
+    checksum = checkpoints.write(1, "worker-0", CheckpointPart(State({}, {}), 0, 0.0))
+
+    def write_and_delete(path, content):
+        if written:
+            write_whole(path, content)
+        shutil.rmtree(tmp_path / "run")
+        if not written:
+            write_whole(path, content)
+
+    monkeypatch.setattr("hpcps.records.checkpoint.write_whole", write_and_delete)
+    with pytest.raises(RunError, match="was deleted or moved during the run; run it again"):
+        checkpoints.seal(1, "0123456789", {"worker-0": checksum}, keep=2)
 
 
 def test_saved_arrays_come_back_and_their_checksum_is_of_their_bytes(tmp_path):

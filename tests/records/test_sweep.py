@@ -145,3 +145,18 @@ def test_epochs_of_runs_that_nobody_knows_are_counted(results):
     assert summary(runs) == "4 runs: 1 done, 3 not started; 25 % of all epochs"
     many = SweepProgress([done] * 999 + [results / "runs" / "0000000000"]).poll()
     assert "99 % of all epochs" in summary(many)
+
+
+def test_points_that_have_not_run_are_of_the_variant_of_the_others(tmp_path):
+    """Of splits whose shards differ, the code once held out another shard; that is no variant of what is planned."""
+    file = tmp_path / "planned.toml"
+    file.write_text(
+        'name = "planned"\n[topology]\nworkers = 2\n[transport]\nkind = "inproc"\n[model]\nname = "mlp"\n'
+        f'backend = "{BACKEND}"\n[data]\nname = "digits"\nlimit = 90\ntest_limit = 20\n'
+        'split = "by_class"\n[train]\nepochs = 1\nbatch_size = 8\n'
+        "[[sweep]]\nseed = [1, 2]\n"
+    )
+    assert main(["run", str(file), "--only", "0", "--results", str(tmp_path)]) == 0
+    table = collect(tmp_path / "planned", load_points(file)[1]).table
+    assert [point["variant"] for point in table.attrs["missing"]] == [""]
+    assert set(table["variant"].astype(str)) == {""}

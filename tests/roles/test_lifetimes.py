@@ -114,13 +114,16 @@ def assert_same(run: Run, folder: Path, seed: int) -> None:
         np.testing.assert_array_equal(shared[name], model, err_msg=name)
 
 
-@pytest.mark.parametrize("seed", range(3))
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", SYNC)
 def test_in_rounds(tmp_path, case, seed):
     assert_same(spec("sync", *SYNC[case]), tmp_path, seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("case", ASYNC)
 def test_asynchronous(tmp_path, case, seed):
     rule, validators, servers, changes = ASYNC[case]

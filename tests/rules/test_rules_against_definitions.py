@@ -102,14 +102,18 @@ def check_average(rule: Any, case: Case, combined: Combined) -> None:
         assert close(got, want, want, values)
 
 
+def enough(rule: Any, n: int) -> bool:
+    return n > (2 if rule.f is None else 2 * transcriptions.f_of(rule, n))
+
+
 def check_trimmed_mean(rule: Any, case: Case, combined: Combined) -> None:
     n = len(case.updates)
-    assert (combined.accepted == (n > 2)).all()
+    assert (combined.accepted == enough(rule, n)).all()
     for got, values in zip(combined.update, columns(case), strict=True):
-        if n <= 2:
+        if not enough(rule, n):
             assert got == 0.0
             continue
-        b = int(min((n - 2) // 2, dropped(rule, n)))
+        b = int(min((n - 2) // 2, dropped(rule, n))) if rule.f is None else transcriptions.f_of(rule, n)
         rest = sorted(values)[b : n - b]
         want = fsum(rest) / len(rest)
         assert close(got, want, want, rest)
@@ -124,12 +128,12 @@ def check_median(rule: Any, case: Case, combined: Combined) -> None:
 
 def check_phocas(rule: Any, case: Case, combined: Combined) -> None:
     n = len(case.updates)
-    assert (combined.accepted == (n > 2)).all()
+    assert (combined.accepted == enough(rule, n)).all()
     for got, values in zip(combined.update, columns(case), strict=True):
-        if n <= 2:
+        if not enough(rule, n):
             assert got == 0.0
             continue
-        b = int(max(1, dropped(rule, n)))
+        b = int(max(1, dropped(rule, n))) if rule.f is None else transcriptions.f_of(rule, n)
         exact = sorted(map(Fraction, values))
         centre = sum(exact[b : n - b]) / (n - 2 * b)
         distances = sorted(abs(x - centre) for x in exact)
@@ -185,11 +189,13 @@ def check_transcription(rule: Any, case: Case, combined: Combined) -> None:
 
 
 trims = st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.2, 0.25, 0.3, 0.4, 0.49])
+tolerances = st.fixed_dictionaries({"f": st.sampled_from([0, 1, 2, 3, 0.0, 0.1, 0.2, 0.29, 0.4])})
 REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, Case, Combined], None]]] = {
     "average": (st.just({}), check_average),
-    "trimmed_mean": (st.fixed_dictionaries({"trim": trims}), check_trimmed_mean),
+    "mean": (st.just({}), check_average),
+    "trimmed_mean": (st.fixed_dictionaries({"trim": trims}) | tolerances, check_trimmed_mean),
     "median": (st.just({}), check_median),
-    "phocas": (st.fixed_dictionaries({"trim": trims}), check_phocas),
+    "phocas": (st.fixed_dictionaries({"trim": trims}) | tolerances, check_phocas),
     "zeno": (
         st.fixed_dictionaries(
             {

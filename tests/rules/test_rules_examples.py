@@ -10,9 +10,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
-from hpcps.registry import OneOf
-from hpcps.rules import Average, Krum, Median, Phocas, Rule, TrimmedMean, Zeno
-from hpcps.rules.context import Context
+from hpcps.registry import OneOf, active
+from hpcps.rules import Average, Krum, Median, Monna, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.rules.context import Arrays, Context
 
 ONE = Layout.of([("w", (1,))])
 
@@ -126,6 +126,26 @@ def test_zeno_decides_per_block() -> None:
     assert combined.update.tolist() == [0.75, 0.375, 0.75]
 
 
+def test_every_rule_takes_256_updates() -> None:
+    rows = np.random.default_rng(1).standard_normal((256, 6), dtype=np.float32)
+    for kind, rule in active().of("rules").items():
+        if rule.mode == "sync" and kind not in ("mda", "smea"):  # which compare at most 262,144 subsets
+            context = Context(rows[0], lambda v: float(v.sum()), np.random.default_rng(1), Arrays())
+            assert np.isfinite(rule()(rows, context=context)).all(), kind
+
+
 def test_too_many_byzantine_updates_are_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="krum needs at least f \\+ 3 updates, and f = 20 of 15"):
         Krum(f=20)(np.ones((15, 3)))
+
+
+def test_a_reference_that_is_not_finite_in_one_block_spoils_that_block_only() -> None:
+    layout = Layout.of([("a", (2,)), ("b", (3,))])
+    rows = np.random.default_rng(1).standard_normal((4, 5)).astype(np.float32)
+    own = np.array([1, 2, 3, np.nan, 5], np.float32)
+    rule = Monna(f=1, per="block")
+    found = rule.combine(Updates.of(rows, layout), Context(own))
+    first = rule.combine(Updates.of(rows[:, :2], Layout.of([("a", (2,))])), Context(own[:2]))
+    np.testing.assert_array_equal(found.update, [*first.update, 0, 0, 0])
+    assert found.accepted[:, 0].sum() == first.accepted.sum() > 0
+    assert not found.accepted[:, 1].any()

@@ -54,7 +54,7 @@ def simulate(path, run, order=lambda nodes: nodes, learner=Quadratic):
     directory.create({"run_id": "toy"})
     nodes = []
     for peer in everyone(run):
-        if peer.role == "server":
+        if peer.role in ("server", "adversary"):
             role = make_role(run, "toy", peer)
         else:
             role = make_training_role(run, "toy", peer, learner(ONE, 8 - 3 * peer.index))

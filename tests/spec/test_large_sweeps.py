@@ -42,6 +42,14 @@ def comparisons(count: int) -> int:
     return Compared.times
 
 
+def test_a_kind_beside_tables_is_its_name_and_empty_lists_are_left_out() -> None:
+    splits = ["iid", {"kind": "dirichlet", "alpha": 0.1}, {"kind": "dirichlet", "alpha": 0.3}]
+    points = [{"data": {"split": split}} for split in splits]
+    assert labels(points, [("data", "split")], "x") == ["iid", "dirichlet alpha 0.1", "dirichlet alpha 0.3"]
+    rules = [{"rule": {"kind": "krum", "before": before}} for before in ([], [{"kind": "nnm"}])]
+    assert labels(rules, [("rule",)], "x") == ["krum", "krum before [nnm]"]
+
+
 def test_labels_take_a_few_comparisons_of_each_point() -> None:
     assert comparisons(200) <= 2.5 * comparisons(100)
 

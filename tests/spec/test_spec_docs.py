@@ -71,6 +71,8 @@ train.epochs = 2
         (BASE + "[[sweep]]\ntrain = [{ epochs = 3 }]\n'validation.rule.rho' = [1]", True),
         (BASE + "[[sweep]]\n'attack.kind' = ['none']\n[sweep.train]\n'optimizer.lr' = [1]", True),
         ("name = 'x'\n[[sweep]]\nmodel = [{ name = 'mlp' }]", True),
+        (BASE + "validation.rule = { kind = 'krum', before = [{ kind = 'arc' }, { kind = 'nnm', f = 1 }] }", True),
+        (BASE + "validation.rule = { kind = 'krum', before = { kind = 'arc' } }", False),
         ("name = 'x'", False),
         ("[[sweep]]\nseed = [1]", False),
         (BASE + "seeds = 1", False),

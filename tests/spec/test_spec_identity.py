@@ -96,6 +96,21 @@ def test_what_does_not_affect_results_or_says_the_default_leaves_the_id_alone(mo
     assert run_id(build(**more)) == run_id(build())
 
 
+def test_mean_is_another_name_of_average() -> None:
+    for keys in ({}, {"skipped": "left_out"}, {"before": [{"kind": "nnm", "f": 1}]}):
+        ids = {run_id(build(validation={"rule": {"kind": kind, **keys}})) for kind in ("average", "mean")}
+        assert len(ids) == 1
+        assert (ids == {run_id(build())}) == (not keys)
+
+
+def test_each_pre_aggregator_and_their_order_matter() -> None:
+    chains = ([], [{"kind": "nnm"}], [{"kind": "nnm", "f": 1}], [{"kind": "arc"}, {"kind": "nnm"}],
+              [{"kind": "nnm"}, {"kind": "arc"}])  # fmt: skip
+    ids = [run_id(build(validation={"rule": {"kind": "median", "before": chain}})) for chain in chains]
+    assert len(set(ids)) == len(chains)
+    assert ids[0] == run_id(build(validation={"rule": {"kind": "median"}}))
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -113,6 +128,21 @@ def test_what_does_not_affect_results_or_says_the_default_leaves_the_id_alone(mo
 )
 def test_everything_else_changes_it(more: dict[str, object]) -> None:
     assert run_id(build(**more)) != run_id(build())
+
+
+@pytest.mark.parametrize(
+    ("schedule", "same"),
+    [
+        ({"from_epoch": 0, "every": 1, "on": 1}, True),
+        ({"from_epoch": 1}, False),
+        ({"every": 2}, False),
+        ({"every": 2, "on": 2}, False),
+    ],
+)
+def test_the_schedule_of_an_attack_counts_unless_it_is_the_one_that_acts_always(
+    schedule: dict[str, int], same: bool
+) -> None:
+    assert (run_id(build(attack={"kind": "negative", **schedule})) == "39b0bc4b5d") == same
 
 
 def test_kinds_with_equal_values_differ() -> None:

@@ -18,6 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 Write = Callable[..., Path]
 RESNET = ["model.name=cifar_resnet20_v1", "data.name=synthetic"]
 ALONE = ["topology={servers = 0, validators = 1, workers = 0}", "data.shards=5"]
+ALIE = ["attack.kind=alie", "attack.z=auto", "attack.rate=0.25"]
 AS_WORKERS = "data.validation_split=as_workers"
 
 
@@ -39,14 +40,15 @@ def test_a_file_of_many_mistakes_reads_as_it_did(monkeypatch: pytest.MonkeyPatch
     assert f"{caught.value}\n" == Path("mistakes.txt").read_text(encoding="utf-8")
 
 
+ATTACKS = ", ".join(sorted(active().of("attacks")))
 RULES = [f'"{name}"' for name in sorted(active().of("rules"))]
 
 
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        ("[attack]\nkind = 3", "12: attack.kind: unknown attack 3; choices: negative, none, random, randomscale"),
-        ("[attack]\nscale = 3", "11: attack.kind: missing: which attack? choices: negative, none, random, randomscale"),
+        ("[attack]\nkind = 3", f"12: attack.kind: unknown attack 3; choices: {ATTACKS}"),
+        ("[attack]\nscale = 3", f"11: attack.kind: missing: which attack? choices: {ATTACKS}"),
         ("[attack]\nname = 'random'", '11: attack.kind: missing: the key is kind here, not name: kind = "random"'),
         (
             "[transport]\nkind = 'mpii'",
@@ -112,7 +114,20 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         ),
         (["data.augment=true"], "only for cifar10, not digits"),
         (["train.lr_decay.epochs=[5, 5]"], "[5, 5] must increase"),
+        (
+            ["attack={kind='silent', rate=0.5, scope='block'}"],
+            'attack.scope: expects "worker" (default "worker"), got "bl',
+        ),
+        (["attack={kind='label_flip'}"], "0.2 of 4 workers is less than one attacker: use 0.25 or more, or"),
+        (["attack={kind='zero', every=3, on=4}"], "attack.on: the attack acts in 4 rounds of each period of 3: use at"),
+        (["attack={kind='zero', from_epoch=2}"], "attack.from_epoch: the run ends after 2 epochs, so the attack never"),
+        (
+            ["attack={kind='late', seconds=5, rate=0.5}", "transport.timeout=5.0"],
+            "attack.seconds: 5.0 s is not below transport.timeout = 5.0 s, after which the others give up",
+        ),
         (["attack={kind='random', scope='worker'}"], "0.2 of 4 workers is less than one attacker: use 0.25 or more"),
+        (["attack={kind='ipm'}"], "0.2 of 4 workers is less than one attacker: use 0.25 or more"),
+        (["attack={kind='ipm', rate=1.0}"], "all 4 workers are attackers, so ipm has no honest update that it could"),
     ],
 )
 def test_values_that_do_not_go_together_are_refused(write: Write, overrides: list[str], expected: str) -> None:
@@ -155,6 +170,17 @@ def test_what_depends_on_the_sweep_says_which_value(write: Write) -> None:
     assert only.endswith("(with topology.workers = 8 in line 12)")
 
 
+def test_a_rule_must_fit_the_largest_combiner_too(write: Write) -> None:
+    """A share of 9 updates tolerates 1 Byzantine update and one of 10 tolerates 2, which needs 11 updates."""
+    (only,) = mistakes(
+        write(), "validation.rule.kind=bulyan", "topology.workers=19", "topology.validators=2", "data.limit=1200"
+    )
+    assert (
+        "validation.rule: bulyan needs at least 4 f + 3 updates, and f = 2 of 10, which are the updates of some of"
+        in only
+    )
+
+
 def test_single_mistakes_do_not_hide_contradictions_nor_cause_them(write: Write) -> None:
     text = 'name = "x"\n[topology]\nworkers = 0\n[data]\nname = "digits"\naugment = true\n[train]\nepoch = 2\n'
     found = [line.split(": ")[1] for line in mistakes(write(text=text))]
@@ -163,9 +189,7 @@ def test_single_mistakes_do_not_hide_contradictions_nor_cause_them(write: Write)
 
 def test_values_that_are_replaced_everywhere_are_still_to_be_right(write: Write) -> None:
     path = write("[attack]\nkind = 'randon'\n[[sweep]]\nattack = [{ kind = 'none' }]")
-    assert mistakes(path) == [
-        '12: attack.kind: unknown attack "randon": did you mean "random"? choices: negative, none, random, randomscale'
-    ]
+    assert mistakes(path) == [f'12: attack.kind: unknown attack "randon": did you mean "random"? choices: {ATTACKS}']
 
 
 @pytest.mark.parametrize(
@@ -256,6 +280,39 @@ def test_mistakes_of_asynchronous_and_heterogeneous_training(write: Write, more:
     assert any(line.startswith(expected) for line in found)
 
 
+BEFORE = "[validation.rule]\nkind = 'median'\nbefore = "
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (f"{BEFORE}[{{kind='arc'}},\n{{kind='nmm'}}]", '14: validation.rule.before[1].kind: unknown pre-aggregator '
+         '"nmm": did you mean "nnm"? choices: arc, bucketing, clipping, nnm'),
+        (f"{BEFORE}[{{kind='nnm', size=2}}]", "13: validation.rule.before[0].size: unknown key"),
+        (f"{BEFORE}['nnm']", '13: validation.rule.before[0]: expects a table with kind = "arc", "bucketing", '
+         '"clipping" or "nnm", got "nnm"'),
+        (f"{BEFORE}{{kind='nnm'}}", "13: validation.rule.before: expects a list of tables, each with kind = "),
+        (f"{BEFORE}[{{kind='bucketing', size=0}}]", "13: validation.rule.before[0].size: expects a whole number"),
+        (f"{BEFORE}[{{kind='bucketing', f=1}}]", "11: validation.rule: bucketing needs more than 2 f buckets, and f = "
+         "1 with 2 buckets of 4, which are the updates of the combiner in a round"),
+        (f"{BEFORE}[{{kind='nnm', f=4}}]", "11: validation.rule: nnm needs more than f updates, and f = 4 of 4"),
+        ("[validation.rule]\nkind = 'median'\nskipped = 'left_out'\n[attack]\nkind = 'searched_alie'\nrate = 0.25",
+         "15: attack.kind: searched_alie tries the rule on whole updates, so blocks cannot be left out: use skipped"),
+        (f"{BEFORE}[{{kind='arc'}}, {{kind='nnm'}}]\n[transport]\npartition = 4096",
+         "15: transport.partition: median after arc, nnm sees whole updates, which cannot be cut into partitions"),
+        (f"{BEFORE}[{{kind='nnm'}}]\nskipped = 'left_out'",
+         "14: validation.rule.skipped: median after nnm sees whole updates, so blocks cannot be left out"),
+        ("[validation.rule]\nkind = 'krum'\nskipped = 'left_out'", "13: validation.rule.skipped: krum sees whole"),
+        ("[validation.rule]\nkind = 'trimmed_mean'\nf = 2", "11: validation.rule: trimmed_mean needs at least 2 f + 1"),
+        ("[validation.rule]\nkind = 'phocas'\nf = 1\ntrim = 0.1", "11: validation.rule: f and trim exclude each other"),
+        ("[validation.rule]\nkind = 'phocas'\nf = 1\ntrim = 0.2", "13: validation.rule.f: f and trim exclude each"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_what_is_before_a_rule(write: Write, more: str, expected: str) -> None:
+    (only,) = mistakes(write(more))
+    assert only.startswith(expected)
+
+
 @pytest.mark.parametrize(
     ("key", "setting"),
     [
@@ -303,7 +360,8 @@ def test_the_factor_of_alpha_needs_epochs_too(write: Write) -> None:
 def test_a_kind_that_is_set_replaces_the_table_and_its_sweep(write: Write) -> None:
     path = write("[[sweep]]\nattack = [{ kind = 'none' }, { kind = 'negative', scale = 6 }, { kind = 'random' }]")
     (only,) = load_experiment(path, ["attack.kind=randomscale"]).points
-    assert only.run.attack.model_dump() == {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block"}
+    values = {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block", "from_epoch": 0, "every": 1, "on": 1}
+    assert only.run.attack.model_dump() == values
     for texts in (["attack.kind=negative", "attack.scale=3"], ["attack.scale=3", "attack.kind=negative"]):
         (only,) = load_experiment(path, texts).points
         assert only.run.attack.model_dump()["scale"] == 3
@@ -356,6 +414,16 @@ def test_points_that_a_setting_makes_the_same_are_told_once(write: Write) -> Non
         ("", [*ALONE, "data.split=by_class", AS_WORKERS], "split like the workers' shards, with 3 of 10 classes"),
         ("", ["validation.rule.kind=phocas"], ""),
         ("", ["topology.validators=2"], ""),
+        ("", [*ALIE, "topology.workers=8"], "z = 0 for f = 2 of 8 updates, so it sends the mean: use more"),
+        ("", [*ALIE, "attack.rate=0.13", "topology.workers=8"], "z = -0.18 for f = 1 of 8 updates, so its"),
+        ("", [*ALIE, "attack.rate=0.49", "topology.workers=7"], ""),
+        ("", [*ALIE[:1], "topology.workers=8"], ""),
+        ("", [*ALIE[:1], "attack.rate=0.75", "topology.validators=2"], " workers of validator "),
+        (
+            "",
+            ["validation.rule.kind=rlr", "topology.workers=3", "validation.rule.threshold=4"],
+            "flips the sign of every",
+        ),
         ("", ["topology.validators=0", "data.split=by_class"], "4 of 4 workers lack classes; worker 0 has 3 of 10"),
         ("", [*ALONE, "validation.rule.kind=phocas", "data.split=by_class"], ""),
     ],

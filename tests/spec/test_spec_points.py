@@ -8,7 +8,7 @@ import pytest
 
 from hpcps.errors import SpecError
 from hpcps.spec.checks import contradictions
-from hpcps.spec.load import Experiment, load_experiment, select
+from hpcps.spec.load import LoadedExperiment, load_experiment, select
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.schema import Run
 from hpcps.spec.tree import get
@@ -27,19 +27,23 @@ def test_resolved_runs_survive_json(path: Path) -> None:
         assert Run.model_validate(point.run.model_dump(mode="json")) == point.run
 
 
+ALWAYS = {"from_epoch": 0, "every": 1, "on": 1}
+
+
 def test_figure_3_is_what_the_paper_ran() -> None:
     experiment = load_experiment(FIG3)
-    rules = [
-        {"kind": "average"},
-        {"kind": "trimmed_mean", "trim": 0.2},
-        {"kind": "phocas", "trim": 0.2},
-        {"kind": "zeno", "rho": -0.001, "epsilon": 0.6},
+    usual: dict[str, Any] = {"before": [], "skipped": "zero"}
+    rules: list[dict[str, Any]] = [
+        {"kind": "average", **usual},
+        {"kind": "trimmed_mean", **usual, "trim": 0.2, "f": None},
+        {"kind": "phocas", **usual, "trim": 0.2, "f": None},
+        {"kind": "zeno", **usual, "rho": -0.001, "epsilon": 0.6},
     ]
     attacks: list[dict[str, Any]] = [
         {"kind": "none"},
-        {"kind": "negative", "scale": 6.0, "rate": 0.2, "scope": "block"},
-        {"kind": "random", "scale": 1.0, "rate": 0.2, "scope": "block"},
-        {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block"},
+        {"kind": "negative", "scale": 6.0, "rate": 0.2, "scope": "block", **ALWAYS},
+        {"kind": "random", "scale": 1.0, "rate": 0.2, "scope": "block", **ALWAYS},
+        {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block", **ALWAYS},
     ]
     runs = [point.run.model_dump(mode="json") for point in experiment.points]
     assert [(run["validation"]["rule"], run["attack"]) for run in runs] == [(r, a) for r in rules for a in attacks]
@@ -79,9 +83,9 @@ def test_figures_5_and_6_are_what_the_paper_ran(name: str, topology: dict[str, A
     rules = [{"kind": "naive_async"}, {"kind": "zeno++", "threshold": -0.02}]
     attacks: list[dict[str, Any]] = [
         {"kind": "none"},
-        {"kind": "negative", "scale": 2.0, "rate": 0.2, "scope": "block"},
-        {"kind": "random", "scale": 1.0, "rate": 0.2, "scope": "block"},
-        {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block"},
+        {"kind": "negative", "scale": 2.0, "rate": 0.2, "scope": "block", **ALWAYS},
+        {"kind": "random", "scale": 1.0, "rate": 0.2, "scope": "block", **ALWAYS},
+        {"kind": "randomscale", "scale": 8.0, "rate": 0.2, "scope": "block", **ALWAYS},
     ]
     runs = [point.run.model_dump(mode="json") for point in load_experiment(EXPERIMENTS / f"{name}.toml").points]
     assert [(run["validation"]["rule"], run["attack"]) for run in runs] == [(r, a) for r in rules for a in attacks]
@@ -140,7 +144,7 @@ def test_figure_7_is_what_the_paper_ran() -> None:
     for point in product:
         run = point.run.model_dump(mode="json")
         rho.append(run["validation"]["rule"].pop("rho"))
-        assert run["validation"]["rule"] == {"kind": "zeno", "epsilon": 0.6}
+        assert run["validation"]["rule"] == {"kind": "zeno", "before": [], "skipped": "zero", "epsilon": 0.6}
         other = {"validation": 0, "description": "", "baseline": None}
         assert {**run, **other} == {**expected, **other}
     assert rho == [-0.1, -0.01, -0.001, 0.0, 0.001, 0.01, 0.1]
@@ -263,7 +267,7 @@ def test_labels_say_what_sets_points_apart(write: Write, sweep: str, expected: l
 
 
 @pytest.fixture(scope="module")
-def figure_3() -> Experiment:
+def figure_3() -> LoadedExperiment:
     return load_experiment(FIG3)
 
 
@@ -285,11 +289,11 @@ def figure_3() -> Experiment:
         ("topology.colocate_validators=false,2", [2]),
     ],
 )
-def test_selectors(figure_3: Experiment, selector: str | None, expected: list[int]) -> None:
+def test_selectors(figure_3: LoadedExperiment, selector: str | None, expected: list[int]) -> None:
     assert [point.index for point in select(figure_3.points, selector)] == expected
 
 
-def test_a_run_is_selected_by_the_start_of_its_id(figure_3: Experiment) -> None:
+def test_a_run_is_selected_by_the_start_of_its_id(figure_3: LoadedExperiment) -> None:
     for point in figure_3.points:
         assert point in select(figure_3.points, point.run_id[:6])
         assert select(figure_3.points, point.run_id) == (point,)
@@ -298,13 +302,13 @@ def test_a_run_is_selected_by_the_start_of_its_id(figure_3: Experiment) -> None:
 @pytest.mark.parametrize(
     "selector", ["16", "krum", "20-30", "attack.scale=7", "seed=true", "3,krum", "zeno,validation.rule=average", ","]
 )
-def test_a_selector_that_fits_nothing_lists_the_points(figure_3: Experiment, selector: str) -> None:
+def test_a_selector_that_fits_nothing_lists_the_points(figure_3: LoadedExperiment, selector: str) -> None:
     with pytest.raises(SpecError) as caught:
         select(figure_3.points, selector)
     assert all(f"{point.run_id}  {point.label}" in str(caught.value) for point in figure_3.points)
 
 
-def test_a_condition_on_an_unknown_key_names_the_nearest(figure_3: Experiment) -> None:
+def test_a_condition_on_an_unknown_key_names_the_nearest(figure_3: LoadedExperiment) -> None:
     with pytest.raises(SpecError, match=r"unknown key: did you mean validation\.rule\?"):
         select(figure_3.points, "rule=zeno")
 

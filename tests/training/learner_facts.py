@@ -28,12 +28,12 @@ def parameters(one):
     return out
 
 
-def losses(one, steps=20):
+def losses(one, steps=6):
     return [one.train(1).loss for _ in range(steps)]
 
 
 def resnet(backend):
-    """20 steps; then the evaluation must be of those weights and leave them alone.
+    """6 steps; then the evaluation must be of those weights and leave them alone.
 
     A few ReLUs of millions have an input so near 0 that rounding decides its sign, and each changes the gradient. The
     more images in a batch, the less one counts: of 32, seeds 1 to 3 give losses 0.5e-4 to 1.5e-4 apart, of 128, 0.05e-4

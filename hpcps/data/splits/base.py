@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,6 +23,7 @@ class Dealing:
         size: the number of samples in each; `shards * size` is at most n.
         random: the random generator of the split, in the same state in every process.
         alpha: `data.alpha`.
+        least: the number of samples that every shard needs: those of a batch.
     """
 
     labels: Labels
@@ -29,16 +31,22 @@ class Dealing:
     size: int
     random: np.random.Generator
     alpha: float
+    least: int = 1
 
 
 class Split(Config, ABC):
-    """How samples are assigned to equal shards; a subclass adds `kind` and its own keys."""
+    """How samples are assigned to shards; a subclass adds `kind` and its own keys."""
 
     alike: ClassVar[bool] = False
     """Whether all shards have the distribution of the whole set, so that the validators' shard is not held out."""
 
     kind: str
 
+    @property
+    def equal(self) -> bool:
+        """Whether all shards have the same size; if not, `deal` may return one array of indices for each shard."""
+        return True
+
     @abstractmethod
-    def deal(self, dealing: Dealing) -> Indices:
+    def deal(self, dealing: Dealing) -> Indices | Sequence[Indices]:
         """Return the indices of the samples of each shard, `[shards, size]`; no index occurs twice."""

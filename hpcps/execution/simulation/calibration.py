@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import ADVERSARY
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.registry import using
@@ -47,6 +48,9 @@ class Calibration:
     cores: int | None
 
 
+_BYTES = ("bytes_sent", "bytes_received", "adversary_bytes_sent", "adversary_bytes_received")
+
+
 class RunRecords:
     """The record lines of a finished run.
 
@@ -69,7 +73,9 @@ class RunRecords:
         try:
             with using(registry_of(directory.plugins, path / PLUGINS)):
                 self.run = Run.model_validate(directory.spec.get("run"))
-            self._lines = {_peer(file): read_lines(file).lines for file in directory.records}
+            files = {_peer(file): file for file in directory.records}
+            # The adversary is not predicted: what it does takes no time.
+            self._lines = {peer: read_lines(file).lines for peer, file in files.items() if peer != ADVERSARY}
         except (OSError, ValueError) as error:
             raise RunError(f"{path} cannot be read: {error}") from error
         machine = directory.provenance.get("machine") or {}
@@ -203,7 +209,7 @@ def _messages(records: RunRecords) -> Messages:
     for peer in records.peers():
         lines = records.rounds(peer)
         for line in lines:
-            traffic = line["bytes_sent"] + line["bytes_received"]
+            traffic = sum(line.get(name, 0) for name in _BYTES)
             rows.append((line["messages_sent"], line["messages_received"], traffic, 1.0))
             seconds.append(line.get("cpu_exchange", 0.0))
     send, receive, byte, record = _least_squares(np.array(rows), np.array(seconds))

@@ -17,6 +17,7 @@ from hpcps.execution.stopwatch import Stopwatch
 from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place
 from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import ADVERSARY, Roster
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Costs, Machine, Measured, Modelled
@@ -57,8 +58,9 @@ class Simulation:
         self._homes = homes
         self._network = Network(self.clock, homes, settings.local, settings.remote)
         self._processes: dict[Peer, Process] = {}
-        self._meters = {peer: Meter() for peer in homes}
-        self._backgrounds = {peer: SimulatedBackground(self.clock) for peer in homes}
+        everyone = Roster.of(run).everyone()
+        self._meters = {peer: Meter() for peer in everyone}
+        self._backgrounds = {peer: SimulatedBackground(self.clock) for peer in everyone}
         self.exchange = Exchange(self._carry)
 
     def stopwatch(self, peer: Peer) -> Stopwatch:
@@ -70,8 +72,8 @@ class Simulation:
         return self._backgrounds[peer]
 
     def host(self, peer: Peer) -> str:
-        """Return the name of the simulated host of a role."""
-        return f"host{self._homes[peer]}"
+        """Return the name of the simulated host of a role; the adversary has none."""
+        return f"host{self._homes[peer]}" if peer in self._homes else "outside"
 
     def play(self, drivers: Sequence[RoleDriver], guard: Callable[[RoleDriver], AbstractContextManager[None]]) -> None:
         """Run the drivers until they are done or none of them can proceed.
@@ -92,19 +94,30 @@ class Simulation:
         if peer.role == "server" and self._run.topology.validators:
             costs = costs.model_copy(update={"combine": costs.apply})
         streams = (generator(seed, peer.role, peer.index, "step time"), generator(seed, peer.role, peer.index, "polls"))
-        cores = self._cores[self._homes[peer]]
+        if peer == ADVERSARY:  # its computations and messages take no time
+            costs, cores = Costs(), HostCores(self.clock, inf, 0.0, 1.0)
+        else:
+            cores = self._cores[self._homes[peer]]
         return Process(driver, self.clock, cores, costs, self._meters[peer], self._backgrounds[peer], streams, guard)
 
     def _carry(self, source: Peer, to: Peer, size: int, arrive: Action) -> None:
         def deliver() -> None:
             arrive()
-            self._processes[to].notice()
+            self._processes[to].notice(at_once=outside)
 
-        self._network.carry(source, to, size, deliver)
+        outside = ADVERSARY in (source, to)
+        if outside:
+            self.clock.at(self.clock(), deliver)
+        else:
+            self._network.carry(source, to, size, deliver)
 
 
 def hosts_of(run: Run, machine: Machine) -> dict[Peer, int]:
-    """Return the number of the host of each role, from the experiment or by the placement of a launch."""
+    """Return the number of the host of each role, from the experiment or by the placement of a launch.
+
+    The adversary has none: what it does takes no time, so that a simulation predicts the times of an attack that needs
+    no process of its own.
+    """
     if machine.placement:
         named = [(name.rpartition("-"), host) for host, names in enumerate(machine.placement) for name in names]
         return {Peer(role, int(index)): host for (role, _, index), host in named}

@@ -13,6 +13,7 @@ from hpcps.execution.simulation.background import SimulatedBackground
 from hpcps.execution.simulation.event_queue import Action, EventQueue
 from hpcps.execution.simulation.sharing import ActiveTask, HostCores
 from hpcps.protocol.messages import Malformed, Received
+from hpcps.protocol.roster import ADVERSARY
 from hpcps.roles.events import AwaitBackground, Compute, Effect, Event, InBackground, Now, Record, Send
 from hpcps.spec.simulation import Costs
 from hpcps.transport.backoff import Backoff
@@ -79,8 +80,8 @@ class Process:
         """Start now."""
         self._event_queue.at(self._event_queue(), self._go_on)
 
-    def notice(self) -> None:
-        """Handle a new message or the end of a pause at the next poll of the process."""
+    def notice(self, *, at_once: bool = False) -> None:
+        """Handle a new message or the end of a pause at the next poll of the process, or at once."""
         if self._spinning is not None:
             self._meter.seconds -= self._cores.cancel(self._spinning)
             self._spinning = None
@@ -88,7 +89,7 @@ class Process:
         elif self._asleep is not None and not self._waking:
             self._waking = True
             interval = self._costs.waiting.interval
-            if interval:
+            if interval and not at_once:
                 slept = self._event_queue() - self._asleep
                 interval = self._polls.random() * min(interval, self._backoff.interval_after(slept))
             self._event_queue.at(self._event_queue() + interval, self._wake)
@@ -172,6 +173,8 @@ class Process:
     def _cost_of_event(self, event: Event) -> float:
         messages = self._costs.messages
         match event:
+            case Received(source, _) if source == ADVERSARY:
+                return 0.0
             case Received(_, message):
                 return messages.receive + messages.byte * message.payload_bytes
             case Malformed():
@@ -181,6 +184,8 @@ class Process:
     def _cost_of_effect(self, effect: Effect) -> float:
         costs = self._costs
         match effect:
+            case Send(to, _) if to == ADVERSARY:
+                return 0.0
             case Send(_, message):
                 return costs.messages.send + costs.messages.byte * message.payload_bytes
             case Compute("train"):

@@ -49,6 +49,5 @@ def crowding(shares: Sequence[Cores], runs: Sequence[Run]) -> str:
 
 def size_of(run: Run) -> int:
     """Return the number of processes of a run that compute at the same time."""
-    topology = run.topology
     one_process = run.transport.kind == "inproc"
-    return 1 if one_process else topology.servers + topology.validators + topology.workers
+    return 1 if one_process else run.processes

@@ -14,6 +14,7 @@ import pandas as pd
 
 from hpcps.errors import InputError, RunError
 from hpcps.figures.figure_data import FigureData, figure_data_of
+from hpcps.figures.grid.study import Study, is_grid, studies_of
 from hpcps.figures.publish import baseline
 from hpcps.inputs import MiB, finite, read_json
 from hpcps.records.collect import DRAWN, collect
@@ -38,6 +39,7 @@ class ReportContent:
         status: its runs, also those that have not started.
         shown: the figure data of each variant; empty before the first evaluation.
         provenance: facts about the runs, each with its values; most facts have one value for all runs.
+        studies: the comparison of the rules of each variant, if the experiment is a grid (see `is_grid`).
         published: whether the source is a collected table without run folders, which has no reports of failures.
     """
 
@@ -46,6 +48,7 @@ class ReportContent:
     shown: tuple[FigureData, ...]
     provenance: Mapping[str, tuple[str, ...]]
     published: bool
+    studies: tuple[Study, ...] = ()
 
 
 def read_content(place: ExperimentLocation) -> ReportContent:
@@ -73,7 +76,8 @@ def read_content(place: ExperimentLocation) -> ReportContent:
         provenances = [_with_command(facts) for directory in directories if (facts := directory.provenance)]
     evaluated = frame is not None and bool((frame["event"] == "evaluation").any())
     shown = figure_data_of(frame, baseline(frame, results)) if frame is not None and evaluated else []
-    return ReportContent(results, status, tuple(shown), _facts(provenances), published)
+    studies = studies_of(frame) if frame is not None and evaluated and is_grid(frame) else []
+    return ReportContent(results, status, tuple(shown), _facts(provenances), published, tuple(studies))
 
 
 def _statuses(frame: pd.DataFrame) -> tuple[RunStatus, ...]:

@@ -11,6 +11,7 @@ import hpcps
 from hpcps.errors import RunError
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import cells, lines_of, notes, plain
+from hpcps.figures.grid.tables import study_rows
 from hpcps.figures.labels import of_key
 from hpcps.figures.report.charts import Section, Style, label_of, sections, styles_of, title_of
 from hpcps.figures.report.content import ReportContent
@@ -65,6 +66,7 @@ def render(content: ReportContent) -> str:
     runs = content.status.runs
     return template.render(
         content=content,
+        study_rows=study_rows,
         summary=summary(runs),
         states=Counter(run.state for run in runs).items(),
         failed=[run for run in runs if run.failures or run.earlier or run.state == "failed"],

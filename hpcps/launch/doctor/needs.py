@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,7 +64,8 @@ def _unmet(run: Run, machine: Diagnosis) -> list[str]:
     if run.train.device == "cuda":
         found += [f'train.device = "cuda": {why}' for why in _without_cuda(run, machine)]
     if kind != "inproc" and machine.batch.hosts:
-        found += _refusal("topology", place, run.topology, machine.batch.hosts, Path(f"job {machine.batch.job}"))
+        placed = partial(place, adversary=run.has_adversary)
+        found += _refusal("topology", placed, run.topology, machine.batch.hosts, Path(f"job {machine.batch.job}"))
     return found
 
 
@@ -82,7 +84,7 @@ def _notes(run: Run, machine: Diagnosis) -> list[str]:
     if run.transport.kind == "inproc":
         return []
     topology, notes = run.topology, []
-    processes = topology.servers + topology.validators + topology.workers
+    processes = run.processes
     if len(machine.batch.hosts) < 2 and processes * run.train.threads > machine.cores.usable:
         each = f" with {run.train.threads} threads each" if run.train.threads > 1 else ""
         notes.append(f"{processes} processes{each} share {machine.cores.usable:g} cores")

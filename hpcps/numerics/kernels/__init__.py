@@ -46,5 +46,10 @@ def prepare(elements: int) -> None:
 
 def worthwhile(updates: Updates) -> bool:
     """Return whether kernels are to combine these updates, which may be a partition."""
+    return len(updates) > 0 and not updates.lazy and enough(len(updates) * updates.layout.size)
+
+
+def enough(elements: int) -> bool:
+    """Return whether kernels are to compute with so many elements."""
     smallest = SMALLEST // LOADED_DIVISOR if ready.cache_info().currsize else SMALLEST
-    return len(updates) > 0 and len(updates) * updates.layout.size >= smallest and ready()
+    return elements >= smallest and ready()

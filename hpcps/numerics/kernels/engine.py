@@ -12,6 +12,7 @@ from hpcps.numerics.kernels.memory import FINITE
 from hpcps.numerics.kernels.ordered import Network, ordered_segments
 from hpcps.numerics.kernels.places import Places, address
 from hpcps.numerics.kernels.scores import scale_segments, screen_segments
+from hpcps.numerics.kernels.votes import vote_segments
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.sorting import comparators, needed
 from hpcps.numerics.updates import NotFiniteError, Updates
@@ -61,7 +62,35 @@ def ordered(
     places = Places.of(updates)
     network = _network(len(updates), 0 if nearest else low, len(updates) if nearest else high)
     out, to = ends(updates, base, out)
-    return out, finite(updates, places.run(ordered_segments, threads, network, (low, high, nearest), *to))
+    return out, finite(updates, places.run(ordered_segments, threads, network, (low, high, nearest), 0, *to))
+
+
+def around_median(
+    updates: Updates, keep: int, base: Vector | None, out: Vector | None, threads: int
+) -> tuple[Vector, bool]:
+    """Compute, per coordinate, the mean of the `keep` values nearest to the median; see `average`."""
+    n = len(updates)
+    out, to = ends(updates, base, out)
+    network = _network(n, 0, n)
+    return out, finite(updates, Places.of(updates).run(ordered_segments, threads, network, (0, n, False), keep, *to))
+
+
+def votes(
+    updates: Updates, step: float, threshold: float, base: Vector | None, out: Vector | None, threads: int
+) -> tuple[Vector, bool]:
+    """Compute a step in the direction of most signs, or the mean, with its sign flipped where signs disagree.
+
+    Args:
+        updates: the updates, all finite.
+        step: the size of the step; 0: compute the mean.
+        threshold: the smallest absolute sum of the signs for which the sign of the mean stays.
+        base: see `average`.
+        out: see `average`.
+        threads: see `average`.
+    """
+    out, to = ends(updates, base, out)
+    results = Places.of(updates).run(vote_segments, threads, step, threshold, *to)
+    return out, all(result <= FINITE for result in results)
 
 
 def screen(updates: Updates, threads: int) -> Mask:

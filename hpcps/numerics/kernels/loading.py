@@ -10,7 +10,7 @@ import numpy as np
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
-from hpcps.numerics.kernels import engine, filtering, pairs
+from hpcps.numerics.kernels import engine, filtering, mixing, pairs
 from hpcps.numerics.kernels.compiled import CACHE, compiled, kernels
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
@@ -66,7 +66,9 @@ def _call_all() -> None:
     engine.screen(updates, 1)
     engine.average(updates, vector, None, 1)
     engine.ordered(updates, 1, 2, vector, None, 1)
+    engine.votes(updates, 0.0, 1.0, vector, None, 1)
     filtering.products(updates, vector, 1)
     pairs.gram(updates, 1)
     pairs.weighted_sum(updates, np.ones((3, 1)), vector, None, 1)
+    mixing.mix(updates, np.ones((1, 1, 3)), slice(0, 1), vector[None, :], 1)
     engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1), vector)

@@ -75,12 +75,31 @@ def mean_of_ranks(tile: Vector, ranks: tuple[int, int, bool], work: tuple[Float6
 
 
 @kernel
+def mean_around_median(tile: Vector, n: int, keep: int, work: tuple[Float64, Float64], mean: Vector) -> None:
+    """Compute the mean of the `keep` of n sorted rows nearest to their median; see `rules.around_median`."""
+    total, centre = work
+    for k in range(COLUMNS):
+        total[k] = 0.0
+        centre[k] = tile[n // 2, k] if n % 2 else (0.0 + tile[n // 2 - 1, k] + tile[n // 2, k]) / 2
+    for row in range(n):
+        here, above, below = tile[row], tile[min(row + keep, n - 1)], tile[max(row - keep, 0)]
+        may_drop, may_add = row < n - keep, row >= keep
+        for k in range(COLUMNS):
+            dropped = may_drop and centre[k] - here[k] > above[k] - centre[k]
+            added = not may_add or centre[k] - below[k] > here[k] - centre[k]
+            total[k] += here[k] if added and not dropped else 0.0
+    for k in range(COLUMNS):
+        mean[k] = np.float32(total[k] / keep)
+
+
+@kernel
 def ordered_segments(
     table: Table,
     first: int,
     last: int,
     network: Network,
     ranks: tuple[int, int, bool],
+    keep: int,
     base: int,
     out: int,
 ) -> tuple[int, int]:
@@ -93,6 +112,7 @@ def ordered_segments(
         network: how the rows are sorted.
         ranks: the first rank of the mean; the rank after the last; and whether to compute the mean of as many values as
             that rank, nearest to the first mean, instead.
+        keep: if it is not 0, compute the mean of as many values, nearest to the median, instead.
         base: the address of the vector to which the result is added, or 0.
         out: the address of the result.
 
@@ -125,7 +145,10 @@ def ordered_segments(
                     places[row] = edge.ctypes.data + 4 * COLUMNS * row
             sort_classes(network, places, tile, dirty)
             sort_pairs(network[2], tile)
-            mean_of_ranks(tile, ranks, work, mean)
+            if keep:
+                mean_around_median(tile, len(addresses), keep, work, mean)
+            else:
+                mean_of_ranks(tile, ranks, work, mean)
             result = max(result, write(mean[:count], start + begin, base, out))
         for k in range(LANES):
             if dirty[k] != 0.0:

@@ -16,8 +16,8 @@ from hpcps.numerics.kernels.memory import FINITE, NONE, floats, write
 from hpcps.numerics.kernels.places import Places, Table
 from hpcps.numerics.kernels.registers import square_of_products
 from hpcps.numerics.layout import Vector
+from hpcps.numerics.mixture import LARGEST
 from hpcps.numerics.updates import Updates
-from hpcps.numerics.weighted import LARGEST
 
 
 @kernel

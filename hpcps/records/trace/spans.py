@@ -14,7 +14,7 @@ SUFFIX = ".spans"
 
 ACTIVITIES = (
     "wait", "pause", "handle", "receive", "send", "train", "evaluate", "pack", "combine", "apply", "adopt",
-    "checkpoint", "save",
+    "checkpoint", "save", "craft",
 )  # fmt: skip
 """The activities of a process. Their codes begin at 1, because a disk may contain zeros after a power failure."""
 

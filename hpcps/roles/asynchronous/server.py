@@ -136,8 +136,7 @@ class AsyncServer:
         self.round = 0
         self._run = run
         self._run_id = run_id
-        topology = run.topology
-        self._roster = Roster(topology.servers, topology.validators, topology.workers)
+        self._roster = Roster.of(run)
         # Validators submit entries, or workers if there are no validators.
         self._log = Log(tuple(p for p in self._roster.readers() if p.role == self._roster.coordinator.role))
         self._shard: AsyncShard | None = None
@@ -232,8 +231,8 @@ class AsyncServer:
         entry = LogEntry.checkpoint(self._ledger.begin(place.index))
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(self.peer, self._run_id, entry))
-        for reader in self._roster.readers():
-            yield Send(reader, Message(Kind.CHECKPOINT, self.peer, self._run_id, place.index, flags=entry.flags))
+        for peer in (*self._roster.readers(), *self._roster.adversaries()):
+            yield Send(peer, Message(Kind.CHECKPOINT, self.peer, self._run_id, place.index, flags=entry.flags))
         yield from self._execute(entry, place, self._shard)
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
@@ -357,5 +356,8 @@ class AsyncServer:
         last = shard.reply(self._run_id, entry.request, place, last=True)
         for reader in self._roster.readers():
             yield Send(reader, last if reader == self._roster.coordinator else replace(last, payload=None))
+        if self.keeps_checkpoints:
+            for adversary in self._roster.adversaries():
+                yield Send(adversary, Message(Kind.STOP, self.peer, self._run_id, place.index))
         yield Save(f"final/{self.peer}", shard.model)
         yield Finish()

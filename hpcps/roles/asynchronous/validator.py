@@ -56,7 +56,7 @@ class AsyncValidator:
         self._log = LogClient(run, run_id, learner.layout, self._training)
         self._share = Roster.of(run).share(peer)
         self._reference: Vector | None = None
-        if "reference" in rule.needs:
+        if "reference" in rule.requires:
             self._reference = np.empty(learner.layout.size, np.float32)
         self._loss: Callable[[Vector], float] | None = None
         self._queue: deque[UpdateHeader] = deque()
@@ -109,7 +109,7 @@ class AsyncValidator:
         if self._reference is not None:
             self._learner.copy_to(self._reference)
             self._reference -= self._training.base
-        if "loss" in self._rule.needs:
+        if "loss" in self._rule.requires:
             self._loss = self._training.loss_of_round()
         if self._settings.updates_per_refresh == "share":
             yield from self._handle_updates(len(self._share))

@@ -8,6 +8,7 @@ from functools import partial
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
+from hpcps.roles.adversary_client import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import unwanted, vetted
@@ -40,9 +41,10 @@ class AsyncWorker:
         self._packer = Packer(peer, run, combiners, learner.layout, resources.allocate)
         self._training = LocalTraining(
             peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
-            kept={"packer": self._packer}, residual=self._packer.delta,
+            kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
         )  # fmt: skip
         self._log = LogClient(run, run_id, learner.layout, self._training)
+        self._adversary = AdversaryClient(peer, run, run_id, self._packer)
         self._packed: Packed | None = None
 
     @property
@@ -62,13 +64,16 @@ class AsyncWorker:
                 yield from self._log.take_model(source, message)
             case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == KEEPER:
                 yield from self._training.take_checkpoint(message)
+            case Received() | Malformed() if self._adversary.answers(event):
+                self._packed = self._adversary.take(event)
+                yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._training.refuse(event.source, unwanted(event, str(self.peer)))
             case Computed("pack", packed):
                 self._packed = packed
-                yield from (Pause(packed.delay),) if packed.delay else self._send_update()
+                yield from (Pause(packed.delay),) if packed.delay else self._show_update()
             case Resumed():
-                yield from self._send_update()
+                yield from self._show_update()
             case Idle():
                 yield from self._training.begin_steps()
             case _:
@@ -78,13 +83,23 @@ class AsyncWorker:
         """Train on the own shard."""
         training, settings = self._training, self._settings
         epoch = training.log_epoch if settings.epochs == "validator" and not training.is_coordinator else None
-        return self._learner.train(steps, anchor=training.base, pull=settings.proximal.worker, epoch=epoch)
+        relabel = self._packer.attacker.relabel(self.round, training.log_epoch)
+        pull = settings.proximal.worker
+        return self._learner.train(steps, anchor=training.base, pull=pull, epoch=epoch, relabel=relabel)
 
     def _pack(self) -> Iterator[Effect]:
         """Make the update of the local steps."""
-        self._training.stage = Stage.PACKING
-        base = self._training.base
-        yield Compute("pack", partial(self._packer.pack, self._learner, base, self.round), elements=base.size)
+        training = self._training
+        training.stage = Stage.PACKING
+        pack = partial(self._packer.pack, self._learner, training.base, self.round, training.log_epoch)
+        yield Compute("pack", pack, elements=training.base.size)
+
+    def _show_update(self) -> Iterator[Effect]:
+        """Show the update to the adversary, if there is one and an update; else send it."""
+        assert self._packed is not None, "it has been packed"
+        yield from self._adversary.show(self._packed, self.round, epoch=self._training.log_epoch)
+        if not self._adversary.waiting:
+            yield from self._send_update()
 
     def _send_update(self) -> Iterator[Effect]:
         """Send the update, or say that there is none; wait for the answer, if there will be one."""

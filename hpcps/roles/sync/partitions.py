@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from hpcps.numerics.bits import hexadecimal
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.updates import Updates
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
@@ -123,7 +124,15 @@ class PartitionCollector:
         tally: the counts of the last `report`.
     """
 
-    def __init__(self, share: Sequence[Peer], partitions: Sequence[Partition]) -> None:
+    def __init__(self, share: Sequence[Peer], partitions: Sequence[Partition], first_block: int = 0) -> None:
+        """Begin to collect the first round.
+
+        Args:
+            share: the senders.
+            partitions: the partitions of an update.
+            first_block: the number of the first block of the partitions in the whole model.
+        """
+        self._first_block = first_block
         self._share = tuple(share)
         self._row = {peer: row for row, peer in enumerate(self._share)}
         self._partitions = partitions
@@ -262,6 +271,9 @@ class PartitionCollector:
             rejected=int(rejected.sum()),
         )
         participants = [peer.index for peer in self.present]
+        # Most rules keep nothing out of most rounds, so this is shorter than the blocks that entered.
+        out = self._sent & ~(self._accepted & ~rejected)
+        kept_out = zip(self._share, out, strict=True)
         fields: dict[str, object] = {
             "participants": participants,
             "absent": [peer.index for peer in self._share if peer.index not in participants],
@@ -273,6 +285,7 @@ class PartitionCollector:
             "rejected_blocks": self.tally.rejected,
             "malformed": self._malformed,
             "acceptance_rate": self.tally.acceptance_rate,
+            "kept_out": [[peer.index, hexadecimal(row, self._first_block)] for peer, row in kept_out if row.any()],
         }
         refused = zip(self._share, rejected, strict=True)
         return fields, [not_finite(peer, blocks) for peer, blocks in refused if blocks.any()]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
@@ -50,6 +51,7 @@ class SyncShard:
         model: the slice of this round. It stays unchanged while the next one is made: a reader may still read it, and
             a partition may have to be made again.
         coming: the slice of the next round.
+        first_block: the index in the model of the first block of the slice.
         finite: whether all combined updates so far were finite.
     """
 
@@ -58,6 +60,7 @@ class SyncShard:
         whole = Layout.from_json(table)
         start, stop = shards_of(run, whole)[server.index]
         layout = whole.restrict(start, stop)
+        self.first_block = whole.first_in(start)
         slices = partitioning_of(run, whole).shards[server.index]
         self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)
         self.size = stop - start
@@ -114,6 +117,7 @@ class SyncServer:
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
+        self._tells_epoch = not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
         self._part: _Part | None = None
@@ -191,9 +195,8 @@ class SyncServer:
         shard, train = SyncShard(self.peer, self._run, table, self._resources), self._run.train
         inside = self._run.validation.evaluate == "validator_model"
         schedule = Schedule(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
-        self._part = _Part(
-            shard, schedule, PartitionCollector(self._senders, shard.partitions), steps_per_epoch, statistics
-        )
+        collector = PartitionCollector(self._senders, shard.partitions, shard.first_block)
+        self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
 
     def state(self) -> State:
@@ -254,9 +257,10 @@ class SyncServer:
     def _give(self, part: _Part, number: int, model: Vector, round: int) -> Iterator[Effect]:
         """Send a partition of a round's model to all who read it."""
         payload = model[part.shard.partitions[number].columns]
+        note = {"epoch": part.schedule.ended(round)} if self._tells_epoch else {}
         message = Message(
             Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
-            payload=payload, partition=number,
+            note=note, payload=payload, partition=number,
         )  # fmt: skip
         for reader in self._roster.readers():
             yield Send(reader, message)

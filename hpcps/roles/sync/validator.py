@@ -55,7 +55,7 @@ class SyncValidator:
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._partitioning.updates[peer.index])
         share = roster.share(peer)
         self._collector = PartitionCollector(share, partitions)
-        self._reference: Vector | None = np.empty(layout.size, np.float32) if "reference" in rule.needs else None
+        self._reference: Vector | None = np.empty(layout.size, np.float32) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
         prepare(len(share) * layout.size)
@@ -112,7 +112,7 @@ class SyncValidator:
             self._reference -= self._training.base
         context = Context(
             None if self._reference is None else self._reference[columns],
-            self._training.loss_of_round() if "loss" in self._rule.needs else None,
+            self._training.loss_of_round() if "loss" in self._rule.requires else None,
             self._rule_state.random,
             self._rule_state.arrays,
             out=self._combined[columns],

@@ -8,6 +8,7 @@ from functools import partial
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
+from hpcps.roles.adversary_client import AdversaryClient
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Pause, Record, Resumed, Send
 from hpcps.roles.local_training import LocalTraining
@@ -16,7 +17,7 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner
+from hpcps.training.learner import Learner, Progress
 
 
 class SyncWorker:
@@ -35,10 +36,11 @@ class SyncWorker:
         self._receivers = Roster.of(run).combiners_of(peer.index)
         self._packer = Packer(peer, run, self._receivers, learner.layout, resources.allocate)
         self._training = LocalTraining(
-            peer, run, run_id, learner, take_steps=learner.train, after_steps=self._pack,
-            kept={"packer": self._packer}, residual=self._packer.delta,
+            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
+            kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
         )  # fmt: skip
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
+        self._adversary = AdversaryClient(peer, run, run_id, self._packer)
         self._packed: Packed | None = None
 
     @property
@@ -58,21 +60,37 @@ class SyncWorker:
                 yield from self._sender.take_model(source, message)
             case Received(source, Message(kind=Kind.GRANT) as message) if source in self._receivers:
                 yield from self._sender.take_grant(source, message)
+            case Received() | Malformed() if self._adversary.answers(event):
+                self._packed = self._adversary.take(event)
+                yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._training.refuse(event.source, unwanted(event, "a worker"))
             case Computed("pack", packed):
                 self._packed = packed
-                yield from (Pause(packed.delay),) if packed.delay else self._send_update()
+                yield from (Pause(packed.delay),) if packed.delay else self._show_update()
             case Resumed():
-                yield from self._send_update()
+                yield from self._show_update()
             case _:
                 yield from self._training.handle(event)
 
+    def _take_steps(self, steps: int) -> Progress:
+        """Train on the own shard."""
+        relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
+        return self._learner.train(steps, relabel=relabel)
+
     def _pack(self) -> Iterator[Effect]:
         """Make the update of the local steps."""
-        self._training.stage = Stage.PACKING
-        base = self._training.base
-        yield Compute("pack", partial(self._packer.pack, self._learner, base, self.round), elements=base.size)
+        training = self._training
+        training.stage = Stage.PACKING
+        pack = partial(self._packer.pack, self._learner, training.base, self.round, training.log_epoch)
+        yield Compute("pack", pack, elements=training.base.size)
+
+    def _show_update(self) -> Iterator[Effect]:
+        """Show the update to the adversary, if there is one and an update; else send it."""
+        assert self._packed is not None, "it has been packed"
+        yield from self._adversary.show(self._packed, self.round, self._sender.echo)
+        if not self._adversary.waiting:
+            yield from self._send_update()
 
     def _send_update(self) -> Iterator[Effect]:
         """Send the update as fast as it is taken; then wait for the next model."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hpcps.attacks import NoAttack, attacker_count
+from hpcps.attacks import NoAttack, Omniscient, attacker_count
 from hpcps.errors import SpecError
 from hpcps.registry import active
 from hpcps.registry.failures import told
+from hpcps.rules import Rule
+from hpcps.rules.share import DEFAULT
+from hpcps.rules.trimming import EXCLUSIVE, Trimming
 from hpcps.spec.checks.paths import MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
@@ -45,7 +48,7 @@ def _asynchronous_keys_act(run: Run) -> Iterator[Problem]:
 def _rule_needs_validator(run: Run) -> Iterator[Problem]:
     rule = run.validation.rule
     reasons = {"reference": "compares updates with a validator's own", "loss": "measures losses on a validator's data"}
-    found = [reason for need, reason in reasons.items() if need in rule.needs]
+    found = [reason for need, reason in reasons.items() if need in rule.requires]
     if found and run.topology.validators == 0:
         yield Problem(
             ("validation", "rule"),
@@ -60,20 +63,31 @@ def _rule_sees_enough(run: Run) -> Iterator[Problem]:
     if rule.scope == "vector" and topology.validators == 0 and topology.servers > 1:
         yield Problem(
             ("validation", "rule"),
-            f"{rule.kind} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
+            f"{rule.title} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
             "servers gets only a part of them: use a validator, or one server",
             (VALIDATORS, SERVERS),
         )
 
 
+def _keys_of_the_rule_agree(run: Run) -> Iterator[Problem]:
+    rule = run.validation.rule
+    if isinstance(rule, Rule) and (reason := rule.contradiction()):
+        yield Problem(("validation", "rule", "skipped"), reason)
+    if isinstance(rule, Trimming) and rule.f is not None and "trim" in rule.model_fields_set and rule.trim == DEFAULT:
+        yield Problem(("validation", "rule", "f"), EXCLUSIVE)
+
+
 def _rule_can_combine(run: Run) -> Iterator[Problem]:
-    """Combiners differ by at most one worker; the rule must be able to combine the updates of the smallest one."""
+    """Combiners differ by at most one worker; the rule must be able to combine the updates of all of them."""
     topology = run.topology
-    if topology.workers and (fewest := topology.workers // max(topology.validators, 1)):
-        whose = f"of each of the {topology.validators} validators" if topology.validators > 1 else "of the combiner"
+    combiners = max(topology.validators, 1)
+    for count in sorted({topology.workers // combiners, -(-topology.workers // combiners)} - {0}):
+        whose = f"of each of the {combiners} validators" if combiners > 1 else "of the combiner"
+        if topology.workers % combiners:
+            whose = f"of some of the {combiners} validators"
         try:
-            with told(run.validation.rule, f"its unable({fewest}) failed"):
-                reason = run.validation.rule.unable(fewest)
+            with told(run.validation.rule, f"its unable({count}) failed"):
+                reason = run.validation.rule.reason_against(count)
         except SpecError as error:
             yield Problem(("validation", "rule"), str(error))
             return
@@ -83,6 +97,7 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
                 f"{reason}, which are the updates {whose} in a round: use more workers, or another rule or f",
                 (WORKERS, VALIDATORS),
             )
+            return
 
 
 def _validators_have_workers(run: Run) -> Iterator[Problem]:
@@ -113,10 +128,38 @@ def _attackers_exist(run: Run) -> Iterator[Problem]:
     if attacker_count(attack, workers) == 0:
         yield Problem(
             ("attack", "rate"),
-            f"{attack.rate} of {workers} workers is less than one attacker: use {1 / workers:.3g} or more, or "
-            'scope = "block"',
+            f"{attack.rate} of {workers} workers is less than one attacker: use {1 / workers:.3g} or more"
+            + ("" if attack.omniscient else ', or scope = "block"'),
             (WORKERS, ("attack", "scope")),
         )
+
+
+def _attack_has_honest_workers(run: Run) -> Iterator[Problem]:
+    attack, workers = run.attack, run.topology.workers
+    if isinstance(attack, Omniscient) and workers and attacker_count(attack, workers) == workers:
+        yield Problem(
+            ("attack", "rate"),
+            f"all {workers} workers are attackers, so {attack.kind} has no honest update that it could use: use less",
+            (WORKERS,),
+        )
+
+
+def _attack_can_apply_the_rule(run: Run) -> Iterator[Problem]:
+    attack, rule = run.attack, run.validation.rule
+    if "rule" not in attack.needs or rule.mode != run.train.mode:
+        return
+    secret = {"reference": "a validator's own update", "loss": "losses on a validator's data"}
+    found = [what for need, what in secret.items() if need in rule.requires]
+    path, involved = ("attack", "kind"), (("validation", "rule"), MODE)
+    if run.train.mode == "async":
+        message = "tries the rule on several updates, but an asynchronous rule decides on one at a time"
+        yield Problem(path, f'{attack.kind} {message}: use train.mode = "sync", or another attack', involved)
+    elif found:
+        message = f"{attack.kind} tries the rule, but {rule.title} needs {' and '.join(found)}"
+        yield Problem(path, f"{message}, which an attacker cannot know: use another attack or rule", involved)
+    elif isinstance(rule, Rule) and rule.skipped == "left_out":
+        message = f"{attack.kind} tries the rule on whole updates, so blocks cannot be left out"
+        yield Problem(path, f'{message}: use skipped = "zero", or another attack', (("validation", "rule", "skipped"),))
 
 
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
@@ -125,8 +168,11 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _asynchronous_keys_act,
     _rule_needs_validator,
     _rule_sees_enough,
+    _keys_of_the_rule_agree,
     _rule_can_combine,
     _validators_have_workers,
     _validators_have_server_hosts,
     _attackers_exist,
+    _attack_has_honest_workers,
+    _attack_can_apply_the_rule,
 )

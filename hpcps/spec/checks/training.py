@@ -166,6 +166,9 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
             yield Problem(("train", "mps"), "has no effect in one process: leave it out", (("transport", "kind"),))
     if "alpha" in data.model_fields_set and data.split.kind != "dirichlet":
         yield Problem(("data", "alpha"), 'only split = "dirichlet" uses it: leave it out', (("data", "split"),))
+    elif "alpha" in data.model_fields_set and getattr(data.split, "alpha", None) is not None:
+        message = "the split has an alpha of its own: leave one of them out"
+        yield Problem(("data", "alpha"), message, (("data", "split"),))
     if data.validation_split == "as_workers" and data.split.alike:
         message = 'has no effect with split = "iid", which makes all shards in the same way: leave it out'
         yield Problem(("data", "validation_split"), message, (("data", "split"),))

@@ -15,7 +15,7 @@ from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.learner import Evaluation, Progress, ShardLearner
+from hpcps.training.learner import Evaluation, Progress, Relabel, ShardLearner
 from hpcps.training.mxnet.counts import MxnetCounts
 from hpcps.training.mxnet.flat import MxnetFlatModel
 from hpcps.training.mxnet.framework import prepare_device
@@ -83,14 +83,20 @@ class MxnetLearner(ShardLearner):
         self._model.parameters.write(values)
 
     def train(
-        self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
+        self,
+        steps: int,
+        *,
+        anchor: Vector | None = None,
+        pull: float = 0.0,
+        epoch: int | None = None,
+        relabel: Relabel | None = None,
     ) -> Progress:
         """Take optimizer steps on the next batches."""
         centre = None
         if pull:
             assert anchor is not None, "a proximal step needs an anchor"
             centre = nd.array(anchor, ctx=self._device)
-        return self._run(steps, lambda: self._step(centre, pull, epoch))
+        return self._run(steps, lambda: self._step(centre, pull, epoch), relabel)
 
     def observe(self, steps: int) -> Progress:
         """Run the next batches without optimizer steps; discard the gradients."""
@@ -103,11 +109,11 @@ class MxnetLearner(ShardLearner):
         if centre is not None:
             parameters += pull * (centre - parameters)
 
-    def _run(self, steps: int, act: Callable[[], None]) -> Progress:
+    def _run(self, steps: int, act: Callable[[], None], relabel: Relabel | None = None) -> Progress:
         outputs: list[Any] = []
         labels: list[Any] = []
         for _ in range(steps):
-            images, targets = next(self._stream)
+            images, targets = self._next_batch(relabel)
             outputs.append(self._forward_and_backward(images, targets))
             labels.append(targets)
             act()

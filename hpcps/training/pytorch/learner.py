@@ -15,7 +15,7 @@ from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.learner import Evaluation, Progress, ShardLearner
+from hpcps.training.learner import Evaluation, Progress, Relabel, ShardLearner
 from hpcps.training.pytorch.counts import TorchCounts
 from hpcps.training.pytorch.device import compute_device, prepare_device
 from hpcps.training.pytorch.evaluator import TestSet, TorchEvaluator, reestimate_statistics
@@ -114,7 +114,13 @@ class TorchLearner(ShardLearner):
             self._model.from_host(values, self._model.parameters)
 
     def train(
-        self, steps: int, *, anchor: Vector | None = None, pull: float = 0.0, epoch: int | None = None
+        self,
+        steps: int,
+        *,
+        anchor: Vector | None = None,
+        pull: float = 0.0,
+        epoch: int | None = None,
+        relabel: Relabel | None = None,
     ) -> Progress:
         """Take optimizer steps on the next batches."""
         with self.compute_device.in_order():
@@ -123,7 +129,7 @@ class TorchLearner(ShardLearner):
                 assert anchor is not None, "a proximal step needs an anchor"
                 centre = torch.empty_like(self._model.parameters)
                 self._model.from_host(anchor, centre)
-            return self._run(steps, self._gradient, lambda: self._step(centre, pull, epoch))
+            return self._run(steps, self._gradient, lambda: self._step(centre, pull, epoch), relabel)
 
     def observe(self, steps: int) -> Progress:
         """Run the next batches forward, without optimizer steps.
@@ -140,13 +146,13 @@ class TorchLearner(ShardLearner):
             if centre is not None:
                 self._model.parameters.lerp_(centre, pull)
 
-    def _run(self, steps: int, over: Step, act: Callable[[], None]) -> Progress:
+    def _run(self, steps: int, over: Step, act: Callable[[], None], relabel: Relabel | None = None) -> Progress:
         self._model.network.train()
         outputs: list[Tensor] = []
         labels: list[Tensor] = []
         losses: list[Tensor] = []
         for _ in range(steps):
-            images, targets = self._model.batch(*next(self._stream))
+            images, targets = self._model.batch(*self._next_batch(relabel))
             outputs.append(over(images, targets))
             if self._model.has_own_loss:
                 # The network's own loss may differ after the step, or for all batches together.

@@ -1,0 +1,255 @@
+"""Write `docs/rules.md`: each rule and attack, beside what other libraries compute.
+
+    python docs/generate/rules.py
+
+`benchmarks/peers_compare.py` measures the comparison, and calls this at its end.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs"), str(ROOT / "benchmarks")]
+
+from comparison.inputs import GROUPS  # noqa: E402
+from comparison.left_out import LEFT_OUT  # noqa: E402
+from comparison.libraries import LIBRARIES, NOT_COMPARED  # noqa: E402
+from comparison.pair import FORMS  # noqa: E402
+from generate.components import _plain as plain  # noqa: E402
+
+from hpcps.registry import installed  # noqa: E402
+
+DATA = ROOT / "benchmarks/results/peers.json"
+PAGE = ROOT / "docs/rules.md"
+
+Found = Mapping[str, Any]
+
+TITLES = {"rules": "Rules", "attacks": "Attacks", "preaggregators": "Pre-aggregators"}
+SIGNS = {"equal": "=", "except": "(=)", "different": "≠", "": ""}
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(json.loads(DATA.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+def page(data: Found) -> str:
+    """Return the page for the content of the data file."""
+    return (
+        "\n".join([*_introduction(data), *_overview(data), *_meanings(data), *_components(data), *_rest(data)]) + "\n"
+    )
+
+
+def _introduction(data: Found) -> Iterator[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    yield from (
+        "# Rules and attacks beside other libraries",
+        "",
+        "<!-- `make peers` measures the comparison and writes this page. -->",
+        "",
+        "This page defines each rule and attack of hpcps, and compares it with libraries on PyPI: each computes the "
+        "same inputs, and the page says with which keys of hpcps the results are equal, or shows an input for which "
+        "they differ.",
+        "",
+        f"Measured on {data['date']} with Python {data['python']}, {versions}. `make peers` measures it again, in a "
+        "few minutes. The numbers are in "
+        "[peers.json](../benchmarks/results/peers.json). A test fails when a result of hpcps on these inputs changes, "
+        "or when a rule or an attack is missing here.",
+        "",
+        "## The libraries",
+        "",
+        "| Library | Version | |",
+        "|---|---|---|",
+    )
+    for name, each in data["libraries"].items():
+        library = LIBRARIES[name]
+        yield f"| [{library.title}](https://pypi.org/project/{name}/) | {each['version']} | {library.note} |"
+    yield from ("", "Not compared:", "", *(f"- {name}: {why}" for name, why in NOT_COMPARED.items()), "")
+    yield from (
+        "## The inputs",
+        "",
+        f"{data['inputs']['count']} inputs (digest `{data['inputs']['digest']}`) of n updates, of which f may be "
+        "Byzantine. All values are float32 numbers, which the libraries get in float64, so that a difference is one of "
+        "definition. Results are equal if they differ by at most two millionths of the largest value, as the "
+        "results of hpcps are float32.",
+        "",
+        "| Inputs | |",
+        "|---|---|",
+        *(f"| {name} | {what} |" for name, what in GROUPS.items()),
+        "",
+        "hpcps replaces an update that is not finite by zero in all rules, so a row of NaN never makes the result "
+        "NaN. The tables say what each library does with one: `NaN` if its result is NaN, `finite` if it is not, and "
+        "`error` if it refuses. For attacks the updates are those of h honest workers, and there are b Byzantine ones: "
+        "f, or 1 if f = 0.",
+        "",
+    )
+
+
+def _overview(data: Found) -> Iterator[str]:
+    names = list(data["libraries"])
+    yield from (
+        "## Overview",
+        "",
+        "`=` equal on all inputs that both accept; `(=)` equal except for ties, equal updates, one or two updates, or "
+        "huge values; `≠` different; empty: the library does not have it. Each sign is that of the best of the keys "
+        "that were tried.",
+        "",
+    )
+    for kind, pairs in data["pairs"].items():
+        yield f"| {TITLES[kind]} | {' | '.join(LIBRARIES[name].title for name in names)} |"
+        yield "|---|" + "---|" * len(names)
+        for component in installed().of(kind):
+            signs = [_best(pairs.values(), component, name) for name in names]
+            yield f"| `{component}` | {' | '.join(signs)} |"
+        yield ""
+
+
+def _best(pairs: Iterable[Found], component: str, library: str) -> str:
+    kinds = [_kind(each) for each in pairs if (each["component"], each["library"]) == (component, library)]
+    return SIGNS[min(kinds, key=list(SIGNS).index, default="")]
+
+
+def _kind(pair: Found) -> str:
+    if pair["verdict"] != "equal":
+        return "different"
+    return "except" if pair["unlike"] else "equal"
+
+
+def _meanings(data: Found) -> Iterator[str]:
+    noted = [each for pairs in data["pairs"].values() for each in pairs.values() if each["note"]]
+    yield from (
+        "## Meanings that differ",
+        "",
+        "| Rule or attack | Library | |",
+        "|---|---|---|",
+        *(
+            f"| `{each['component']}` | {LIBRARIES[each['library']].title}, `{_call(each)}` | {_cell(each['note'])} |"
+            for each in noted
+        ),
+        "",
+    )
+
+
+def _components(data: Found) -> Iterator[str]:
+    for kind, pairs in data["pairs"].items():
+        yield from (f"## {TITLES[kind]}", "", "[Components](reference/components.md) lists the keys of each.", "")
+        components = installed().of(kind)
+        for name in components:
+            title, *rest = inspect.cleandoc(components[name].__doc__ or "").split("\n\n")
+            yield from (f"### `{name}`", "")
+            for part in (title, *rest):
+                yield from (plain(part), "")
+            yield from _compared([each for each in pairs.values() if each["component"] == name])
+
+
+def _compared(pairs: Sequence[Found]) -> Iterator[str]:
+    if not pairs:
+        yield from ("None of these libraries has it.", "")
+        return
+    yield "| Library | Function | Keys of hpcps | Result | NaN |"
+    yield "|---|---|---|---|---|"
+    for each in pairs:
+        keys = f"`{each['ours']}`" if each["ours"] else ""
+        title = LIBRARIES[each["library"]].title
+        yield f"| {title} | `{_call(each)}` | {keys} | {_result(each)} | {each.get('nan', '')} |"
+    yield ""
+    forms = dict.fromkeys(each["form"] for each in pairs if each["form"] not in ("rows", "honest", "round"))
+    for form in forms:
+        which = ", ".join(dict.fromkeys(LIBRARIES[each["library"]].title for each in pairs if each["form"] == form))
+        yield from (f"{which}: {FORMS[form]}.", "")
+    shown = [line for each in pairs for line in _differences(each)]
+    yield from (*shown, "") if shown else ()
+
+
+def _call(pair: Found) -> str:
+    name = pair["call"].split(":")[1]
+    module = "serverapp: " if ".serverapp." in pair["call"] else ""
+    return f"{module}{name}({pair['theirs']})"
+
+
+def _result(pair: Found) -> str:
+    if pair["form"] == "moments":
+        return f"{'equal' if pair['verdict'] == 'equal' else '**different**'} in distribution"
+    count = sum(each["count"] for each in pair["unlike"].values())
+    if pair["verdict"] == "different":
+        return f"**different** for {count} of {pair['inputs']} inputs"
+    text = f"equal, largest difference {pair['largest']:.0e}, {pair['inputs'] - count} inputs"
+    if pair["unlike"]:
+        text += f"; not for {_groups(pair['unlike'])}"
+    if pair["refused"]:
+        text += f"; refuses {_groups(pair['refused'])}"
+    return text
+
+
+def _groups(groups: Found) -> str:
+    return ", ".join(f"{each['count']} of {name}" for name, each in groups.items())
+
+
+def _differences(pair: Found) -> Iterator[str]:
+    """Show an input for each group in which the results differ; only the first if most do."""
+    title, shown = LIBRARIES[pair["library"]].title, list(pair["unlike"].items())
+    for group, each in shown[: 1 if pair["verdict"] == "different" else None]:
+        yield (
+            f"- {title}, `{_call(pair)}`, {group}: for {_rows(each, pair['form'])}, hpcps"
+            f"{' with `' + pair['ours'] + '`' if pair['ours'] else ''} computes {_numbers(each['ours'])}, "
+            f"{title} {_numbers(each['theirs'])}."
+        )
+    if pair["refused"]:
+        first = next(iter(pair["refused"].values()))
+        error = escape(first["error"], quote=False)
+        yield f"- {title}, `{_call(pair)}`, refuses {_groups(pair['refused'])}; {first['input']}: {error}"
+
+
+def _rows(given: Found, form: str) -> str:
+    rows = ", ".join(map(_numbers, given["rows"]))
+    if form in ("honest", "searched"):
+        return f"h = {len(given['rows'])} honest updates {rows} and b = {max(1, given['f'])}"
+    return f"n = {len(given['rows'])} updates {rows} and f = {given['f']}"
+
+
+def _numbers(values: Any) -> str:
+    if values and isinstance(values[0], list):
+        return f"rows {', '.join(map(_numbers, values))}"
+    return "`(" + ", ".join(value if isinstance(value, str) else f"{value:.6g}" for value in values) + ")`"
+
+
+def _rest(data: Found) -> Iterator[str]:
+    yield from ("## What they have beside this", "", "| Library | | |", "|---|---|---|")
+    for library, names in LEFT_OUT.items():
+        for why in dict.fromkeys(names.values()):
+            those = ", ".join(f"`{name}`" for name, reason in names.items() if reason == why)
+            yield f"| {LIBRARIES[library].title} | {those} | {why} |"
+    yield from ("", "## Traps", "", "| Library | | Measured |", "|---|---|---|")
+    for library, what, measured in data["traps"]:
+        title = LIBRARIES[library].title if library in LIBRARIES else library
+        yield f"| {title} | {_cell(what)} | {_cell(measured)} |"
+    yield from _nan(data)
+
+
+def _nan(data: Found) -> Iterator[str]:
+    """Say in a row for each library which of its rules one row of NaN turns into NaN."""
+    for library in data["libraries"]:
+        pairs = [each for each in data["pairs"]["rules"].values() if each["library"] == library and "nan" in each]
+        names = list(dict.fromkeys(each["call"].split(":")[1] for each in pairs))
+        bad = list(dict.fromkeys(each["call"].split(":")[1] for each in pairs if each["nan"] == "NaN"))
+        if bad:
+            those = ", ".join(f"`{name}`" for name in bad)
+            yield (
+                f"| {LIBRARIES[library].title} | One update of NaN makes the result NaN. | {len(bad)} of {len(names)} "
+                f"functions, for n = 7 and f = 1: {those}. |"
+            )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Byzantine workers that all send what one honest worker sends."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.attacks.context import AdversaryContext
+from hpcps.attacks.moments import Moments, centred_products, power_of_two, strips
+from hpcps.attacks.omniscient import Omniscient
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.layout import Vector
+from hpcps.registry.config import MOST, MOST_ROLES
+
+
+class Mimic(Omniscient):
+    """All Byzantine workers send the update of the same honest worker, which then counts f + 1 times.
+
+    After Karimireddy, He and Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR 2022.
+    """
+
+    kind: Literal["mimic"] = "mimic"
+    worker: int = Field(
+        0,
+        ge=0,
+        le=MOST_ROLES,
+        description="Index of the worker; if it is not an honest one of the combiner, the next that is, or the first.",
+    )
+
+    def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
+        """See `Omniscient.craft`."""
+        copied: Vector = honest[np.searchsorted(context.workers, self.worker) % len(honest)]
+        return copied
+
+
+class MimicVariance(Omniscient):
+    """All Byzantine workers send the update of the honest worker that is extreme where honest updates differ most.
+
+    In the first rounds, t = 0, 1, …, the attack learns the direction z of most variance by Oja's method: m is the mean
+    of all honest updates so far, c the sum of <x - m, z> (x - m) over the honest updates x of the round, and z becomes
+    t / (t + 1) z + 1 / (t + 1) c / |c|, normalised. The attack copies the worker with the largest |<x, z>|, and after
+    these rounds always the worker of the last of them; if that one does not take part, again the one with the largest
+    |<x, z>|. After Karimireddy, He and Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR
+    2022. The first z is the exact direction of the first round; the authors' and ByzFL's is random. The authors' code
+    takes the largest <x, z>. ByzFL copies the first worker while it learns, and then chooses anew in each round.
+    """
+
+    kind: Literal["mimic_variance"] = "mimic_variance"
+    rounds: int = Field(
+        20,
+        ge=1,
+        le=MOST,
+        description="Number of rounds in which the attack learns the direction; in asynchronous training, "
+        "of updates of Byzantine workers.",
+    )
+
+    def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
+        """See `Omniscient.craft`; z, m, the number of rounds and the worker are its state."""
+        state = context.state
+        seen = int(state["rounds"]) if "rounds" in state else 0
+        if seen >= self.rounds and int(state["worker"]) in context.workers:
+            copied: Vector = honest[context.workers.index(int(state["worker"]))]
+            return copied
+        if seen == 0:
+            found = Moments.of(honest)
+            state["mean"], state["direction"] = found.mean, first_direction(honest, found)
+        elif seen < self.rounds:
+            share = 1 / (seen + 1)
+            state["mean"] = (1 - share) * state["mean"] + share * Moments.of(honest).mean
+            turned = _turned(honest, state["mean"], state["direction"])
+            state["direction"] = unit_vector((1 - share) * state["direction"] + share * turned)
+        chosen = int(np.argmax(np.abs(_inner(honest, 0.0, state["direction"]))))
+        if seen < self.rounds:
+            state["rounds"], state["worker"] = np.array(seen + 1), np.array(context.workers[chosen])
+        copied = honest[chosen]
+        return copied
+
+
+def first_direction(rows: Vector, found: Moments) -> Float64:
+    """Return the direction in which rows `[h, d]` differ most, of norm 1 and any sign; zero if all rows are equal."""
+    unit = power_of_two(float(found.deviation.max(initial=0.0)) * np.sqrt(len(rows)))
+    weights = np.linalg.eigh(centred_products(rows, found.mean, unit))[1][:, -1]
+    return unit_vector(_sum(rows, found.mean, weights))
+
+
+def unit_vector(vector: Float64) -> Float64:
+    """Return a vector divided by its norm; a zero vector unchanged."""
+    largest = np.abs(vector).max(initial=0.0)
+    if not largest > 0:
+        return vector
+    scaled: Float64 = vector / largest  # so that squares neither overflow nor underflow
+    scaled /= np.sqrt(np.square(scaled).sum())
+    return scaled
+
+
+def _turned(rows: Vector, mean: Float64, direction: Float64) -> Float64:
+    """Return the covariance of the rows around the mean, applied to the direction and normalised."""
+    return unit_vector(_sum(rows, mean, _inner(rows, mean, direction)))
+
+
+def _inner(rows: Vector, mean: Float64 | float, direction: Float64) -> Float64:
+    """Return the inner products of the rows, minus the mean, and the direction: `[h]`."""
+    mean = np.broadcast_to(mean, rows.shape[1:])
+    total = np.zeros(len(rows))
+    for columns in strips(*rows.shape):
+        total += ((rows[:, columns] - mean[columns]) * direction[columns]).sum(axis=1)
+    return total
+
+
+def _sum(rows: Vector, mean: Float64, weights: Float64) -> Float64:
+    """Return the sum of the rows, minus the mean, times the weights: `[d]`."""
+    total = np.empty(rows.shape[1])
+    for columns in strips(*rows.shape):
+        total[columns] = ((rows[:, columns] - mean[columns]) * weights[:, None]).sum(axis=0)
+    return total

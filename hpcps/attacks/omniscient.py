@@ -1,0 +1,162 @@
+"""The base class of attacks that know the honest updates of a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hpcps.attacks.base import ByzantineAttack, Need
+from hpcps.attacks.context import AdversaryContext
+from hpcps.numerics.arrays import as_numpy, like
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.updates import Updates
+from hpcps.registry.failures import described, returned, told
+from hpcps.rules.context import Arrays
+from hpcps.rules.screening import screen
+
+
+class Omniscient(ByzantineAttack, ABC):
+    """An attack that knows all honest updates of a combiner. The adversary, a process of its own, computes it.
+
+    The adversary replaces the updates that Byzantine workers send; these workers train as honest ones do.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"honest"})
+    may_need: ClassVar[tuple[Need, ...]] = ("honest", "own", "rule")
+
+    rate: float = Field(0.2, ge=0, le=1, description="Share of workers that are Byzantine, 0 to 1.")
+    scope: Literal["worker"] = Field(
+        "worker", description="floor(rate * workers) fixed attackers send what the adversary computes."
+    )
+
+    @abstractmethod
+    def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
+        """Compute what the Byzantine participants of one round of one combiner send.
+
+        Args:
+            honest: the updates of the h > 0 honest participants, in worker order, `[h, d]` float32, read-only. A block
+                that is skipped or not finite is zero, as for the rule. In asynchronous training: the last update of
+                every honest worker that has sent one.
+            own: what the b > 0 Byzantine participants would send, in worker order, `[b, d]` float32, as `honest`;
+                zeros if the attack does not need `own`.
+            context: what the attack may use in addition to them.
+
+        Returns:
+            The update of all Byzantine participants `[d]`, or one for each of them `[b, d]`; in float32 or in another
+            type, which is rounded to it. A Byzantine worker skips the blocks that it would skip without the attack.
+        """
+
+    def replacements(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
+        """Call `craft`, and check what it returns.
+
+        Returns:
+            The update of each Byzantine participant, `[b, d]` float32; it may be read-only.
+
+        Raises:
+            SpecError: a plugin's or package's `craft` failed, or it returned something else; the message names the
+                attack, its file and the line.
+        """
+        with told(self, "its craft() failed", foreign=True), np.errstate(over="ignore", invalid="ignore"):
+            found: object = self.craft(_read_only(honest), self._known_own(own), context)
+        shapes = (own.shape, own.shape[1:])
+        if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu" or found.shape not in shapes:
+            what = f"{described(found)}: it must return an array {list(shapes[1])} or {list(shapes[0])}"
+            raise returned(self, "craft", what)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.broadcast_to(found.astype(np.float32, copy=False), own.shape)
+
+    def _known_own(self, own: Vector) -> Vector:
+        """Return what the Byzantine workers would send, read-only; zeros if the attack does not need it."""
+        return _read_only(own) if "own" in self.needs else np.broadcast_to(np.float32(0), own.shape)
+
+    @classmethod
+    def faults(cls) -> list[str]:
+        """See `Config.faults`."""
+        found = super().faults()
+        if not found and not cls.needs & {"honest", "rule"}:
+            found.append('its needs must contain "honest" or "rule": an attack without both derives from Attack')
+        return found
+
+    def __call__(
+        self,
+        honest: Any,
+        *,
+        own: Any = None,
+        f: int = 1,
+        blocks: Sequence[int] | None = None,
+        random: np.random.Generator | None = None,
+        rule: Callable[[Vector], Any] | None = None,
+        state: MutableMapping[str, NDArray[Any]] | None = None,
+    ) -> Any:
+        """Compute the attack outside of a run, such as in a notebook: `Ipm(epsilon=0.5)(honest, f=2)`.
+
+        Args:
+            honest: the honest updates `[h, d]`, h > 0, a numpy array or a torch tensor of any floating type and device;
+                blocks that are not finite count as zero.
+            own: what the Byzantine workers would send, `[f, d]`; zeros by default.
+            f: the number of Byzantine workers, from 1.
+            blocks: the sizes of the blocks of the d elements; by default they are one block.
+            random: the adversary's random generator; by default a new one with a new seed.
+            rule: for attacks that need it, a function of updates `[n, d]` that returns their combination `[d]`, such as
+                `hpcps.rules.Krum(f=2)`.
+            state: for attacks that keep arrays from one round to the next, the same dict in each call; by default this
+                is the first round.
+
+        Returns:
+            What `craft` returns, `[d]` or `[f, d]`, of the same type and on the same device as `honest`.
+
+        Raises:
+            ValueError: an array has the wrong shape, or something that the attack needs is missing.
+        """
+        if not isinstance(random, np.random.Generator | None):
+            raise ValueError(f"random must be a random generator, such as numpy.random.default_rng(1), not {random!r}")
+        if "rule" in self.needs and rule is None:
+            raise ValueError(f"{self.kind} needs rule: give it, such as rule=hpcps.rules.Median()")
+        if isinstance(f, bool) or not isinstance(f, int | np.integer) or f < 1:
+            raise ValueError(f"f must be a whole number from 1, not {f!r}")
+        rows = as_numpy(honest, 2, "honest")
+        if not len(rows):
+            raise ValueError("honest must have one update or more")
+        size = rows.shape[1]
+        mine = np.zeros((f, size), np.float32) if own is None else as_numpy(own, 2, "own")
+        if mine.shape != (f, size):
+            raise ValueError(f"own must have the shape {[f, size]}, not {list(mine.shape)}")
+        layout = Layout.of_sizes((size,) if blocks is None else blocks, size)
+        h = len(rows)
+        context = AdversaryContext(
+            n=h + int(f),
+            f=int(f),
+            layout=layout,
+            random=random or np.random.default_rng(),
+            workers=tuple(range(h)),
+            byzantine=tuple(range(h, h + f)),
+            rule=rule,
+            state=Arrays() if state is None else state,
+        )
+        with np.errstate(over="ignore", invalid="ignore"):
+            crafted = self.craft(_usable(rows, layout), self._known_own(_usable(mine, layout)), context)
+            return like(honest, np.asarray(crafted, np.float32))
+
+
+def _usable(rows: Vector, layout: Layout) -> Vector:
+    """Return the updates `[n, d]` of a caller outside of a run as `craft` gets those of a run.
+
+    Blocks that are not finite are zero. The array is read-only: it may be the caller's.
+    """
+    updates = Updates.of(rows, layout)
+    refused = screen(updates)
+    if refused.any():
+        rows = updates.without(refused).tile(slice(0, layout.size))
+    return _read_only(rows)
+
+
+def _read_only(rows: Vector) -> Vector:
+    """Return a view of updates that cannot be written to: they may be those of the next round or of the caller."""
+    view = rows.view()
+    view.flags.writeable = False
+    return view

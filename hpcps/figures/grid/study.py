@@ -1,0 +1,209 @@
+"""The final accuracies of a study: by rule, row (such as the number of attackers and the split), attack and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcps.errors import RunError
+from hpcps.figures.curve import Values
+from hpcps.figures.figure_data import FigureData, figure_data_of, text
+from hpcps.figures.grid.names import short_names
+from hpcps.figures.labels import SEPARATOR, of_key, of_value
+from hpcps.figures.options import PlotOptions
+from hpcps.figures.selection import choose, refuse_unknown
+from hpcps.records.bypass import COUNTS
+from hpcps.records.bypass import EVENT as BYPASS
+
+TOLERANCES = frozenset({"f", "trim"})
+"""Keys of rules that say how many Byzantine updates they tolerate. Rules that differ only in them are one rule."""
+
+_RULE, _ATTACK = "rule", "attack"
+
+
+@dataclass(frozen=True)
+class Study:
+    """The results of one variant of an experiment that compares rules.
+
+    Attributes:
+        figure_data: describes the runs.
+        rules: the names of the rules, in the order of the sweep.
+        rows: the names of the rows: the values of the other swept keys.
+        attacks: the names of the attacks.
+        accuracy: final test accuracy in percent, `[rules, rows, attacks, seeds]`; NaN: no result.
+        entered: blocks by rule, attack and round, over all rows and seeds, with the columns `rule`, `attack`, `round`
+            and `COUNTS`; empty if the records do not have them.
+    """
+
+    figure_data: FigureData
+    rules: tuple[str, ...]
+    rows: tuple[str, ...]
+    attacks: tuple[str, ...]
+    accuracy: NDArray[np.float64]
+    entered: pd.DataFrame
+
+    @property
+    def by_attack(self) -> Values:
+        """The mean over the seeds, `[rules, rows, attacks]`."""
+        return _mean(self.accuracy, 3)
+
+    @property
+    def worst(self) -> Values:
+        """The accuracy under the worst attack, `[rules, rows]`: the lowest mean over the seeds."""
+        return _lowest(self.by_attack, 2)
+
+    @property
+    def scores(self) -> Values:
+        """The score of each rule with each seed, `[rules, seeds]`: the accuracy under the worst attack with that seed,
+        as the mean over the rows; NaN if a run has no result.
+        """
+        found: Values = self.accuracy.min(axis=2).mean(axis=1)  # NaN stays NaN
+        return found
+
+    @property
+    def incomplete(self) -> NDArray[np.bool_]:
+        """Whether runs of a rule in a row have no result, `[rules, rows]`."""
+        return np.asarray(np.isnan(self.accuracy).any(axis=(2, 3)), np.bool_)
+
+    def worst_attack(self, rule: int, row: int) -> str:
+        """Return the attack under which a rule is worst in a row; empty without a result, or with a single attack."""
+        values = self.by_attack[rule, row]
+        several = len(self.attacks) > 1 and not np.isnan(values).all()
+        return self.attacks[int(np.nanargmin(values))] if several else ""
+
+    @property
+    def ranking(self) -> list[int]:
+        """The rules from the best mean score to the worst."""
+        return [int(rule) for rule in np.argsort(-np.nan_to_num(_mean(self.scores, 1), nan=-1.0), kind="stable")]
+
+
+def is_grid(frame: pd.DataFrame) -> bool:
+    """Tell whether the experiment of a table sweeps rules, attacks, and something else but the seed."""
+    swept = set(frame.attrs.get("swept", []))
+    return {_RULE, _ATTACK} < swept - {"seed"}
+
+
+def studies_of(frame: pd.DataFrame) -> list[Study]:
+    """Convert the table of `hpcps collect` to a study of each variant.
+
+    Raises:
+        RunError: the table has no evaluations, or its experiment does not sweep rules.
+    """
+    swept = [str(key) for key in frame.attrs.get("swept", [])]
+    if _RULE not in swept:
+        name, keys = frame.attrs.get("experiment"), ", ".join(swept) or "nothing"
+        raise RunError(f"a grid compares rules, but {name} does not sweep validation.rule; it sweeps {keys}")
+    inside = frame[frame["outside"].astype(str) == ""] if "outside" in frame else frame
+    return [_study(inside[inside["variant"] == data.variant], data, swept) for data in figure_data_of(frame)]
+
+
+def selected(study: Study, options: PlotOptions) -> Study:
+    """Return a study with the rules (`lines`) and attacks (`panels`) that the options choose, in their order.
+
+    Raises:
+        RunError: there is no such rule or attack.
+    """
+    refuse_unknown({"line": (options.lines, study.rules), "panel": (options.panels, study.attacks)})
+    rules, attacks = choose(study.rules, options.lines), choose(study.attacks, options.panels)
+    places = [study.rules.index(rule) for rule in rules], [study.attacks.index(attack) for attack in attacks]
+    kept = study.entered["rule"].isin(rules) & study.entered["attack"].isin(attacks)
+    left_out = [
+        f"{len(part)} of {len(whole)} {noun}"
+        for noun, part, whole in (("rules", rules, study.rules), ("attacks", attacks, study.attacks))
+        if len(part) < len(whole)
+    ]
+    facts = SEPARATOR.join([study.figure_data.facts, *([f"{', '.join(left_out)} shown"] if left_out else [])])
+    return replace(
+        study,
+        figure_data=replace(study.figure_data, facts=facts),
+        rules=tuple(rules),
+        attacks=tuple(attacks),
+        accuracy=study.accuracy[places[0]][:, :, places[1]],
+        entered=study.entered[kept],
+    )
+
+
+def _study(rows: pd.DataFrame, figure_data: FigureData, swept: Sequence[str]) -> Study:
+    keys = [key for key in swept if key not in (_RULE, _ATTACK, "seed") and not key.startswith("validation.rule.")]
+    evaluations = rows[rows["event"] == "evaluation"]
+    last = evaluations.sort_values("epoch").groupby("run_id", observed=True).tail(1)
+    last = last.sort_values("point", kind="stable") if "point" in last else last
+    settings = pd.DataFrame({"row": _row_names(last, keys), "seed": last["seed"].to_numpy()}, last.index)
+    beneath = {key.removeprefix("attack_").removeprefix("attack.") for key in keys if key.startswith("attack")}
+    for column, left_out in ((_RULE, TOLERANCES), (_ATTACK, beneath)):
+        texts = last[column].astype(object).map(text) if column in last else pd.Series("", last.index)
+        names = short_names(list(dict.fromkeys(texts)), left_out, _clash(texts, settings))
+        settings[column] = texts.map(names)
+    # The accuracy of a run that has not ended is not comparable.
+    ended = last["status"].astype(str).to_numpy() == "done" if "status" in last else np.ones(len(last), np.bool_)
+    settings["accuracy"] = np.where(ended, 100 * last["accuracy"].to_numpy(np.float64), np.nan)
+    settings["run_id"] = last["run_id"].astype(str).to_numpy()
+    axes = {name: list(dict.fromkeys(settings[name])) for name in (_RULE, "row", _ATTACK)}
+    axes["seed"] = sorted(settings["seed"].unique())
+    accuracy = np.full([len(values) for values in axes.values()], np.nan)
+    places = [settings[name].map({value: n for n, value in enumerate(axes[name])}) for name in axes]
+    accuracy[tuple(place.to_numpy(np.intp) for place in places)] = settings["accuracy"]
+    return Study(
+        figure_data,
+        tuple(axes[_RULE]),
+        tuple(axes["row"]),
+        tuple(axes[_ATTACK]),
+        accuracy,
+        _entered(rows[rows["event"] == BYPASS], settings),
+    )
+
+
+def _clash(texts: pd.Series[Any], settings: pd.DataFrame) -> Any:
+    """Return a function that tells whether two of some texts occur in the same row."""
+    pairs = pd.DataFrame({"text": texts, "row": settings["row"]}).drop_duplicates()
+
+    def clash(group: Sequence[str]) -> bool:
+        return bool(pairs.loc[pairs["text"].isin(group), "row"].duplicated().any())
+
+    return clash
+
+
+def _row_names(rows: pd.DataFrame, keys: Sequence[str]) -> list[str]:
+    """Return the name of the row of each run, such as `f = 3 · dirichlet`."""
+    columns = [[_value_name(key, value, row) for value, row in zip(rows[key].astype(object), _facts(rows), strict=True)]
+               for key in keys]  # fmt: skip
+    return [SEPARATOR.join(values) for values in zip(*columns, strict=True)] if columns else [""] * len(rows)
+
+
+def _facts(rows: pd.DataFrame) -> list[Mapping[str, Any]]:
+    names = [name for name in ("attack_scope", "workers") if name in rows]
+    return [dict(zip(names, values, strict=True)) for values in rows[names].astype(object).itertuples(index=False)]
+
+
+def _value_name(key: str, value: object, facts: Mapping[str, Any]) -> str:
+    if key == "attack_rate" and facts.get("attack_scope") == "worker" and isinstance(value, float | int):
+        return f"f = {int(Decimal(repr(float(value))) * int(facts['workers']))} of {int(facts['workers'])}"
+    word = text(value)
+    return of_value(word) if isinstance(value, str) else f"{of_key(key)} {word}"
+
+
+def _entered(rows: pd.DataFrame, settings: pd.DataFrame) -> pd.DataFrame:
+    names = [*settings[[_RULE, _ATTACK]]]
+    if rows.empty:
+        return pd.DataFrame(columns=[*names, "round", *COUNTS])
+    of_run = settings.set_index("run_id")
+    ids = rows["run_id"].astype(str)
+    known = pd.DataFrame({name: ids.map(of_run[name]) for name in names} | {"round": rows["round"].astype(np.int64)})
+    known[[*COUNTS]] = rows[[*COUNTS]].astype(np.float64)
+    return known.groupby([*names, "round"], as_index=False, sort=False)[[*COUNTS]].sum()
+
+
+def _mean(values: Values, axis: int) -> Values:
+    known = np.ma.masked_invalid(values)
+    return np.asarray(known.mean(axis=axis).filled(np.nan), np.float64)
+
+
+def _lowest(values: Values, axis: int) -> Values:
+    known = np.ma.masked_invalid(values)
+    return np.asarray(known.min(axis=axis).filled(np.nan), np.float64)

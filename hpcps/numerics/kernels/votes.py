@@ -1,0 +1,62 @@
+"""The kernel of rules that count the signs of the updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpcps.numerics.blocks import SEGMENT
+from hpcps.numerics.kernels.compiled import kernel
+from hpcps.numerics.kernels.means import COLUMNS, TOGETHER
+from hpcps.numerics.kernels.memory import NONE, floats, write
+from hpcps.numerics.kernels.places import Table
+
+
+@kernel
+def vote_segments(table: Table, first: int, last: int, step: float, threshold: float, base: int, out: int) -> Any:
+    """Compute a step by the signs of the updates, or their mean with a sign, segment by segment; see `engine.votes`.
+
+    Returns:
+        The largest bit pattern, without signs, of the result if there is a base, else 0.
+    """
+    addresses, offsets, segments = table
+    places = np.empty(len(addresses) + TOGETHER, np.int64)
+    zeros = np.zeros(SEGMENT, np.float32)
+    total, signs = np.empty(COLUMNS, np.float64), np.empty(COLUMNS, np.float32)
+    found = np.empty(COLUMNS, np.float32)
+    result = NONE
+    zero, one = np.float32(0), np.float32(1)
+    for number in range(first, last):
+        block, start, stop = segments[number]
+        present = 0
+        for row in range(len(addresses)):
+            if addresses[row, block] != 0:
+                places[present] = addresses[row, block] + 4 * (start - offsets[block])
+                present += 1
+        places[present : present + TOGETHER] = zeros.ctypes.data  # adding +0 changes no sum and no vote
+        for begin in range(0, stop - start, COLUMNS):
+            count = min(COLUMNS, stop - start - begin)
+            total[:] = 0.0
+            signs[:] = zero
+            for row in range(0, present, TOGETHER):
+                a, b = floats(places[row] + 4 * begin, count), floats(places[row + 1] + 4 * begin, count)
+                c, d = floats(places[row + 2] + 4 * begin, count), floats(places[row + 3] + 4 * begin, count)
+                for k in range(count):
+                    up = (one if a[k] > zero else zero) + (one if b[k] > zero else zero)
+                    up += (one if c[k] > zero else zero) + (one if d[k] > zero else zero)
+                    down = (one if a[k] < zero else zero) + (one if b[k] < zero else zero)
+                    down += (one if c[k] < zero else zero) + (one if d[k] < zero else zero)
+                    signs[k] += up - down
+                if step == 0.0:
+                    for k in range(count):
+                        total[k] = total[k] + a[k] + b[k] + c[k] + d[k]
+            if step == 0.0:
+                for k in range(count):
+                    mean = total[k] / len(addresses)
+                    found[k] = np.float32(mean if abs(signs[k]) >= threshold else -1.0 * mean)
+            else:
+                for k in range(count):
+                    found[k] = np.float32(np.sign(signs[k]) * step)
+            result = max(result, write(found[:count], start + begin, base, out))
+    return result

@@ -1,0 +1,130 @@
+"""Rows that are weighted sums of updates, which are computed only where they are read."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.numerics.blocks import Float64, tiles
+from hpcps.numerics.kernels import enough
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.updates import Updates
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class Mixture(Updates):
+    """m rows, each a weighted sum of n updates.
+
+    Inner products and weighted sums of the rows follow from those of the updates, so `gram` and `weighted_sum` compute
+    no row. `tile` and `columns` compute a part of each row. `payloads` computes all rows; no built-in rule uses it.
+
+    Products and sums of a row are float64, in the order of the updates; they are rounded to float32, and limited to the
+    largest float32.
+    """
+
+    lazy = True
+
+    def __init__(self, updates: Updates, weights: Float64, gram: Float64 | None = None, threads: int = 1) -> None:
+        """Mix updates.
+
+        Args:
+            updates: the n updates, all finite.
+            weights: the weight of each update in each row: `[B, m, n]`, or `[1, m, n]` if all blocks have the same.
+            gram: the inner products of the updates (see `gram.gram`), if they are known.
+            threads: the maximum number of threads; the rows do not depend on it.
+        """
+        layout, m = updates.layout, weights.shape[1]
+        self.layout = layout
+        self.updates = updates
+        self.weights = weights
+        self.products = gram
+        self.sent = self.used = np.ones((m, len(layout.blocks)), np.bool_)
+        self.checked = True
+        self._threads = threads
+
+    def __len__(self) -> int:
+        return len(self.sent)
+
+    @cached_property
+    def payloads(self) -> tuple[Vector, ...]:  # type: ignore[override]
+        """All rows: `[d]` each."""
+        return tuple(self.tile(slice(0, self.layout.size)))
+
+    def select(self, rows: NDArray[np.intp]) -> Mixture:
+        """See `Updates.select`."""
+        return Mixture(self.updates, self.weights[:, rows], self.products, self._threads)
+
+    def entered(self, accepted: Mask) -> Mask:
+        """Return the (update, block) pairs `[n, B]` that have a weight in an accepted row, of `[m, B]`."""
+        found: Mask = (accepted.T[:, :, None] & (self.weights != 0)).any(axis=1).T
+        return found
+
+    def tile(self, columns: slice, out: Vector | None = None) -> Vector:
+        """See `Updates.tile`."""
+        start, stop = columns.start, columns.stop
+        values = np.empty((len(self), stop - start), np.float32) if out is None else out
+        if enough((stop - start) * len(self.updates)) and values.strides[1] == values.itemsize:
+            from hpcps.numerics.kernels import mixing
+
+            mixing.mix(self.updates, self.weights, columns, values, self._threads)
+            return values
+        layout = self.layout.restrict(start, stop)
+        first = self.layout.first_in(start) if stop > start else 0
+        blocks = np.flatnonzero(self.layout.sizes[first:])[: len(layout.blocks)] + first
+        for tile in tiles(layout, len(self.updates)):
+            part = slice(start + tile.columns.start, start + tile.columns.stop)
+            rows = self.updates.tile(part)
+            for row, weights in zip(values[:, tile.columns], self._by_block(blocks), strict=True):
+                row[:] = weighted_row(rows, tile.spread(weights))
+        return values
+
+    def columns(self, indices: NDArray[np.int64]) -> Vector:
+        """See `Updates.columns`."""
+        rows = self.updates.columns(indices)
+        blocks = np.searchsorted(self.layout.offsets, indices, side="right") - 1
+        found = [weighted_row(rows, weights) for weights in self._by_block(blocks)]
+        return np.array(found, np.float32).reshape(len(self), len(indices))
+
+    def _by_block(self, blocks: NDArray[np.intp]) -> Float64:
+        """Return the weights of the updates in some blocks: `[m, n, len(blocks)]`."""
+        which = blocks if len(self.weights) > 1 else np.zeros_like(blocks)
+        return self.weights[which].transpose(1, 2, 0)
+
+
+def weighted_row(rows: Vector, weights: Float64) -> Vector:
+    """Return the sum of rows `[n, t]` times their weights `[n, t]`, in their order, rounded to float32."""
+    total = np.zeros(rows.shape[1])
+    for row, weight in zip(rows, weights, strict=True):
+        total += weight * row
+    return rounded(total)
+
+
+def rounded(values: Float64) -> Vector:
+    """Round to float32, and limit to the largest float32: combiners refuse what is not finite."""
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
+
+
+def mixed_products(weights: Float64, products: Float64) -> Float64:
+    """Return the inner products of weighted sums of rows, from those of the rows.
+
+    Rows with equal weights have equal products. The sums are in the order of the rows.
+
+    Args:
+        weights: the weight of each row in each sum: `[…, m, n]`.
+        products: the inner products of all pairs of rows: `[…, n, n]`.
+    """
+    half = combined(products, np.swapaxes(weights, -1, -2))
+    whole = combined(weights, half)
+    return (whole + np.swapaxes(whole, -1, -2)) / 2
+
+
+def combined(left: Float64, right: Float64) -> Float64:
+    """Return the matrix products of `[…, a, n]` and `[…, n, b]`; their sums are in the order of n."""
+    shape = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    total = np.zeros((*shape, left.shape[-2], right.shape[-1]))
+    for k in range(left.shape[-1]):
+        total += left[..., :, k, None] * right[..., k, None, :]
+    return total

@@ -1,0 +1,156 @@
+"""The adversary: the parts of its role that do not depend on the mode of training."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import Roster
+from hpcps.roles.attack_group import AttackGroup
+from hpcps.roles.checkpointing import report
+from hpcps.roles.checks import rejection, unwanted, vetted
+from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Send, SetDeadline, Snapped, Start
+from hpcps.roles.knowledge import Knowledge
+from hpcps.roles.resources import ALONE, Resources
+from hpcps.spec.schema import Run
+
+
+@dataclass(frozen=True)
+class Crafted:
+    """The result of the attack for some Byzantine workers of one combiner.
+
+    Attributes:
+        group: the workers of the combiner.
+        round: the round or cycle.
+        asked: the workers to answer.
+        payloads: what each of them sends instead of its update; none for a worker that sends its own.
+    """
+
+    group: AttackGroup
+    round: int
+    asked: tuple[int, ...]
+    payloads: dict[int, Vector]
+
+
+class Adversary(ABC):
+    """Sees a copy of every update before it is sent, and decides what the Byzantine workers send instead.
+
+    Only this role knows who is Byzantine. It gets the copies, and from the coordinator the layout of the model and the
+    schedule; it gets no model, no combined update and nothing of a validator. Servers and validators get what they
+    would get without it.
+    """
+
+    keeps_checkpoints = False
+    device = "cpu"
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
+        self.peer = peer
+        self.round = 0
+        self._run = run
+        self._run_id = run_id
+        self._resources = resources
+        roster = Roster.of(run)
+        self._coordinator = roster.coordinator
+        self._workers = tuple(Peer("worker", k) for k in range(roster.workers))
+        self._known: Knowledge | None = None
+        # Messages that come before the layout; the payload of a copy does not change before it is answered.
+        self._early: list[tuple[Peer, Message]] = []
+        self._flags = Flag.NONE
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        event = vetted(event, self._run_id)
+        match event:
+            case Start():
+                yield SetDeadline(self._waiting_for)
+            case Received(source, message) if self._takes(source, message):
+                yield from self._receive(source, message)
+                yield from self._go_on()
+            case Received() | Malformed():
+                yield rejection(event.source, unwanted(event, "the adversary"))
+                yield from self._excuse(event.source)
+                yield from self._go_on()
+            case Computed("craft", crafted):
+                for worker in crafted.asked:
+                    yield self._answer(worker, crafted.round, crafted.group, crafted.payloads.get(worker))
+                yield from self._answered(crafted)
+                yield from self._go_on()
+            case Snapped():
+                yield report(self.peer, self._run_id, event)
+                yield Finish(suspended=True) if Flag.SUSPEND in self._flags else SetDeadline(self._waiting_for)
+                self._flags = Flag.NONE
+
+    @property
+    @abstractmethod
+    def _waiting_for(self) -> tuple[Peer, ...]:
+        """The roles whose messages this role waits for."""
+
+    def _takes(self, source: Peer, message: Message) -> bool:
+        """Return whether a message is one that this role gets from its source."""
+        if message.kind is Kind.INIT:
+            return source == self._coordinator and self._known is None
+        return message.kind in (Kind.COPY, Kind.ABSENT) and source in self._workers
+
+    def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
+        if message.kind is Kind.INIT:
+            known = self._know(message.note)
+            for early in self._early:
+                yield from self._take(*early, known)
+            self._early.clear()
+        elif self._known is None:
+            self._early.append((source, message))
+        else:
+            yield from self._take(source, message, self._known)
+
+    def _know(self, note: dict[str, object]) -> Knowledge:
+        """Learn the model's layout and the schedule of the run."""
+        self._known = Knowledge(self.peer, self._run, note, self._resources)
+        return self._known
+
+    @abstractmethod
+    def _take(self, source: Peer, message: Message, known: Knowledge) -> Iterator[Effect]:
+        """Take a worker's copy, or that it is absent; answer the worker at once if its update is not replaced."""
+
+    @abstractmethod
+    def _excuse(self, source: Peer) -> Iterator[Effect]:
+        """Let a worker send its update as it is, whose message cannot be used."""
+
+    @abstractmethod
+    def _go_on(self) -> Iterator[Effect]:
+        """Begin to compute the next attack, if all that it needs has come; else wait."""
+
+    @abstractmethod
+    def _answered(self, crafted: Crafted) -> Iterator[Effect]:
+        """Note that the workers of an attack are answered."""
+
+    def _begin(self, group: AttackGroup, round: int, asked: tuple[int, ...]) -> Compute:
+        """Return the computation of what the given Byzantine workers send."""
+        work = partial(self._craft, group, round, asked)
+        return Compute("craft", work, elements=len(group.present) * group.layout.size)
+
+    @staticmethod
+    def _craft(group: AttackGroup, round: int, asked: tuple[int, ...]) -> Crafted:
+        payloads = group.craft(round, asked)
+        group.follow(payloads)
+        return Crafted(group, round, asked, payloads)
+
+    def _answer(self, worker: int, round: int, group: AttackGroup | None = None, payload: Vector | None = None) -> Send:
+        """Return the answer to a worker's copy: what it sends instead, or that it sends its update as it is."""
+        mask = group.mask(worker) if group is not None and payload is not None else None
+        message = Message(Kind.REPLACEMENT, self.peer, self._run_id, round, mask=mask, payload=payload)
+        return Send(Peer("worker", worker), message)
+
+    @abstractmethod
+    def state(self) -> State:
+        """Return what a checkpoint keeps."""
+
+    def restore(self, state: State) -> None:
+        """Go on from a checkpoint."""
+        known = state.part("known")
+        self._know(known.facts).restore(known)
+        self.round = state.facts["round"]

@@ -1,0 +1,108 @@
+"""A rule with the pre-aggregators before it."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+import numpy as np
+
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.gram import gram, norms_gram, over_blocks
+from hpcps.numerics.mixture import Mixture, combined, mixed_products
+from hpcps.numerics.updates import Updates
+from hpcps.registry.failures import described, returned, told
+from hpcps.rules.base import Rule
+from hpcps.rules.combined import Combined
+from hpcps.rules.context import Context
+from hpcps.rules.parts import combine_part_by_part, combine_what_was_sent
+from hpcps.rules.preaggregation.base import Compares, PreAggregator
+from hpcps.rules.ranks import nothing
+
+
+def combine_finite(rule: Rule, updates: Updates, context: Context) -> Combined:
+    """Combine updates that are known to be finite, with the pre-aggregators before the rule; see `Rule.combine`."""
+    if rule.skipped == "left_out" and not updates.used.all():
+        return combine_what_was_sent(updates, context, lambda part, cut: _after_all(rule, part, cut))
+    return _after_all(rule, updates, context)
+
+
+def reason_against(rule: Rule, n: int) -> str:
+    """See `BaseRule.reason_against`."""
+    rows = n
+    for stage, f in _stages(rule, n):
+        with told(stage, f"its unable({rows}, {f}) or remaining({rows}) failed", foreign=True):
+            reason, remaining = stage.unable(rows, f), stage.remaining(rows)
+        if reason:
+            return reason
+        rows = remaining
+    reason = rule_after(rule, n, rows).unable(rows)
+    return f"{reason} rows that are left of {n} updates" if reason and rows != n else reason
+
+
+def rule_after(rule: Rule, n: int, rows: int) -> Rule:
+    """Return the rule for the rows that are left of n updates: as many of them may be Byzantine as of the updates."""
+    f = rule.tolerated(n)
+    return rule if f is None or rows == n else rule.tolerating(f)
+
+
+def _stages(rule: Rule, n: int) -> list[tuple[PreAggregator, int]]:
+    """Return the pre-aggregators, and the number of Byzantine updates among n that each expects."""
+    return [(stage, stage.byzantine(n, rule.tolerated(n))) for stage in rule.before]
+
+
+def _after_all(rule: Rule, updates: Updates, context: Context) -> Combined:
+    n = len(updates)
+    if not rule.before:
+        return rule.checked_combine(updates, context)
+    if n == 0 or not updates.layout.blocks or reason_against(rule, n):
+        return nothing(updates, context)
+    rows = _mixture(rule, updates, context)
+    last = rule_after(rule, n, len(rows))
+    if rule.sees == "vector" or rule.fuses:
+        found = last.checked_combine(rows, context)
+    else:
+        found = combine_part_by_part(rows, context, last.checked_combine, whole=rule.sees == "block")
+    return Combined(found.update, found.finite, rows.entered(found.accepted))
+
+
+def _mixture(rule: Rule, updates: Updates, context: Context) -> Mixture:
+    """Return the rows that the pre-aggregators make of the updates."""
+    n, products = len(updates), None
+    match _compares(rule):
+        case "pairs":
+            current = products = gram(updates, threads=context.threads)
+        case "norms":
+            current = norms_gram(updates, context.threads)
+        case _:
+            current = np.zeros((1, n, n))
+    if all(stage.scope == "vector" for stage in rule.before):
+        current = over_blocks(current)[None]
+    weights = np.eye(n)[None]
+    for stage, f in _stages(rule, n):
+        whole = [over_blocks(current)] if stage.scope == "vector" else [*current]
+        here = np.stack([_weights(stage, each, f, context) for each in whole])
+        weights, current = combined(here, weights), mixed_products(here, current)
+    return Mixture(updates, weights, products, context.threads)
+
+
+def _compares(rule: Rule) -> Compares:
+    """Return the inner products of the updates that all pre-aggregators together use."""
+    used = [stage.compares for stage in rule.before]
+    scaled = len([*takewhile(lambda each: each == "norms", used)])  # the norms of scaled rows follow from the norms
+    if "pairs" in used or "norms" in used[scaled:]:
+        return "pairs"
+    return "norms" if scaled else "nothing"
+
+
+def _weights(stage: PreAggregator, products: Float64, f: int, context: Context) -> Float64:
+    """Call `PreAggregator.weights`, and check what it returns."""
+    random = context.random if "random" in stage.needs else None
+    with told(stage, "its weights() failed", foreign=True):
+        found: object = stage.weights(products, f, random)
+    n = len(products)
+    shape = (stage.remaining(n), n)
+    if not isinstance(found, np.ndarray) or found.shape != shape or found.dtype.kind not in "fiub":
+        raise returned(stage, "weights", f"{described(found)}: it must be an array {list(shape)}")
+    if not np.isfinite(found).all():
+        raise returned(stage, "weights", "weights that are not finite")
+    return found.astype(np.float64)

@@ -1,0 +1,44 @@
+"""Checks of the attack: its schedule, and what it delays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from hpcps.attacks import Late, NoAttack
+from hpcps.spec.checks.paths import MODE
+from hpcps.spec.problems import Problem
+from hpcps.spec.schema import Run
+
+
+def _schedule_is_of_the_run(run: Run) -> Iterator[Problem]:
+    attack, epochs = run.attack, run.train.epochs
+    if isinstance(attack, NoAttack):
+        return
+    if attack.on > attack.every:
+        yield Problem(
+            ("attack", "on"),
+            f"the attack acts in {attack.on} rounds of each period of {attack.every}: use at most attack.every",
+            (("attack", "every"),),
+        )
+    if attack.from_epoch >= epochs:
+        yield Problem(
+            ("attack", "from_epoch"),
+            f"the run ends after {epochs} epoch{'s' * (epochs > 1)}, so the attack never acts: use at most "
+            f"{epochs - 1}, or more epochs",
+            (("train", "epochs"),),
+        )
+
+
+def _nobody_waits_too_long(run: Run) -> Iterator[Problem]:
+    attack, timeout = run.attack, run.transport.timeout
+    real = run.transport.kind != "inproc"
+    if isinstance(attack, Late) and real and run.train.mode == "sync" and attack.seconds >= timeout:
+        yield Problem(
+            ("attack", "seconds"),
+            f"{attack.seconds} s is not below transport.timeout = {timeout} s, after which the others give up: "
+            "use less, or a longer timeout",
+            (("transport", "timeout"), MODE),
+        )
+
+
+CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (_schedule_is_of_the_run, _nobody_waits_too_long)

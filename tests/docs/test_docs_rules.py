@@ -1,0 +1,77 @@
+"""The page that compares our rules and attacks with those of other libraries is what was measured, and still holds."""
+
+import json
+import sys
+
+import pytest
+from docs_repository import ROOT
+
+sys.path[:0] = [path for path in map(str, (ROOT / "docs", ROOT / "benchmarks")) if path not in sys.path]
+
+from comparison.inputs import all_inputs, digest  # noqa: E402
+from comparison.libraries import LIBRARIES  # noqa: E402
+from comparison.measured import all_libraries, fingerprints, measure  # noqa: E402
+from comparison.pairs import PAIRS  # noqa: E402
+from generate import rules  # noqa: E402
+from processes import NotHereError  # noqa: E402
+
+from hpcps.registry import installed  # noqa: E402
+
+AGAIN = "run `make peers`, and read what changed in docs/rules.md"
+
+
+@pytest.fixture(scope="module")
+def data():
+    return json.loads(rules.DATA.read_text(encoding="utf-8"))
+
+
+def test_the_page_is_what_was_measured(data):
+    assert rules.PAGE.read_text(encoding="utf-8") == rules.page(data), "run docs/generate/rules.py"
+
+
+def test_every_rule_and_attack_is_compared(data):
+    compared = {tuple(line.split()[:2]) for line in data["ours"]}
+    there = {(kind, name) for kind in PAIRS for name in installed().of(kind)}
+    assert compared == there, AGAIN
+    page = rules.PAGE.read_text(encoding="utf-8")
+    assert [name for _, name in there if f"### `{name}`\n" not in page] == []
+
+
+def test_every_pair_was_measured(data):
+    for kind, pairs in PAIRS.items():
+        assert len({pair.id for pair in pairs}) == len(pairs)
+        assert {pair.id for pair in pairs} == set(data["pairs"][kind]), AGAIN
+    assert {name: library.version for name, library in LIBRARIES.items()} == {
+        name: each["version"] for name, each in data["libraries"].items()
+    }, AGAIN
+
+
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.soak)])
+def test_our_results_are_those_that_were_compared(data, step):
+    inputs = all_inputs()
+    assert digest(inputs) == data["inputs"]["digest"], AGAIN
+    inputs = inputs[::step]
+    ours, changed = fingerprints(inputs), []
+    assert set(ours) == set(data["ours"]), AGAIN
+    for line, recorded in data["ours"].items():
+        for each, was, now in zip(inputs, recorded["numbers"][::step], ours[line]["numbers"], strict=True):
+            if (was is None) != (now is None) or (was is not None and abs(was - now) > 1e-3):
+                changed.append(f"{line}: {each.name}: {was} -> {now}")
+    assert changed == [], AGAIN
+
+
+@pytest.mark.soak
+def test_the_libraries_compute_what_they_did(data):
+    """Install the libraries, and compare again."""
+    try:
+        found = measure(all_libraries())
+    except NotHereError as error:
+        pytest.skip(str(error))
+    for kind, pairs in found["pairs"].items():
+        for name, each in pairs.items():
+            was = data["pairs"][kind][name]
+            assert (name, each["verdict"], each["inputs"]) == (name, was["verdict"], was["inputs"])
+            if not each["repeats"]:
+                assert {group: each["count"] for group, each in each["unlike"].items()} == {
+                    group: each["count"] for group, each in was["unlike"].items()
+                }, name

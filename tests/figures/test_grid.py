@@ -1,0 +1,237 @@
+"""The figures of a study: heat maps, a ranking, and what entered the model, against the table that they come from."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpcps.cli.main import main
+from hpcps.errors import RunError
+from hpcps.figures.grid.drawing import draw_grid
+from hpcps.figures.grid.names import short_names
+from hpcps.figures.grid.study import selected, studies_of
+from hpcps.figures.grid.tables import study_tables
+from hpcps.figures.labels import of_value, parse
+from hpcps.figures.options import PlotOptions
+from hpcps.records.bypass import COUNTS
+
+RULES = {0.1: ("average", "krum f 0.1"), 0.3: ("average", "krum f 0.3")}
+ATTACKS = ("negative 6", "alie", "negative 2")
+SPLITS = ("iid", "dirichlet")
+SEEDS = (1, 2, 3)
+
+
+def accuracy_of(rule, attack, rate, split, seed):
+    """Return a different accuracy for each run; average is worst under the first attack, krum under the second."""
+    base = 0.9 - rate - 0.1 * SPLITS.index(split) - 0.01 * seed
+    return base - (0.5 if (rule.partition(" ")[0], attack) in (("average", ATTACKS[0]), ("krum", "alie")) else 0.0)
+
+
+def a_table(*, bypass=True, left_out=()):
+    rows = []
+    for split in SPLITS:
+        for rate, rules in RULES.items():
+            for rule in rules:
+                for attack in ATTACKS:
+                    for seed in SEEDS:
+                        if (split, rate, rule, attack, seed) not in left_out:
+                            rows += a_run(len(rows), split, rate, rule, attack, seed, bypass)
+    frame = pd.DataFrame(rows)
+    frame.attrs["experiment"] = "study"
+    frame.attrs["swept"] = ["data.split", "attack", "attack_rate", "rule", "seed"]
+    return frame
+
+
+def a_run(number, split, rate, rule, attack, seed, bypass):
+    settings = {
+        "run_id": f"{number:010x}", "point": number, "experiment": "study", "status": "done", "variant": "",
+        "outside": "", "rule": rule, "attack": f"{attack} rate {rate} scope worker", "attack_rate": rate,
+        "attack_scope": "worker", "data.split": split, "seed": seed, "workers": 10, "validators": 1, "servers": 1,
+        "model": "mlp", "data": "digits", "epochs": 2, "fidelity": "corrected", "scores": False, "wall": 1.0,
+        "bytes_sent_total": 1, "diverged": 0,
+    }  # fmt: skip
+    accuracy = accuracy_of(rule, attack, rate, split, seed)
+    lines = [{"event": "evaluation", "epoch": float(e), "accuracy": accuracy if e == 2 else 0.99} for e in (1, 2)]
+    if bypass:
+        entered = 3 if rule == "average" else 0
+        lines += [
+            {"event": "bypass", "round": r, **dict(zip(COUNTS, (3, entered, 7, 7 - r), strict=True))} for r in (0, 1)
+        ]
+    return [settings | line for line in lines]
+
+
+@pytest.fixture(scope="module")
+def study():
+    (only,) = studies_of(a_table())
+    return only
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_rules_and_rows_have_short_names(study):
+    assert study.rules == ("average", "krum")
+    assert study.attacks == ("negative 6", "alie", "negative 2")
+    assert study.rows == tuple(f"{split} · f = {f} of 10" for split in SPLITS for f in (1, 3))
+
+
+def test_a_row_of_a_number_says_of_which_key():
+    table = a_table()
+    table["data.alpha"] = np.where(table["data.split"] == "iid", 1.0, 0.3)
+    table.attrs["swept"] = ["data.alpha", "attack", "attack_rate", "rule", "seed"]
+    (named,) = studies_of(table)
+    assert named.rows[0] == "alpha 1 · f = 1 of 10"
+    assert "| alpha 1 · f = 1 of 10" in study_tables(named)
+
+
+def test_the_numbers_are_those_of_the_table(study):
+    assert study.accuracy.shape == (2, 4, 3, 3)
+    assert study.accuracy[1, 3, 1, 2] == pytest.approx(100 * accuracy_of("krum", "alie", 0.3, "dirichlet", 3))
+    # The mean over the seeds is that of seed 2.
+    expected = [[100 * (0.9 - rate - 0.1 * split - 0.02 - 0.5) for split in (0, 1) for rate in (0.1, 0.3)]] * 2
+    assert study.worst == pytest.approx(np.array(expected))
+    assert [study.worst_attack(rule, row) for rule in (0, 1) for row in (0, 3)] == ["negative 6"] * 2 + ["alie"] * 2
+    assert study.scores[0] == pytest.approx([100 * (0.9 - 0.2 - 0.05 - 0.01 * seed - 0.5) for seed in SEEDS])
+
+
+def test_figures_show_the_numbers_and_names(study):
+    figures = dict(draw_grid([study], PlotOptions(names={"alie": "ALIE"})))
+    assert [*figures] == ["grid_worst", "grid_best", "grid_ranking", "grid_bypass"]
+    worst = texts(figures["grid_worst"])
+    assert worst[:4] == ["28.0", "negative, scale 6", "28.0", "ALIE"]
+    assert len(figures["grid_worst"].axes[0].patches) == 4, "the best rule of each row has a frame"
+    best = texts(figures["grid_best"])
+    assert best[:8] == ["78.0", "krum", "78.0", "average", "78.0", "average", "28.0", "average"]
+    assert [label.get_text() for label in figures["grid_best"].axes[0].get_xticklabels()][1:] == [
+        *("ALIE", "negative, scale 2", "worst attack")
+    ]
+    assert texts(figures["grid_ranking"]) == ["13.0", "13.0"]
+    above, below = figures["grid_bypass"].axes[0], figures["grid_bypass"].axes[3]
+    assert [line.get_ydata().tolist() for line in above.lines] == [[100, 100], [0, 0]]
+    assert below.lines[0].get_ydata() == pytest.approx([100, 100 * 6 / 7])
+
+
+def test_options_choose_rules_and_attacks(study):
+    chosen = selected(study, PlotOptions(lines=["krum"], panels=["alie", "negative 6"]))
+    assert chosen.rules == ("krum",)
+    assert chosen.attacks == ("alie", "negative 6")
+    assert chosen.accuracy[0, :, 0] == pytest.approx(study.accuracy[1, :, 1])
+    assert "1 of 2 rules, 2 of 3 attacks shown" in chosen.figure_data.facts
+    figures = dict(draw_grid([study], PlotOptions(lines=["krum"], width=3.0, heading=False)))
+    assert [*figures] == ["grid_worst", "grid_bypass"]
+    assert figures["grid_worst"].get_figwidth() == 3.0
+    assert figures["grid_worst"]._suptitle is None
+    with pytest.raises(RunError, match=r"panels: no panel 'alia': did you mean 'alie'\? There are: negative 6, alie"):
+        selected(study, PlotOptions(panels=["alia"]))
+
+
+def test_missing_runs_and_old_records_leave_gaps():
+    gone = {(split, rate, "average", attack, seed) for split in SPLITS[:1] for rate in RULES for attack in ATTACKS
+            for seed in SEEDS}  # fmt: skip
+    (study,) = studies_of(a_table(bypass=False, left_out=gone))
+    assert np.isnan(study.worst[study.rules.index("average")][:2]).sum() == 2
+    figures = dict(draw_grid([study], PlotOptions()))
+    assert [*figures] == ["grid_worst", "grid_best", "grid_ranking"]
+    assert texts(figures["grid_worst"]).count("–") == 2
+    table = study_tables(study)
+    assert "| average " in table
+    assert "; *: some runs have no result yet; a score needs all runs" in table
+
+
+def test_a_cell_with_some_of_its_runs_has_a_mark_and_its_rule_no_score():
+    (study,) = studies_of(a_table(left_out={("iid", 0.1, "average", "alie", 2)}))
+    assert study.incomplete.tolist() == [[True, False, False, False], [False] * 4]
+    assert np.isnan(study.scores[0]).tolist() == [False, True, False]
+    assert texts(dict(draw_grid([study], PlotOptions()))["grid_worst"])[1] == "negative, scale 6*"
+
+
+def test_a_run_that_has_not_ended_counts_as_missing():
+    table = a_table()
+    begun = table["run_id"] == table["run_id"].iloc[0]
+    table.loc[begun, "status"] = "running"
+    (study,) = studies_of(table)
+    assert study.incomplete.tolist() == [[True, False, False, False], [False] * 4]
+
+
+def test_tables_rank_the_rules(study):
+    lines = study_tables(study).splitlines()
+    assert lines[0].startswith("**study**: final test accuracy (%) under the worst attack")
+    assert [cell.strip() for cell in lines[5].split("|")[1:4]] == ["average", "13.0 [12.0–14.0]", "28.0 negative 6"]
+
+
+def test_a_study_sweeps_rules():
+    table = a_table()
+    table.attrs["swept"] = ["attack", "seed"]
+    with pytest.raises(
+        RunError, match=r"a grid compares rules, but study does not sweep validation\.rule; it sweeps attack"
+    ):
+        studies_of(table)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "pairs"),
+    [
+        ("average", "average", ()),
+        ("negative 6 rate 0.3", "negative", (("scale", "6"), ("rate", "0.3"))),
+        ("krum before [arc, nnm per block] f 2", "arc + nnm + krum", (("f", "2"),)),
+        ("krum before [] f 2", "krum", (("f", "2"),)),
+        ("steps at [2, 4] by 3", "steps", (("at", "[2, 4]"), ("by", "3"))),
+    ],
+)
+def test_the_text_of_a_component_is_parsed(text, kind, pairs):
+    assert parse(text) == (kind, pairs)
+
+
+def test_what_is_done_before_a_rule_is_in_its_name():
+    assert of_value("trimmed_mean before [nnm] trim 0.3") == "nnm + trimmed mean, trim 0.3"
+    assert of_value("nnm + trimmed_mean") == "nnm + trimmed mean"
+
+
+def test_keys_are_left_out_unless_they_distinguish():
+    given = ["krum f 1 per block", "krum f 3 per block", "median"]
+    assert list(short_names(given, {"f"}, lambda group: False).values()) == ["krum", "krum", "median"]
+    assert list(short_names(given, {"f"}, lambda group: len(group) > 1).values()) == ["krum f 1", "krum f 3", "median"]
+
+
+SPEC = """
+name = "small_grid"
+[topology]
+workers = 5
+validators = 0
+[transport]
+kind = "inproc"
+[model]
+name = "mlp"
+[data]
+name = "digits"
+limit = 200
+test_limit = 50
+[train]
+epochs = 1
+batch_size = 8
+local_steps = 2
+[[sweep]]
+attack = [{ kind = "negative", scale = 6, scope = "worker" }, { kind = "random", scale = 1, scope = "worker" }]
+[[sweep]]
+"attack.rate" = [0.2, 0.2, 0.4]
+"validation.rule" = [{ kind = "average" }, { kind = "krum", f = 1 }, { kind = "krum", f = 2, neighbours = "n-f-1" }]
+"""
+
+
+def test_the_command_draws_the_figures_of_runs(tmp_path, capsys):
+    (tmp_path / "small_grid.toml").write_text(SPEC)
+    assert main(["run", str(tmp_path / "small_grid.toml"), "--results", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["plot", "grid", str(tmp_path / "small_grid"), "--set", "heading=false"]) == 0
+    printed = capsys.readouterr().out
+    assert "| rule " in printed
+    assert "f = 1 of 5" in printed
+    assert {path.stem for path in (tmp_path / "small_grid/figures").glob("grid_*.png")} == {
+        *("grid_worst", "grid_best", "grid_ranking", "grid_bypass")
+    }
+    assert main(["report", str(tmp_path / "small_grid")]) == 0
+    page = (tmp_path / "small_grid/report.html").read_text(encoding="utf-8")
+    assert "<h2>Final test accuracy under the worst attack (%)</h2>" in page
+    assert '<th scope="col">f = 1 of 5</th>' in page
+    assert main(["plot", "grid", "one", "two"]) == 2
+    assert "takes one experiment, `grid` and one experiment, or `timeline` and one run" in capsys.readouterr().err
