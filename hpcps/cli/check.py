@@ -108,7 +108,8 @@ def _model(run: Run) -> str:
     data = run.data
     limit = f", first {_count(data.limit, 'sample')}" if data.limit else ""
     shards = _count(data.shards, "shard")
-    return f"{run.model.name} ({run.model.backend}) on {data.name}, {shards} ({data.split.kind}){limit}"
+    size = f" enlarged to {data.resize} by {data.resize}" if data.resize else ""
+    return f"{run.model.name} ({run.model.backend}) on {data.name}{size}, {shards} ({data.split.kind}){limit}"
 
 
 def _training(run: Run) -> str:

@@ -30,6 +30,9 @@ class Model(Config, ABC):
     smallest: ClassVar[int | None] = None
     """The smallest height and width of an image; None: samples of any shape, or `build` raises an error."""
 
+    reduction: ClassVar[int] = 1
+    """How many times lower and narrower than an image the last feature maps with BatchNorm are."""
+
     batchnorm: ClassVar[bool | None] = None
     """Whether the network has BatchNorm statistics; None: unknown before it is built."""
 

@@ -29,6 +29,7 @@ SYNTHETIC = {"name": "synthetic", "limit": 96, "test_limit": 32, "shards": 3}
 MODELS = {
     "mlp": (DIGITS, {}),
     "cnn": (DIGITS, {}),
+    "dropout": (DIGITS, {"model": {"name": "mlp", "dropout": 0.3}}),
     "cifar_resnet20_v1": (SYNTHETIC, {"workers": 2, "batch_size": 8}),
 }
 OWN = {"my_model": ({"name": "my_data"}, {})}
@@ -84,7 +85,7 @@ class Kind:
 
     def _build(self, model, train):
         data, more = {**MODELS, **OWN}[model]
-        return build_learner(make_run(data, model=model, **{**more, "device": self.device, **train}), "worker", 0)
+        return build_learner(make_run(data, **{"model": model, **more, "device": self.device, **train}), "worker", 0)
 
 
 @pytest.fixture(params=[pytest.param("cpu", id="pretended"), GPU])

@@ -96,6 +96,8 @@ def points():
         validators, partition = (0, 4096) if kind in ("nan", "silent") else (1, "auto")
         attack = {"kind": kind, "rate": 0.4, **keys}
         yield f"attack-{kind}", spec("average", 2, validators, attack=attack, transport={"partition": partition})
+    # With dropout: masks depend on the role and the step, not on which roles share a process.
+    yield "dropout", spec("average", 1, 1, model={"dropout": 0.3})
     # With BatchNorm: its statistics travel too.
     network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}
@@ -234,6 +236,10 @@ def test_partitions_do_not_show(in_process, name):
     servers = POINTS[name].topology.servers
     cut, whole = final_model(in_process / f"{name}-cut", servers), final_model(in_process / name, servers)
     np.testing.assert_array_equal(cut, whole)
+
+
+def test_dropout_does_show(in_process):
+    assert not np.array_equal(final_model(in_process / "dropout", 1), final_model(in_process / "average-1-1", 1))
 
 
 def test_torch_runs_with_the_threads_of_the_spec(in_process):

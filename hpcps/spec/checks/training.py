@@ -91,21 +91,31 @@ def _backend_has_the_model(run: Run) -> Iterator[Problem]:
 
 
 def _model_takes_data(run: Run) -> Iterator[Problem]:
-    model, shape = run.model, run.data.facts.shape
+    model, shape = run.model, run.data.input_facts.shape
+    whose = f"samples of {run.data.name} have" if run.data.resize is None else "resized samples have"
     if model.channels is not None and (len(shape) != 3 or shape[0] != model.channels):
         able = ", ".join(name for name, channels in _channels().items() if channels == model.channels)
         yield Problem(
             ("model", "name"),
-            f"{model.name} is for images of {model.channels} channels ({able}), but samples of {run.data.name} have "
+            f"{model.name} is for images of {model.channels} channels ({able}), but {whose} "
             f"the shape {list(shape)}: use another model, such as mlp",
             (DATA,),
         )
     elif model.smallest is not None and (len(shape) != 3 or min(shape[1:]) < model.smallest):
+        least = max(model.smallest, *shape[1:]) if len(shape) == 3 else 0
+        enlarge = f"set data.resize = {least} or more, or " if least else ""
         yield Problem(
             ("model", "name"),
-            f"{model.name} is for images of at least {model.smallest} by {model.smallest}, but samples of "
-            f"{run.data.name} have the shape {list(shape)}: use another model, such as mlp",
-            (DATA,),
+            f"{model.name} is for images of at least {model.smallest} by {model.smallest}, but {whose} "
+            f"the shape {list(shape)}: {enlarge}use another model, such as mlp",
+            (DATA, ("data", "resize")),
+        )
+    elif model.batchnorm and run.train.batch_size == 1 and max(shape[1:]) <= model.reduction:
+        yield Problem(
+            ("train", "batch_size"),
+            f"the last feature maps of {model.name} have one pixel for samples of the shape {list(shape)}, and "
+            "BatchNorm needs more than one value: use 2 or more",
+            (("model", "name"), DATA),
         )
 
 
@@ -120,6 +130,19 @@ def _data_can_be_augmented(run: Run) -> Iterator[Problem]:
         sets = active().of("datasets").usable()
         able = ", ".join(name for name, data in sets.items() if getattr(data.facts, "augment", False))
         yield Problem(("data", "augment"), f"only for {able}, not {run.data.name}: leave it out", (DATA,))
+
+
+def _images_can_be_resized(run: Run) -> Iterator[Problem]:
+    size, shape, path = run.data.resize, run.data.facts.shape, ("data", "resize")
+    if size is None:
+        return
+    if len(shape) != 3:
+        message = f"only for images, but samples of {run.data.name} have the shape {list(shape)}: leave it out"
+        yield Problem(path, message, (DATA,))
+    elif size < max(shape[1:]) or shape[1:] == (size, size):
+        height, width = shape[1:]
+        message = f"the images of {run.data.name} are {height} by {width}, and can only be enlarged: use a larger"
+        yield Problem(path, f"{message} number, or leave it out", (DATA,))
 
 
 def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
@@ -164,6 +187,9 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
             yield Problem(("train", "mps"), "has no effect without a GPU: leave it out", (("train", "device"),))
         if run.transport.kind == "inproc":
             yield Problem(("train", "mps"), "has no effect in one process: leave it out", (("transport", "kind"),))
+    if not data.normalise and set(data.facts.mean) == {0} and set(data.facts.std) == {1}:
+        message = f"has no effect: the samples of {data.name} are not normalised anyway: leave it out"
+        yield Problem(("data", "normalise"), message, (DATA,))
     if "alpha" in data.model_fields_set and data.split.kind != "dirichlet":
         yield Problem(("data", "alpha"), 'only split = "dirichlet" uses it: leave it out', (("data", "split"),))
     elif "alpha" in data.model_fields_set and getattr(data.split, "alpha", None) is not None:
@@ -187,6 +213,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _backend_has_the_model,
     _model_takes_data,
     _data_can_be_augmented,
+    _images_can_be_resized,
     _averaged_statistics_have_a_model,
     _statistics_have_workers,
     _keys_have_an_effect,
