@@ -64,7 +64,8 @@ class Model(Config, ABC):
     def memory_format(self, device: str) -> str:
         """Return torch's name of the memory format of images and kernels, which records also contain.
 
-        On a CPU, channels last makes the convolutions of a CIFAR ResNet a fifth faster; smaller networks gain nothing.
+        On a CPU, channels last makes the convolutions of a CIFAR ResNet a fifth faster and a MobileNet nearly twice as
+        fast; smaller networks and the large ResNets gain nothing.
         """
         return "channels_last" if self.channels_last and device == "cpu" else "contiguous_format"
 

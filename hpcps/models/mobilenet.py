@@ -33,6 +33,7 @@ class MobileNetV1(ZooModel):
     """MobileNet, version 1, width 1: 3,216,650 parameters."""
 
     reduction: ClassVar[int] = 32
+    channels_last: ClassVar[bool] = True
 
     name: Literal["mobilenet_v1"] = "mobilenet_v1"
 
@@ -50,6 +51,7 @@ class MobileNetV2(ZooModel):
     """MobileNet, version 2, width 1: 2,237,184 parameters."""
 
     reduction: ClassVar[int] = 32
+    channels_last: ClassVar[bool] = True
 
     name: Literal["mobilenet_v2"] = "mobilenet_v2"
 

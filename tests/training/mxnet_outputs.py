@@ -1,6 +1,6 @@
-"""Computes networks with given parameters in MXNet: `python mxnet_outputs.py FOLDER`; for test_zoo.py.
+"""Computes a network with given parameters in MXNet: `python mxnet_outputs.py FOLDER/MODEL.npz`; for test_zoo.py.
 
-`FOLDER/NAME.npz` holds the values of a network; `FOLDER/NAME.mxnet.npz` gets the outputs and the gradient.
+`FOLDER/MODEL.mxnet.npz` gets the outputs and the gradient.
 """
 
 import sys
@@ -21,17 +21,17 @@ def without_dropout(block):
         block._rate = 0
 
 
-for file in Path(sys.argv[1]).glob("*.npz"):
-    given = np.load(file)
-    facts = Facts(shape=given["images"].shape[1:], train=1, test=1)
-    model = MxnetFlatModel(active().of("models")[file.stem](), facts, mxnet.cpu())
-    model.network.apply(without_dropout)
-    model.parameters.write(given["parameters"])
-    model.statistics.write(given["statistics"])
-    images = mxnet.nd.array(given["images"])
-    tested = model.for_inference()(images).asnumpy()
-    with mxnet.autograd.record():
-        outputs = model.network(images)
-        loss = -mxnet.nd.pick(mxnet.nd.log_softmax(outputs), mxnet.nd.array(given["labels"])).mean()
-    loss.backward()
-    np.savez(file.with_suffix(".mxnet.npz"), tested=tested, trained=outputs.asnumpy(), gradient=model.gradient.copy())
+file = Path(sys.argv[1])
+given = np.load(file)
+facts = Facts(shape=given["images"].shape[1:], train=1, test=1)
+model = MxnetFlatModel(active().of("models")[file.stem](), facts, mxnet.cpu())
+model.network.apply(without_dropout)
+model.parameters.write(given["parameters"])
+model.statistics.write(given["statistics"])
+images = mxnet.nd.array(given["images"])
+tested = model.for_inference()(images).asnumpy()
+with mxnet.autograd.record():
+    outputs = model.network(images)
+    loss = -mxnet.nd.pick(mxnet.nd.log_softmax(outputs), mxnet.nd.array(given["labels"])).mean()
+loss.backward()
+np.savez(file.with_suffix(".mxnet.npz"), tested=tested, trained=outputs.asnumpy(), gradient=model.gradient.copy())
