@@ -51,16 +51,19 @@ def _shards_for_all(run: Run) -> Iterator[Problem]:
 
 
 def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
-    shards, batch, samples = run.data.shards, run.train.batch_size, run.data.training_size
+    shards, samples = run.data.shards, run.data.training_size
     if shards is None:
         return
-    if samples // shards < batch:
-        yield Problem(
-            ("data", "limit") if run.data.limit else ("train", "batch_size"),
-            f"{samples} training samples in {shards} shards leave {samples // shards} in each, fewer than a batch of "
-            f"{batch}: use smaller batches, fewer shards or more samples",
-            (("data", "limit"), ("train", "batch_size"), ("data", "shards"), WORKERS, DATA),
-        )
+    classes = enumerate(run.heterogeneity.classes if run.topology.workers else ())
+    own = [(("heterogeneity", "classes", n, "batch_size"), each.batch_size) for n, each in classes]
+    for key, batch in [(("train", "batch_size"), run.train.batch_size), *own]:
+        if batch is not None and samples // shards < batch:
+            yield Problem(
+                ("data", "limit") if run.data.limit and key[0] == "train" else key,
+                f"{samples} training samples in {shards} shards leave {samples // shards} in each, fewer than a batch "
+                f"of {batch}: use smaller batches, fewer shards or more samples",
+                (("data", "limit"), key, ("data", "shards"), WORKERS, DATA),
+            )
 
 
 def _limits_are_limits(run: Run) -> Iterator[Problem]:
@@ -110,13 +113,23 @@ def _model_takes_data(run: Run) -> Iterator[Problem]:
             f"the shape {list(shape)}: {enlarge}use another model, such as mlp",
             (DATA, ("data", "resize")),
         )
-    elif model.batchnorm and run.train.batch_size == 1 and max(shape[1:]) <= model.reduction:
-        yield Problem(
-            ("train", "batch_size"),
-            f"the last feature maps of {model.name} have one pixel for samples of the shape {list(shape)}, and "
-            "BatchNorm needs more than one value: use 2 or more",
-            (("model", "name"), DATA),
-        )
+
+
+def _batches_have_statistics(run: Run) -> Iterator[Problem]:
+    """BatchNorm has no variance of one value, which a batch of one image with feature maps of one pixel is."""
+    model, shape = run.model, run.data.input_facts.shape
+    if not model.batchnorm or len(shape) != 3 or max(shape[1:]) > model.reduction:
+        return
+    classes = enumerate(run.heterogeneity.classes)
+    own = [(("heterogeneity", "classes", n, "batch_size"), each.batch_size) for n, each in classes]
+    for path, size in [(("train", "batch_size"), run.train.batch_size), *own]:
+        if size == 1:
+            yield Problem(
+                path,
+                f"the last feature maps of {model.name} have one pixel for samples of the shape {list(shape)}, and "
+                "BatchNorm needs more than one value: use 2 or more",
+                (("model", "name"), DATA),
+            )
 
 
 def _channels() -> dict[str, int]:
@@ -212,6 +225,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _statistics_exist,
     _backend_has_the_model,
     _model_takes_data,
+    _batches_have_statistics,
     _data_can_be_augmented,
     _images_can_be_resized,
     _averaged_statistics_have_a_model,
