@@ -40,6 +40,12 @@ _KNOWN = {
     "naive_async": Look(_BLACK, _DOTTED, "s"),
     "fed_async": Look(_SKY, _DASHED, "v"),
     "zeno++": Look(_VERMILION, "solid", "o", 2.0),
+    "ESync": Look(_VERMILION, "solid", "o", 2.0),
+    "SSGD": Look(_BLACK, _DOTTED, "s"),
+    "ASGD": Look(_BLUE, _DASHED, "D"),
+    "DC-ASGD": Look(_GREEN, _DASH_DOT, "v"),
+    "DyLU": Look(_ORANGE, _DASH_DOT, "^"),
+    "standalone": Look(_GREY, _DASHED, "", 1.8),
     "base": Look(_BLACK, _DOTTED, "s"),
     "changed": Look(_VERMILION, "solid", "o", 2.0),
 }

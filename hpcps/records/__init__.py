@@ -20,6 +20,7 @@
 - `sweep`: the sweep that a launch belongs to
 - `table`: the columns of the long table, and Parquet
 - `tail`: reads the lines that another process appends
+- `totals`: the totals of each process of a run
 - `trace/`: the activities of each process on one clock
 - `variants`: the differences between the runs of an experiment
 - `writer`: one process's record of one run
