@@ -18,6 +18,7 @@ SECONDS = ("compute", "evaluate", "combine", "exchange", "wait", "cpu")
 _CONSTANT = ("host", "class")
 """What a process states once."""
 
+_NEEDED = {"event", "role", "index", "time"}
 _ACCOUNTS = ("round", "applied", "published", "end")
 
 
@@ -33,17 +34,23 @@ def sum_processes(table: Any) -> Any:
         lines, and `time`: the seconds from the start of the run to its last round, or to its last line if it has no
         rounds.
     """
-    wanted = ("event", "role", "index", "time", *_CONSTANT, *COUNTED, *SECONDS)
+    if not set(table.column_names) >= _NEEDED:
+        return tabulate([])
+    wanted = (*_NEEDED, *_CONSTANT, *COUNTED, *SECONDS)
     rows = table.select([name for name in wanted if name in table.column_names]).to_pandas()
-    constant = rows.groupby(["role", "index"], observed=True)[[name for name in _CONSTANT if name in rows]].first()
-    rows = rows[rows["event"].isin(_ACCOUNTS)]
+    sums = [name for name in (*COUNTED, *SECONDS) if name in rows]
+    for name in ("index", "time", *sums):
+        # A damaged line may have a text instead of a number.
+        rows[name] = pd.to_numeric(rows[name].astype(object), errors="coerce").astype(np.float64)
     found = []
     for (role, index), own in rows.groupby(["role", "index"], sort=False, observed=True):
-        rounds = own[own["event"] == "round"]
-        line = {"event": EVENT, "role": str(role), "index": int(index), "rounds": len(rounds)}
-        line |= {name: str(value) for name, value in constant.loc[(role, index)].items() if not pd.isna(value)}
-        line |= {name: int(np.nansum(own[name].to_numpy(np.float64))) for name in COUNTED if name in own}
-        line |= {name: float(np.nansum(own[name].to_numpy(np.float64))) for name in SECONDS if name in own}
-        last = (rounds if len(rounds) else own)["time"].max()
-        found.append(line | {"time": float(last)})
+        lines = own[own["event"].isin(_ACCOUNTS)]
+        if lines.empty:
+            continue
+        rounds = lines[lines["event"] == "round"]
+        row = {"event": EVENT, "role": str(role), "index": int(index), "rounds": len(rounds)}
+        row |= {name: str(own[name].dropna().iloc[0]) for name in _CONSTANT if name in own and own[name].notna().any()}
+        total = lines[sums].sum().to_dict()
+        row |= {str(name): round(value) if name in COUNTED else value for name, value in total.items()}
+        found.append(row | {"time": float((rounds if len(rounds) else lines)["time"].max())})
     return tabulate(found)

@@ -71,7 +71,6 @@ def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
     assert len(list((tmp_path / "results/original/figures").glob("esync_*.png"))) == 4
     assert "`hpcps plot esync original` draws what they have" in hpcps("plot", "original", status=2)
     assert "note: without --model-bytes" in hpcps("import", "esync", logs, "--name", "original"), "it is replaced"
-    assert "MB/s" in hpcps("plot", "esync", "original")
 
 
 def test_a_folder_of_a_mode_and_one_of_a_device_are_read(logs, tmp_path):
@@ -185,7 +184,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@settings(derandomize=True, max_examples=200, deadline=None)
+@settings(derandomize=True, max_examples=50, deadline=None)
 @given(JSON)
 def test_anything_else_is_refused_in_the_same_way(content):
     try:
