@@ -59,8 +59,9 @@ class Kind(IntEnum):
     READ = 8
     """Asynchronous: the sender requests the model."""
     STOP = 9
-    """Asynchronous: the coordinator has finished its epochs. Server 0 passes it on to the adversary. Synchronous, with a
-    policy of local steps, from server 0 to the other servers and the adversary: no round begins with this model."""
+    """Asynchronous: the coordinator has finished its epochs. Server 0 passes it on to the adversary. Synchronous
+    with a policy of local steps, from server 0 to the other servers and the adversary: the run ends before this
+    round."""
     ORDER = 10
     """Asynchronous, from server 0 to the other servers: the position of an entry in the log."""
     CHECKPOINT = 11

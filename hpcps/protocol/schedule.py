@@ -100,5 +100,5 @@ class OpenSchedule:
         return self.ended(round) >= self._epochs
 
     def epochs_before(self, round: int) -> tuple[int, ...]:
-        """Return the epochs to evaluate on the model with which a round begins: those that ended with the one before."""
+        """Return the epochs to evaluate on the model with which a round begins: those that the round before ended."""
         return tuple(range(self.ended(round - 1) + 1, self.ended(round) + 1))
