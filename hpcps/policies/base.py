@@ -39,12 +39,15 @@ class Policy(Config, ABC):
 
     @property
     def waits(self) -> bool:
-        """Whether a role waits for each answer; otherwise it takes further steps until it is told to stop."""
+        """Whether a role takes the steps of an answer together, and then waits for the next answer.
+
+        Otherwise it reports each step, and waits only if the last answer allows no further one.
+        """
         return True
 
     @abstractmethod
     def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
-        """Return how many steps a role takes before it asks again; 0: it sends its update.
+        """Return how many further steps a role takes; 0: it sends its update.
 
         The state server asks only while the role has taken fewer than `most` steps, and limits the answer to the rest.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import floor, inf
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -18,7 +18,7 @@ _SHARE = 0.05
 class ESync(Policy):
     """Every role takes as many local steps as fit while the slowest one takes one.
 
-    A role asks after each step. With c seconds per step and S the role with the largest c, it goes on if its next step
+    A role reports each step. With c seconds per step and S the role with the largest c, it goes on if its next step
     ends at least epsilon before the step of S does: c + epsilon <= c_S - (now - te_S), where te_S is when S began. The
     seconds are measured by the roles, the moments by server 0 at the arrival of messages: no two clocks are compared. A
     role that has not reported a step counts as the slowest. So in the first round the others go on until all have
@@ -43,8 +43,9 @@ class ESync(Policy):
     )
     blocking: bool = Field(
         True,
-        description="Whether a role waits for the answer after each step. If not, it takes further steps until it is "
-        "told to send its update; the step that it takes at that moment is finished and is part of the update.",
+        description="Whether a role waits for an answer after each step. If not, an answer states how many further "
+        "steps fit, and the role reports each of them but waits only when it has taken all; a later answer replaces an "
+        "earlier one. No step is interrupted or discarded.",
     )
     most: int = Field(1000, ge=1, le=MOST, description="The largest number of local steps of a round.")
 
@@ -68,8 +69,10 @@ class ESync(Policy):
             return 0
         if not other.begun or other.c is None or own.c is None:
             return 1
-        rest = other.c - (now - other.te)
-        return 0 if own.c + self._margin(other.c) > rest else 1
+        rest = other.c - (now - other.te) - self._margin(other.c)
+        if own.c > rest:
+            return 0
+        return 1 if self.blocking or not own.c else floor(rest / own.c)
 
     def _margin(self, slowest: float) -> float:
         """Return epsilon in seconds, for the seconds per step of the slowest role."""

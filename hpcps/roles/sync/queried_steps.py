@@ -16,10 +16,9 @@ STATE_SERVER = KEEPER
 
 
 class QueriedSteps:
-    """Takes local steps and asks server 0 after them whether to go on.
+    """Takes local steps, reports them to server 0, and takes as many further ones as the answers allow.
 
-    It takes the first step of a round without asking. A policy that does not wait lets it go on until it is told to
-    stop: it looks for an answer after each step. A step is never interrupted, and never taken back.
+    It takes the first step of a round without asking. A step is never interrupted, and never taken back.
 
     Attributes:
         steps: the local steps of the round so far.
@@ -60,12 +59,9 @@ class QueriedSteps:
         self.steps += steps
         self._seconds += seconds
         yield self._query({"k": self.steps, "c": seconds / steps})
-        if self._told:
-            yield from self._end()
-        elif self._policy.waits or self.steps >= self._policy.most:
-            self._waiting = True
-            yield SetDeadline((STATE_SERVER,))
-        else:
+        if self._told or self._policy.waits or self.steps >= self._allowed:
+            yield from self.go_on()
+        else:  # an answer that has come may allow other steps
             yield Drain()
 
     def take(self, message: Message) -> Iterator[Effect]:
@@ -82,22 +78,21 @@ class QueriedSteps:
             return
         self._told = self._told or steps <= 0
         self._allowed = k + steps
-        if self._waiting and (self._told or self._allowed > self.steps):
+        if self._waiting:
             yield from self.go_on()
 
     def go_on(self) -> Iterator[Effect]:
-        """Take the next steps, or end if this role was told to."""
+        """Take the next steps, or end the steps of the round, or wait for an answer: as the answers so far allow."""
         self._waiting = False
+        further = self._allowed - self.steps
         if self._told:
-            yield from self._end()
+            self._round = -1
+            yield from self._after_steps()
+        elif further > 0:
+            yield self._train(further if self._policy.waits else 1)
         else:
-            further = min(self._allowed, self._policy.most) - self.steps
-            yield self._train(max(1, further))
-
-    def _end(self) -> Iterator[Effect]:
-        self._told = False
-        self._round = -1
-        yield from self._after_steps()
+            self._waiting = True
+            yield SetDeadline((STATE_SERVER,))
 
     def _query(self, note: dict[str, float]) -> Send:
         return Send(STATE_SERVER, Message(Kind.QUERY, self._peer, self._run_id, self._round, note=note))
