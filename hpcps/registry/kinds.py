@@ -54,6 +54,9 @@ KINDS: dict[str, ComponentKind] = {
             "hpcps.rules.preaggregation",
             "validation.rule.before",
         ),
+        ComponentKind(
+            "policies", "policy", "kind", "hpcps.policies.base:Policy", "hpcps.policies", "train.local_steps"
+        ),
         ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
         ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
         ComponentKind(

@@ -153,7 +153,7 @@ def _table(schema: dict[str, Any], definitions: dict[str, Any], kind: str) -> Ta
             default = None
         if isinstance(default, dict) and len(tables) > 1:
             default = _shortened(default, tables)
-        value = {} if tables and not field.get("shorthand") else _value(field)
+        value = {} if tables and not (field.get("shorthand") or field.get("plain")) else _value(field)
         about, items = field.get("description", ""), listed.get("noun", "")
         keys[name] = Key(about, name in required, default, value, tables, items=items)
     return Table(kind, schema.get("description", ""), keys)
@@ -209,6 +209,8 @@ def _value(field: dict[str, Any]) -> dict[str, Any]:
     choices = [_value(choice) for choice in field.get("anyOf", []) if choice.get("type") != "null"]
     if choices:
         return choices[0] if len(choices) == 1 else {"anyOf": choices}
+    if field.get("plain"):
+        return _value(field["plain"])
     if field.get("shorthand"):
         tag = field["discriminator"]["propertyName"]
         return {"enum": [each["properties"][tag]["const"] for each in field["oneOf"]]}

@@ -84,8 +84,8 @@ def _table(key: KeyPath, value: Any, alike: _Alike) -> str:
 
     An empty list is left out.
     """
-    if isinstance(value, str):  # only the kind, beside tables
-        return value
+    if not isinstance(value, dict):  # only the kind, or a plain value, beside tables
+        return value if isinstance(value, str) else f"{key[-1]} {_short(value)}"
     parts = [str(kind_of(value) or key[-1])]
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):

@@ -85,6 +85,7 @@ class Costs(Config):
 
     step: AnyDelay = Field(NoDelay(), description="CPU seconds of a local step, drawn from the seed for each step.")
     evaluate: Seconds = Field(0.0, description="CPU seconds of an evaluation.")
+    query: Seconds = Field(0.0, description="CPU seconds of server 0 for a query of a policy of local steps.")
     pack: Pack = Pack()
     adopt: Adopt = Adopt()
     combine: Combine = Combine()

@@ -2,6 +2,7 @@
 
 - `attack`: the schedule of the attack, and what it delays
 - `exchange`: transport, delays and simulated timing
+- `local_steps`: policies of local steps, and the factor on combined updates
 - `paths`: keys that several checks name
 - `topology`: roles, the rule and the attackers
 - `training`: model, data, training and evaluation
@@ -9,12 +10,12 @@
 
 from __future__ import annotations
 
-from hpcps.spec.checks import attack, exchange, topology, training
+from hpcps.spec.checks import attack, exchange, local_steps, topology, training
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
 
 def contradictions(run: Run) -> list[Problem]:
     """Return the contradictions of a run whose keys are all valid separately."""
-    checks = (*topology.CHECKS, *attack.CHECKS, *exchange.CHECKS, *training.CHECKS)
+    checks = (*topology.CHECKS, *attack.CHECKS, *exchange.CHECKS, *local_steps.CHECKS, *training.CHECKS)
     return [problem for check in checks for problem in check(run)]
