@@ -17,7 +17,7 @@ SETTINGS = ("mode", "train.local_steps", "rule", "workers")
 _ASYNCHRONOUS = {"naive_async": "ASGD", "dc_asgd": "DC-ASGD", "fed_async": "FedAsync"}
 _POLICIES = {"esync": "ESync", "dylu": "DyLU"}
 
-_COLUMNS = ("mode", "rule", "epochs", "participation", "skip_rate")
+_COLUMNS = ("mode", "rule", "epochs", "participation", "skip_rate", "simulation.query")
 _TABLES = ("train.", "validation.", "asynchronous.", "communication.", "transport.")
 
 
