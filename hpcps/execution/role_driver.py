@@ -67,7 +67,6 @@ class RoleDriver:
         record: RecordWriter,
         directory: RunDirectory,
         *,
-        slowdown: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         stopwatch: Stopwatch | None = None,
         tracer: Tracer | None = None,
@@ -83,7 +82,6 @@ class RoleDriver:
             transport: its end of the transport.
             record: the record of the role.
             directory: the folder of the run.
-            slowdown: factor by which its local steps are slowed down.
             clock: returns seconds; measures pauses and slowed steps.
             stopwatch: measures the times in its record; by default in real time.
             tracer: traces the role, if the run is traced.
@@ -104,7 +102,6 @@ class RoleDriver:
         self._finished: Computed | None = None
         self._failed_round: int | None = None
         self._checksums: dict[str, str] = {}
-        self._slowdown = slowdown
         self._clock = clock
         self._later: tuple[float, Event] | None = None
         self._draining = False
@@ -295,9 +292,9 @@ class RoleDriver:
                     self._observer.adopted(self.peer, done.result)
                 now = self._clock()
                 took = now - began
-                if task == "train" and self._slowdown > 1.0:
-                    done = replace(done, seconds=self._slowdown * took)
-                    self._later = (now + (self._slowdown - 1.0) * took, done)
+                if effect.slowdown > 1.0:
+                    done = replace(done, seconds=effect.slowdown * took)
+                    self._later = (now + (effect.slowdown - 1.0) * took, done)
                 else:
                     self._queue.append(replace(done, seconds=took))
             case Now(task, work):

@@ -50,7 +50,7 @@ class AsyncWorker:
         self._packed: Packed | None = None
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
-        self._schedule = schedule_of(run, peer.role) if rule.compares_with else None
+        self._schedule = schedule_of(run, peer.role, peer.index) if rule.compares_with else None
         self._rate = 0.0
 
     @property

@@ -1,6 +1,7 @@
 """Contradictions: keys that are valid separately but not together.
 
 - `attack`: the schedule of the attack, and what it delays
+- `classes`: classes of workers
 - `compensation`: training under a rule that compensates the delay of updates
 - `exchange`: transport, delays and simulated timing
 - `local_steps`: policies of local steps, and the factor on combined updates
@@ -11,7 +12,7 @@
 
 from __future__ import annotations
 
-from hpcps.spec.checks import attack, compensation, exchange, local_steps, topology, training
+from hpcps.spec.checks import attack, classes, compensation, exchange, local_steps, topology, training
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
@@ -19,7 +20,12 @@ from hpcps.spec.schema import Run
 def contradictions(run: Run) -> list[Problem]:
     """Return the contradictions of a run whose keys are all valid separately."""
     checks = (
-        *(*topology.CHECKS, *attack.CHECKS, *compensation.CHECKS, *exchange.CHECKS),
-        *(*local_steps.CHECKS, *training.CHECKS),
+        *topology.CHECKS,
+        *attack.CHECKS,
+        *classes.CHECKS,
+        *compensation.CHECKS,
+        *exchange.CHECKS,
+        *local_steps.CHECKS,
+        *training.CHECKS,
     )
     return [problem for check in checks for problem in check(run)]

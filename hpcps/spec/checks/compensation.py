@@ -20,7 +20,7 @@ def _an_update_is_a_gradient(run: Run) -> Iterator[Problem]:
         return
     optimizer = train.optimizer
     reasons: list[tuple[Path, bool, str]] = [
-        (("train", "local_steps"), train.local_steps > 1, f"not {train.local_steps} local steps: use 1"),
+        (("train", "local_steps"), train.local_steps != 1, f"not {train.local_steps} local steps: use 1"),
         (("train", "optimizer", "name"), optimizer.name == "adam", 'adam divides it: use "sgd" with momentum = 0'),
         (
             ("train", "optimizer", "momentum"),
