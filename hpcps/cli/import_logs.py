@@ -46,7 +46,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.esync.log_folder import read_logs
     from hpcps.records.esync.table import IMPORTED, table_of_logs
     from hpcps.records.table import read_table, write_table
-    from hpcps.spec.schema import NAME
+    from hpcps.registry.config import NAME
 
     name = args.name or args.logdir.resolve().name
     if not re.fullmatch(NAME, name):

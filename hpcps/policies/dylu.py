@@ -22,11 +22,11 @@ class DyLU(Policy):
     role asks after its first step, and after the last one. Until all roles have reported a step, it takes one step at a
     time.
 
-    After Liu et al., "Asynchronous local-SGD training for language modeling", 2024, arXiv 2401.09135, section 5.
+    After Liu et al., "Asynchronous local-SGD training for language modeling", 2024, arXiv 2401.09135.
     """
 
     kind: Literal["dylu"] = "dylu"
-    most: int = Field(..., ge=1, le=MOST, description="Local steps of the fastest role in a round, H.")
+    most: int = Field(50, ge=1, le=MOST, description="Local steps of the fastest role in a round, H.")
 
     def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
         """See `Policy.further_steps`."""

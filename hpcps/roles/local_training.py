@@ -38,6 +38,7 @@ from hpcps.roles.stages import Stage
 from hpcps.roles.sync.queried_steps import STATE_SERVER, QueriedSteps
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress, training_fields
+from hpcps.training.schedule import learning_rate, schedule_of
 
 
 class LocalTraining:
@@ -116,7 +117,8 @@ class LocalTraining:
         self.inbox = ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
         self.base: Vector = np.empty(learner.layout.size, np.float32)
         learner.copy_to(self.base)
-        self._evaluations = Evaluations(peer, run, learner, self._schedule, evaluation_fields)
+        self._evaluation_fields = evaluation_fields
+        self._evaluations = Evaluations(peer, run, learner, self._schedule, self._fields_of_evaluation)
 
     @property
     def steps_before_model(self) -> int:
@@ -289,6 +291,14 @@ class LocalTraining:
             yield from self._after_steps()
         else:
             yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._next_segment)
+
+    def _fields_of_evaluation(self) -> dict[str, object]:
+        """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""
+        if self.rate_epoch is None:
+            return self._evaluation_fields()
+        train, learner = schedule_of(self._run, self._peer.role), self._learner
+        rate = learning_rate(train, learner.steps_done, learner.steps_per_epoch, self.rate_epoch)
+        return {"learning_rate": rate, **self._evaluation_fields()}
 
     def loss_of_round(self) -> Callable[[Vector], float]:
         """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""

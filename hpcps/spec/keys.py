@@ -42,6 +42,11 @@ class Key:
         """Whether `kind` decides which keys the table takes."""
         return bool(self.tables) and self.tables[0].kind != ""
 
+    @property
+    def numeric(self) -> bool:
+        """Whether it takes a number besides tables."""
+        return self.tagged and self.value.get("type") == "integer"
+
     def table(self, kind: str) -> Table | None:
         """Return the table of this kind."""
         return next((table for table in self.tables if table.kind == kind), None)

@@ -92,7 +92,7 @@ def _table(key: KeyPath, value: Any, alike: _Alike) -> str:
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
         if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name)):
             parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner)}")
-        elif alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
+        elif inner is not None and alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
             parts.append(f"{name} {_short(inner)}")
     return " ".join(parts)
 

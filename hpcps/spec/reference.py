@@ -48,7 +48,7 @@ def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
     yield f"### {title}\n"
     if table.description and path:
         yield f"{_text(table.description)}\n"
-    values = {name: key for name, key in table.keys.items() if not key.tables or key.items or _is_number(key)}
+    values = {name: key for name, key in table.keys.items() if not key.tables or key.items or key.numeric}
     if values:
         yield f"{key_table(values)}\n"
     for name, key in table.keys.items():
@@ -57,7 +57,7 @@ def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
             continue
         if key.items:
             listed.add(inner)
-        if _is_number(key):
+        if key.numeric:
             yield f"### `[{inner}]`\n"
             yield "A table instead of a number; `kind` selects the policy.\n"
         elif key.tagged:
@@ -65,11 +65,6 @@ def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
             yield f"{_text(key.description)} `kind` selects it; the default is {_code(key.default)}.\n"
         for each in key.tables:
             yield from _keys(inner, each, listed)
-
-
-def _is_number(key: Key) -> bool:
-    """Return whether a key takes a number besides tables."""
-    return key.tagged and key.value.get("type") == "integer"
 
 
 def _presets() -> Iterator[str]:
