@@ -296,7 +296,7 @@ class LocalTraining:
         """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""
         if self.rate_epoch is None:
             return self._evaluation_fields()
-        train, learner = schedule_of(self._run, self._peer.role), self._learner
+        train, learner = schedule_of(self._run, self._peer.role, self._peer.index), self._learner
         rate = learning_rate(train, learner.steps_done, learner.steps_per_epoch, self.rate_epoch)
         return {"learning_rate": rate, **self._evaluation_fields()}
 

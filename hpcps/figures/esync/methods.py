@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pandas as pd
+
 from hpcps.figures.figure_data import text
 from hpcps.figures.labels import SEPARATOR, of_key, of_value
+from hpcps.records.totals import EVENT as TOTALS
 
 STANDALONE = "standalone"
 """The method of the single-process baseline."""
@@ -19,6 +22,12 @@ _POLICIES = {"esync": "ESync", "dylu": "DyLU"}
 
 _COLUMNS = ("mode", "rule", "epochs", "participation", "skip_rate", "simulation.query")
 _TABLES = ("train.", "validation.", "asynchronous.", "communication.", "transport.")
+
+
+def compares_methods(frame: pd.DataFrame) -> bool:
+    """Return whether the experiment of a table sweeps the mode of training or its local steps, and has totals."""
+    swept = {"mode", "train.local_steps"}.intersection(frame.attrs.get("swept", []))
+    return bool(swept) and bool((frame["event"] == TOTALS).any())
 
 
 def part_of_method(key: str) -> bool:

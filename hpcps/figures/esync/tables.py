@@ -9,6 +9,7 @@ from hpcps.figures.esync.comparison import Comparison
 from hpcps.figures.esync.methods import STANDALONE
 from hpcps.figures.esync.rates import Rates
 from hpcps.figures.final import aligned_table, plain
+from hpcps.records.inventory import enumerated
 
 _MB = 1e6
 _HEAD = ("method", "accuracy (%)", "seconds", "samples/s", "MB/s", "computing (%)")
@@ -21,7 +22,8 @@ def comparison_table(shown: Comparison) -> str:
     for panel, curves in data.panels.items():
         rates = {one.line: one for one in shown.rates.get(panel, ())}
         rows = [list(_HEAD), *(_row(curve, rates.get(curve.line)) for curve in curves)]
-        parts.append((f"{plain(panel)}\n\n" if panel else "") + aligned_table(rows))
+        table = aligned_table(rows) if curves else "no result yet"
+        parts.append((f"{plain(panel)}\n\n" if panel else "") + table)
     notes = ["computing: of the worker that computes least and of the one that computes most"]
     if any(curve.seeds > 1 for curve in data.curves):
         notes.append("[lowest–highest of the seeds]")
@@ -30,7 +32,7 @@ def comparison_table(shown: Comparison) -> str:
     if not all(curve.finished for curve in data.curves):
         notes.append("*: not finished")
     if data.lost:
-        notes.append(f"no result yet: {', '.join(label for label, *_ in data.lost)}")
+        notes.append(f"no result yet: {enumerated([label for label, *_ in data.lost], 12)}")
     return "\n\n".join([*parts, "; ".join(notes)]) + "\n"
 
 
