@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hpcps.execution.role_driver import RoleDriver
+from hpcps.records.writer import RecordWriter
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "simulation"), str(TESTS / "checkpoints")]
@@ -91,6 +92,21 @@ def test_the_state_server_records_what_it_knows(tmp_path):
     last = lines[-1]
     assert last["who"] == ["worker-0", "worker-1", "worker-2"]
     assert last["c"] == pytest.approx([1.0, 0.1, 0.1])
+
+
+def test_clocks_that_differ_by_hours_make_no_difference(tmp_path, monkeypatch):
+    run = unequal((1.0, 0.0901), esync(epsilon=0.05), workers=3, epochs=40)
+    together = simulate(tmp_path / "together", run)
+    true = RecordWriter.time.fget
+    ahead = {"worker-0": 7200.0, "worker-1": -86400.0, "worker-2": 3.0}
+    monkeypatch.setattr(
+        RecordWriter, "time", property(lambda self: round(true(self) + ahead.get(self.path.stem, 0.0), 6))
+    )
+    apart = simulate(tmp_path / "apart", run)
+    assert apart.lines("worker-0", "round")[0]["time"] > 7200
+    for worker in ("worker-0", "worker-1", "worker-2"):
+        assert taken(apart, worker) == taken(together, worker)
+    assert set(taken(apart, "worker-2")[1:]) == {10}
 
 
 SHAPES = {
