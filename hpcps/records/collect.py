@@ -42,6 +42,7 @@ _TOTALS = (
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end"),
+    "local_steps",
     *(UPDATES, BYPASS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""

@@ -37,7 +37,9 @@ class Worker:
         self.peer = Peer("worker", index)
         self.out = out
         self.steps, self.done, self.computing, self.draining = [], 0, 0, False
-        self.queried = QueriedSteps(self.peer, "toy", policy, lambda n: Compute("train", lambda: None, steps=n), self.end)
+        self.queried = QueriedSteps(
+            self.peer, "toy", policy, lambda n: Compute("train", lambda: None, steps=n), self.end
+        )
 
     def end(self):
         self.done += 1

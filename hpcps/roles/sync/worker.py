@@ -88,9 +88,7 @@ class SyncWorker:
     def _show_update(self) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
         assert self._packed is not None, "it has been packed"
-        yield from self._adversary.show(
-            self._packed, self.round, self._sender.echo, epoch=self._training.rate_epoch
-        )
+        yield from self._adversary.show(self._packed, self.round, self._sender.echo, epoch=self._training.rate_epoch)
         if not self._adversary.waiting:
             yield from self._send_update()
 
