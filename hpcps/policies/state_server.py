@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hpcps.numerics.state import State
 from hpcps.policies.base import Policy, Standing
+from hpcps.registry.failures import described, returned, told
 
 _KEPT = 3
 """The number of durations of each role whose lower median counts as its seconds per step: it ignores a single step that
@@ -75,10 +76,20 @@ class StateServer:
             return 0
         known = self.standings[role]
         self.standings[role] = replace(known, begun=True, k=max(k, known.k), c=c, te=now)
-        left = self._policy.most - k
-        further = 0 if known.ready else min(left, self._policy.further_steps(role, self.standings, now))
-        if further <= 0:
-            return self.excuse(role)
+        left = 0 if known.ready else self._policy.most - k
+        further = min(left, self._further(role, now)) if left > 0 else 0
+        return further if further > 0 else self.excuse(role)
+
+    def _further(self, role: int, now: float) -> int:
+        """Return what the policy says.
+
+        Raises:
+            SpecError: its code fails, or it returns something else than a whole number.
+        """
+        with told(self._policy, "its further_steps() failed", foreign=True):
+            further = self._policy.further_steps(role, self.standings, now)
+        if not isinstance(further, int):
+            raise returned(self._policy, "further_steps", f"{described(further)} instead of a whole number")
         return further
 
     def excuse(self, role: int) -> int:

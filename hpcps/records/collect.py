@@ -44,6 +44,7 @@ _TOTALS = (
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end"),
+    "local_steps",
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""

@@ -54,10 +54,10 @@ KINDS: dict[str, ComponentKind] = {
             "hpcps.rules.preaggregation",
             "validation.rule.before",
         ),
+        ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
         ComponentKind(
             "policies", "policy", "kind", "hpcps.policies.base:Policy", "hpcps.policies", "train.local_steps"
         ),
-        ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
         ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
         ComponentKind(
             "splits", "split", "kind", "hpcps.data.splits.base:Split", "hpcps.data.splits", "data.split", True

@@ -120,7 +120,12 @@ class Train(Config):
         description="`sync`: all processes wait for each other in every round; `async`: no process waits for others "
         "(see [asynchronous]).",
     )
-    epochs: PositiveInt = Field(..., le=MOST, description="Epochs of validator 0 (of worker 0 without validators).")
+    epochs: PositiveInt = Field(
+        ...,
+        le=MOST,
+        description="Epochs of validator 0 (of worker 0 without validators; with a policy of local steps, of all "
+        "workers together).",
+    )
     passes_per_epoch: PositiveInt = Field(1, le=MOST, description="Passes over a shard in an epoch.")
     batch_size: PositiveInt = Field(32, le=MOST, description="Samples per local step.")
     local_steps: Annotated[int | Policy, OneOf("policies", or_else=Annotated[int, Field(ge=1, le=MOST)])] = Field(

@@ -145,7 +145,7 @@ def test_the_others_wait_for_a_late_slowest_role_with_steps():
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_silent_role_stops_nobody_for_ever(known):
-    """The others end at `most` steps, and then their update waits: the deadline of the combiner names the silent role."""
+    """The others end at `most` steps, and their updates wait: the combiner's deadline names the silent role."""
     server = StateServer(ESync(most=40), 3, 3)
     if known:
         play_round(server, 0, (1.0, 0.2, 0.1))

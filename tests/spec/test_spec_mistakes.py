@@ -109,7 +109,7 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         ),
         (
             ["train.local_steps.kind=dylu", "train.mode=async", "validation.rule={kind='naive_async'}"],
-            'train.local_steps: dylu fits local steps into a round, and only train.mode = "sync" has rounds: use a number',
+            'dylu fits local steps into a round, and only train.mode = "sync" has rounds: use a number',
         ),
         (["train.local_steps.kind=esync", "transport.kind=inproc"], "so esync knows no speeds: add a [simulation]"),
         (["train.local_steps.kind=esync", "fidelity=artifact"], 'ends with a round: set evaluate = "global_model"'),
