@@ -23,7 +23,7 @@ class DcAsgd(AsyncRule):
     add alpha (u - (lambda / eta) u u (w - b)) to the model w, element by element, which is one step of
     w - alpha eta (g + lambda g g (w - b)). `compensation` is lambda, and `backup` selects b. The gradient includes the
     weight decay. After Zheng, Meng, Wang, Chen, Yu, Ma and Liu, "Asynchronous stochastic gradient descent with delay
-    compensation", ICML 2017, equation 10.
+    compensation", ICML 2017.
     """
 
     sees: ClassVar[Sees] = "coordinate"
