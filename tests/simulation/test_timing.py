@@ -146,7 +146,7 @@ def test_the_order_in_which_roles_are_begun_changes_no_synchronous_time(tmp_path
 
 
 def test_a_larger_model_is_simulated_by_a_smaller_one(tmp_path):
-    """The model has one element of 4 bytes, and 1 s of a link is 1000 bytes. The worker sends the initial model; in each
+    """The model has one element of 4 bytes, and 1 s of a link is 1000 bytes. A worker sends the initial model; in each
     round it gets a model and sends an update.
     """
     costs = {**SECOND, "local": {"bandwidth": 1000.0}, "pack": {"element": 0.001}}
