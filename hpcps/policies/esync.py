@@ -55,6 +55,10 @@ class ESync(Policy):
             raise ValueError("epsilon and epsilon_share set the same: leave one of them out")
         return self
 
+    def same_results(self) -> ESync:
+        """Return the same policy without its default share."""
+        return self.model_copy(update={"epsilon_share": None}) if self.epsilon_share == _SHARE else self
+
     @property
     def waits(self) -> bool:
         """See `Policy.waits`."""

@@ -9,6 +9,7 @@ import pytest
 
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.records.writer import RecordWriter
+from hpcps.spec.identity import run_id
 
 TESTS = Path(__file__).parents[1]
 sys.path += [str(TESTS / "simulation"), str(TESTS / "checkpoints")]
@@ -186,6 +187,16 @@ def test_virtual_time_repeats_itself(policy, tmp_path):
     steps = [line["local_steps"] for line in records(tmp_path / "a", "worker-0") if line["event"] == "round"]
     assert max(steps) > 2
     assert len(set(steps)) > 1  # the times of steps vary, and their numbers follow
+
+
+def test_equal_policies_have_equal_ids_and_a_number_keeps_its_own():
+    def identity(policy):
+        return run_id(small(train={"epochs": 6, "local_steps": policy}))
+
+    same = (esync(), esync(blocking=True), esync(epsilon_share=0.05), esync(epsilon_share=0.05, most=1000))
+    other = (1, {"kind": "dylu"}, esync(epsilon_share=0.1), esync(epsilon=0.05), esync(blocking=False))
+    assert len({identity(policy) for policy in same}) == 1
+    assert len({identity(policy) for policy in (*same, *other)}) == 6
 
 
 class CrashedError(BaseException):
