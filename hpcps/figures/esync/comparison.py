@@ -61,6 +61,7 @@ def comparisons_of(frames: Sequence[tuple[pd.DataFrame, pd.DataFrame | None]]) -
         trained = rows[(rows["event"] == "evaluation") & (rows[_METHOD] != STANDALONE)]
         facts = describe(trained, lost) if len(trained) else shown.facts
         named = replace(shown, experiment=name, panel_keys=(), facts=facts)
+        rows = rows if shown.panel_keys else rows.assign(panel="")
         found.append(Comparison(_with_standalone(named, bases), _rates(rows, named)))
     return found
 
