@@ -115,9 +115,10 @@ def _model(run: Run) -> str:
 
 def _training(run: Run) -> str:
     train = run.train
+    steps = f"local steps by {train.policy.kind}" if train.policy else _count(train.steps_per_round, "local step")
     return (
         f"{train.mode}, {_count(train.epochs, 'epoch')}, batches of {train.batch_size}, "
-        f"{_count(train.local_steps, 'local step')}, {train.optimizer.name} lr {train.optimizer.lr}"
+        f"{steps}, {train.optimizer.name} lr {train.optimizer.lr}"
     )
 
 

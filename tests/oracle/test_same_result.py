@@ -103,6 +103,12 @@ def points():
         yield f"attack-{kind}", spec("average", 2, validators, attack=attack, transport={"partition": partition})
     # With dropout: masks depend on the role and the step, not on which roles share a process.
     yield "dropout", spec("average", 1, 1, model={"dropout": 0.3})
+    # With policies of local steps, whose answers depend on real times unless at most one step is allowed.
+    one = {"kind": "esync", "most": 1}
+    yield "esync-0-3", spec("average", 3, 0, train={"local_steps": one})
+    yield "esync-2-2", spec("zeno", 2, 2, train={"local_steps": {**one, "blocking": False}})
+    late = {"attack": {"kind": "ipm", "rate": 0.4, "from_epoch": 1}, "transport": {"partition": 4096}}
+    yield "dylu-1-2", spec("average", 2, 1, train={"local_steps": {"kind": "dylu", "most": 1}}, **late)
     # With BatchNorm: its statistics travel too.
     network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}

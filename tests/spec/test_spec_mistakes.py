@@ -103,6 +103,27 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
+        (
+            ["train.local_steps={kind='esync'}", "topology={servers=0,validators=1,workers=0}", "data.shards=5"],
+            "train.local_steps: the single-process baseline has nobody to wait for: use a number of steps",
+        ),
+        (
+            ["train.local_steps.kind=dylu", "train.mode=async", "validation.rule={kind='naive_async'}"],
+            'dylu fits local steps into a round, and only train.mode = "sync" has rounds: use a number',
+        ),
+        (["train.local_steps.kind=esync", "transport.kind=inproc"], "so esync knows no speeds: add a [simulation]"),
+        (["train.local_steps.kind=esync", "fidelity=artifact"], 'ends with a round: set evaluate = "global_model"'),
+        (["train.local_steps={kind='esync',epsilon=1,epsilon_share=0.1}"], "epsilon and epsilon_share set the same"),
+        (["train.local_steps={kind='esync',epsilonn=1}"], "unknown key: did you mean epsilon?"),
+        (
+            ["train.global_lr=0.5", "train.mode=async", "validation.rule={kind='naive_async'}"],
+            "train.global_lr: only synchronous training uses it: use asynchronous.alpha = 0.5",
+        ),
+        (["train.global_lr=0.5", *ALONE], "the single-process baseline combines no updates: leave it out"),
+        (
+            ["transport.kind=inproc", "simulation={kind='modelled',query=0.1}"],
+            "simulation.query: without a policy of local steps there are no queries: leave it out",
+        ),
         (["topology.validators=0", "validation.rule={kind='zeno'}"], "zeno compares updates with a validator's own"),
         (["topology.validators=2", "topology.colocate_validators=true"], "2 validators and only 1 server:"),
         (["data.shards=4"], "4 shards are too few for 4 workers and the validators: use 5 or more"),
