@@ -13,9 +13,10 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Mask, Vector
 
@@ -42,7 +43,7 @@ class Kind(IntEnum):
 
     INIT = 1
     """To a server: the initial weights of its shard; the note holds the layout and the schedule. The adversary gets one
-    without weights."""
+    without weights. In a collective exchange: to the next worker, all initial weights."""
     MODEL = 2
     """From a server: its shard of the model of a round."""
     UPDATE = 3
@@ -77,6 +78,10 @@ class Kind(IntEnum):
     REPLACEMENT = 16
     """From the adversary to a worker, as the answer to a COPY: send the blocks of this message instead; without a mask:
     send the update as it is."""
+    PARTIAL = 20
+    """Ring: from a worker to the next: the sum of some updates, for a piece of a chunk of the vector."""
+    CHUNK = 21
+    """Ring: from a worker to the next: a piece of a chunk of the next model."""
 
 
 class Flag(IntFlag):
@@ -106,7 +111,8 @@ class Message:
         sender: the role that sends it.
         run: the id of the run that it belongs to.
         round: a number whose meaning depends on the kind; see the table.
-        shard: the server shard that the payload belongs to; 0 if the payload is of the whole vector.
+        shard: the server shard that the payload belongs to, or the chunk of the ring; 0 if the payload is of the whole
+            vector.
         flags: see `Flag`.
         mask: the blocks that the payload holds `[B]`; None if the receiver knows them.
         note: small additional values, JSON.
@@ -114,9 +120,11 @@ class Message:
             is valid and constant until then: an update until the next model is sent to its worker, and a combined
             update likewise; a copy, until the adversary answers. The receiver must not write to it.
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
-        index: asynchronous: the position in the servers' log of the entry that is ordered or answered.
+        index: asynchronous: the position in the servers' log of the entry that is ordered or answered; ring: the number
+            of updates in a sum.
         partition: synchronous: the number of the partition, in the order in which the partitions between this sender
-            and receiver are sent; of a GRANT, the number of partitions that may be sent.
+            and receiver are sent, or within the chunk of the ring; of a GRANT, the number of partitions that may be
+            sent.
 
     The meaning of `round`:
 
@@ -128,7 +136,7 @@ class Message:
     | UPDATE, to a server | the round | the submitter's number of the entry |
     | APPLY, READ, STOP | | the submitter's number of the entry |
     | ORDER | | the submitter's number of the entry that it gives its position |
-    | COMBINED, GRANT, STATISTICS | the round | |
+    | COMBINED, GRANT, STATISTICS, PARTIAL, CHUNK | the round | |
     | CHECKPOINT; STOP, to the adversary | | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |
     | COPY, REPLACEMENT; ABSENT, to the adversary | the round | the worker's cycle |
@@ -227,3 +235,14 @@ class Malformed:
 
     source: Peer
     reason: str
+
+
+Operation = Literal["sum", "max"]
+"""How a reduction combines the elements of all processes."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A reduction is done; `values` is the array that this process gave to it, with the result in it."""
+
+    values: NDArray[Any]
