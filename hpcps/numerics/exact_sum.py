@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcps.numerics.blocks import TILE
 from hpcps.numerics.layout import Layout, Vector
 
 _LEAST = -149
@@ -41,28 +42,29 @@ def to_units(layout: Layout, vector: Vector, common: NDArray[np.int64], count: i
         count: n, the number of vectors.
         out: gets the numbers of units `[d]`.
     """
-    for block, exponent in zip(layout.blocks, common.tolist(), strict=True):
-        where = slice(block.offset, block.stop)
-        np.multiply(vector[where], _scale(exponent, count), out=out[where], dtype=np.float64)
-    np.rint(out, out=out)
+    scales = [_scale(exponent, count) for exponent in common.tolist()]
+    for block, start, stop in layout.segments(TILE).tolist():
+        units = np.multiply(vector[start:stop], scales[block], out=out[start:stop], dtype=np.float64)
+        np.rint(units, out=units)
 
 
-def mean_of_units(
-    layout: Layout, total: NDArray[np.float64], common: NDArray[np.int64], count: int, divisor: int
-) -> Vector:
-    """Return the mean `[d]` of vectors: their exact sum, divided in float64, then rounded to float32.
+def add_mean(
+    layout: Layout, total: NDArray[np.float64], common: NDArray[np.int64], count: int, divisor: int, model: Vector
+) -> None:
+    """Add the mean of vectors to a model: their exact sum, divided in float64, then rounded to float32.
 
     Args:
         layout: the blocks.
-        total: the sum of the numbers of units `[d]`; it is overwritten.
+        total: the sum of the numbers of units `[d]`.
         common: as in `to_units`.
         count: as in `to_units`.
         divisor: the number by which the sum is divided.
+        model: the model `[d]`.
     """
-    for block, exponent in zip(layout.blocks, common.tolist(), strict=True):
-        total[block.offset : block.stop] /= _scale(exponent, count)
-    total /= divisor
-    return total.astype(np.float32)
+    # A scale is a power of two: it does not change how the quotient is rounded.
+    divisors = [_scale(exponent, count) * divisor for exponent in common.tolist()]
+    for block, start, stop in layout.segments(TILE).tolist():
+        model[start:stop] += (total[start:stop] / divisors[block]).astype(np.float32)
 
 
 def _scale(exponent: int, count: int) -> float:

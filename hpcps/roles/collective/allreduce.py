@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.numerics.exact_sum import exponents, mean_of_units, to_units
+from hpcps.numerics.exact_sum import add_mean, exponents, to_units
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.protocol.messages import Flag, Malformed, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
@@ -73,5 +73,5 @@ class AllreduceAverager:
             yield Reduce(self._units, "sum")
             return
         divisor = max(1, int(self._units[-1]))
-        self._model += mean_of_units(self._layout, self._units[:-1], self._exponents, count, divisor)
+        add_mean(self._layout, self._units[:-1], self._exponents, count, divisor, self._model)
         self.done = True
