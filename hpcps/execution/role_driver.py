@@ -292,9 +292,9 @@ class RoleDriver:
             case Join(peers):
                 assert isinstance(self._transport, CollectiveTransport), "the specification has been checked"
                 self._transport.join(peers)
-            case Reduce(values, operation):
+            case Reduce(values, operation, soon):
                 assert isinstance(self._transport, CollectiveTransport), "the specification has been checked"
-                self._transport.reduce(values, operation)
+                self._transport.reduce(values, operation, soon=soon)
             case Compute(task, work):
                 done = self._compute(task, work)
                 if task == "adopt" and self._observer is not None:

@@ -86,10 +86,12 @@ class Reduce:
     Attributes:
         values: the array, float64 or int64 and of the same size for all; it is overwritten with the result.
         operation: how elements are combined. Its order is not defined, so it must be exact.
+        soon: whether all peers are about to do the same, so that nobody waits for one that computes.
     """
 
     values: NDArray[Any]
     operation: Operation
+    soon: bool = False
 
 
 @dataclass(frozen=True)

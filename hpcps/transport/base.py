@@ -44,8 +44,9 @@ class CollectiveTransport(MessageTransport, Protocol):
     def join(self, peers: Sequence[Peer]) -> None:
         """Prepare the reductions of these peers; all of them call this at the same time."""
 
-    def reduce(self, values: NDArray[Any], operation: Operation) -> None:
+    def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
         """Start to reduce `values` with those of the other peers, in place; `receive` returns `Reduced` at the end.
 
         All peers reduce arrays of the same size and type in the same order. The array counts as sent and received.
+        `soon`: see `Reduce`.
         """

@@ -68,7 +68,7 @@ class InprocTransport:
         """See `CollectiveTransport.join`."""
         self._joined = peers
 
-    def reduce(self, values: NDArray[Any], operation: Operation) -> None:
+    def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
         """See `CollectiveTransport.reduce`."""
         self._reduced[self._owner] = values
         self.traffic.sent += values.nbytes

@@ -70,7 +70,7 @@ class AllreduceAverager:
             self.flags, self._exponents = Flag(int(event.values[-1])), event.values[:-1]
             to_units(self._layout, own.values, self._exponents, count, self._units[:-1])
             self._units[-1] = own.count
-            yield Reduce(self._units, "sum")
+            yield Reduce(self._units, "sum", soon=True)
             return
         divisor = max(1, int(self._units[-1]))
         add_mean(self._layout, self._units[:-1], self._exponents, count, divisor, self._model)

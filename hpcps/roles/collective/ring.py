@@ -55,8 +55,8 @@ class RingAverager:
         self._count = n = run.topology.workers
         before = Peer("worker", (peer.index - 1) % n)
         self._after = Peer("worker", (peer.index + 1) % n)
-        self.needs = (before,) if n > 1 else ()
-        self.waiting_for = self.needs
+        self.needs: tuple[Peer, ...] = (before,) if n > 1 else ()
+        self.waiting_for: tuple[Peer, ...] = self.needs
         self._pieces = dict(_pieces(layout, n, run.transport.partition))
         first, last = peer.index, (peer.index + 1) % n
         # What comes from the worker before in a round: sums of all chunks but the one that begins here, and the new

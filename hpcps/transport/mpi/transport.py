@@ -30,6 +30,8 @@ _LONGEST = 0.1
 """Seconds between two polls if every message wakes its receiver."""
 _PROGRESS = 5e-4
 """Maximum seconds between two polls during transfers: MPI advances a transfer only while a process polls."""
+_SOON = 5e-5
+"""The same during a reduction for which all processes are there: each poll advances it by one step of its algorithm."""
 
 
 @dataclass
@@ -89,6 +91,7 @@ class MpiTransport:
         self._joined: dict[tuple[int, ...], MPI.Intracomm] = {}
         self._reducing = communicator
         self._reduction: tuple[MPI.Request, Reduced] | None = None
+        self._interval = _PROGRESS
         # The arrived messages of each sender that no role has received yet, in the order of sending.
         self._arrivals: dict[int, deque[_Arrival]] = {}
         self._sent_to = np.zeros(communicator.Get_size(), np.int64)
@@ -117,10 +120,11 @@ class MpiTransport:
             self._joined[ranks] = self._communicator.Create_group(self._communicator.group.Incl(ranks))
         self._reducing = self._joined[ranks]
 
-    def reduce(self, values: NDArray[Any], operation: Operation) -> None:
+    def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
         """See `CollectiveTransport.reduce`."""
         combine = MPI.SUM if operation == "sum" else MPI.MAX
         self._reduction = self._reducing.Iallreduce(MPI.IN_PLACE, values, combine), Reduced(values)
+        self._interval = _SOON if soon else _PROGRESS
         self.traffic.sent += values.nbytes
 
     def receive(self) -> Received | Malformed | Reduced | None:
@@ -141,6 +145,7 @@ class MpiTransport:
                 return self._finish(rank, arrival)
         if self._reduction is not None and self._reduction[0].Test():
             (_, reduced), self._reduction = self._reduction, None
+            self._interval = _PROGRESS
             self.traffic.received += reduced.values.nbytes
             return reduced
         return None
@@ -186,7 +191,7 @@ class MpiTransport:
 
     def _rest(self, seconds: float) -> bool:
         """Sleep until a neighbour writes (return whether one did) or transfers need a poll."""
-        return self.neighbours.wait(min(seconds, _PROGRESS) if self._busy or self._arrivals else seconds)
+        return self.neighbours.wait(min(seconds, self._interval) if self._busy or self._arrivals else seconds)
 
     def _send_to_neighbour(self, rank: int, header: bytes, payload: Vector | None) -> None:
         """Send a message to a neighbour."""
