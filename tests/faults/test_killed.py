@@ -17,7 +17,7 @@ from hpcps.records.table import read_table
 VALIDATED = ("--set", "topology.validators=1", "--set", "validation.rule={kind='zeno'}")
 SERVERS = ("--set", "topology.servers=2")
 ATTACKED = ("--set", "topology.workers=2", "--set", "attack={kind='ipm', rate=0.5}")
-WORKERS = ("--set", "topology={servers=0, validators=0, workers=3}", "--set")
+WORKERS = ("--set", "topology={servers=0, validators=0, workers=2}", "--set")
 PATIENCE = ("--set", "transport.timeout=2")
 
 CASES = {
