@@ -306,6 +306,11 @@ RING, ALLREDUCE = (
         (ALLREDUCE, ["transport.partition=4096"], "transport.partition: Allreduce divides the vector itself"),
         (ALLREDUCE, ["transport.shared_memory=off"], "transport.shared_memory: MPI decides how Allreduce sends"),
         (ALLREDUCE, ["transport.kind=inproc", "simulation.kind=modelled"], "simulation: has no model of the time of"),
+        (
+            RING,
+            ["transport.kind=inproc", "simulation={kind='measured', records='x'}"],
+            "simulation.kind: fits the costs of servers",
+        ),
     ],
 )
 def test_mistakes_of_exchanges_without_servers(

@@ -9,7 +9,7 @@ from hpcps.rules.average import Average, Mean
 from hpcps.spec.checks.paths import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
-from hpcps.spec.simulation import NoSimulation
+from hpcps.spec.simulation import Measured, Modelled
 
 
 def _only_workers(run: Run) -> Iterator[Problem]:
@@ -71,9 +71,15 @@ def _transport_can_reduce(run: Run) -> Iterator[Problem]:
         yield Problem(("transport", "partition"), "Allreduce divides the vector itself: leave it out", involved)
     if transport.shared_memory != "auto":
         yield Problem(("transport", "shared_memory"), "MPI decides how Allreduce sends: leave it out", involved)
-    if not isinstance(run.simulation, NoSimulation):
+    if isinstance(run.simulation, Modelled):
         message = 'has no model of the time of Allreduce: leave it out, or use train.exchange = "ring"'
         yield Problem(("simulation",), message, involved)
+
+
+def _costs_are_known(run: Run) -> Iterator[Problem]:
+    if run.collective and isinstance(run.simulation, Measured):
+        message = f'fits the costs of servers, not of train.exchange = {quote(run.train.exchange)}: use "modelled"'
+        yield Problem(("simulation", "kind"), message, (EXCHANGE,))
 
 
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
@@ -81,4 +87,5 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _only_the_mean,
     _attack_reaches_the_mean,
     _transport_can_reduce,
+    _costs_are_known,
 )
