@@ -1,7 +1,9 @@
 """Contradictions: keys that are valid separately but not together.
 
 - `attack`: the schedule of the attack, and what it delays
+- `classes`: classes of workers
 - `collective`: exchanges without servers
+- `compensation`: training under a rule that compensates the delay of updates
 - `exchange`: transport, delays and simulated timing
 - `paths`: keys that several checks name
 - `topology`: roles, the rule and the attackers
@@ -10,12 +12,20 @@
 
 from __future__ import annotations
 
-from hpcps.spec.checks import attack, collective, exchange, topology, training
+from hpcps.spec.checks import attack, classes, collective, compensation, exchange, topology, training
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
 
 def contradictions(run: Run) -> list[Problem]:
     """Return the contradictions of a run whose keys are all valid separately."""
-    checks = (*topology.CHECKS, *collective.CHECKS, *attack.CHECKS, *exchange.CHECKS, *training.CHECKS)
+    checks = (
+        *topology.CHECKS,
+        *collective.CHECKS,
+        *attack.CHECKS,
+        *classes.CHECKS,
+        *compensation.CHECKS,
+        *exchange.CHECKS,
+        *training.CHECKS,
+    )
     return [problem for check in checks for problem in check(run)]
