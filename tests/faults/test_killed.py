@@ -34,7 +34,7 @@ CASES = {
     ),
     "ring": ("worker-1", signal.SIGKILL, (*WORKERS, "train.exchange=ring"), r"killed by signal 9 \(SIGKILL\)"),
     "allreduce": (
-        "worker-2",
+        "worker-1",
         signal.SIGKILL,
         (*WORKERS, "train.exchange=allreduce"),
         r"killed by signal 9 \(SIGKILL\)",
