@@ -58,6 +58,7 @@ CASES = {
     "ring": small(**RING),
     "ring-pieces": small(**RING, transport={"partition": 2048}, attack=NOISE),
     "allreduce": small(**ALLREDUCE),
+    "dropout": small(model={"dropout": 0.3}),
     "delays": small(heterogeneity={"delay": {"kind": "lognormal", "median": 2.0}}),
 }  # fmt: skip
 

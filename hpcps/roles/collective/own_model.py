@@ -43,7 +43,7 @@ class OwnModel(ModelInbox):
     def schedule(self) -> Schedule:
         """The schedule of the run."""
         train, inside = self._run.train, self._run.validation.evaluate == "validator_model"
-        return Schedule(train.epochs, self.steps_per_epoch, train.local_steps, inside)
+        return Schedule(train.epochs, self.steps_per_epoch, train.steps_per_round, inside)
 
     def describe(self, steps_per_epoch: int, *, statistics: bool) -> None:
         """Take what the coordinator says of the run: its batches in an epoch, and whether statistics are averaged."""

@@ -76,6 +76,17 @@ def _transport_can_reduce(run: Run) -> Iterator[Problem]:
         yield Problem(("simulation",), message, involved)
 
 
+def _rounds_are_alike(run: Run) -> Iterator[Problem]:
+    """Server 0 answers the queries of a policy, and servers apply the factor."""
+    if not run.collective:
+        return
+    how = f"with train.exchange = {quote(run.train.exchange)}"
+    if run.train.policy:
+        yield Problem(("train", "local_steps"), f"{how} no server decides on steps: use a number", (EXCHANGE,))
+    if run.train.global_lr != 1:
+        yield Problem(("train", "global_lr"), f"{how} the mean is added as it is: leave it out", (EXCHANGE,))
+
+
 def _costs_are_known(run: Run) -> Iterator[Problem]:
     if run.collective and isinstance(run.simulation, Measured):
         message = f'fits the costs of servers, not of train.exchange = {quote(run.train.exchange)}: use "modelled"'
@@ -88,4 +99,5 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _attack_reaches_the_mean,
     _transport_can_reduce,
     _costs_are_known,
+    _rounds_are_alike,
 )
