@@ -6,6 +6,7 @@
 - `detect`: detects the launcher on this machine
 - `doctor/`: the diagnosis of this machine
 - `exit_status`: the exit statuses of the commands
+- `gpu_mpi`: MPI that sends device memory: UCX from PyPI
 - `guard`: the parent process of every rank, which reports how the rank ended
 - `hostfile`: host files: machines, processes on each, GPUs of each
 - `launchers/`: one file for each launcher
