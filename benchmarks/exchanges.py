@@ -127,9 +127,15 @@ def _ours(servers: int, mpi: str, ranks: int) -> Setting:
     return Setting(workers=ranks, servers=servers, mpi=mpi)
 
 
+def _ours_without_servers(exchange: str, ranks: int) -> Setting:
+    return Setting(workers=ranks, servers=0, more=(f"train.exchange={exchange}",))
+
+
 OURS = [
     Exchange("hpcps", "hpcps, 1 server", setting=partial(_ours, 1, "mpich")),
     Exchange("hpcps-2", "hpcps, 2 servers", setting=partial(_ours, 2, "mpich")),
+    Exchange("hpcps-ring", "hpcps, ring", setting=partial(_ours_without_servers, "ring")),
+    Exchange("hpcps-allreduce", "hpcps, Allreduce", setting=partial(_ours_without_servers, "allreduce")),
 ]
 OTHER_PEERS = [
     Exchange("mpich", "MPICH Allreduce", partial(_allreduce, ".venv", ())),

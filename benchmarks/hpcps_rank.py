@@ -28,6 +28,7 @@ from hpcps.execution.__main__ import main
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
+from hpcps.roles.collective.worker import CollectiveWorker
 from hpcps.roles.events import Compute, Effect, Event, Finish
 from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
@@ -163,9 +164,22 @@ class WatchedWorker(SyncWorker):
         return self._watched.watch(super().handle(event))
 
 
+class WatchedCollectiveWorker(CollectiveWorker):
+    """The same without servers."""
+
+    def __init__(self, peer: Peer, run: Run, *more: Any) -> None:
+        super().__init__(peer, run, *more)
+        self._watched = Watched(peer, run)
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        return self._watched.watch(super().handle(event))
+
+
 if __name__ == "__main__":
     from hpcps.execution import role_factory
 
     build.build_learner = build_constant
     role_factory.SyncWorker = WatchedWorker
+    role_factory.CollectiveWorker = WatchedCollectiveWorker
     sys.exit(main())

@@ -101,6 +101,9 @@ def _topology(run: Run) -> str:
     counts |= {"adversary": 1} if run.has_adversary else {}
     if run.topology.alone:
         return f"single-process baseline, over {run.transport.kind}"
+    if run.collective:
+        workers = _count(run.topology.workers, "worker")
+        return f"{workers} in exchange {run.train.exchange}: {run.processes} processes over {run.transport.kind}"
     parts = ", ".join(_count(count, role) for role, count in counts.items())
     return f"{parts}: {run.processes} processes over {run.transport.kind}"
 

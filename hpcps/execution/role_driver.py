@@ -30,9 +30,11 @@ from hpcps.roles.events import (
     Finish,
     Idle,
     InBackground,
+    Join,
     Now,
     Pause,
     Record,
+    Reduce,
     Resumed,
     Role,
     Save,
@@ -44,7 +46,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.transport.base import MessageTransport
+from hpcps.transport.base import CollectiveTransport, MessageTransport
 
 _ASK_EVERY = 0.2
 """Seconds between two checks for a stop request."""
@@ -286,6 +288,12 @@ class RoleDriver:
             case Send(to, message):
                 self._transport.send(to, message)
                 self._account.sent(self.peer, to, message)
+            case Join(peers):
+                assert isinstance(self._transport, CollectiveTransport), "the specification has been checked"
+                self._transport.join(peers)
+            case Reduce(values, operation, soon):
+                assert isinstance(self._transport, CollectiveTransport), "the specification has been checked"
+                self._transport.reduce(values, operation, soon=soon)
             case Compute(task, work):
                 done = self._compute(task, work)
                 if task == "adopt" and self._observer is not None:

@@ -8,6 +8,7 @@ from hpcps.roles.asynchronous.adversary import AsyncAdversary
 from hpcps.roles.asynchronous.server import AsyncServer
 from hpcps.roles.asynchronous.validator import AsyncValidator
 from hpcps.roles.asynchronous.worker import AsyncWorker
+from hpcps.roles.collective.worker import CollectiveWorker
 from hpcps.roles.events import Role
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.single_process import SingleProcess
@@ -70,6 +71,8 @@ def make_training_role(run: Run, run_id: str, peer: Peer, learner: Learner, reso
     """Return a worker or validator that trains with this learner."""
     if run.topology.alone:
         return SingleProcess(peer, run, run_id, learner)
+    if run.collective:
+        return CollectiveWorker(peer, run, run_id, learner, resources)
     if run.train.mode == "sync":
         return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, run_id, learner, resources)
     if peer.role == "worker":

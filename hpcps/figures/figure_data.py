@@ -118,7 +118,8 @@ def figure_data_of(frame: pd.DataFrame, baseline: pd.DataFrame | None = None) ->
     """Convert the table of `hpcps collect` to figure data for each variant, in order of appearance.
 
     A line is one rule, and a panel is one combination of the other swept keys. Without a swept rule, the first swept
-    key except the attack gives the lines. Seeds are averaged. A point outside the sweep's product is a separate line in
+    key except the attack gives the lines. A key that varies only together with the lines makes no panels. Seeds are
+    averaged. A point outside the sweep's product is a separate line in
     every panel. If the product is a single point, each point outside of it has a panel that compares it with that
     point.
 
@@ -148,7 +149,7 @@ def figure_data_of(frame: pd.DataFrame, baseline: pd.DataFrame | None = None) ->
     others = others[others["event"] == "evaluation"] if swept else others
     candidates = [key for key in swept if key == "rule"] + [key for key in swept if key != "attack"] + swept
     line_key = candidates[0] if candidates else ""
-    panel_keys = tuple(key for key in swept if key != line_key)
+    panel_keys = tuple(key for key in swept if key != line_key and not _tied(key, line_key, inside, lost))
     result = []
     for variant, part in _groups(inside, ("variant",)):
         near = _near(others, part, variant)
@@ -272,6 +273,13 @@ def _groups(rows: pd.DataFrame, keys: tuple[str, ...]) -> Iterator[tuple[str, pd
     words = np.array(_words(rows, keys), dtype=object)
     for word in dict.fromkeys(words):
         yield word, rows[words == word]
+
+
+def _tied(key: str, line_key: str, *tables: pd.DataFrame) -> bool:
+    """Tell whether a key has several values, but only one in each line."""
+    pairs = {pair for rows in tables for pair in zip(_words(rows, (key,)), _words(rows, (line_key,)), strict=True)}
+    values, lines = ({pair[place] for pair in pairs} for place in (0, 1))
+    return len(values) > 1 and len(pairs) == len(lines)
 
 
 def _words(rows: pd.DataFrame, keys: tuple[str, ...]) -> list[str]:

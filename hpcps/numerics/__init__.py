@@ -4,6 +4,7 @@
 - `bits`: masks of blocks as hexadecimal numbers
 - `blocks`: tiles that fit a cache, and sums over blocks
 - `device/`: Triton kernels for updates on a GPU
+- `exact_sum`: sums that do not depend on the order of addition
 - `gram`: inner products of all pairs of updates
 - `kernels/`: compiled code with the same results
 - `layout`: the model as one flat vector: blocks and server shards

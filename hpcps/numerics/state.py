@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,16 @@ class State:
         prefix = f"{name}."
         arrays = {key.removeprefix(prefix): values for key, values in self.arrays.items() if key.startswith(prefix)}
         return State(arrays, self.facts[name])
+
+
+class Kept(Protocol):
+    """A component of a process whose state is part of a checkpoint."""
+
+    def state(self) -> State:
+        """Return its state."""
+
+    def restore(self, state: State) -> None:
+        """Restore its state."""
 
 
 def generators_state(generators: Mapping[str, np.random.Generator]) -> State:

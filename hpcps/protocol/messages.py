@@ -13,9 +13,10 @@ import struct
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Mask, Vector
 
@@ -42,7 +43,7 @@ class Kind(IntEnum):
 
     INIT = 1
     """To a server: the initial weights of its shard; the note holds the layout and the schedule. The adversary gets one
-    without weights."""
+    without weights. In a collective exchange: to the next worker, all initial weights."""
     MODEL = 2
     """From a server: its shard of the model of a round."""
     UPDATE = 3
@@ -85,6 +86,10 @@ class Kind(IntEnum):
     ANSWER = 18
     """From server 0, as the answer to a QUERY: the note holds its `k`, and the number of `steps` that the receiver may
     take before it asks again; 0: it sends its update."""
+    PARTIAL = 19
+    """Ring: from a worker to the next: the sum of some updates, for a piece of a chunk of the vector."""
+    CHUNK = 20
+    """Ring: from a worker to the next: a piece of a chunk of the next model."""
 
 
 class Flag(IntFlag):
@@ -114,7 +119,8 @@ class Message:
         sender: the role that sends it.
         run: the id of the run that it belongs to.
         round: a number whose meaning depends on the kind; see the table.
-        shard: the server shard that the payload belongs to; 0 if the payload is of the whole vector.
+        shard: the server shard that the payload belongs to, or the chunk of the ring; 0 if the payload is of the whole
+            vector.
         flags: see `Flag`.
         mask: the blocks that the payload holds `[B]`; None if the receiver knows them.
         note: small additional values, JSON.
@@ -122,9 +128,11 @@ class Message:
             is valid and constant until then: an update until the next model is sent to its worker, and a combined
             update likewise; a copy, until the adversary answers. The receiver must not write to it.
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
-        index: asynchronous: the position in the servers' log of the entry that is ordered or answered.
+        index: asynchronous: the position in the servers' log of the entry that is ordered or answered; ring: the number
+            of updates in a sum.
         partition: synchronous: the number of the partition, in the order in which the partitions between this sender
-            and receiver are sent; of a GRANT, the number of partitions that may be sent.
+            and receiver are sent, or within the chunk of the ring; of a GRANT, the number of partitions that may be
+            sent.
 
     The meaning of `round`:
 
@@ -136,7 +144,7 @@ class Message:
     | UPDATE, to a server | the round | the submitter's number of the entry |
     | APPLY, READ; STOP, to server 0 | | the submitter's number of the entry |
     | ORDER | | the submitter's number of the entry that it gives its position |
-    | COMBINED, GRANT, STATISTICS, QUERY, ANSWER | the round | |
+    | COMBINED, GRANT, STATISTICS, QUERY, ANSWER, PARTIAL, CHUNK | the round | |
     | STOP, from server 0 | the round that does not begin | the index of the entry in the log |
     | CHECKPOINT | | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |
@@ -243,3 +251,14 @@ class Malformed:
 
     source: Peer
     reason: str
+
+
+Operation = Literal["sum", "max"]
+"""How a reduction combines the elements of all processes."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A reduction is done; `values` is the array that this process gave to it, with the result in it."""
+
+    values: NDArray[Any]

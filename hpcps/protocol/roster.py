@@ -79,15 +79,21 @@ class Roster:
 
 
 def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
-    """Return the shard of each server; where servers combine, a shard holds all that the rule sees at once."""
+    """Return the shard of each server; where servers combine, a shard holds all that the rule sees at once.
+
+    Without servers every worker keeps the whole model: the shard of each worker.
+    """
     topology, sees = run.topology, run.validation.rule.scope
+    if run.collective:
+        return ((0, layout.size),) * topology.workers
     assert topology.validators or topology.servers < 2 or sees != "vector", "the specification has been checked"
     return layout.bounds(topology.servers, whole=not topology.validators and sees == "block")
 
 
 def partitioning_of(run: Run, layout: Layout) -> Partitioning:
-    """Return the partitioning of a run's model; asynchronous updates are not divided."""
+    """Return the partitioning of a run's model; asynchronous updates and those of a collective exchange are whole."""
     size, sees = run.transport.partition, run.validation.rule.scope
     assert size == "auto" or sees != "vector", "the specification has been checked"
-    elements = None if size == "auto" or run.train.mode == "async" else size // 64 * 16  # whole cache lines
+    whole = run.train.mode == "async" or run.collective
+    elements = None if size == "auto" or whole else size // 64 * 16  # whole cache lines
     return Partitioning(layout, shards_of(run, layout), run.topology.validators, elements, whole=sees == "block")

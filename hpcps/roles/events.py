@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
-from hpcps.protocol.messages import Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Malformed, Message, Operation, Peer, Received, Reduced
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Snapped:
     checksum: str
 
 
-Event = Start | Received | Malformed | Computed | Resumed | Idle | StopRequested | Snapped
+Event = Start | Received | Malformed | Reduced | Computed | Resumed | Idle | StopRequested | Snapped
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,28 @@ class Send:
 
     to: Peer
     message: Message
+
+
+@dataclass(frozen=True)
+class Join:
+    """Prepare the reductions of these peers, which are the same for all of them; each does so when it starts."""
+
+    peers: tuple[Peer, ...]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Reduce an array with those of all peers of the `Join`, element by element, then pass `Reduced`.
+
+    Attributes:
+        values: the array, float64 or int64 and of the same size for all; it is overwritten with the result.
+        operation: how elements are combined. Its order is not defined, so it must be exact.
+        soon: whether all peers are about to do the same, so that nobody waits for one that computes.
+    """
+
+    values: NDArray[Any]
+    operation: Operation
+    soon: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,6 +224,8 @@ class Finish:
 
 Effect = (
     Send
+    | Join
+    | Reduce
     | Compute
     | Now
     | InBackground

@@ -9,11 +9,10 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Kept, State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
-from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection
 from hpcps.roles.evaluations import Continuation, Evaluations
@@ -32,8 +31,6 @@ from hpcps.roles.events import (
     Start,
 )
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.packer import Packer
-from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import Stage
 from hpcps.roles.sync.queried_steps import STATE_SERVER, QueriedSteps
 from hpcps.spec.schema import Run
@@ -68,10 +65,11 @@ class LocalTraining:
         *,
         take_steps: Callable[[int], Progress],
         after_steps: Continuation,
-        kept: Mapping[str, Packer | Acceptance | RuleState],
+        kept: Mapping[str, Kept],
         residual: Vector | None = None,
         see_model: Callable[[Callable[[Vector], None]], None] | None = None,
         evaluation_fields: Callable[[], dict[str, object]] = dict,
+        inbox: ModelInbox | None = None,
     ) -> None:
         """Prepare the training of a role.
 
@@ -86,6 +84,7 @@ class LocalTraining:
             residual: is added to every model `[d]`.
             see_model: is called with every model that the role adopts, as a function that writes it into a vector.
             evaluation_fields: returns what the role adds to the record of an evaluation.
+            inbox: the next model; by default that of the servers.
         """
         self.round = 0
         self.stage = Stage.STARTING
@@ -114,7 +113,7 @@ class LocalTraining:
             self._queried = QueriedSteps(peer, run_id, policy, self._steps_task, after_steps)
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
-        self.inbox = ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
+        self.inbox = inbox or ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
         self.base: Vector = np.empty(learner.layout.size, np.float32)
         learner.copy_to(self.base)
         self._evaluation_fields = evaluation_fields
@@ -207,7 +206,8 @@ class LocalTraining:
             for adversary in self._roster.adversaries():
                 yield Send(adversary, Message(Kind.INIT, self._peer, self._run_id, 0, note=note))
             shards = shards_of(self._run, self._learner.layout)
-            for server, (start, stop) in zip(self._roster.all_servers(), shards, strict=True):
+            for server in self._roster.all_servers():
+                start, stop = shards[server.index]
                 payload = self.base[start:stop]
                 yield Send(
                     server,

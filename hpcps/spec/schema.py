@@ -120,6 +120,12 @@ class Train(Config):
         description="`sync`: all processes wait for each other in every round; `async`: no process waits for others "
         "(see [asynchronous]).",
     )
+    exchange: Literal["servers", "ring", "allreduce"] = Field(
+        "servers",
+        description="How updates reach the model: `servers`: servers combine them; `ring`: the workers average them in "
+        "a ring; `allreduce`: MPI's own collective averages them. `ring` and `allreduce` need `servers = 0`, "
+        '`validators = 0`, `mode = "sync"` and the rule `average`; every worker keeps the whole model.',
+    )
     epochs: PositiveInt = Field(
         ...,
         le=MOST,
@@ -269,6 +275,11 @@ class Run(Config):
             # The model is frozen, and a validator cannot return a copy.
             object.__setattr__(self, "data", self.data.model_copy(update=missing))
         return self
+
+    @property
+    def collective(self) -> bool:
+        """Whether the workers average their updates among themselves, without servers."""
+        return self.train.exchange != "servers"
 
     @property
     def has_adversary(self) -> bool:

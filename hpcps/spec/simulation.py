@@ -53,7 +53,10 @@ class Combine(Work):
 
 
 class Apply(Work):
-    """The cost of adding the validators' result to the model on a server: `call` + `element` times its elements."""
+    """The cost of adding the validators' result to the model on a server: `call` + `element` times its elements.
+
+    In a ring: the cost of adding up, and of copying, on a worker.
+    """
 
 
 class Messages(Config):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from hpcps.protocol.messages import Malformed, Message, Peer, Received
+from numpy.typing import NDArray
+
+from hpcps.protocol.messages import Malformed, Message, Operation, Peer, Received, Reduced
 
 
 @dataclass
@@ -38,8 +41,23 @@ class MessageTransport(Protocol):
         Messages from one sender to one receiver arrive in the order in which they were sent.
         """
 
-    def receive(self) -> Received | Malformed | None:
+    def receive(self) -> Received | Malformed | Reduced | None:
         """Advance pending transfers and return a message that has arrived, or None.
 
         The payload of the message is valid until this process answers the sender; see `Message`.
+        """
+
+
+@runtime_checkable
+class CollectiveTransport(MessageTransport, Protocol):
+    """A transport that can also reduce arrays, without blocking."""
+
+    def join(self, peers: Sequence[Peer]) -> None:
+        """Prepare the reductions of these peers; all of them call this at the same time."""
+
+    def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
+        """Start to reduce `values` with those of the other peers, in place; `receive` returns `Reduced` at the end.
+
+        All peers reduce arrays of the same size and type in the same order. The array counts as sent and received.
+        `soon`: see `Reduce`.
         """

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Operation, Peer, Received, Reduced
 from hpcps.transport.base import Traffic
 
-Packet = tuple[Peer, bytes, bytes | None]
-"""Sender, header and payload of a message."""
+Packet = tuple[Peer, bytes, bytes | None] | Reduced
+"""Sender, header and payload of a message; or the end of a reduction."""
 Carry = Callable[[Peer, Peer, int, Callable[[], None]], None]
 
 
@@ -32,21 +34,32 @@ class Exchange:
             scale: a factor on the bytes of payloads that are carried and counted, to simulate a larger model.
         """
         self._boxes: dict[Peer, deque[Packet]] = {}
+        self._reduced: dict[Peer, NDArray[Any]] = {}
         self._carry = carry
         self._scale = scale
 
     def endpoint(self, owner: Peer) -> InprocTransport:
         """Return the transport of one role."""
         self._boxes[owner] = deque()
-        return InprocTransport(owner, self._boxes, self._carry, self._scale)
+        return InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale)
 
 
 class InprocTransport:
     """The end of an `Exchange` for one role; it encodes every message to bytes, as a network transport does."""
 
-    def __init__(self, owner: Peer, boxes: dict[Peer, deque[Packet]], carry: Carry, scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        owner: Peer,
+        boxes: dict[Peer, deque[Packet]],
+        reduced: dict[Peer, NDArray[Any]],
+        carry: Carry,
+        scale: float = 1.0,
+    ) -> None:
         self._owner = owner
         self._boxes = boxes
+        # The arrays of the reduction under way, until all peers have given theirs.
+        self._reduced = reduced
+        self._joined: Sequence[Peer] = ()
         self._carry = carry
         self.traffic = Traffic(scale=scale)
 
@@ -58,11 +71,32 @@ class InprocTransport:
         self._carry(self._owner, to, size, partial(self._boxes[to].append, (self._owner, header, payload)))
         self.traffic.sent += size
 
-    def receive(self) -> Received | Malformed | None:
+    def join(self, peers: Sequence[Peer]) -> None:
+        """See `CollectiveTransport.join`."""
+        self._joined = peers
+
+    def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
+        """See `CollectiveTransport.reduce`."""
+        self._reduced[self._owner] = values
+        self.traffic.sent += values.nbytes
+        if len(self._reduced) < len(self._joined):
+            return
+        combine = np.add if operation == "sum" else np.maximum
+        result = reduce(combine, [self._reduced[peer] for peer in self._joined])
+        for peer in self._joined:
+            array = self._reduced.pop(peer)
+            array[...] = result
+            self._boxes[peer].append(Reduced(array))
+
+    def receive(self) -> Received | Malformed | Reduced | None:
         """See `MessageTransport.receive`."""
         if not self._boxes[self._owner]:
             return None
-        source, header, payload = self._boxes[self._owner].popleft()
+        packet = self._boxes[self._owner].popleft()
+        if isinstance(packet, Reduced):
+            self.traffic.received += packet.values.nbytes
+            return packet
+        source, header, payload = packet
         self.traffic.received += self.traffic.size(header, len(payload) if payload else 0)
         try:
             values = None if payload is None else np.frombuffer(payload, np.float32)

@@ -151,8 +151,8 @@ class Played:
             file.stem: [json.loads(line) for line in file.read_text().splitlines()]
             for file in Path(path, "records").glob("*.jsonl")
         }
-        shards = [np.load(Path(path, f"final/server-{s}.npy")) for s in range(run.topology.servers)]
-        self.model = np.concatenate(shards)
+        parts = [f"server-{s}" for s in range(run.topology.servers)] or ["worker-0"]
+        self.model = np.concatenate([np.load(Path(path, f"final/{part}.npy")) for part in parts])
 
     def lines(self, process, event):
         return [line for line in self.records[process] if line["event"] == event]

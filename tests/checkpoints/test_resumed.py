@@ -29,6 +29,8 @@ class Drifting(Omniscient):
 
 ZENO = {"rule": {"kind": "zeno", "rho": -0.01}}
 NOISE = {"kind": "random", "scale": 0.5, "rate": 0.4}
+RING = {"topology": {"servers": 0, "validators": 0, "workers": 3}, "train": {"exchange": "ring"}}
+ALLREDUCE = {**RING, "train": {"exchange": "allreduce"}}
 CASES = {
     "average": small(),
     "two-validators": small(topology={"servers": 2, "validators": 2, "workers": 4}, validation=ZENO, attack=NOISE),
@@ -53,6 +55,9 @@ CASES = {
     "adversary": small(topology={"servers": 2, "validators": 2, "workers": 4}).model_copy(
         update={"attack": Drifting(rate=0.25)}
     ),
+    "ring": small(**RING),
+    "ring-pieces": small(**RING, transport={"partition": 2048}, attack=NOISE),
+    "allreduce": small(**ALLREDUCE),
     "dropout": small(model={"dropout": 0.3}),
     "delays": small(heterogeneity={"delay": {"kind": "lognormal", "median": 2.0}}),
 }  # fmt: skip
@@ -63,13 +68,10 @@ def test_ends_as_if_nothing_had_happened(case, tmp_path):
     run = CASES[case]
     assert play(run, tmp_path / "whole")
     chance = random.Random(case)
-    most = 500 if run.has_adversary else 120
-    play_through(
-        run,
-        tmp_path / "cut",
-        [chance.randrange(1, most if run.transport.partition == "auto" else 1500) for _ in range(12)],
-    )
-    coordinator = "server-0" if run.topology.servers else "validator-0"
+    most = 120 if run.transport.partition == "auto" else 500 if run.collective else 1500
+    crashes = [chance.randrange(1, 500 if run.has_adversary else most) for _ in range(12)]
+    play_through(run, tmp_path / "cut", crashes)
+    coordinator = "server-0" if run.topology.servers else "worker-0" if run.topology.workers else "validator-0"
     assert sum(line["event"] == "start" for line in records(tmp_path / "cut", coordinator)) > 3
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
     assert np.isfinite(model(tmp_path / "cut")).all()
@@ -112,8 +114,12 @@ def test_its_records_tell_one_story(tmp_path):
     assert walls.is_monotonic_increasing, "time goes on from the checkpoint"
 
 
-def test_stops_at_a_checkpoint_when_asked_to(tmp_path):
-    run = small(checkpoint={"every": 0}, topology={"servers": 2, "validators": 2, "workers": 4})
+SERVERS = {"topology": {"servers": 2, "validators": 2, "workers": 4}}
+
+
+@pytest.mark.parametrize("tables", [SERVERS, RING, ALLREDUCE], ids=["servers", "ring", "allreduce"])
+def test_stops_at_a_checkpoint_when_asked_to(tables, tmp_path):
+    run = small(checkpoint={"every": 0}, **tables)
     assert play(run, tmp_path / "whole")
     asked = iter([False] * 30 + [True] * 10_000)
     assert not play(run, tmp_path / "cut", stop=lambda: next(asked))

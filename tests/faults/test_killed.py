@@ -17,6 +17,7 @@ from hpcps.records.table import read_table
 VALIDATED = ("--set", "topology.validators=1", "--set", "validation.rule={kind='zeno'}")
 SERVERS = ("--set", "topology.servers=2")
 ATTACKED = ("--set", "topology.workers=2", "--set", "attack={kind='ipm', rate=0.5}")
+WORKERS = ("--set", "topology={servers=0, validators=0, workers=2}", "--set")
 PATIENCE = ("--set", "transport.timeout=2")
 
 CASES = {
@@ -30,6 +31,13 @@ CASES = {
         signal.SIGSTOP,
         (*SERVERS, *PATIENCE),
         r"it sent nothing for 2 s, and \w+-0.* waited",
+    ),
+    "ring": ("worker-1", signal.SIGKILL, (*WORKERS, "train.exchange=ring"), r"killed by signal 9 \(SIGKILL\)"),
+    "allreduce": (
+        "worker-1",
+        signal.SIGKILL,
+        (*WORKERS, "train.exchange=allreduce"),
+        r"killed by signal 9 \(SIGKILL\)",
     ),
 }
 

@@ -101,6 +101,13 @@ def points():
         validators, partition = (0, 4096) if kind in ("nan", "silent") else (1, "auto")
         attack = {"kind": kind, "rate": 0.4, **keys}
         yield f"attack-{kind}", spec("average", 2, validators, attack=attack, transport={"partition": partition})
+    # Without servers: in one message for each chunk or in pieces, through memory and messages.
+    workers = {"servers": 0, "validators": 0}
+    yield "ring", spec("average", **workers, train={"exchange": "ring"})
+    yield "ring-cut", spec("average", **workers, train={"exchange": "ring"}, transport={"partition": 4096})
+    sent = {"partition": 16384, "shared_memory": "off"}
+    yield "ring-sent", spec("average", **workers, train={"exchange": "ring"}, transport=sent)
+    yield "allreduce", spec("average", **workers, train={"exchange": "allreduce"})
     # With dropout: masks depend on the role and the step, not on which roles share a process.
     yield "dropout", spec("average", 1, 1, model={"dropout": 0.3})
     # With policies of local steps, whose answers depend on real times unless at most one step is allowed.
@@ -113,6 +120,9 @@ def points():
     network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}
     yield "resnet", spec("zeno", 2, 1, train={"epochs": 1, "first_step": "overwritten"}, **network, **averaged)
+    averaged["validation"]["rule"] = {"kind": "average"}
+    train = {"epochs": 1, "first_step": "overwritten", "exchange": "ring"}
+    yield "ring-resnet", spec("average", **workers, train=train, **network, **averaged)
 
 
 POINTS = dict(points())
@@ -124,6 +134,8 @@ CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"
 
 
 def final_model(directory, servers):
+    if not servers:
+        return np.load(directory / "final/worker-0.npy")
     return np.concatenate([np.load(directory / f"final/server-{s}.npy") for s in range(servers)])
 
 
@@ -155,7 +167,8 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
 @pytest.mark.parametrize("lossy", [False, True])
 def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatch, lossy):
     """Also where every twelfth message that any process receives is thrown away and has to be sent again."""
-    chosen, nodes = SHAPES, {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "6"}
+    chosen = {name: run for name, run in SHAPES.items() if run.train.exchange != "allreduce"}
+    nodes = {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "6"}
     if lossy:
         chosen = {name: POINTS[name] for name in ("zeno-2-3", "zeno++-3", "ipm-2-2")}
         nodes |= {"PS_RESEND": "1"}

@@ -90,6 +90,7 @@ def test_a_revision_gives_new_ids_to_the_runs_that_it_changes_only(
         {"attack": {"kind": "none"}},
         {"validation": {"rule": {"kind": "average"}}},
         {"train": {"optimizer": {"name": "nag"}}},
+        {"train": {"exchange": "servers"}},
     ],
 )
 def test_what_does_not_affect_results_or_says_the_default_leaves_the_id_alone(more: dict[str, object]) -> None:
@@ -123,6 +124,7 @@ def test_each_pre_aggregator_and_their_order_matter() -> None:
         {"attack": {"kind": "random", "rate": 0.3}},
         {"validation": {"rule": {"kind": "zeno"}}},
         {"train": {"first_step": "overwritten"}},
+        {"train": {"exchange": "ring"}},
         {"train": {"optimizer": {"betas": [0.9, 0.99]}}},
     ],
 )

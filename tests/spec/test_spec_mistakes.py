@@ -338,6 +338,67 @@ def test_mistakes_of_asynchronous_and_heterogeneous_training(write: Write, more:
     assert any(line.startswith(expected) for line in found)
 
 
+RING, ALLREDUCE = (
+    ["topology={servers=0, validators=0, workers=4}", f"train.exchange={kind}"] for kind in ("ring", "allreduce")
+)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "overrides", "expected"),
+    [
+        (RING, ["topology.servers=1"], 'topology.servers: with train.exchange = "ring" the workers average their'),
+        (RING, ["topology.validators=1"], 'topology.validators: with train.exchange = "ring" the workers average'),
+        (RING, ["topology.colocate_validators=true"], "topology.colocate_validators: with train.exchange"),
+        (RING, ["topology.workers=0", "data.shards=5"], 'topology.workers: train.exchange = "ring" averages the updat'),
+        (RING, ["validation.rule.kind=median"], 'validation.rule: train.exchange = "ring" computes a mean, not median'),
+        (RING, ["validation.rule={kind='mean', before=[{kind='arc', f=1}]}"], "validation.rule.before: train.exchange"),
+        (RING, ["validation.rule={kind='average', skipped='left_out'}"], "validation.rule.skipped: train.exchange = "),
+        (
+            ALLREDUCE,
+            ["train.mode=async", "validation.rule.kind=naive_async"],
+            'train.exchange: "allreduce" is for train.mode = "sync"',
+        ),
+        (RING, ["attack={kind='ipm', rate=0.5}"], 'attack.kind: with train.exchange = "ring" no process sees the upda'),
+        (RING, ["attack={kind='nan', rate=0.5}"], 'attack.kind: with train.exchange = "ring" each worker screens its'),
+        (RING, ["train.global_lr=0.5"], 'train.global_lr: with train.exchange = "ring" the mean is added as it is'),
+        (RING, ["train.local_steps={kind='esync'}"], 'train.local_steps: with train.exchange = "ring" no server'),
+        (ALLREDUCE, ["transport.kind=pslite"], "transport.kind: ps-lite has no Allreduce"),
+        (ALLREDUCE, ["transport.partition=4096"], "transport.partition: Allreduce divides the vector itself"),
+        (ALLREDUCE, ["transport.shared_memory=off"], "transport.shared_memory: MPI decides how Allreduce sends"),
+        (ALLREDUCE, ["transport.kind=inproc", "simulation.kind=modelled"], "simulation: has no model of the time of"),
+        (
+            RING,
+            ["transport.kind=inproc", "simulation={kind='measured', records='x'}"],
+            "simulation.kind: fits the costs of servers",
+        ),
+    ],
+)
+def test_mistakes_of_exchanges_without_servers(
+    write: Write, exchange: list[str], overrides: list[str], expected: str
+) -> None:
+    (only,) = [line.partition(": ")[2] for line in mistakes(write(), *exchange, *overrides)]
+    assert only.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [*RING, "transport.kind=pslite", "transport.partition=4096"],
+        [*RING, "transport.kind=inproc", "simulation.kind=modelled"],
+        [*RING, "topology.workers=1", "validation.rule.kind=mean"],
+        [*ALLREDUCE, "communication={participation=0.5, skip_rate=0.2}", "attack={kind='sign_flip'}"],
+        [
+            *ALLREDUCE,
+            "validation.batchnorm=reestimated",
+            "train.first_step=overwritten",
+            "heterogeneity.slow={workers=[1], factor=2.0}",
+        ],
+    ],
+)
+def test_what_exchanges_without_servers_can_do(write: Write, overrides: list[str]) -> None:
+    assert load_experiment(write(), overrides).points
+
+
 BEFORE = "[validation.rule]\nkind = 'median'\nbefore = "
 
 

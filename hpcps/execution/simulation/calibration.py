@@ -146,6 +146,8 @@ def _fitted(path: str | Path, run: Run | None) -> Calibration:
     records = RunRecords(Path(path))
     if records.run.transport.kind != "mpi":
         raise RunError(f"{path} is a run in one process, whose records show no costs: name a run over MPI")
+    if records.run.collective:
+        raise RunError(f"{path} is a run without servers, whose records do not show their costs: name one with servers")
     if run is not None:
         _check_alike(records.run, run, path)
     if "," in (sizes := _batch_sizes(records.run)):

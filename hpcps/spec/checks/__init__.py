@@ -2,6 +2,7 @@
 
 - `attack`: the schedule of the attack, and what it delays
 - `classes`: classes of workers
+- `collective`: exchanges without servers
 - `compensation`: training under a rule that compensates the delay of updates
 - `exchange`: transport, delays and simulated timing
 - `local_steps`: policies of local steps, and the factor on combined updates
@@ -12,7 +13,16 @@
 
 from __future__ import annotations
 
-from hpcps.spec.checks import attack, classes, compensation, exchange, local_steps, topology, training
+from hpcps.spec.checks import (
+    attack,
+    classes,
+    collective,
+    compensation,
+    exchange,
+    local_steps,
+    topology,
+    training,
+)
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
@@ -21,6 +31,7 @@ def contradictions(run: Run) -> list[Problem]:
     """Return the contradictions of a run whose keys are all valid separately."""
     checks = (
         *topology.CHECKS,
+        *collective.CHECKS,
         *attack.CHECKS,
         *classes.CHECKS,
         *compensation.CHECKS,

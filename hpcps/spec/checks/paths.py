@@ -1,4 +1,4 @@
 """Keys that several checks name."""
 
 SERVERS, WORKERS, VALIDATORS = ("topology", "servers"), ("topology", "workers"), ("topology", "validators")
-DATA, MODE = ("data", "name"), ("train", "mode")
+DATA, MODE, EXCHANGE = ("data", "name"), ("train", "mode"), ("train", "exchange")

@@ -19,6 +19,8 @@ from hpcps.spec.schema import Run
 def _topology_is_whole(run: Run) -> Iterator[Problem]:
     """Training needs servers and workers, or one validator without both."""
     topology = run.topology
+    if run.collective:
+        return
     alone = "for the single-process baseline set servers = 0, validators = 1 and workers = 0"
     if topology.alone and topology.validators != 1:
         yield Problem(VALIDATORS, f"{alone}; there are {topology.validators} validators", (SERVERS, WORKERS))

@@ -7,14 +7,16 @@ address.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Operation, Peer, Received, Reduced
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.base import Traffic
 from hpcps.transport.pool import BufferPool
@@ -28,6 +30,8 @@ _LONGEST = 0.1
 """Seconds between two polls if every message wakes its receiver."""
 _PROGRESS = 5e-4
 """Maximum seconds between two polls during transfers: MPI advances a transfer only while a process polls."""
+_SOON = 5e-5
+"""The same during a reduction for which all processes are there: each poll advances it by one step of its algorithm."""
 
 
 @dataclass
@@ -83,6 +87,11 @@ class MpiTransport:
         self._awaited = 0
         self._status = MPI.Status()
         self._pool = BufferPool()
+        # The communicators that were made for reductions, by their ranks; that of this run; the reduction under way.
+        self._joined: dict[tuple[int, ...], MPI.Intracomm] = {}
+        self._reducing = communicator
+        self._reduction: tuple[MPI.Request, Reduced] | None = None
+        self._interval = _PROGRESS
         # The arrived messages of each sender that no role has received yet, in the order of sending.
         self._arrivals: dict[int, deque[_Arrival]] = {}
         self._sent_to = np.zeros(communicator.Get_size(), np.int64)
@@ -104,7 +113,21 @@ class MpiTransport:
         self._sent_to[rank] += 1
         self.traffic.sent += len(header) + message.payload_bytes
 
-    def receive(self) -> Received | Malformed | None:
+    def join(self, peers: Sequence[Peer]) -> None:
+        """See `CollectiveTransport.join`; it blocks, for as long as the peers come at different times."""
+        ranks = tuple(self._ranks[peer] for peer in peers)
+        if ranks not in self._joined:
+            self._joined[ranks] = self._communicator.Create_group(self._communicator.group.Incl(ranks))
+        self._reducing = self._joined[ranks]
+
+    def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
+        """See `CollectiveTransport.reduce`."""
+        combine = MPI.SUM if operation == "sum" else MPI.MAX
+        self._reduction = self._reducing.Iallreduce(MPI.IN_PLACE, values, combine), Reduced(values)
+        self._interval = _SOON if soon else _PROGRESS
+        self.traffic.sent += values.nbytes
+
+    def receive(self) -> Received | Malformed | Reduced | None:
         """See `MessageTransport.receive`."""
         self._progress()
         self._read_mailbox()
@@ -120,6 +143,11 @@ class MpiTransport:
                 if arrivals:
                     self._arrivals[rank] = arrivals
                 return self._finish(rank, arrival)
+        if self._reduction is not None and self._reduction[0].Test():
+            (_, reduced), self._reduction = self._reduction, None
+            self._interval = _PROGRESS
+            self.traffic.received += reduced.values.nbytes
+            return reduced
         return None
 
     @property
@@ -158,12 +186,12 @@ class MpiTransport:
 
     @property
     def _busy(self) -> bool:
-        """Whether outgoing transfers need polls to advance."""
-        return bool(self._pending or self._held or self._blocked)
+        """Whether outgoing transfers or a reduction need polls to advance."""
+        return bool(self._pending or self._held or self._blocked or self._reduction)
 
     def _rest(self, seconds: float) -> bool:
         """Sleep until a neighbour writes (return whether one did) or transfers need a poll."""
-        return self.neighbours.wait(min(seconds, _PROGRESS) if self._busy or self._arrivals else seconds)
+        return self.neighbours.wait(min(seconds, self._interval) if self._busy or self._arrivals else seconds)
 
     def _send_to_neighbour(self, rank: int, header: bytes, payload: Vector | None) -> None:
         """Send a message to a neighbour."""

@@ -1,0 +1,259 @@
+"""The worker of a run without servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.packing import unpack
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
+from hpcps.protocol.roster import Roster
+from hpcps.roles.checkpointing import Ledger, periodic
+from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_size
+from hpcps.roles.collective.allreduce import AllreduceAverager
+from hpcps.roles.collective.averager import Averager, Contribution
+from hpcps.roles.collective.own_model import OwnModel
+from hpcps.roles.collective.ring import RingAverager
+from hpcps.roles.events import (
+    Compute,
+    Computed,
+    Effect,
+    Event,
+    Finish,
+    Pause,
+    Record,
+    Resumed,
+    Save,
+    Send,
+    SetDeadline,
+    Snapped,
+    Start,
+    StopRequested,
+)
+from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.packer import Packed, Packer
+from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.stages import Stage
+from hpcps.spec.schema import Run
+from hpcps.training.learner import Learner, Progress
+
+
+class CollectiveWorker:
+    """Trains on its shard and keeps the whole model, to which an averager adds the mean of all updates.
+
+    The coordinator passes the initial weights along the ring of the workers and is the keeper of checkpoints. Every
+    worker screens its own update: a block that is not finite does not enter the sum.
+    """
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
+        self.peer = peer
+        self.device = learner.device
+        self._run = run
+        self._run_id = run_id
+        self._learner = learner
+        self._allocate = resources.allocate
+        self._roster = Roster.of(run)
+        count = run.topology.workers
+        self._before, self._after = (Peer("worker", (peer.index + step) % count) for step in (-1, 1))
+        self._packer = Packer(peer, run, (peer,), learner.layout, resources.allocate)
+        self._model = OwnModel(peer, run, learner.layout.size, resources.allocate)
+        self._training = LocalTraining(
+            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
+            kept={"packer": self._packer, "model": self._model}, residual=self._packer.delta,
+            see_model=self._packer.attacker.see_model, inbox=self._model,
+        )  # fmt: skip
+        self._averager: Averager
+        if run.train.exchange == "ring":
+            self._averager = RingAverager(peer, run, run_id, learner.layout, self._model.values)
+        else:
+            self._averager = AllreduceAverager(peer, run, learner.layout, self._model.values)
+        self._ledger = Ledger(self._roster)
+        self._packed: Packed | None = None
+        self._unpacked: Vector | None = None
+
+    @property
+    def round(self) -> int:
+        """The round it is in."""
+        return self._training.round
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """The coordinator does."""
+        return self._training.is_coordinator
+
+    def restore(self, state: State) -> None:
+        """Go on from a checkpoint."""
+        self._training.restore(state)
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        event = vetted(event, self._run_id)
+        match event:
+            case Start():
+                yield from self._start(event)
+            case Received(source, Message(kind=Kind.INIT) as message) if self._expects_weights and (
+                source == self._before
+            ):
+                yield from self._initialise(source, message)
+            case Received(source, Message(kind=Kind.PART) as message) if self.keeps_checkpoints:
+                yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
+            case Received() | Malformed() | Reduced() if self._averager.takes(event):
+                yield from self._averager.take(event, self.round)
+                yield from self._end_when_done()
+            case Received() | Malformed() if not self._training.takes(event):
+                yield from self._refuse(event.source, unwanted(event, "a worker"))
+            case Computed("pack", packed):
+                self._packed = packed
+                yield from (Pause(packed.delay),) if packed.delay else self._exchange()
+            case Resumed():
+                yield from self._exchange()
+            case StopRequested():
+                self._ledger.wanted = True
+            case Snapped():
+                yield from self._snapped(event)
+            case _:
+                yield from self._training.handle(event)
+
+    @property
+    def _expects_weights(self) -> bool:
+        return not self._model.steps_per_epoch
+
+    def _start(self, event: Start) -> Iterator[Effect]:
+        yield from self._averager.start()
+        if not self._expects_weights:  # it goes on from a checkpoint
+            self._model.begin(self.round)
+            yield from self._training.adopt_when_complete()
+            return
+        if self._training.is_coordinator:
+            averages = self._run.validation.batchnorm == "averaged" and self._learner.statistics.size > 0
+            self._model.values[:] = self._training.base
+            self._model.describe(self._learner.steps_per_epoch, statistics=averages)
+            yield from self._begin_first_round()
+        else:
+            self._model.wait_for(self._before)
+        yield from self._training.handle(event)
+
+    def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
+        """Take the initial weights."""
+        if reason := wrong_size(message, self._model.values.size):
+            raise self._training.unusable(source, reason)
+        self._model.values[:] = message.values
+        self._model.describe(int(message.note["steps_per_epoch"]), statistics=bool(message.note["statistics"]))
+        yield from self._begin_first_round()
+        yield from self._training.adopt_when_complete()
+
+    def _begin_first_round(self) -> Iterator[Effect]:
+        """Pass the initial weights on; the round begins with them."""
+        if self._after != self._roster.coordinator:
+            weights, note = self._model.values, self._model.facts
+            yield Send(self._after, Message(Kind.INIT, self.peer, self._run_id, 0, note=note, payload=weights))
+        self._model.begin(0)
+
+    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Record a bad message; the run cannot go on without those of the worker before in the ring."""
+        needs = (self._before,) if self._expects_weights else self._averager.needs
+        if source in needs:
+            raise self._training.unusable(source, reason)
+        yield rejection(source, reason)
+
+    def _take_steps(self, steps: int) -> Progress:
+        """Train on the own shard."""
+        relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
+        return self._learner.train(steps, relabel=relabel)
+
+    def _pack(self) -> Iterator[Effect]:
+        """Make the update of the local steps."""
+        training = self._training
+        training.stage = Stage.PACKING
+        pack = partial(self._packer.pack, self._learner, training.base, self.round, training.log_epoch)
+        yield Compute("pack", pack, elements=training.base.size)
+
+    def _exchange(self) -> Iterator[Effect]:
+        """Add the finite blocks of the update to the sum of all workers."""
+        packed = self._packed
+        assert packed is not None, "it has been packed"
+        self._training.stage = Stage.SENDING
+        values = self._unpack(packed)
+        refused = self._screen(values)
+        if refused.any():
+            yield not_finite(self.peer, refused)
+        flags = self._announce() if self.keeps_checkpoints else Flag.NONE
+        yield from self._averager.begin(Contribution(self.round, values, int(bool(packed.parts)), flags))
+        yield from self._end_when_done()
+
+    def _unpack(self, packed: Packed) -> Vector:
+        """Return the update `[d]`, without a copy if it is whole."""
+        if packed.parts and packed.mask.all():
+            return packed.payload
+        if self._unpacked is None:
+            self._unpacked = self._allocate(self._model.values.size)
+        mask = packed.mask if packed.parts else np.zeros_like(packed.mask)
+        unpack(self._learner.layout, packed.payload, mask, self._unpacked)
+        return self._unpacked
+
+    def _screen(self, values: Vector) -> Mask:
+        """Set the blocks of an update `[d]` that are not finite to 0; return them `[B]`."""
+        blocks = self._learner.layout.blocks
+        refused: Mask = np.zeros(len(blocks), np.bool_)
+        if not np.isfinite(values).all():
+            for number, block in enumerate(blocks):
+                part = values[block.offset : block.stop]
+                if not np.isfinite(part).all():
+                    part[:], refused[number] = 0, True
+        return refused
+
+    def _announce(self) -> Flag:
+        """Return what the keeper says of checkpoints in this round."""
+        schedule, after = self._model.schedule, self.round + 1
+        if self._ledger.open is not None or after >= schedule.rounds:
+            return Flag.NONE
+        due = periodic(self._run.checkpoint.every, schedule.ended(self.round), schedule.ended(after))
+        return self._ledger.begin(after) if due or self._ledger.wanted else Flag.NONE
+
+    def _end_when_done(self) -> Iterator[Effect]:
+        """End the round once the exchange is done; write a checkpoint if the keeper said so."""
+        training, flags = self._training, self._averager.flags
+        if training.stage is not Stage.SENDING:
+            return
+        yield SetDeadline(self._averager.waiting_for)
+        if not self._averager.done:
+            return
+        assert self._packed is not None, "its update is in the sum"
+        yield Record("round", training.record_fields() | self._packed.fields())
+        training.round += 1
+        self._model.begin(self.round)
+        if training.is_coordinator:
+            yield from self._report_model()
+        if Flag.SUSPEND in flags:
+            self._model.wait_for(*self._roster.readers())
+        if Flag.SNAPSHOT in flags:
+            yield from training.snapshot_before_model()
+        else:
+            training.stage = Stage.WAITING_FOR_MODEL
+            yield from training.adopt_when_complete()
+
+    def _report_model(self) -> Iterator[Effect]:
+        """Record once that the model is not finite; save the last model."""
+        if not self._model.diverged and not np.isfinite(self._model.values).all():
+            self._model.diverged = True
+            yield Record("diverged", {"what": "the model is not finite"})
+        if Flag.LAST in self._model.flags:
+            yield Save(f"final/{self.peer}", self._model.values)
+
+    def _snapped(self, event: Snapped) -> Iterator[Effect]:
+        """Tell the keeper that this worker's part is written; end if the run is to stop."""
+        suspended = Flag.SUSPEND in self._averager.flags
+        if self.keeps_checkpoints:
+            if suspended:
+                yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
+            yield from self._ledger.enter(self.peer, event.moment, event.checksum)
+            return
+        note = {"checksum": event.checksum}
+        part = Message(Kind.PART, self.peer, self._run_id, event.moment, note=note)
+        yield Send(self._roster.coordinator, part)
+        if suspended:
+            yield Finish(suspended=True)
