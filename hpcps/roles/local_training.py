@@ -10,6 +10,7 @@ import numpy as np
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
+from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import Schedule, Segment
@@ -32,6 +33,7 @@ from hpcps.roles.events import (
 )
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.packer import Packer
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
@@ -69,6 +71,7 @@ class LocalTraining:
         residual: Vector | None = None,
         see_model: Callable[[Callable[[Vector], None]], None] | None = None,
         evaluation_fields: Callable[[], dict[str, object]] = dict,
+        resources: Resources = ALONE,
     ) -> None:
         """Prepare the training of a role.
 
@@ -83,6 +86,7 @@ class LocalTraining:
             residual: is added to every model `[d]`.
             see_model: is called with every model that the role adopts, as a function that writes it into a vector.
             evaluation_fields: returns what the role adds to the record of an evaluation.
+            resources: allocate the parameters.
         """
         self.round = 0
         self.stage = Stage.STARTING
@@ -104,7 +108,7 @@ class LocalTraining:
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         self.inbox = ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
-        self.base: Vector = np.empty(learner.layout.size, np.float32)
+        self.base = resources.local(learner.layout.size)
         learner.copy_to(self.base)
         self._evaluations = Evaluations(peer, run, learner, self._schedule, evaluation_fields)
 
@@ -258,7 +262,7 @@ class LocalTraining:
             if np.shape(update) != base.shape:
                 raise ValueError(f"loss takes a vector of {base.size} elements, not one of shape {np.shape(update)}")
             with np.errstate(over="ignore", invalid="ignore"):
-                return measure(np.add(base, update).astype(np.float32))
+                return measure(np.add(on_host(base), update).astype(np.float32))
 
         return loss
 

@@ -23,7 +23,7 @@ def start_ranks(mpi: Mpi, seconds: float, mode: str = "") -> tuple[dict[str, Any
     Args:
         mpi: the launcher.
         seconds: the deadline.
-        mode: `cuda` to send device memory.
+        mode: see `ranks`.
     """
     plan = Plan((Rank(0, "worker", 0, "localhost"), Rank(1, "worker", 1, "localhost")), ())
     with tempfile.TemporaryDirectory(prefix="hpcps-doctor-") as name:

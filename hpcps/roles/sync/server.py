@@ -12,6 +12,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
+from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
@@ -209,7 +210,7 @@ class SyncServer:
             "statistics": self._part.statistics,
             "diverged": self._diverged,
         }
-        return State({"model": self._part.shard.model}, facts).having(rule=self._rule_state.state())
+        return State({"model": on_host(self._part.shard.model)}, facts).having(rule=self._rule_state.state())
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
@@ -270,7 +271,7 @@ class SyncServer:
         self._flags = self._announced & ECHOED
         if Flag.LAST in self._announced:
             self._stage = ServerStage.FINISHED
-            yield Save(f"final/{self.peer}", part.shard.model)
+            yield Save(f"final/{self.peer}", on_host(part.shard.model))
             yield Finish()
         else:
             self._stage = ServerStage.GATHERING
