@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -61,14 +62,14 @@ class Attacker:
             return None
         return lambda labels: attack.relabelled(labels, self._classes)
 
-    def corrupt(self, update: Vector, sent: Mask, round: int, epoch: int) -> Mask:
+    def corrupt(self, update: Any, sent: Mask, round: int, epoch: int) -> Mask:
         """Corrupt the blocks of an update `[d]` that are attacked.
 
         A round in which the schedule lets the attack rest draws what it would draw otherwise. So the schedule changes
         the rounds in which the attack acts, and not its choices and its noise in the rounds after that.
 
         Args:
-            update: the update; it is changed in place.
+            update: the update, an array or a tensor on a device; it is changed in place.
             sent: the blocks that would be sent without the attack `[B]`.
             round: the round or cycle.
             epoch: the epochs of the run that are over.
@@ -82,12 +83,21 @@ class Attacker:
         attacked = attacked_blocks(attack, sent, self._worker, self._attackers, self._choice)
         active = attack.active(round, epoch)
         if isinstance(attack, Attack):
-            for b in np.flatnonzero(attacked):
+
+            def context_of(b: int) -> AttackContext:
                 block = self._layout.blocks[b]
-                where = slice(block.offset, block.stop)
-                change = None if self._change is None else self._change[where]
-                context = AttackContext(self._noise, int(b), block.name, round, self._worker, change)
-                attack.replace(update[where] if active else update[where].copy(), context)
+                change = None if self._change is None else self._change[block.offset : block.stop]
+                return AttackContext(self._noise, b, block.name, round, self._worker, change)
+
+            if hasattr(update, "detach"):
+                from hpcps.attacks import on_device
+
+                on_device.corrupt(attack, update, self._layout, attacked, context_of, rests=not active)
+            else:
+                for b in np.flatnonzero(attacked).tolist():
+                    block = self._layout.blocks[b]
+                    values = update[block.offset : block.stop]
+                    attack.replace(values if active else values.copy(), context_of(b))
         return attacked if active else np.zeros_like(sent)
 
     def withholds(self, round: int, epoch: int) -> bool:

@@ -247,7 +247,7 @@ class Rule(BaseRule, ABC):
         """Return how the rule combines n > 0 updates in device memory; None, the default, if only the host can."""
         return None
 
-    def _kernel(self, n: int) -> DeviceKernel | None:
+    def kernel_for(self, n: int) -> DeviceKernel | None:
         """Return `device_kernel(n)`; None if it would not give what the rule with its keys gives, or an error."""
         plain = not self.before and self.skipped == "zero" and applies(self)
         return self.device_kernel(n) if plain and n and not self.unable(n) else None
@@ -318,7 +318,7 @@ class Rule(BaseRule, ABC):
         """
         from hpcps.rules.screening import combine
 
-        if supported(updates, 2, context) and (kernel := self._kernel(len(updates))) is not None:
+        if supported(updates, 2, context) and (kernel := self.kernel_for(len(updates))) is not None:
             return self._on_device(kernel, updates, blocks, reference, context)
         rows = as_numpy(updates, 2, "updates")
         if reason := self.contradiction() or self.reason_against(len(rows)):

@@ -8,9 +8,11 @@ from pydantic import Field
 
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import MOST, Config
+from hpcps.rules import on_device
 from hpcps.rules.asynchronous import AsyncRule, Decision
 from hpcps.rules.base import Sees
 from hpcps.rules.context import AsyncContext
+from hpcps.rules.on_device import DeviceDecider
 
 
 class Constant(Config):
@@ -59,6 +61,10 @@ class FedAsync(AsyncRule):
     staleness: Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")] = Field(
         Polynomial(), description="Weight of an update as a function s(t) of its staleness t."
     )
+
+    def device_kernel(self) -> DeviceDecider | None:
+        """See `AsyncRule.device_kernel`."""
+        return on_device.accept
 
     def decide(self, update: Vector, context: AsyncContext) -> Decision:
         """See `AsyncRule.decide`."""

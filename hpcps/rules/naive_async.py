@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from hpcps.numerics.layout import Vector
+from hpcps.rules import on_device
 from hpcps.rules.asynchronous import AsyncRule, Decision
 from hpcps.rules.base import Sees
 from hpcps.rules.context import AsyncContext
+from hpcps.rules.on_device import DeviceDecider
 
 
 class NaiveAsync(AsyncRule):
@@ -16,6 +18,10 @@ class NaiveAsync(AsyncRule):
     sees: ClassVar[Sees] = "coordinate"
 
     kind: Literal["naive_async"] = "naive_async"
+
+    def device_kernel(self) -> DeviceDecider | None:
+        """See `AsyncRule.device_kernel`."""
+        return on_device.accept
 
     def decide(self, update: Vector, context: AsyncContext) -> Decision:
         """See `AsyncRule.decide`."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcps.numerics import device
 from hpcps.numerics.arrays import as_numpy
-from hpcps.numerics.layout import Layout
+from hpcps.numerics.layout import Layout, Mask
 from hpcps.rules.context import Context, Needs
 
 if TYPE_CHECKING:  # the library works without torch
@@ -34,6 +34,23 @@ class DeviceContext:
 
 
 @dataclass(frozen=True)
+class Fetched:
+    """What a role needs to know on the host about a result on the device.
+
+    Attributes:
+        finite: whether the result is finite.
+        accepted: the accepted, or applied, blocks: `[n, B]`.
+        refused: the blocks that were rejected because they are not finite: `[n, B]`.
+        negated: the applied blocks whose sign the rule flipped: `[n, B]`.
+    """
+
+    finite: bool
+    accepted: Mask
+    refused: Mask
+    negated: Mask
+
+
+@dataclass(frozen=True)
 class DeviceCombined:
     """The result of a rule on n updates, on the device; nothing has waited for it.
 
@@ -49,6 +66,10 @@ class DeviceCombined:
     accepted: torch.Tensor
     refused: torch.Tensor
 
+    def fetch(self) -> Fetched:
+        """Wait for the result, and return what the host needs of it, in one copy."""
+        return fetched(self.finite, self.accepted, self.refused)
+
 
 @dataclass(frozen=True)
 class DeviceDecision:
@@ -58,11 +79,29 @@ class DeviceDecision:
         update: what is added to the model `[d]` float32; a block that is not applied is zero.
         applied: the blocks that are added to the model: `[B]` bool.
         negated: the applied blocks whose sign the rule flipped: `[B]` bool.
+        refused: the blocks that were rejected because they are not finite: `[B]` bool.
     """
 
     update: torch.Tensor
     applied: torch.Tensor
     negated: torch.Tensor
+    refused: torch.Tensor
+
+    def fetch(self) -> Fetched:
+        """Wait for the decision, and return what the host needs of it, with n = 1, in one copy."""
+        rows = (mask[None] for mask in (self.applied, self.refused, self.negated))
+        return fetched(self.applied.new_ones(()), *rows)
+
+
+def fetched(
+    finite: torch.Tensor, accepted: torch.Tensor, refused: torch.Tensor, negated: torch.Tensor | None = None
+) -> Fetched:
+    """Copy masks `[n, B]` and a flag `[]` to the host, together."""
+    import torch
+
+    masks = [accepted, refused, accepted.new_zeros(accepted.shape) if negated is None else negated]
+    found = torch.cat([finite.reshape(1), *(mask.reshape(-1) for mask in masks)]).cpu().numpy()
+    return Fetched(bool(found[0]), *found[1:].reshape(3, *accepted.shape))
 
 
 DeviceKernel = Callable[["DeviceUpdates", DeviceContext], DeviceCombined]
@@ -128,6 +167,17 @@ def mean_of_similar(rho: float, excess: float) -> DeviceKernel:
         return DeviceCombined(found.update, ~found.overflow.any(), found.accepted != 0, found.refused)
 
     return combine
+
+
+def accept(update: DeviceUpdates, context: DeviceContext) -> DeviceDecision:
+    """Apply all blocks of an update that were sent and are finite."""
+    from hpcps.numerics.device import engine
+    from hpcps.numerics.device.upload import upload
+
+    mean = engine.average(update, out=engine.destination(update, None, context.out))
+    refused = (mean.kept != update.addresses)[0]
+    applied = upload(update.sent[0], update.device) & ~refused
+    return DeviceDecision(mean.update, applied, applied.new_zeros(applied.shape), refused)
 
 
 def clip_or_negate(threshold: float) -> DeviceDecider:

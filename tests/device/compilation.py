@@ -16,21 +16,22 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from hpcps.numerics.device import coordinates, engine, filtering, packing, scores, segments
+from hpcps.numerics.device import changes, coordinates, engine, filtering, packing, scores, segments
 
 DUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 POINTERS = {
-    **dict.fromkeys(("table", "addresses", "offsets", "kept", "chosen", "spans", "which"), "*i64"),
-    **dict.fromkeys(("divisors", "sums", "totals", "thresholds", "threshold", "factors"), "*fp64"),
+    **dict.fromkeys(("table", "addresses", "offsets", "kept", "chosen", "shifts", "spans", "which"), "*i64"),
+    **dict.fromkeys(("divisors", "sums", "totals", "thresholds", "threshold", "factors", "number"), "*fp64"),
     **dict.fromkeys(("dirty", "guard", "overflow", "accepted", "changed", "applied", "negated"), "*i32"),
-    **dict.fromkeys(("base", "out", "v", "source"), "*fp32"),
+    **dict.fromkeys(("base", "out", "v", "source", "vector", "payload"), "*fp32"),
 }
 
 
 def compiled(name, kernel, **constants):
     """Compile a kernel; arguments that are not given are tensors or whole numbers, and return what it uses."""
     fixed = {(i,): constants[arg] for i, arg in enumerate(kernel.arg_names) if arg in constants}
-    signature = {arg: "constexpr" if arg in constants else POINTERS.get(arg, "i32") for arg in kernel.arg_names}
+    pointers = POINTERS | ({"chosen": "*i32"} if kernel.fn.__module__ == changes.__name__ else {})
+    signature = {arg: "constexpr" if arg in constants else pointers.get(arg, "i32") for arg in kernel.arg_names}
     attributes = {(i,): [["tt.divisibility", 16]] for i, arg in enumerate(kernel.arg_names) if signature[arg][0] == "*"}
     source = ASTSource(kernel, signature=signature, constexprs=fixed, attrs=attributes)
     options = {"num_warps": 4, "enable_fp_fusion": False}
@@ -76,7 +77,14 @@ def other_kernels():
     compiled("accept", scores.accept_similar, ROWS=16)
     compiled("clip", scores.clip_and_negate, BLOCKS=filtering.DECIDED)
     compiled("scale", scores.scale_segment, **width)
-    compiled("copy", packing.copy_segment, BLOCK=segments.LARGE)
+    for name, clears in (("copy", False), ("copy clearing", True)):
+        compiled(name, packing.copy_segment, BLOCK=segments.LARGE, CLEARS=clears)
+    del width["DTYPE"]
+    compiled("change scaling", changes.change_segment, **width, SCALES=True)
+    compiled("change filling", changes.change_segment, **width, SCALES=False)
+    compiled("examine", changes.examine_segment, **width)
+    compiled("place adding", changes.place_segment, **width, ADDS=True)
+    compiled("place", changes.place_segment, **width, ADDS=False)
 
 
 if __name__ == "__main__":

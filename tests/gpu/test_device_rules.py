@@ -1,4 +1,4 @@
-"""The rules' Triton kernels on a GPU: the tests of tests/device, which are run in Triton's interpreter elsewhere."""
+"""The Triton kernels on a GPU: the tests of tests/device, which are run in Triton's interpreter elsewhere."""
 
 import sys
 from pathlib import Path
@@ -12,4 +12,6 @@ pytest.importorskip("triton", reason="the rules' kernels on a GPU need Triton, w
 
 sys.path.append(str(Path(__file__).parents[1] / "device"))
 
+from test_changes_on_device import *  # noqa: F403
+from test_device_combining import *  # noqa: F403
 from test_rules_on_device import *  # noqa: F403

@@ -11,6 +11,7 @@ from hpcps.numerics.device.engine import Tensor, average_blocks, destination, fl
 from hpcps.numerics.device.scores import accept_similar, add_segments, clip_and_negate, multiply_segment, scale_segment
 from hpcps.numerics.device.segments import Segments, launch, sampled, segment_size, segments_of
 from hpcps.numerics.device.updates import DeviceUpdates
+from hpcps.numerics.device.upload import upload
 
 SMALLEST_SAMPLED = 1 << 24
 """The minimum number of elements of all updates for which a sample predicts the accepted ones."""
@@ -61,7 +62,7 @@ def mean_of_similar(
     apart = not overlap(base, out)
     segments = segments_of(updates, segment_size(1), v, base, out)
     overflow = flags(len(segments), updates)
-    thresholds = torch.tensor([rho, excess], dtype=torch.float64).to(out.device)
+    thresholds = upload(np.array([rho, excess]), out.device)
     present = (updates.addresses != 0) if rho >= 0 else torch.ones_like(updates.addresses, dtype=torch.bool)
     accepted, chosen = present.to(torch.int32), updates.addresses.clone()
     divisors = accepted.sum(0).clamp(min=1).to(torch.float64)
@@ -128,7 +129,7 @@ def products(
     return totals
 
 
-def clip_or_negate(update: DeviceUpdates, v: Tensor, threshold: float, out: Tensor) -> tuple[Tensor, Tensor]:
+def clip_or_negate(update: DeviceUpdates, v: Tensor, threshold: float, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Decide on the blocks of one update as Zeno++ does, and write what is applied to `out` `[d]` float32.
 
     Args:
@@ -138,12 +139,12 @@ def clip_or_negate(update: DeviceUpdates, v: Tensor, threshold: float, out: Tens
         out: the array for the result: zero where no block is applied. It may be the update.
 
     Returns:
-        The applied blocks, and the negated ones of them: `[B]` bool, on the device.
+        The applied blocks, the negated ones of them, and the blocks that are not finite: `[B]` bool, on the device.
     """
     blocks = len(update.layout.blocks)
     segments = segments_of(update, segment_size(1), v, out)
     totals = products(update, segments, v, len(segments))
-    limit = torch.tensor([threshold], dtype=torch.float64).to(out.device)
+    limit = torch.full((1,), threshold, dtype=torch.float64, device=out.device)
     factors = torch.empty(blocks, dtype=torch.float64, device=out.device)
     applied, negated = flags(blocks, update), flags(blocks, update)
     if blocks:
@@ -151,4 +152,4 @@ def clip_or_negate(update: DeviceUpdates, v: Tensor, threshold: float, out: Tens
         launch(clip_and_negate, programs, totals, limit, factors, applied, negated, blocks, BLOCKS=DECIDED)
     place = offsets(update.layout, update.device)
     segments.launch(scale_segment, update.addresses, place, factors, applied, out, DTYPE=kind(update))
-    return applied != 0, negated != 0
+    return applied != 0, negated != 0, ~torch.isfinite(totals[1])

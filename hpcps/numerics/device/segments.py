@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hpcps.numerics.device import interpreted
 from hpcps.numerics.device.updates import DeviceUpdates
-from hpcps.numerics.layout import Layout
+from hpcps.numerics.layout import Layout, Mask
 
 VECTOR = 4
 """Elements that one load instruction reads if their address is a multiple of 16 bytes and their number one of 4."""
@@ -91,12 +91,18 @@ def launch(kernel: Any, programs: int | tuple[int, int], *arguments: Any, **cons
 
 def segments_of(updates: DeviceUpdates, elements: int, *vectors: torch.Tensor | None) -> Segments:
     """Divide the blocks of updates; `vectors` are the other tensors `[d]` that the kernel reads or writes."""
-    layout = updates.layout
     aligned = (updates.places % 16 == 0).all(axis=0)
+    return segments_of_vectors(updates.layout, elements, str(updates.device), aligned, *vectors)
+
+
+def segments_of_vectors(
+    layout: Layout, elements: int, device: str, aligned: Mask, *vectors: torch.Tensor | None
+) -> Segments:
+    """Divide the blocks of vectors `[d]`; `aligned` `[B]` are the blocks that may be read wide as far as others go."""
     for vector in vectors:
         if vector is not None:
-            aligned &= (vector.data_ptr() + vector.element_size() * layout.offsets[:-1]) % 16 == 0
-    return _segments(layout, elements, str(updates.device), aligned.tobytes())
+            aligned = aligned & ((vector.data_ptr() + vector.element_size() * layout.offsets[:-1]) % 16 == 0)
+    return _segments(layout, elements, device, aligned.tobytes())
 
 
 @lru_cache(maxsize=64)

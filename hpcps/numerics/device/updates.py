@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hpcps.numerics.device.upload import upload
 from hpcps.numerics.layout import Layout, Mask
 
 
@@ -26,22 +27,30 @@ class DeviceUpdates:
     """
 
     def __init__(
-        self, layout: Layout, payloads: Sequence[torch.Tensor], sent: Mask | None = None, *, checked: bool = False
+        self,
+        layout: Layout,
+        payloads: Sequence[torch.Tensor],
+        sent: Mask | None = None,
+        *,
+        checked: bool = False,
+        device: torch.device | None = None,
     ) -> None:
         """Take the payloads; only those that are not contiguous are copied.
 
         Args:
             layout: the blocks of the d elements.
-            payloads: n > 0 tensors; the row of `sent` gives the size.
+            payloads: n tensors; the row of `sent` gives the size.
             sent: the blocks that each payload holds: `[n, B]`; by default all.
             checked: whether all values are known to be finite.
+            device: the device if there are no payloads; otherwise that of the payloads.
         """
         everything = np.ones((len(payloads), len(layout.blocks)), np.bool_)
         self.layout = layout
         self.payloads = tuple(payload.detach().contiguous() for payload in payloads)
         self.sent = everything if sent is None else sent
         self.checked = checked
-        self.device = self.payloads[0].device
+        assert self.payloads or device is not None, "without payloads the device is given"
+        self.device: torch.device = self.payloads[0].device if self.payloads else torch.device(device or "cpu")
         for payload, size in zip(self.payloads, self._sizes().sum(axis=1), strict=True):
             assert payload.shape == (size,), "a payload holds the sent blocks, and nothing else"
             assert (payload.device, payload.dtype) == (self.device, self.payloads[0].dtype), "payloads are alike"
@@ -50,6 +59,11 @@ class DeviceUpdates:
     def of(cls, matrix: torch.Tensor, layout: Layout) -> DeviceUpdates:
         """Return the rows of a matrix `[n, d]` as updates that have sent all blocks."""
         return cls(layout, list(matrix.detach()))
+
+    @classmethod
+    def none(cls, layout: Layout, device: torch.device) -> DeviceUpdates:
+        """Return no updates, on a device."""
+        return cls(layout, [], device=device, checked=True)
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -69,4 +83,4 @@ class DeviceUpdates:
     @cached_property
     def addresses(self) -> torch.Tensor:
         """`places` on the device."""
-        return torch.from_numpy(self.places).to(self.device)
+        return upload(self.places, self.device)
