@@ -60,12 +60,12 @@ class LateDevice(Device):
         elif isinstance(source, DeviceVector):
             self.enqueue(np.copyto, out, source)
         else:
-            values = np.array(source.detach() if hasattr(source, "detach") else source, np.float32)
+            values = np.array(source.detach().numpy() if hasattr(source, "detach") else source)
             self.enqueue(lambda to: np.copyto(to, values), out)
 
     def enqueue(self, work, out, *sources):
         memories = (out.memory, *(source.memory for source in sources))
-        if not any(np.shares_memory(out.memory, other) for other in self.pending() + list(memories[1:])):
+        if not any(np.may_share_memory(out.memory, other) for other in self.pending() + list(memories[1:])):
             out.memory[:] = POISON
         self.asked.append((work, memories))
 
@@ -74,10 +74,11 @@ class LateDevice(Device):
 
     def compute(self, work, *vectors):
         self.finish()
-        copies = [vector.memory.copy() for vector in vectors]
+        before = [vector.memory.copy() for vector in vectors]
+        copies = [memory.copy() for memory in before]
         result = work(*copies)
-        for vector, values in zip(vectors, copies, strict=True):
-            if vector.memory.tobytes() != values.tobytes():
+        for vector, memory, values in zip(vectors, before, copies, strict=True):
+            if memory.tobytes() != values.tobytes():
                 self.enqueue(lambda to, values=values: np.copyto(to, values), vector)
         return result
 
