@@ -14,12 +14,13 @@ from typing import cast
 
 import numpy as np
 
-from hpcps.launch.device_trial import ACCEPTED, try_in_place, unsuitable
+from hpcps.launch.device_trial import ACCEPTED, try_in_place
 from hpcps.launch.plan import Plan, Rank
 from hpcps.numerics.layout import Allocate
 from hpcps.numerics.vectors import Device, DeviceError
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
+from hpcps.spec.device_buffers import unsuitable
 from hpcps.spec.schema import Run
 from hpcps.transport.device import DeviceLink, absence, open_device
 from hpcps.transport.process_group import ProcessGroup

@@ -10,6 +10,7 @@ from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi
 from hpcps.launch.doctor.trial import start_ranks
 from hpcps.launch.plan import UNTRIED
+from hpcps.spec.device_buffers import unsuitable
 from hpcps.spec.schema import Run
 from hpcps.transport.device import absence
 from hpcps.transport.device.trial import SEEN
@@ -19,20 +20,6 @@ DEADLINE = 60.0
 
 ACCEPTED = "accepted"
 """The result of `try_mpi` if MPI takes device memory."""
-
-
-def unsuitable(run: Run) -> str:
-    """Return why a run keeps its buffers in the memory of the host whatever the machine; empty if it need not."""
-    asked = run.transport.device_buffers
-    reasons = {
-        'transport.device_buffers = "staged"': asked == "staged",
-        f'transport.kind = "{run.transport.kind}"': run.transport.kind != "mpi",
-        f'train.mode = "{run.train.mode}"': run.train.mode != "sync",
-        f'model.backend = "{run.model.backend}"': run.model.backend != "torch",
-        'train.device = "cpu"': run.train.device == "cpu",
-        "the single-process baseline sends nothing": run.topology.alone,
-    }
-    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def device_memory(runs: Sequence[Run], mpi: Mpi) -> str:

@@ -129,3 +129,18 @@ class Lying(LateDevice):
     def map(self, owner, address):
         there = super().map(owner, address)
         return DeviceVector(self, there.memory[::-1].copy())
+
+
+class BadPointer(LateDevice):
+    """Gives MPI an address of another kind of memory, as a library takes it that is not CUDA-aware."""
+
+    def pointer(self, memory):
+        return 64
+
+
+class Forgetful(LateDevice):
+    """MPI writes somewhere else than to the memory."""
+
+    def pointer(self, memory):
+        self.kept = memory.copy()
+        return self.kept.ctypes.data
