@@ -144,3 +144,7 @@ class Forgetful(LateDevice):
     def pointer(self, memory):
         self.kept = memory.copy()
         return self.kept.ctypes.data
+
+
+class CrashingBadPointer(Crashing, BadPointer):
+    pass

@@ -123,9 +123,8 @@ def _in_place() -> str:
 
 def _buffers(in_place: str, mpi: MpiState) -> Facts:
     """Return why device buffers cannot be read in place, or sent by MPI (empty if they can), and what `auto` takes."""
-    direct = (
-        absence() or (mpi.works and try_mpi(detect_mpi(patience=VERSION_DEADLINE))) or f"through MPI: {mpi.problem}"
-    )
+    direct = absence() or ("" if mpi.works else f"through MPI: {mpi.problem}")
+    direct = direct or try_mpi(detect_mpi(patience=VERSION_DEADLINE))
     works = {"in_place": not in_place, "direct": direct == ACCEPTED}
     chosen = next((mode for mode, good in works.items() if good), "staged")
     return {"in_place": in_place, "direct": "" if direct == ACCEPTED else direct, "auto": chosen}
