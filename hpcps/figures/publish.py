@@ -18,12 +18,13 @@ from hpcps.figures.grid.drawing import draw_grid
 from hpcps.figures.grid.study import is_grid, studies_of
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
+from hpcps.inputs import read_json
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.files import write_whole
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
 from hpcps.records.provenance import write_provenance
 from hpcps.records.publication import write_publication
-from hpcps.records.table import read_table, write_table
+from hpcps.records.table import joined, read_table, write_table
 
 
 def write_tables(frame: pd.DataFrame, results: Path) -> str:
@@ -90,7 +91,7 @@ class Publication:
     figures: list[Path]
 
 
-def publish(place: ExperimentLocation, results: Path) -> Publication:
+def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> Publication:
     """Make a copy of an experiment's results that can be committed: `results/published/<name>`.
 
     The copy has a small table (without `round` and `applied` rows), the final accuracies, the figures, a summary of the
@@ -100,6 +101,7 @@ def publish(place: ExperimentLocation, results: Path) -> Publication:
     Args:
         place: the experiment.
         results: the folder of all results, which gets the copy.
+        add: whether runs that are only in the earlier copy stay in it.
 
     Raises:
         RunError: the experiment has no results, or the copy cannot be written.
@@ -110,8 +112,14 @@ def publish(place: ExperimentLocation, results: Path) -> Publication:
         raise RunError(f"{source} is a published copy: `hpcps publish` takes the runs that it was made from")
     if any((source / "runs").glob("*")):
         table = collect(source, place.points, DRAWN).table
+        own = [str(run) for run in table["run_id"].unique()]
+        further: dict[str, object] = {}
+        if add and (folder / "table.parquet").exists():
+            further = read_json(folder / "provenance.json") if (folder / "provenance.json").exists() else {}
+            table = joined(table, read_table(folder / "table.parquet"))
         write_tables(table, folder)
-        write_provenance(folder, [str(run) for run in table["run_id"].unique()])
+        there = {str(run) for run in table["run_id"].unique()}
+        write_provenance(source, own, folder, {run: facts for run, facts in further.items() if run in there})
     else:
         table = read_table(source / "table.parquet")
         attributes = table.attrs
@@ -129,5 +137,5 @@ def publish(place: ExperimentLocation, results: Path) -> Publication:
     states = {run["run_id"]: str(run["status"]) for run in table.attrs.get("missing", ())}
     states |= table.drop_duplicates("run_id").set_index("run_id")["status"].astype(str).to_dict()
     runs = Counter(states.values())
-    write_publication(folder, source, f"hpcps publish {name}", runs)
+    write_publication(folder, source, f"hpcps publish {name}{' --add' if add else ''}", runs)
     return Publication(folder, dict(runs), len(table), figures)

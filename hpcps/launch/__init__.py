@@ -7,6 +7,7 @@
 - `device_trial`: finds out in child processes how device memory is exchanged here
 - `doctor/`: the diagnosis of this machine
 - `exit_status`: the exit statuses of the commands
+- `gpu_mpi`: MPI that sends device memory: UCX from PyPI
 - `guard`: the parent process of every rank, which reports how the rank ended
 - `hostfile`: host files: machines, processes on each, GPUs of each
 - `launchers/`: one file for each launcher

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import hpcps
 from hpcps.errors import LaunchError
+from hpcps.launch import gpu_mpi
 from hpcps.launch.detect import known_launchers, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
@@ -106,6 +107,8 @@ def prepare(
             agent=remote_agent() if site.hosts else None,
         )
         launcher = site.without_mpi if job.plan.nodes and site.without_mpi else site.launcher
+        if gpu_mpi.wanted(point.run for point in group):
+            job = gpu_mpi.with_gpu_mpi(job, launcher)
         launches.append(launcher.launch_of(job))
     return tuple(launches)
 

@@ -183,15 +183,24 @@ def summary(facts: Mapping[str, object]) -> dict[str, object]:
     return {**kept, "packages": {name: versions[name] for name in _PUBLISHED_PACKAGES if name in versions}}
 
 
-def write_provenance(results: Path, run_ids: Sequence[str]) -> None:
+def write_provenance(
+    results: Path, run_ids: Sequence[str], folder: Path | None = None, further: Mapping[str, object] | None = None
+) -> None:
     """Write `provenance.json` beside an experiment's table: a summary of the provenance of each run, by run id.
+
+    Args:
+        results: the folder of the experiment's runs.
+        run_ids: the runs.
+        folder: the folder of the table, if it is another one.
+        further: the summaries of further runs, by run id.
 
     Raises:
         RunError: the folder cannot be written.
     """
     directories = {run_id: RunDirectory(results / "runs" / run_id) for run_id in run_ids}
-    summaries = {run_id: summary(directory.provenance) for run_id, directory in directories.items()}
+    summaries: dict[str, object] = dict(further or {})
+    summaries |= {run_id: summary(directory.provenance) for run_id, directory in directories.items()}
     try:
-        write_whole(results / "provenance.json", json.dumps(summaries, indent=1))
+        write_whole((folder or results) / "provenance.json", json.dumps(summaries, indent=1))
     except OSError as error:
-        raise RunError(f"cannot write to {results}: {error.strerror}") from error
+        raise RunError(f"cannot write to {folder or results}: {error.strerror}") from error

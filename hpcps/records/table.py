@@ -112,6 +112,21 @@ def read_table(path: Path) -> pd.DataFrame:
     return to_frame(table, attributes)
 
 
+def joined(frame: pd.DataFrame, earlier: pd.DataFrame) -> pd.DataFrame:
+    """Add to a frame of `collect` the rows of an earlier one of the same experiment, of runs that it does not have.
+
+    A point counts as missing if neither has a result of it. What else the frames say of the sweep is that of the first.
+    """
+    kept = earlier[~earlier["run_id"].isin(frame["run_id"].astype(str))]
+    parts = [pa.Table.from_pandas(part, preserve_index=False).replace_schema_metadata() for part in (frame, kept)]
+    there = {str(run) for part in (frame, kept) for run in part["run_id"].unique()}
+    missing = {run["run_id"]: run for part in (earlier, frame) for run in part.attrs.get("missing", ())}
+    left = [run for name, run in missing.items() if name not in there]
+    found = to_frame(stack(parts), {})
+    found.attrs.update(frame.attrs, missing=left)
+    return found
+
+
 def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in row.items():

@@ -131,7 +131,7 @@ def test_reduced_runs_are_drawn_apart_and_say_so(tmp_path):
     table = collect(results, file).table
     full, reduced, changed = figure_data_of(table)
     assert (full.remark, reduced.remark, changed.remark) == (
-        "", "reduced: data.limit=500", "changed: train.batch_size=8",
+        "full length", "reduced: data.limit=500", "changed: train.batch_size=8",
     )  # fmt: skip
     assert "reduced: data.limit=500" in draw(reduced)._suptitle.get_text()
     assert "reduced" not in draw(full)._suptitle.get_text()

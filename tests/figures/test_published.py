@@ -9,7 +9,11 @@ import pytest
 from invented import ATTACKS, invent
 
 from hpcps.cli.main import main
-from hpcps.records.table import read_table
+from hpcps.figures.accuracy import draw
+from hpcps.figures.figure_data import figure_data_of
+from hpcps.figures.final import markdown
+from hpcps.records.collect import collect
+from hpcps.records.table import joined, read_table
 
 ROOT = Path(__file__).parents[2]
 in_checkout = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
@@ -58,7 +62,7 @@ def test_what_is_committed_of_the_results_are_published_copies():
     assert "quickstart" in copies
     for copy in copies:
         facts = json.loads((ROOT / "results/published" / copy / "publication.json").read_text())
-        assert facts["command"] == f"hpcps publish {copy}"
+        assert facts["command"].removesuffix(" --add") == f"hpcps publish {copy}"
     assert git("check-ignore", "--no-index", "--stdin", text="results/published/new/figures/a.png\n") == ""
 
 
@@ -111,6 +115,39 @@ def test_the_copy_is_taken_where_there_are_no_runs_and_every_command_says_so(hpc
     assert "wrote results/demo_sweep/export/csv/runs.csv" in printed
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
     assert "is a published copy" in hpcps("publish", "demo", status=2)
+
+
+def test_runs_of_an_earlier_copy_stay_in_it_if_asked(hpcps, tmp_path):
+    own, copy = tmp_path / "results/demo_sweep", tmp_path / "results/published/demo_sweep"
+    invent_small(own)
+    hpcps("publish", "demo")
+    first, *others = sorted((own / "runs").iterdir())
+    for run in others:
+        shutil.rmtree(run)
+    assert "runs: 4 done" in hpcps("publish", "demo", "--add")
+    table, provenance = read_table(copy / "table.parquet"), json.loads((copy / "provenance.json").read_text())
+    names = {run.name for run in (first, *others)}
+    assert set(table["run_id"]) == set(provenance) == names
+    assert table["label"].notna().all()
+    assert "runs: 1 done" in hpcps("publish", "demo")
+    assert set(json.loads((copy / "provenance.json").read_text())) == {first.name}
+
+
+def test_figures_of_full_and_reduced_runs_say_which_is_which(tmp_path):
+    """Of the two panels, one has full-length runs."""
+    small = {"epochs": 2, "workers": 2, "rules": ("zeno", "average")}
+    invent(tmp_path / "file", **small, attacks=ATTACKS[:2])
+    file = [json.loads(path.read_text()) for path in sorted((tmp_path / "file/runs").glob("*/spec.json"))]
+    invent(tmp_path / "full", **small, attacks=ATTACKS[1:2])
+    invent(tmp_path / "reduced", **small, attacks=ATTACKS[:2], first=4, changes={"data": {"limit": 500}})
+    parts = [collect(tmp_path / name, file).table for name in ("full", "reduced")]
+    full, reduced = figure_data_of(joined(*parts))
+    assert (full.remark, reduced.remark) == ("full length", "reduced: data.limit=500")
+    assert {panel: len(curves) for panel, curves in full.panels.items()} == {"none": 0, "negative 6": 2}
+    assert [len(curves) for curves in reduced.panels.values()] == [2, 2]
+    texts = [text.get_text() for axes in draw(full).axes for text in axes.texts]
+    assert texts == ["no full-length result yet"]
+    assert "full length" in markdown([full, reduced])
 
 
 def test_runs_that_are_not_done_are_counted(hpcps, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from hpcps import registry
 from hpcps.errors import LaunchError
+from hpcps.launch import gpu_mpi
 from hpcps.launch.detect import find_launcher
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, OpenMpi, Slurm
@@ -73,6 +74,23 @@ def test_without_mpi_between_them_processes_are_started_the_same_way(dialect):
     launch = render(dialect, over_pslite(job(PLACEMENTS["colocated"])))
     assert "mpi4py" not in launch.files[CONF]
     assert_golden(launch, f"pslite.{dialect}")
+
+
+@pytest.mark.parametrize("dialect", ["hydra", "openmpi", "slurm"])
+@pytest.mark.parametrize("placement", ["here", "figure3"])
+def test_the_ucx_of_the_environment_is_used(monkeypatch, placement, dialect):
+    """Between hosts, UCX chooses among all its transports."""
+    monkeypatch.setattr(gpu_mpi, "find_ucx", lambda: Path("/shared/hpcps/.venv/lib/libucx/lib"))
+    plain = job(PLACEMENTS[placement], options=["-verbose"])
+    with_ucx = gpu_mpi.with_gpu_mpi(plain, find_launcher(dialect), {"LD_LIBRARY_PATH": "/opt/site/lib"})
+    assert_golden(render(dialect, with_ucx), f"ucx.{placement}.{dialect}")
+
+
+@pytest.mark.parametrize("dialect", ["intel", "pals", "plain"])
+def test_an_mpi_without_ucx_is_started_as_ever(monkeypatch, dialect):
+    monkeypatch.setattr(gpu_mpi, "find_ucx", lambda: Path("/shared/hpcps/.venv/lib/libucx/lib"))
+    plain = job(PLACEMENTS["here"])
+    assert gpu_mpi.with_gpu_mpi(plain, find_launcher(dialect), {}) == plain
 
 
 def assert_golden(launch, name):

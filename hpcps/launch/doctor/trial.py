@@ -13,6 +13,7 @@ from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import MiB, read_json
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi
+from hpcps.launch.gpu_mpi import with_gpu_mpi
 from hpcps.launch.launchers import Job
 from hpcps.launch.plan import Plan, Rank
 
@@ -37,7 +38,7 @@ def start_ranks(mpi: Mpi, seconds: float, mode: str = "") -> tuple[dict[str, Any
         program.chmod(0o700)
         try:
             job = Job(plan, folder / "plan.json", folder / "conf", mpi.mpirun, program, options=())
-            launch = mpi.launcher.launch_of(job)
+            launch = mpi.launcher.launch_of(with_gpu_mpi(job, mpi.launcher) if mode == "cuda" else job)
             launch.write()
         except LaunchError as error:
             return {}, str(error)

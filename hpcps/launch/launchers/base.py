@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -80,6 +81,17 @@ class Launcher(Config, ABC):
         """
         refuse_special_characters(job)
         return self.render(replace(job, plan=replace(job.plan, rank_variables=self.rank_variables)))
+
+    def with_ucx(self, job: Job, variables: Mapping[str, str]) -> Job:
+        """Return a job whose MPI uses a certain UCX for all messages; the same job if its MPI does not use UCX.
+
+        `gpu_mpi.with_gpu_mpi` calls it for runs that may send device memory.
+
+        Args:
+            job: the job to start.
+            variables: the environment variables with which every rank finds that UCX.
+        """
+        return job
 
     @abstractmethod
     def render(self, job: Job) -> Launch:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from hpcps.launch.launchers.base import Launcher
@@ -21,6 +23,11 @@ class Hydra(Launcher):
     rank_variables = ("PMI_RANK",)
     longest_file = 16_000
     name: Literal["hydra"] = "hydra"
+
+    def with_ucx(self, job: Job, variables: Mapping[str, str]) -> Job:
+        """Have MPICH send everything through UCX, also within a host: its own shared memory is for host buffers."""
+        own = {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"}
+        return replace(job, variables={**job.variables, **variables, **own})
 
     def render(self, job: Job) -> Launch:
         """Render the segments and the hosts."""

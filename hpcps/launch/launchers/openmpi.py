@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 from hpcps.launch.launchers.base import Launcher
@@ -23,6 +25,21 @@ class OpenMpi(Launcher):
     rank_variables = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK")
     longest_line = 1000
     name: Literal["openmpi"] = "openmpi"
+
+    def with_ucx(self, job: Job, variables: Mapping[str, str]) -> Job:
+        """Have Open MPI use UCX, which it otherwise does only with certain networks."""
+        options = (
+            "--mca",
+            "pml",
+            "ucx",
+            "--mca",
+            "opal_common_ucx_tls",
+            "any",
+            "--mca",
+            "opal_common_ucx_devices",
+            "any",
+        )
+        return replace(job, variables={**job.variables, **variables}, options=(*options, *job.options))
 
     def render(self, job: Job) -> Launch:
         """Render the segments; the command holds the options."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -32,6 +33,13 @@ class Slurm(Launcher):
     job_variables = ("SLURM_JOB_ID",)
     longest_line = 511
     name: Literal["slurm"] = "slurm"
+
+    def with_ucx(self, job: Job, variables: Mapping[str, str]) -> Job:
+        """Set the variables of MPICH and of Open MPI: srun starts ranks of either."""
+        mpich = {"MPIR_CVAR_CH4_NETMOD": "ucx", "MPIR_CVAR_NOLOCAL": "1"}
+        names = {"pml": "ucx", "opal_common_ucx_tls": "any", "opal_common_ucx_devices": "any"}
+        open_mpi = {f"OMPI_MCA_{name}": value for name, value in names.items()}
+        return replace(job, variables={**job.variables, **variables, **mpich, **open_mpi})
 
     def render(self, job: Job) -> Launch:
         """Render the lines and the hosts; the command holds the rest."""

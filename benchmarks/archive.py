@@ -1,0 +1,64 @@
+"""Packs folders into archives of a limited size, and unpacks them: to carry results from one machine to another."""
+
+from __future__ import annotations
+
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PART = 15 << 20
+"""The maximum size of an archive, in bytes."""
+PARTS = 8
+"""The maximum number of archives."""
+
+
+def pack(groups: Sequence[tuple[str, Sequence[Path]]], root: Path, folder: Path, *, part: int = PART) -> list[str]:
+    """Pack groups of files into `NAME.tar.gz.0`, `NAME.tar.gz.1`, …, in their order, as far as there is room.
+
+    Earlier archives in the folder are removed.
+
+    Args:
+        groups: a name without a dot, and files and folders below `root`, of each group.
+        root: the folder that the names in the archives start from.
+        folder: the folder for the archives.
+        part: the maximum size of an archive, in bytes.
+
+    Returns:
+        The names of the groups for which there was no room.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in _parts(folder):
+        old.unlink()
+    room, left_out = PARTS, []
+    for name, paths in groups:
+        with tempfile.TemporaryFile() as file:
+            with tarfile.open(fileobj=file, mode="w:gz") as archive:
+                for path in paths:
+                    archive.add(path, path.relative_to(root))
+            needed = -(-file.tell() // part)
+            if needed > room:
+                left_out.append(name)
+                continue
+            file.seek(0)
+            for number in range(needed):
+                (folder / f"{name}.tar.gz.{number}").write_bytes(file.read(part))
+            room -= needed
+    return left_out
+
+
+def unpack(folder: Path, root: Path) -> list[str]:
+    """Unpack all archives of a folder below `root`, over files that are there; return the names of the groups."""
+    names = sorted({path.name.partition(".")[0] for path in _parts(folder)})
+    for name in names:
+        with tempfile.TemporaryFile() as file:
+            for path in sorted(folder.glob(f"{name}.tar.gz.*")):
+                file.write(path.read_bytes())
+            file.seek(0)
+            with tarfile.open(fileobj=file, mode="r:gz") as archive:
+                archive.extractall(root, filter="data")
+    return names
+
+
+def _parts(folder: Path) -> Iterator[Path]:
+    return folder.glob("*.tar.gz.[0-9]")
