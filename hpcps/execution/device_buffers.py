@@ -61,6 +61,14 @@ class Buffers:
         return {"device_buffers": facts | ({"direct": list(self.direct)} if self.direct else {})}
 
 
+def _on_host(run: Run) -> str:
+    """Return why the rule of a run combines updates on the host; empty if it combines them on the device."""
+    from hpcps.rules.device_combining import why_on_host
+
+    combiners = run.topology.validators or 1
+    return why_on_host(run.validation.rule, -(-run.topology.workers // combiners)) if run.topology.workers else ""
+
+
 @dataclass
 class DeviceBuffers:
     """Chooses the buffers of the runs of one launch, in every process alike.
@@ -114,6 +122,9 @@ class DeviceBuffers:
         if group.rank not in members:
             return Buffers("staged", f"{self.plan.world[group.rank].role} uses no device")
         assert self._device is not None, "it has been opened"
+        if group.rank == 0 and self._device.has_tensors and (reason := _on_host(run)) and reason not in self._said:
+            sys.stderr.write(f"hpcps: {reason}\n")
+            self._said.add(reason)
         link = DeviceLink(self._device, mapped, direct)
         named = [tuple(str(everyone[rank]) for rank in sorted(ranks)) for ranks in (mapped, direct - {group.rank})]
         found = {"in_place": "others map the memory of this device", "direct": "MPI takes the memory of this device"}

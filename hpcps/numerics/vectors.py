@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 
@@ -32,6 +32,9 @@ class Device(ABC):
 
     def __init__(self) -> None:
         self._spare: list[DeviceVector] = []
+
+    has_tensors: ClassVar[bool] = False
+    """Whether its memory is tensors of torch, for which rules have kernels; else arrays of numpy."""
 
     @property
     @abstractmethod
@@ -75,8 +78,8 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def enqueue(self, work: Callable[..., None], out: DeviceVector, *sources: DeviceVector) -> None:
-        """Enqueue `work(out, *sources)` on the memory of vectors; only `out` is written."""
+    def enqueue(self, work: Callable[..., None], out: DeviceVector, *sources: Any) -> None:
+        """Enqueue `work(out, *sources)` on the memory of `DeviceVector`s; only `out` is written."""
 
     @abstractmethod
     def compute(self, work: Callable[..., T], *vectors: DeviceVector) -> T:

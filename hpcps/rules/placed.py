@@ -32,7 +32,8 @@ def combine_placed(
     """
     out: Any = context.out
     assert isinstance(out, DeviceVector), "the result is on a device"
-    updates = [placed(payload, out.device) for payload in payloads]
+    device = out.device
+    updates = [placed(payload, device) for payload in payloads]
     base = [] if context.base is None else [context.base]
     reference = [] if context.reference is None else [context.reference]
 
@@ -41,11 +42,11 @@ def combine_placed(
         there = replace(context, out=out, base=None, reference=None)
         there = replace(there, base=others[0]) if base else there
         there = replace(there, reference=others[-1]) if reference else there
-        if hasattr(out, "detach"):
+        if device.has_tensors:
             return _combine_tensors(rule, layout, rows, sent, there)
         return screening.combine(rule, Updates(layout, rows, sent), there)
 
-    return out.device.compute(work, out, *updates, *(placed(vector, out.device) for vector in base + reference))
+    return device.compute(work, out, *updates, *(placed(vector, device) for vector in base + reference))
 
 
 def _combine_tensors(

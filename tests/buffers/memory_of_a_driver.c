@@ -9,13 +9,13 @@
 
 typedef struct { char reserved[64]; } Handle;
 typedef struct { int32_t pid, fd; uint64_t size; } Place;
-static struct { uint64_t pointer; Place place; } made[64];
+static struct { uint64_t pointer; Place place; } made[1024];
 static int count;
 enum { OUT_OF_MEMORY = 2, INVALID_VALUE = 1, INVALID_HANDLE = 400 };
 
 int cuMemAlloc_v2(uint64_t *pointer, size_t size) {
     int fd = memfd_create("driver", MFD_CLOEXEC);
-    if (count == 64 || size % (1 << 21) || fd < 0 || ftruncate(fd, size)) return OUT_OF_MEMORY;
+    if (count == 1024 || size % (1 << 21) || fd < 0 || ftruncate(fd, size)) return OUT_OF_MEMORY;
     void *memory = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return OUT_OF_MEMORY;
     *pointer = (uint64_t)memory;

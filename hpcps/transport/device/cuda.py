@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpcps.numerics.device import ready
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.vectors import Device, DeviceError, DeviceVector
 from hpcps.transport.device.driver import HANDLE_BYTES, Driver
@@ -40,6 +42,8 @@ class CudaDevice(Device):
     All work on vectors is work of one stream. Copies from and to tensors of torch, such as the parameters of a network,
     wait for torch's current stream, and that one for them; no other stream waits.
     """
+
+    has_tensors = True
 
     def __init__(self, device: torch.device, driver: Driver, view: View) -> None:
         """Take a stream.
@@ -114,7 +118,7 @@ class CudaDevice(Device):
         if foreign:
             caller.wait_stream(self._stream)
 
-    def enqueue(self, work: Callable[..., None], out: DeviceVector, *sources: DeviceVector) -> None:
+    def enqueue(self, work: Callable[..., None], out: DeviceVector, *sources: Any) -> None:
         """See `Device.enqueue`."""
         self.compute(work, out, *sources)
 
@@ -161,7 +165,7 @@ def open_device() -> CudaDevice:
     """Return torch's current GPU.
 
     Raises:
-        DeviceError: torch sees none, or it does not work.
+        DeviceError: torch sees none, or it or Triton's kernels do not work.
     """
     if not torch.cuda.is_available():
         raise DeviceError("torch sees no GPU")
@@ -169,6 +173,21 @@ def open_device() -> CudaDevice:
         device = torch.device("cuda", torch.cuda.current_device())
         # Makes the context of the GPU current in this thread, which the driver needs.
         torch.zeros(1, device=device)
-        return CudaDevice(device, Driver(), lambda pointer, size: torch.as_tensor(_Raw(pointer, size), device=device))
+        driver = Driver()
     except RuntimeError as error:
         raise DeviceError((str(error).splitlines() or [type(error).__name__])[0]) from error
+    if not ready(str(device)):
+        raise DeviceError(f"Triton's kernels do not work on {device}")
+    return CudaDevice(device, driver, partial(_view, device))
+
+
+def _view(device: torch.device, pointer: int, size: int) -> Tensor:
+    """Return the float32 tensor `[size]` at an address.
+
+    Raises:
+        DeviceError: torch would copy it, because it is in the memory of another GPU.
+    """
+    tensor = torch.as_tensor(_Raw(pointer, size), device=device)
+    if tensor.data_ptr() != pointer:
+        raise DeviceError(f"the memory is not that of {device}")
+    return tensor
