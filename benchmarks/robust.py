@@ -132,11 +132,12 @@ def measure(
     times: Times = {}
     d = updates.layout.size
     out = np.zeros(d, np.float32)
+    states = {name: Arrays() for name in CASES}
     problem = ""
     for repeat in range(repeats + 1):
         seconds = {"read": _timed(read)}
         for name, case in CASES.items():
-            seconds[name] = _timed(lambda case=case: _combined(case.rule, updates, out))  # type: ignore[misc]
+            seconds[name] = _timed(lambda case=case, state=states[name]: _combined(case.rule, updates, out, state))  # type: ignore[misc]
         if repeat:
             for name, took in seconds.items():
                 times.setdefault((name, "ours"), []).append(took)
@@ -152,7 +153,10 @@ def measure(
         except MeasurementError as error:
             problem, byzfl = f"{error}, at {name}", None
             continue
-        times[name, "beside"] = [_timed(lambda c=case, r=rows, t=target: _combined(c.rule, r, t)) for _ in range(2)]  # type: ignore[misc]
+        times[name, "beside"] = [
+            _timed(lambda c=case, r=rows, t=target: _combined(c.rule, r, t, Arrays()))  # type: ignore[misc]
+            for _ in range(2)
+        ]
         if case.same and not np.allclose(result[: min(part, 1 << 20)], out[: min(part, 1 << 20)], rtol=1e-4, atol=1e-5):
             problem = f"{problem}; " * bool(problem) + f"its {case.byzfl} gives another result"
     return times, problem
@@ -197,8 +201,8 @@ def _over_byzfl(times: Times, name: str) -> float | None:
     return times[name, "byzfl"][0] / min(times[name, "beside"])
 
 
-def _combined(rule: Rule, updates: Updates, out: Any) -> None:
-    context = Context(updates.payloads[0], None, np.random.default_rng(1), Arrays(), out=out, threads=2)
+def _combined(rule: Rule, updates: Updates, out: Any, state: Arrays) -> None:
+    context = Context(updates.payloads[0], None, np.random.default_rng(1), state, out=out, threads=2)
     combine(rule, updates, context)
 
 

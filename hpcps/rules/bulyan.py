@@ -17,6 +17,7 @@ from hpcps.rules.krum import scores
 from hpcps.rules.parts import combine_part_by_part
 from hpcps.rules.ranks import nothing
 from hpcps.rules.tolerance import Tolerant
+from hpcps.rules.weighted import finite_products
 
 
 class Bulyan(Tolerant):
@@ -28,6 +29,7 @@ class Bulyan(Tolerant):
     """
 
     sees: ClassVar[Sees] = "vector"
+    checks: ClassVar[bool] = True
 
     kind: Literal["bulyan"] = "bulyan"
 
@@ -41,7 +43,7 @@ class Bulyan(Tolerant):
         n = len(updates)
         if n == 0 or self.unable(n):
             return nothing(updates, context)
-        f, products = self.byzantine(n), whole_gram(updates, threads=context.threads)
+        f, products = self.byzantine(n), finite_products(whole_gram(updates, threads=context.threads), updates)
         chosen = np.sort(self._selected(squared_distances(products), n - 2 * f, f))
         found = combine_part_by_part(
             updates.select(chosen), context, lambda part, cut: around_median(part, n - 4 * f, cut)

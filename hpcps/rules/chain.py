@@ -17,10 +17,20 @@ from hpcps.rules.context import Context
 from hpcps.rules.parts import combine_part_by_part, combine_what_was_sent
 from hpcps.rules.preaggregation.base import Compares, PreAggregator
 from hpcps.rules.ranks import nothing
+from hpcps.rules.weighted import finite_products
+
+
+def detects(rule: Rule) -> bool:
+    """Return whether the rule, with the pre-aggregators before it, detects updates that are not finite."""
+    return _compares(rule) != "nothing" if rule.before else rule.checks
 
 
 def combine_finite(rule: Rule, updates: Updates, context: Context) -> Combined:
-    """Combine updates that are known to be finite, with the pre-aggregators before the rule; see `Rule.combine`."""
+    """Combine updates, with the pre-aggregators before the rule; see `Rule.combine`.
+
+    Raises:
+        NotFiniteError: the updates are not `checked`, the rule `detects` those that are not finite, and there are some.
+    """
     if rule.skipped == "left_out" and not updates.used.all():
         return combine_what_was_sent(updates, context, lambda part, cut: _after_all(rule, part, cut))
     return _after_all(rule, updates, context)
@@ -70,9 +80,9 @@ def _mixture(rule: Rule, updates: Updates, context: Context) -> Mixture:
     n, products = len(updates), None
     match _compares(rule):
         case "pairs":
-            current = products = gram(updates, threads=context.threads)
+            current = products = finite_products(gram(updates, threads=context.threads), updates)
         case "norms":
-            current = norms_gram(updates, context.threads)
+            current = finite_products(norms_gram(updates, context.threads), updates)
         case _:
             current = np.zeros((1, n, n))
     if all(stage.scope == "vector" for stage in rule.before):

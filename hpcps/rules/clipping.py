@@ -67,9 +67,12 @@ class CenteredClipping(Weighted):
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
-        combined = super().combine(updates, Context(state=context.state, threads=context.threads))
+        out = context.out if context.base is None else None
+        combined = super().combine(updates, Context(state=context.state, out=out, threads=context.threads))
         if len(updates):
-            context.state["before"] = combined.update
+            np.copyto(self.row(updates, context), combined.update)
+        if context.base is None:
+            return combined
         destination = Destination(updates.layout.size, context)
         destination.put(slice(0, updates.layout.size), combined.update)
         return destination.combined(combined.accepted)

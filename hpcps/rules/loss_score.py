@@ -23,7 +23,8 @@ class LossScore(Tolerant):
     """The mean of the updates that lower the loss on a batch of the validator's data most.
 
     The score of an update x is L(w) - L(w + scale x) - rho |x|^2, for the model w of this round. After Xie, Koyejo and
-    Gupta, "Zeno: distributed stochastic gradient descent with suspicion-based fault-tolerance", ICML 2019.
+    Gupta, "Zeno: distributed stochastic gradient descent with suspicion-based fault-tolerance", ICML 2019. With
+    `normalise`, the difference of the losses is divided by L(w), as in Gauntlet.
     """
 
     sees: ClassVar[Sees] = "vector"
@@ -32,6 +33,9 @@ class LossScore(Tolerant):
     kind: Literal["loss_score"] = "loss_score"
     scale: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="Factor of the update in the model that is tried.")
     rho: float = Field(0.0, ge=0, le=LARGEST_FACTOR, description="Penalty of the squared norm; 0 in Gauntlet.")
+    normalise: bool = Field(
+        False, description="Divide the decrease of the loss by the loss before, so that `rho` does not depend on it."
+    )
     keep: Literal["n-f", "positive"] = Field(
         "n-f", description="Which updates enter the mean: the n - f with the largest scores, or all with positive ones."
     )
@@ -44,12 +48,13 @@ class LossScore(Tolerant):
         assert loss is not None, "loss_score needs the loss on a batch"
         squares = np.diagonal(whole_gram(updates, threads=context.threads)) if self.rho else np.zeros(n)
         before, row = loss(np.zeros(size, np.float32)), np.empty(size, np.float32)
+        unit = before if self.normalise and before > 0 else 1.0
         scores = np.empty(n)
         for k in range(n):
             one = np.zeros((n, len(updates.layout.blocks)))
             one[k] = self.scale
             weighted_sum(updates, one, out=row, threads=context.threads)
-            scores[k] = before - loss(row) - self.rho * squares[k]
+            scores[k] = (before - loss(row)) / unit - self.rho * squares[k]
         scores = np.where(np.isnan(scores), -np.inf, scores)
         best = np.argsort(-scores, kind="stable")[: n - self.byzantine(n)]
         chosen = best if self.keep == "n-f" else np.flatnonzero(scores > 0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from hpcps.numerics.updates import Updates
 from hpcps.rules import on_device
 from hpcps.rules.base import Rule, Sees
@@ -14,7 +16,7 @@ from hpcps.rules.ranks import mean_of_ranks, nothing
 
 
 class Median(Rule):
-    """Per coordinate, the median of the n updates; the mean of the two middle values if n is even.
+    """Per coordinate, the median of the n updates.
 
     After Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical
     rates", ICML 2018.
@@ -24,14 +26,22 @@ class Median(Rule):
     checks: ClassVar[bool] = True
 
     kind: Literal["median"] = "median"
+    middle: Literal["mean", "lower"] = Field(
+        "mean", description="The median of an even number of values: the mean of the two middle ones, or the lower one."
+    )
+
+    def _ranks(self, n: int) -> tuple[int, int]:
+        """Return the first rank that enters the mean, and the one after the last."""
+        first = (n - 1) // 2
+        return first, first + 1 if self.middle == "lower" else n // 2 + 1
 
     def device_kernel(self, n: int) -> DeviceKernel | None:
         """See `Rule.device_kernel`."""
-        return on_device.mean_of_ranks(n, (n - 1) // 2, n // 2 + 1)
+        return on_device.mean_of_ranks(n, *self._ranks(n))
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n = len(updates)
         if n == 0:
             return nothing(updates, context)
-        return mean_of_ranks(updates, (n - 1) // 2, n // 2 + 1, context)
+        return mean_of_ranks(updates, *self._ranks(n), context)

@@ -58,13 +58,13 @@ def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[C
     Returns:
         The result of the rule with what is done before it, and the rejected blocks: `[n, B]`.
     """
-    from hpcps.rules.chain import combine_finite
+    from hpcps.rules.chain import combine_finite, detects
 
     base, out = context.base, context.out
     in_place = base is not None and out is not None and np.may_share_memory(base, out)
-    if rule.checks and not in_place and not rule.before and rule.skipped == "zero":
+    complete = rule.skipped == "zero" or bool(updates.used.all())
+    if detects(rule) and complete and not in_place and not rule.reason_against(len(updates)):
         with suppress(NotFiniteError), np.errstate(invalid="ignore"):
-            combined = rule.checked_combine(updates, context)
-            return combined, np.zeros_like(updates.sent)
+            return combine_finite(rule, updates, context), np.zeros_like(updates.sent)
     refused = screen(updates, context.threads)
     return combine_finite(rule, updates.without(refused), context), refused

@@ -14,6 +14,7 @@ from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
 from hpcps.rules.base import Rule, Sees
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.screening import finite
 
 
 class SignMajority(Rule):
@@ -24,6 +25,7 @@ class SignMajority(Rule):
     """
 
     sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
 
     kind: Literal["sign_majority"] = "sign_majority"
     step: float = Field(1e-3, gt=0, le=LARGEST_FACTOR, description="The size of the step in each coordinate.")
@@ -38,7 +40,7 @@ class SignMajority(Rule):
             return Combined(*engine.votes(updates, step, 0.0, context.base, context.out, context.threads), accepted)
         destination = Destination(layout.size, context)
         for tile in tiles(layout, max(n, 1)):
-            votes = np.sign(updates.tile(tile.columns)).sum(axis=0)
+            votes = np.sign(finite(updates.tile(tile.columns), updates)).sum(axis=0)
             destination.put(tile.columns, np.sign(votes) * step)
         return destination.combined(accepted)
 
@@ -51,6 +53,7 @@ class Rlr(Rule):
     """
 
     sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
 
     kind: Literal["rlr"] = "rlr"
     threshold: int = Field(4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted.")
@@ -68,7 +71,7 @@ class Rlr(Rule):
         if not n:
             destination.zero()
         for tile in tiles(layout, n) if n else ():
-            rows = updates.tile(tile.columns)
+            rows = finite(updates.tile(tile.columns), updates)
             agree = np.abs(np.sign(rows).sum(axis=0)) >= self.threshold
             destination.put(tile.columns, np.where(agree, 1.0, -1.0) * mean(rows, n))
         return destination.combined(accepted)

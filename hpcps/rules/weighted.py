@@ -12,7 +12,7 @@ from pydantic import Field
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.gram import gram, norms_gram, over_blocks, reference_gram, whole_gram
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import NotFiniteError, Updates
 from hpcps.numerics.weighted import weighted_sum
 from hpcps.rules.base import Rule, Sees
 from hpcps.rules.combined import Combined
@@ -31,6 +31,7 @@ class Weighted(Rule, ABC):
     """
 
     sees: ClassVar[Sees] = "vector"
+    checks: ClassVar[bool] = True
 
     compares: ClassVar[Compares] = "pairs"
     """The inner products that `weights` uses; the others may be zero."""
@@ -70,11 +71,11 @@ class Weighted(Rule, ABC):
         if self.per == "block":
             if row is not None and not known.all():
                 row = np.where(updates.layout.spread(known), row, np.float32(0))
-            products = self._products(updates, row, context.threads)
+            products = finite_products(self._products(updates, row, context.threads), updates)
             weights = np.array([self.weights(block, n) for block in products]).T.reshape(products.shape[1], -1)
             weights[:, ~known] = 0.0
         else:
-            found = self.weights(self._whole_products(updates, row, context.threads), n)
+            found = self.weights(finite_products(self._whole_products(updates, row, context.threads), updates), n)
             weights = np.repeat(found[:, None], len(updates.layout.blocks), axis=1)
         result, finite = weighted_sum(updates, weights, context.base, context.out, context.threads, row)
         return Combined(result, finite, weights[:n] != 0)
@@ -92,6 +93,20 @@ class Weighted(Rule, ABC):
         if updates.lazy:
             return whole_gram(updates, row, threads)
         return over_blocks(self._products(updates, row, threads))
+
+
+def finite_products(products: Float64, updates: Updates) -> Float64:
+    """Return the inner products `[…, m, m]`, of which the first rows are those of the updates.
+
+    The square of an update is finite if and only if its values are.
+
+    Raises:
+        NotFiniteError: the updates are not `checked`, and not finite.
+    """
+    squares = np.diagonal(products, axis1=-2, axis2=-1)[..., : len(updates)]
+    if not updates.checked and not np.isfinite(squares).all():
+        raise NotFiniteError
+    return products
 
 
 def equal_weights(chosen: NDArray[np.intp], rows: int) -> Float64:

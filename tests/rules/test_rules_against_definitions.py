@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import fsum
-from statistics import median
+from statistics import median, median_low
 from typing import Any
 from unittest.mock import patch
 
@@ -122,7 +122,8 @@ def check_trimmed_mean(rule: Any, case: Case, combined: Combined) -> None:
 def check_median(rule: Any, case: Case, combined: Combined) -> None:
     assert combined.accepted.all()
     for got, values in zip(combined.update, columns(case), strict=True):
-        want = median(values) if values else 0.0
+        middle = median_low if rule.middle == "lower" else median
+        want = middle(values) if values else 0.0
         assert close(got, want, want, values)
 
 
@@ -194,7 +195,7 @@ REFERENCES: dict[str, tuple[st.SearchStrategy[dict[str, float]], Callable[[Any, 
     "average": (st.just({}), check_average),
     "mean": (st.just({}), check_average),
     "trimmed_mean": (st.fixed_dictionaries({"trim": trims}) | tolerances, check_trimmed_mean),
-    "median": (st.just({}), check_median),
+    "median": (st.fixed_dictionaries({"middle": st.sampled_from(["mean", "lower"])}), check_median),
     "phocas": (st.fixed_dictionaries({"trim": trims}) | tolerances, check_phocas),
     "zeno": (
         st.fixed_dictionaries(
@@ -227,7 +228,12 @@ KEYS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "dnc": {"f": few, "iterations": st.just(1)},
     "sign_majority": {"step": st.sampled_from([1.0, 0.1])},
     "rlr": {"threshold": st.integers(0, 17)},
-    "loss_score": {"f": f, "rho": st.sampled_from([0.0, 1e-3]), "keep": st.sampled_from(["n-f", "positive"])},
+    "loss_score": {
+        "f": f,
+        "rho": st.sampled_from([0.0, 1e-3]),
+        "normalise": st.booleans(),
+        "keep": st.sampled_from(["n-f", "positive"]),
+    },
 }
 REFERENCES |= {kind: (st.fixed_dictionaries(keys), check_transcription) for kind, keys in KEYS.items()}
 

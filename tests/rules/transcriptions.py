@@ -221,8 +221,9 @@ def loss_of(vector: Rows, target: Rows) -> float:
 def loss_score(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
     before = loss_of(np.zeros(rows.shape[1]), own)
     scaled = (rule.scale * rows).astype(np.float32)
-    scores = np.array([before - loss_of(row, own) for row in scaled]) - rule.rho * (rows**2).sum(axis=1)
-    slack = 1e-12 * (np.abs(scores).max(initial=0.0) + before + rule.rho * (rows**2).sum())
+    unit = before if rule.normalise and before else 1.0
+    scores = np.array([(before - loss_of(row, own)) / unit for row in scaled]) - rule.rho * (rows**2).sum(axis=1)
+    slack = 1e-12 * (np.abs(scores).max(initial=0.0) + before / unit + rule.rho * (rows**2).sum())
     if rule.keep == "n-f":
         best(-scores, len(rows) - f_of(rule, len(rows)), accepted, slack, False)
     else:

@@ -81,7 +81,7 @@ def votes(
     """Compute a step in the direction of most signs, or the mean, with its sign flipped where signs disagree.
 
     Args:
-        updates: the updates, all finite.
+        updates: the updates.
         step: the size of the step; 0: compute the mean.
         threshold: the smallest absolute sum of the signs for which the sign of the mean stays.
         base: see `average`.
@@ -89,8 +89,7 @@ def votes(
         threads: see `average`.
     """
     out, to = ends(updates, base, out)
-    results = Places.of(updates).run(vote_segments, threads, step, threshold, *to)
-    return out, all(result <= FINITE for result in results)
+    return out, finite(updates, Places.of(updates).run(vote_segments, threads, step, threshold, *to))
 
 
 def screen(updates: Updates, threads: int) -> Mask:

@@ -14,10 +14,16 @@ from hpcps.numerics.kernels.engine import ends
 from hpcps.numerics.kernels.means import COLUMNS, TOGETHER
 from hpcps.numerics.kernels.memory import FINITE, NONE, floats, write
 from hpcps.numerics.kernels.places import Places, Table
-from hpcps.numerics.kernels.registers import square_of_products
+from hpcps.numerics.kernels.registers import RECTANGLE, rectangle_of_products
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.mixture import LARGEST
 from hpcps.numerics.updates import Updates
+
+TALL, WIDE = RECTANGLE
+SMALL = 4096
+"""Elements of a tile of all updates: 32 KiB in float64."""
+NARROWEST = 64
+"""The smallest number of columns of such a tile."""
 
 
 @kernel
@@ -28,28 +34,49 @@ def multiply_pairs(table: Table, first: int, last: int, sums: Float64) -> None:
         table: see `Places`; its segments are stretches.
         first: the number of the first stretch.
         last: the number after that of the last stretch.
-        sums: output, zero before: `[s, m, m]`, m even and at least n. Elements below the diagonal are undefined.
+        sums: output, zero before: `[s, m, m]`, m a multiple of 4 and at least n. Elements below the diagonal are
+            undefined.
     """
     addresses, offsets, stretches = table
     m = sums.shape[1]
-    values = np.zeros((m, SEGMENT))
+    # The rows of a tile fit the smallest cache, unless there are very many.
+    width = max(NARROWEST, SMALL // m // LANES * LANES)
+    values, lanes = np.zeros((m, width)), np.zeros((m, m, LANES))
+    rows, to = values.ctypes.data, lanes.ctypes.data
+    pitch, stride = 8 * width, 8 * LANES * m
     for number in range(first, last):
         block, start, stop = stretches[number]
-        to = sums[number].ctypes.data
-        for begin in range(start, stop, SEGMENT):
-            count = min(SEGMENT, stop - begin)
-            whole = (count + LANES - 1) // LANES * LANES
-            for row in range(len(addresses)):
-                values[row, :whole] = 0.0
-                if addresses[row, block] != 0:
+        for segment in range(start, stop, SEGMENT):
+            lanes[:] = 0.0
+            for begin in range(segment, min(segment + SEGMENT, stop), width):
+                count = min(width, segment + SEGMENT - begin, stop - begin)
+                whole = (count + LANES - 1) // LANES * LANES
+                for row in range(len(addresses)):
+                    values[row, count:whole] = 0.0
+                    if addresses[row, block] == 0:
+                        values[row, :count] = 0.0
+                        continue
                     source = floats(addresses[row, block] + 4 * (begin - offsets[block]), count)
                     for k in range(count):
                         values[row, k] = source[k]
-            rows = values.ctypes.data
-            for row in range(0, m, 2):
-                for column in range(row, m, 2):
-                    left, right = rows + 8 * SEGMENT * row, rows + 8 * SEGMENT * column
-                    square_of_products(left, right, whole, to + 8 * (m * row + column), 8 * m)
+                for row in range(0, m, TALL):
+                    for column in range(row // WIDE * WIDE, m, WIDE):
+                        at = to + stride * row + 8 * LANES * column
+                        rectangle_of_products(rows + pitch * row, rows + pitch * column, pitch, whole, at, stride)
+            for row in range(m):
+                for column in range(row, m):
+                    fold(lanes[row, column])
+                    sums[number, row, column] += lanes[row, column, 0]
+
+
+@kernel
+def fold(lanes: Float64) -> None:
+    """Add up the lanes of a segment into the first one, as `hpcps.numerics.blocks.segment_sums` does."""
+    half = LANES // 2
+    while half:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
 
 
 @kernel
@@ -92,7 +119,8 @@ def gram(updates: Updates, threads: int) -> Float64:
     """See `hpcps.numerics.gram.gram`."""
     n, blocks = len(updates), len(updates.layout.blocks)
     stretches = replace(Places.of(updates), segments=updates.layout.segments(STRETCH))
-    sums = np.zeros((len(stretches.segments), n + n % 2, n + n % 2))
+    m = -(-n // WIDE) * WIDE
+    sums = np.zeros((len(stretches.segments), m, m))
     stretches.run(multiply_pairs, threads, sums)
     totals = np.zeros((blocks, n, n))
     for block, products in zip(stretches.segments[:, 0], sums[:, :n, :n], strict=True):

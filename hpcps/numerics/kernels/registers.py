@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from hpcps.numerics.blocks import LANES, SEGMENT
+from hpcps.numerics.blocks import LANES
 from hpcps.numerics.sorting import comparators
 
 WIDTH = 4 * LANES
 """Bytes of sixteen columns: one register with AVX-512, two with AVX2; LLVM splits them for the processor."""
 TOGETHER = 4
 """Rows that are multiplied at once: the sums of so many rows fit the registers of AVX-512."""
+_WIDE_REGISTERS = bool(get_host_cpu_features().get("avx512f"))
+RECTANGLE = (4, 4) if _WIDE_REGISTERS else (2, 4)
+"""Rows and columns of the matrix of products whose sums are in registers at once, beside the values of these rows."""
+_AT_ONCE = 8 if _WIDE_REGISTERS else 4
+"""Lanes of these sums in a register; neither number changes the result."""
+MIXED = 32
+"""Columns of weighted sums are computed by so many."""
 _AHEAD = 2048
 """Prefetch distance in bytes."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
@@ -136,49 +145,101 @@ def weigh_rows(context: Any, places: Any, v: Any, count: Any, weights: Any, tota
 
 
 @intrinsic
-def square_of_products(context: Any, first: Any, second: Any, count: Any, out: Any, stride: Any) -> Any:
-    """Add the products of two rows of float64 with two others to a matrix of float64.
+def rectangle_of_products(context: Any, first: Any, second: Any, pitch: Any, count: Any, sums: Any, stride: Any) -> Any:
+    """Add the products of `RECTANGLE` rows of float64 with each other to sums of float64 per lane.
 
     Args:
         context: numba's typing context.
-        first: the address of two rows, one after another, of `SEGMENT` float64 each.
-        second: the address of the two others.
+        first: the address of the rows of the matrix, one after another.
+        second: the address of those of its columns.
+        pitch: the bytes from a row to the next.
         count: the number of columns, a multiple of 16. Products of two values must be exact in float64.
-        out: the address of the matrix's element for the first rows of both.
-        stride: the bytes of a row of the matrix.
+        sums: the address of the 16 sums of the first rows of both; those of the columns are one after another.
+        stride: the bytes of the sums of a row of `first`.
     """
-    signature = types.void(*[types.int64] * 5)
+    signature = types.void(*[types.int64] * 6)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        first, second, count, out, stride = arguments
-        # The sums of half the lanes fit the registers of AVX2.
-        kind = ir.VectorType(_F64, LANES // 2)
-        zero, halves = ir.Constant(kind, [ir.Constant(_F64, 0.0)] * (LANES // 2)), []
-        for half in range(2):
-            sums = [cgutils.alloca_once_value(builder, zero) for _ in range(4)]
-            for total in sums:
-                builder.store(zero, total)
+        first, second, pitch, count, out, stride = arguments
+        kind = ir.VectorType(_F64, _AT_ONCE)
+        tall, wide = RECTANGLE
+        rows = [builder.add(first, builder.mul(pitch, _I64(row))) for row in range(tall)]
+        columns = [builder.add(second, builder.mul(pitch, _I64(row))) for row in range(wide)]
+        for part in range(0, LANES, _AT_ONCE):
+            places = [
+                builder.add(out, builder.add(builder.mul(stride, _I64(row)), _I64(8 * (LANES * column + part))))
+                for row in range(tall)
+                for column in range(wide)
+            ]
+            totals = [cgutils.alloca_once_value(builder, _load(builder, place, kind)) for place in places]
+            for total, place in zip(totals, places, strict=True):
+                builder.store(_load(builder, place, kind), total)
             with cgutils.for_range(builder, builder.sdiv(count, _I64(LANES))) as loop:
-                offset = builder.add(builder.mul(loop.index, _I64(8 * LANES)), _I64(4 * LANES * half))
-                rows = [builder.add(table, _I64(8 * SEGMENT * row)) for table in (first, second) for row in range(2)]
-                a, b, c, d = (_load(builder, builder.add(row, offset), kind) for row in rows)
-                for total, (left, right) in zip(sums, ((a, c), (a, d), (b, c), (b, d)), strict=True):
+                offset = builder.add(builder.mul(loop.index, _I64(8 * LANES)), _I64(8 * part))
+                lefts = [_load(builder, builder.add(row, offset), kind) for row in rows]
+                rights = [_load(builder, builder.add(column, offset), kind) for column in columns]
+                pairs = [(left, right) for left in lefts for right in rights]
+                for total, (left, right) in zip(totals, pairs, strict=True):
                     builder.store(_add_product(builder, builder.load(total), left, right), total)
-            halves.append([builder.load(total) for total in sums])
-        for position, (low, high) in enumerate(zip(*halves, strict=True)):
-            found = _fold(builder, builder.fadd(low, high))
-            at = builder.add(out, builder.add(builder.mul(stride, _I64(position // 2)), _I64(8 * (position % 2))))
-            place = builder.inttoptr(at, _F64.as_pointer())
-            builder.store(builder.fadd(builder.load(place), found), place)
+            for total, place in zip(totals, places, strict=True):
+                _store(builder, builder.load(total), place)
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _spread(builder: Any, value: Any) -> Any:
-    """Return a vector of 16 equal float64."""
-    first = builder.insert_element(_ZERO, value, _I32(0))
-    return builder.shuffle_vector(first, _ZERO, ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES))
+@intrinsic
+def mix_in_registers(
+    context: Any, values: Any, pitch: Any, count: Any, rows: Any, weights: Any, stride: Any, out: Any
+) -> Any:
+    """Compute `TOGETHER` weighted sums of rows of float64; products and sums are rounded, in the order of the rows.
+
+    Args:
+        context: numba's typing context.
+        values: the address of the first row.
+        pitch: the bytes from a row to the next, also of the sums.
+        count: the number of columns, a multiple of `MIXED`.
+        rows: their number.
+        weights: the address of the weights of the rows in the first sum.
+        stride: the bytes to those in the next sum.
+        out: the address of the sums.
+    """
+    signature = types.void(*[types.int64] * 7)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, pitch, count, rows, weights, stride, out = arguments
+        kind = ir.VectorType(_F64, _AT_ONCE)
+        zero = ir.Constant(kind, [ir.Constant(_F64, 0.0)] * _AT_ONCE)
+        parts, step = RECTANGLE[0], 8 * _AT_ONCE
+        with cgutils.for_range(builder, builder.sdiv(count, _I64(parts * _AT_ONCE))) as tile:
+            offset = builder.mul(tile.index, _I64(parts * step))
+            totals = [[cgutils.alloca_once_value(builder, zero) for _ in range(parts)] for _ in range(TOGETHER)]
+            for total in chain.from_iterable(totals):
+                builder.store(zero, total)
+            with cgutils.for_range(builder, rows) as loop:
+                place = builder.add(builder.add(values, offset), builder.mul(loop.index, pitch))
+                xs = [_load(builder, builder.add(place, _I64(step * part)), kind) for part in range(parts)]
+                for row, those in enumerate(totals):
+                    at = builder.add(
+                        weights, builder.add(builder.mul(stride, _I64(row)), builder.mul(loop.index, _I64(8)))
+                    )
+                    weight = _spread(builder, builder.load(builder.inttoptr(at, _F64.as_pointer())), kind)
+                    for total, x in zip(those, xs, strict=True):
+                        builder.store(builder.fadd(builder.load(total), builder.fmul(weight, x)), total)
+            for row, those in enumerate(totals):
+                place = builder.add(builder.add(out, offset), builder.mul(pitch, _I64(row)))
+                for part, total in enumerate(those):
+                    _store(builder, builder.load(total), builder.add(place, _I64(step * part)))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _spread(builder: Any, value: Any, kind: Any = _DOUBLE) -> Any:
+    """Return a vector of equal float64."""
+    none = ir.Constant(kind, ir.Undefined)
+    first = builder.insert_element(none, value, _I32(0))
+    return builder.shuffle_vector(first, none, ir.Constant(ir.VectorType(_I32, kind.count), [0] * kind.count))
 
 
 def _add_product(builder: Any, total: Any, a: Any, b: Any) -> Any:

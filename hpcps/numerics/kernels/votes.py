@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpcps.numerics.blocks import SEGMENT
 from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.kernels.means import COLUMNS, TOGETHER
-from hpcps.numerics.kernels.memory import NONE, floats, write
+from hpcps.numerics.kernels.memory import NONE, floats, largest, write
 from hpcps.numerics.kernels.places import Table
 
 
 @kernel
-def vote_segments(table: Table, first: int, last: int, step: float, threshold: float, base: int, out: int) -> Any:
+def vote_segments(
+    table: Table, first: int, last: int, step: float, threshold: float, base: int, out: int
+) -> tuple[int, int]:
     """Compute a step by the signs of the updates, or their mean with a sign, segment by segment; see `engine.votes`.
 
     Returns:
-        The largest bit pattern, without signs, of the result if there is a base, else 0.
+        The largest bit patterns, without signs, of the means and of the result if there is a base.
     """
     addresses, offsets, segments = table
     places = np.empty(len(addresses) + TOGETHER, np.int64)
     zeros = np.zeros(SEGMENT, np.float32)
     total, signs = np.empty(COLUMNS, np.float64), np.empty(COLUMNS, np.float32)
     found = np.empty(COLUMNS, np.float32)
-    result = NONE
+    worst = result = NONE
     zero, one = np.float32(0), np.float32(1)
     for number in range(first, last):
         block, start, stop = segments[number]
@@ -48,9 +48,11 @@ def vote_segments(table: Table, first: int, last: int, step: float, threshold: f
                     down = (one if a[k] < zero else zero) + (one if b[k] < zero else zero)
                     down += (one if c[k] < zero else zero) + (one if d[k] < zero else zero)
                     signs[k] += up - down
-                if step == 0.0:
-                    for k in range(count):
-                        total[k] = total[k] + a[k] + b[k] + c[k] + d[k]
+                for k in range(count):
+                    total[k] = total[k] + a[k] + b[k] + c[k] + d[k]
+            for k in range(count):
+                found[k] = np.float32(total[k] / len(addresses))
+            worst = max(worst, largest(found[:count]))
             if step == 0.0:
                 for k in range(count):
                     mean = total[k] / len(addresses)
@@ -59,4 +61,4 @@ def vote_segments(table: Table, first: int, last: int, step: float, threshold: f
                 for k in range(count):
                     found[k] = np.float32(np.sign(signs[k]) * step)
             result = max(result, write(found[:count], start + begin, base, out))
-    return result
+    return worst, result
