@@ -47,7 +47,7 @@ def test_runs_in_place_and_direct_give_the_model_of_staged_up_to_rounding(tmp_pa
         f'name = "buffers"\n[topology]\nvalidators = 1\nworkers = 4\n[model]\nname = "mlp"\n[data]\nname = "digits"\n'
         f'[train]\nepochs = 1\nbatch_size = 16\nlocal_steps = 2\ndevice = "cuda"\n[train.optimizer]\nlr = 0.01\n'
         f'[communication]\nskip_rate = 0.2\n[validation.rule]\nkind = "{rule}"\n'
-        + ("f = 1\n" if rule == "krum" else "")
+        + ("f = 0\n" if rule == "krum" else "")
     )
     for mode in modes:
         results = tmp_path / mode
