@@ -79,7 +79,8 @@ def summary(experiment: LoadedExperiment, points: Sequence[Point]) -> str:
     if runs[0].description:
         lines.append(runs[0].description)
     lines.append("")
-    lines += [f"{title:<12}{_common(runs, describe)}" for title, describe in _ASPECTS.items()]
+    aspects = {title: _common(runs, describe) for title, describe in _ASPECTS.items()}
+    lines += [f"{title:<12}{described}" for title, described in aspects.items() if described]
     lines += ["", f"{'point':>5}  {'run':<10}  label"]
     lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in points]
     if experiment.cautions:
@@ -119,6 +120,17 @@ def _training(run: Run) -> str:
     )
 
 
+def _classes(run: Run) -> str:
+    found = []
+    classes = run.heterogeneity.classes if run.topology.workers else ()
+    for each, members in zip(classes, run.heterogeneity.members(), strict=False):
+        facts = [f"step time x{each.factor:g}"]
+        facts += [f"x{change.factor:g} after {_count(change.epoch, 'epoch')}" for change in each.then]
+        facts += [f"batches of {each.batch_size}"] if each.batch_size else []
+        found.append(f"{_count(len(members), 'worker')} {each.name} ({', '.join(facts)})")
+    return ", ".join(found)
+
+
 def _sending(run: Run) -> str:
     return f"participation {run.communication.participation}, skip rate {run.communication.skip_rate}"
 
@@ -133,6 +145,7 @@ _ASPECTS: dict[str, Callable[[Run], str]] = {
     "topology": _topology,
     "model": _model,
     "training": _training,
+    "classes": _classes,
     "sending": _sending,
     "fidelity": _fidelity,
     "seed": lambda run: str(run.seed),

@@ -13,7 +13,7 @@ from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.observer import Observer
 from hpcps.execution.resume import Resume, take_back
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import make_role, memory_facts, spread
+from hpcps.execution.role_factory import class_facts, make_role, memory_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.protocol.messages import Peer
@@ -86,7 +86,7 @@ def run_in_process(
                 )
                 stack.enter_context(tracer)
             modelled = {"clock": "virtual"} if simulation else {}
-            modelled |= memory_facts(run, peer.role, role.device)
+            modelled |= memory_facts(run, peer.role, role.device) | class_facts(run, peer)
             record.write("start", transport="inproc", threads=run.train.threads, device=role.device, **modelled)
             drivers.append(
                 RoleDriver(
@@ -94,7 +94,6 @@ def run_in_process(
                     exchange.endpoint(peer),
                     record,
                     directory,
-                    slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
                     clock=clock,
                     stopwatch=simulation.stopwatch(peer) if simulation else None,
                     tracer=tracer,

@@ -21,7 +21,7 @@ from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext
 from hpcps.execution.resume import Resume, search, take_back
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import make_role, memory_facts
+from hpcps.execution.role_factory import class_facts, make_role, memory_facts
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.execution.tracing import compare, tracing
 from hpcps.launch.plan import Plan, Rank
@@ -210,18 +210,17 @@ def _perform(
                 threads=context.run.train.threads,
                 device=role.device,
                 **memory_facts(context.run, me.role, role.device),
+                **class_facts(context.run, role.peer),
                 gpu=me.gpu,
                 mps=context.mps and role.device != "cpu",
                 cpu_model=machine()["cpu"],
             )
-            slowdown = context.run.heterogeneity.slowdown(me.role, me.index)
             keep = context.run.checkpoint.keep
             driver = RoleDriver(
                 role,
                 group.transport,
                 record,
                 context.directory,
-                slowdown=slowdown,
                 stopwatch=Stopwatch(cpu=background.foreground_cpu, alone=True),
                 tracer=tracer,
                 background=background,

@@ -67,7 +67,6 @@ class RoleDriver:
         record: RecordWriter,
         directory: RunDirectory,
         *,
-        slowdown: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
         stopwatch: Stopwatch | None = None,
         tracer: Tracer | None = None,
@@ -83,7 +82,6 @@ class RoleDriver:
             transport: its end of the transport.
             record: the record of the role.
             directory: the folder of the run.
-            slowdown: factor by which its local steps are slowed down.
             clock: returns seconds; measures pauses and slowed steps.
             stopwatch: measures the times in its record; by default in real time.
             tracer: traces the role, if the run is traced.
@@ -104,7 +102,6 @@ class RoleDriver:
         self._finished: Computed | None = None
         self._failed_round: int | None = None
         self._checksums: dict[str, str] = {}
-        self._slowdown = slowdown
         self._clock = clock
         self._later: tuple[float, Event] | None = None
         self._draining = False
@@ -212,7 +209,7 @@ class RoleDriver:
                 self.phase = "evaluate" if isinstance(effect, AwaitBackground) else effect.task
             tracer = None if in_background or type(effect) not in TOLD_APART else self._tracer
             start = 0.0 if tracer is None else tracer.begin(effect)
-            began = self._clock() if self._slowdown > 1.0 else 0.0
+            began = self._clock()
             yield effect
             if isinstance(effect, AwaitBackground):
                 yield from self._await_background(effect, start)
@@ -291,9 +288,9 @@ class RoleDriver:
                 done = self._compute(task, work)
                 if task == "adopt" and self._observer is not None:
                     self._observer.adopted(self.peer, done.result)
-                if task == "train" and self._slowdown > 1.0:
+                if effect.slowdown > 1.0:
                     took = self._clock() - began
-                    self._later = (self._clock() + (self._slowdown - 1.0) * took, done)
+                    self._later = (self._clock() + (effect.slowdown - 1.0) * took, done)
                 else:
                     self._queue.append(done)
             case Now(task, work):

@@ -60,6 +60,12 @@ def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
     return {"memory_format": run.model.memory_format(device)}
 
 
+def class_facts(run: Run, peer: Peer) -> dict[str, str]:
+    """Return the class of a worker for its record, if it has one."""
+    own = run.heterogeneity.class_of(peer.role, peer.index)
+    return {} if own is None else {"class": own.name}
+
+
 def make_training_role(run: Run, run_id: str, peer: Peer, learner: Learner, resources: Resources = ALONE) -> Role:
     """Return a worker or validator that trains with this learner."""
     if run.topology.alone:

@@ -39,6 +39,7 @@ _KNOWN = {
     "zeno": Look(_VERMILION, "solid", "o", 2.0),
     "naive_async": Look(_BLACK, _DOTTED, "s"),
     "fed_async": Look(_SKY, _DASHED, "v"),
+    "dc_asgd": Look(_PURPLE, _DASH_DOT, "P"),
     "zeno++": Look(_VERMILION, "solid", "o", 2.0),
     "base": Look(_BLACK, _DOTTED, "s"),
     "changed": Look(_VERMILION, "solid", "o", 2.0),

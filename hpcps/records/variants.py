@@ -142,4 +142,6 @@ def _text(value: object) -> str:
         return f"{value:g}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_text(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}={_text(item)}" for key, item in value.items() if item not in (None, [])) + "}"
     return str(value)

@@ -16,6 +16,9 @@ LARGEST_FACTOR = 1e100
 MOST_ROLES = 65_536
 """The largest number of processes of a role, of hosts or of cores."""
 
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
+"""Names that are also the names of folders."""
+
 DAY, WEEK = 86_400.0, 604_800.0
 """The longest delay and the longest wait, in seconds."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hpcps.numerics.layout import Layout, Mask
 from hpcps.numerics.packing import packed_size
 from hpcps.protocol.messages import Malformed, Message, Peer, Received
+from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.roles.events import Event, Record
 
 
@@ -39,6 +40,18 @@ def wrong_size(message: Message, size: int) -> str | None:
     """Return what is wrong with a whole shard's payload; None if nothing is."""
     got = 0 if message.payload is None else message.payload.size
     return None if got == size else f"its payload has {got} elements instead of {size}"
+
+
+def wrong_rate(message: Message) -> str | None:
+    """Return what is wrong with the learning rate in an update's note; None if nothing is, or if it has none."""
+    rate = message.note.get("rate", 0.0)
+    right = isinstance(rate, (int, float)) and not isinstance(rate, bool) and 0 <= rate < LARGEST_FACTOR
+    return None if right else f"its learning rate is {str(rate)[:40]}"
+
+
+def rate_of(message: Message) -> float:
+    """Return the learning rate in a checked note; 0 if it has none."""
+    return float(message.note.get("rate", 0.0))
 
 
 def rejection(source: Peer, reason: str) -> Record:

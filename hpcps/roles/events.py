@@ -79,12 +79,14 @@ class Compute:
         work: what to run.
         steps: the number of its local steps, for the clock of a simulation.
         elements: the number of elements of models or updates that it reads, for the clock of a simulation.
+        slowdown: the factor on the time that it takes.
     """
 
     task: str
     work: Callable[[], Any]
     steps: int = 0
     elements: int = 0
+    slowdown: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,7 @@ class LocalTraining:
         self._kept = kept
         self._residual = residual
         self._see_model = see_model
+        self._speed = run.heterogeneity.speed_of(peer.role, peer.index)
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
         inside = run.validation.evaluate == "validator_model"
@@ -142,7 +143,7 @@ class LocalTraining:
         """React to an event that concerns training, an evaluation or a checkpoint."""
         match event:
             case Start() if self.stage is Stage.STARTING and self.steps_before_model:
-                yield Compute("train", partial(self._take_steps, 1), steps=1)
+                yield self._steps_task(1)
             case Start() if self.stage is Stage.STARTING:
                 yield from self._present_initial_model()
             case Start():
@@ -245,7 +246,12 @@ class LocalTraining:
 
     def _next_segment(self) -> Iterator[Effect]:
         steps = self._segments[0].stop - self._learner.steps_done
-        yield Compute("train", partial(self._take_steps, steps), steps=steps)
+        yield self._steps_task(steps)
+
+    def _steps_task(self, steps: int) -> Compute:
+        done = self._learner.steps_done
+        slowdown = self._speed.slowdown(range(done, done + steps), self._learner.steps_per_epoch)
+        return Compute("train", partial(self._take_steps, steps), steps=steps, slowdown=slowdown)
 
     def _end_segment(self, time: float) -> Iterator[Effect]:
         segment = self._segments.pop(0)

@@ -8,6 +8,7 @@ from hpcps.rules.bulyan import Bulyan
 from hpcps.rules.clipping import CenteredClipping, NormClipping
 from hpcps.rules.combined import Combined
 from hpcps.rules.context import Arrays, AsyncContext, Context
+from hpcps.rules.dc_asgd import DcAsgd
 from hpcps.rules.fed_async import FedAsync
 from hpcps.rules.fltrust import Fltrust
 from hpcps.rules.geometric_median import GeometricMedian
@@ -43,6 +44,7 @@ __all__ = [
     "Clipping",
     "Combined",
     "Context",
+    "DcAsgd",
     "Decision",
     "Dnc",
     "FedAsync",

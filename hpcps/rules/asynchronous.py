@@ -16,6 +16,10 @@ from hpcps.rules.base import BaseRule
 from hpcps.rules.context import AsyncContext, Needs
 from hpcps.rules.on_device import DeviceDecider, applies, supported
 
+Backup = Literal["pulled", "previous"]
+"""Weights that a rule compares the model with: those that the update's worker pulled last, or those before the last
+update of the block."""
+
 
 @dataclass(frozen=True)
 class Decision:
@@ -117,3 +121,18 @@ class AsyncRule(BaseRule, ABC):
             staleness: the number of updates that were applied since the model version from which this one was computed.
         """
         return 1.0
+
+    @property
+    def compares_with(self) -> Backup | None:
+        """The weights that the servers keep for `compensate`; None, the default, if the rule has no `compensate`."""
+        return None
+
+    def compensate(self, update: Vector, drift: Vector, rate: float) -> Vector:
+        """Return what a server adds to the model in place of a part of an update of one local step of plain SGD.
+
+        Args:
+            update: `[m]` float32, multiplied by alpha; it must not be changed.
+            drift: the model, less the weights that `compares_with` selects, `[m]` float32.
+            rate: the learning rate of the update's local step, multiplied by alpha.
+        """
+        return update

@@ -102,10 +102,10 @@ def _some_signs_are_trusted(run: Run) -> Iterator[Problem]:
 def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
     """Count the classes of each shard if the labels are available."""
     data, workers, classes = run.data, run.topology.workers, run.data.facts.classes
-    size = shard_size(data, run.train.batch_size)
+    size = shard_size(data, run.largest_batch)
     if data.split.alike and size >= _ENOUGH * classes:
         return
-    found = classes_of_shards(data, size, run.seed, held_out=run.holds_out, least=run.train.batch_size)
+    found = classes_of_shards(data, size, run.seed, held_out=run.holds_out, least=run.largest_batch)
     involved = (("data", "alpha"), ("data", "shards"), ("data", "limit"), WORKERS)
     if found is None:
         if not data.split.alike:

@@ -104,7 +104,7 @@ def _changes(use: str, table: Table, path: str, definitions: dict[str, Schema]) 
         uses: dict[str, Schema] = {"sweep": several, "exclude": {"anyOf": [item, several]}, "include": item}
         properties[name] = uses[use]
     for name, key in table.keys.items():
-        if len(key.tables) == 1 and not key.tagged:
+        if len(key.tables) == 1 and not key.tagged and not key.items:
             definition = f"{use}:{path}{name}"
             definitions[definition] = _changes(use, key.tables[0], f"{path}{name}.", definitions)
             properties[name] = {"anyOf": [properties[name], {"$ref": f"#/definitions/{definition}"}]}
@@ -118,7 +118,7 @@ def _choices(table: Table, path: str, definitions: dict[str, Schema], prefix: st
         found[prefix + name] = [_value(key, f"{path}{prefix}{name}", definitions)]
         if key.tagged:
             found[f"{prefix}{name}.kind"] = [{"enum": [inner.kind for inner in key.tables]}]
-        for inner in key.tables:
+        for inner in () if key.items and not key.tagged else key.tables:
             for dotted, schemas in _choices(inner, path, definitions, f"{prefix}{name}.").items():
                 known = found.setdefault(dotted, [])
                 known += [schema for schema in schemas if schema not in known]

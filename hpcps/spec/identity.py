@@ -72,7 +72,8 @@ def _changes(table: Config, prefix: str, run: Run, shared: Shared) -> dict[str, 
             continue
         path = f"{prefix}{key.name}."
         if isinstance(value, tuple) and any(isinstance(item, Config) for item in value):
-            listed = [_changes(item, path, run, shared) | {"kind": item.kind} for item in value]
+            kinds = [{"kind": item.kind} if "kind" in type(item).model_fields else {} for item in value]
+            listed = [_changes(item, path, run, shared) | kind for item, kind in zip(value, kinds, strict=True)]
             changes[key.name] = listed
             continue
         if not isinstance(value, Config):

@@ -91,6 +91,8 @@ def expects(key: Key, item: dict[str, Any] | None = None) -> str:
         if key.items:
             return f"a list of tables, each with {table.removeprefix('a table with ')}"
         return f"{_words(key.value)}, or {table}" if key.value else table
+    if key.items:
+        return "a list of tables"
     return "a table" if key.tables else _words(key.value)
 
 
@@ -146,7 +148,8 @@ def _table(schema: dict[str, Any], definitions: dict[str, Any], kind: str) -> Ta
     for name, field in schema.get("properties", {}).items():
         if kind and name == "kind":
             continue
-        listed = field.get("items", {}) if "discriminator" in field.get("items", {}) else {}
+        item = field.get("items", {})
+        listed = item if "discriminator" in item or "$ref" in item else {}
         tables = _tables(listed or field, definitions)
         default = field.get("default")
         if not default and any(not table.kind for table in tables):
@@ -154,7 +157,8 @@ def _table(schema: dict[str, Any], definitions: dict[str, Any], kind: str) -> Ta
         if isinstance(default, dict) and len(tables) > 1:
             default = _shortened(default, tables)
         value = {} if tables and not field.get("shorthand") else _value(field)
-        about, items = field.get("description", ""), listed.get("noun", "")
+        about = field.get("description", "")
+        items = (listed.get("noun") or field["noun"]) if listed else ""
         keys[name] = Key(about, name in required, default, value, tables, items=items)
     return Table(kind, schema.get("description", ""), keys)
 

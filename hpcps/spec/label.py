@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpcps.registry import active
+from hpcps.spec.heterogeneity import WorkerClass
 from hpcps.spec.keys import root
 from hpcps.spec.problems import quote
 from hpcps.spec.sweep import KeyPath
@@ -122,8 +123,12 @@ def _short(value: object) -> str:
 
 
 def _listed(table: Tree) -> str:
-    """Name a pre-aggregator by its kind and by the values that are not defaults."""
-    components, kind = active().of("preaggregators"), str(table.get("kind"))
-    fields = components[kind].model_fields if kind in components else {}
-    said = {name: value for name, value in table.items() if name in fields and value != fields[name].default}
+    """Name a pre-aggregator or a class of workers by its kind or name, and by the values that are not defaults."""
+    components, kind = active().of("preaggregators"), str(kind_of(table))
+    fields = components.get(kind, WorkerClass).model_fields
+    said = {
+        name: value
+        for name, value in table.items()
+        if name in fields and name not in ("kind", "name") and value != fields[name].default and value != []
+    }
     return " ".join([kind, *(f"{name} {_short(value)}" for name, value in said.items())])

@@ -10,16 +10,13 @@ from hpcps.attacks import ByzantineAttack, NoAttack
 from hpcps.data.base import Data
 from hpcps.models import Model
 from hpcps.registry import Config, OneOf
-from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, WEEK
+from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, NAME, WEEK
 from hpcps.rules import Average
 from hpcps.rules.asynchronous import AsyncRule
 from hpcps.rules.base import Rule
 from hpcps.spec.asynchronous import Asynchronous
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.simulation import AnySimulation, NoSimulation
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$"
-"""Names that are also the names of folders."""
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
@@ -268,6 +265,27 @@ class Run(Config):
         """Whether the last shard is drawn before the split assigns the other samples to workers."""
         data = self.data
         return not data.split.alike and data.validation_split == "iid" and (data.shards or 0) > self.topology.workers
+
+    def batch_size(self, role: str, index: int) -> int:
+        """Return the samples per local step of a role."""
+        own = self.heterogeneity.class_of(role, index)
+        return self.train.batch_size if own is None or own.batch_size is None else own.batch_size
+
+    def epoch_batch(self, role: str, index: int) -> int:
+        """Return the batch size that determines how many local steps an epoch of a role has.
+
+        In synchronous training all roles take the same number of steps in a round, so the coordinator's epochs count
+        for all of them. In asynchronous training each role has its own.
+        """
+        if self.train.mode == "sync":
+            role, index = "validator" if self.topology.validators else "worker", 0
+        return self.batch_size(role, index)
+
+    @property
+    def largest_batch(self) -> int:
+        """The largest batch of any role, which every shard must fill."""
+        classes = self.heterogeneity.classes if self.topology.workers else ()
+        return max([self.train.batch_size, *(each.batch_size or 0 for each in classes)])
 
     def derived(self) -> dict[str, object]:
         """Return the defaults of `data` that follow from other keys."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from pydantic import ValidationError
 
 from hpcps.spec.checks import contradictions
@@ -67,8 +69,8 @@ def _mend(tree: Tree, problems: list[Problem]) -> Run | None:
     tree = copied(tree)
     for _ in range(4):  # keys that depend on a removed key may become wrong, at most up to the top level
         for problem in problems:
-            names = tuple(part for part in problem.path if isinstance(part, str))
-            if not problem.missing:
+            names = tuple(map(str, takewhile(lambda part: isinstance(part, str), problem.path)))
+            if not problem.missing or len(names) < len(problem.path):  # a list is removed as a whole
                 remove(tree, names)
             elif names not in PLACEHOLDERS:
                 remove(tree, names[:-1])

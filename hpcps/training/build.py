@@ -37,8 +37,8 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
     """
     data = run.data
     train, test = open_parts(data)
-    batch, size = run.train.batch_size, shard_size(data, run.train.batch_size)
-    shards = all_shards(data, size, run.seed, train.labels, held_out=run.holds_out, least=batch)
+    batch, size = run.batch_size(role, index), shard_size(data, run.largest_batch)
+    shards = all_shards(data, size, run.seed, train.labels, held_out=run.holds_out, least=run.largest_batch)
     shard = train.read(shards[shard_of(data, role, index)])
     normalise = Normaliser(data.facts)
     stream = BatchStream(
@@ -47,12 +47,12 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
         normalise,
         partial(seeds.generator, run.seed, role, index),
         augment=bool(data.augment),
-        batches_per_epoch=size // batch,
+        batches_per_epoch=size // run.epoch_batch(role, index),
     )
     return learner_of(run.model.backend, run.train.threads)(
         run.model,
         data.facts,
-        schedule_of(run, role),
+        schedule_of(run, role, index),
         stream,
         weights=seeds.generator(run.seed, "experiment", 0, "weights"),
         test=lambda: data.read_test(test),

@@ -7,10 +7,10 @@ import math
 from hpcps.spec.schema import Run, Train
 
 
-def schedule_of(run: Run, role: str) -> Train:
-    """Return the `[train]` table of one role, with its learning rate and its decay epochs."""
+def schedule_of(run: Run, role: str, index: int) -> Train:
+    """Return the `[train]` table of one role, with its batch size, its learning rate and its decay epochs."""
     train = run.train
-    changes: dict[str, object] = {}
+    changes: dict[str, object] = {"batch_size": run.batch_size(role, index)}
     if train.lr_scale == "sqrt_workers":
         scaled = train.optimizer.lr * math.sqrt(1 / (run.topology.workers + 1))
         changes["optimizer"] = train.optimizer.model_copy(update={"lr": scaled})

@@ -110,7 +110,7 @@ def try_components(runs: Iterable[Run]) -> None:
         if not foreign:
             continue
         _try_arithmetic(run, foreign, tried)
-        key = data.model_dump_json(), model.model_dump_json(), run.seed, run.topology.workers, run.train.batch_size
+        key = data.model_dump_json(), model.model_dump_json(), run.seed, run.topology.workers, run.largest_batch
         if key in tried:
             continue
         tried.add(key)
@@ -118,8 +118,8 @@ def try_components(runs: Iterable[Run]) -> None:
             if "data" in foreign:
                 try_data(run)
             if "data.split" in foreign:
-                size = shard_size(data, run.train.batch_size)
-                labels, least = open_parts(data)[0].labels, run.train.batch_size
+                size = shard_size(data, run.largest_batch)
+                labels, least = open_parts(data)[0].labels, run.largest_batch
                 all_shards(data, size, run.seed, labels, held_out=run.holds_out, least=least)
         except DataError:
             pass  # the files are not here

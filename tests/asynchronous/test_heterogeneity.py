@@ -109,8 +109,8 @@ def test_a_slowed_worker_takes_longer_to_train_but_not_to_do_anything_else(tmp_p
     def work():
         now[0] += 0.5
 
-    role = Script(Compute("train", work), Compute("pack", work), Finish())
-    node, _ = driven(tmp_path, role, slowdown=11.0, clock=lambda: now[0])
+    role = Script(Compute("train", work, slowdown=11.0), Compute("pack", work), Finish())
+    node, _ = driven(tmp_path, role, clock=lambda: now[0])
     node.step()
     assert node.resumes == 0.5 + 10 * 0.5
     assert not node.step()

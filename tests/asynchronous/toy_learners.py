@@ -177,7 +177,6 @@ def play(path, run, learners, change=None, clock=None):
             else make_training_role(run, "toy", peer, learners[peer])
         )
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, "here")
-        slowdown = run.heterogeneity.slowdown(peer.role, peer.index)
-        nodes.append(RoleDriver(role, transport, record, directory, clock=clock, slowdown=slowdown))
+        nodes.append(RoleDriver(role, transport, record, directory, clock=clock))
     take_turns(nodes, directory, clock)
     return Played(path, run)

@@ -76,6 +76,11 @@ def points():
     alone = {"topology": {"workers": 1}, "train": {"mode": "async"}, "communication": {"participation": 1.0}}
     for rule, servers in (("naive_async", 1), ("zeno++", 1), ("zeno++", 3)):
         yield f"{rule}-{servers}", spec(rule, servers, 1, **alone)
+    gradients = {"mode": "async", "local_steps": 1, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.0}}
+    rule = {"rule": {"kind": "dc_asgd", "compensation": 2.0, "backup": "previous"}}
+    alike = {**alone, "train": gradients, "validation": rule, "attack": {"kind": "sign_flip"}}
+    for validators in (0, 1):
+        yield f"dc_asgd-{validators}", spec("dc_asgd", 3, validators, **alike)
     # With an adversary: in partitions, through memory and messages, with and without honest workers in a share.
     ipm = {"attack": {"kind": "ipm", "rate": 0.4, "epsilon": 1.5}}
     yield "ipm-0-3", spec("average", 3, 0, **ipm)
@@ -105,7 +110,7 @@ def points():
 POINTS = dict(points())
 # One MPI plays every rule. The other transports play every shape of a rule that needs a reference and of one that does
 # not, because nothing else changes the messages.
-BOTH = ("average", "zeno", "naive_async", "zeno++")
+BOTH = ("average", "zeno", "naive_async", "zeno++", "dc_asgd")
 SHAPES = {name: run for name, run in POINTS.items() if run.validation.rule.kind in BOTH}
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 

@@ -65,7 +65,6 @@ def simulate(path, run, order=lambda nodes: nodes, learner=Quadratic):
                 simulation.exchange.endpoint(peer),
                 record,
                 directory,
-                slowdown=run.heterogeneity.slowdown(peer.role, peer.index),
                 clock=simulation.clock,
                 stopwatch=simulation.stopwatch(peer),
                 background=simulation.background(peer),

@@ -46,6 +46,24 @@ def test_a_round_is_as_long_as_its_slowest_worker(tmp_path):
     assert [line["compute"] for line in played.lines("worker-1", "round")] == [3.0, 3.0]
 
 
+def test_a_class_changes_its_speed_with_the_epochs_of_its_workers(tmp_path):
+    # A step is an epoch of these learners.
+    slow = {
+        "name": "slow",
+        "workers": [1],
+        "factor": 5.0,
+        "then": [{"epoch": 1, "factor": 3}, {"epoch": 2, "factor": 1}],
+    }
+    run = spec(SECOND, workers=3, epochs=4, heterogeneity={"classes": [{"name": "fast", "workers": 2}, slow]})
+    assert times(simulate(tmp_path, run), "server-0") == [5.0, 8.0, 9.0, 10.0]
+
+
+def test_the_steps_of_a_round_may_have_several_speeds(tmp_path):
+    slow = {"name": "slow", "workers": [1], "factor": 5.0, "then": [{"epoch": 1, "factor": 3}]}
+    run = spec(SECOND, train={"epochs": 4, "local_steps": 2}, heterogeneity={"classes": [slow]})
+    assert times(simulate(tmp_path, run), "server-0") == [8.0, 8.0 + 6.0]
+
+
 def test_a_slowed_worker_is_slow_without_using_the_core(tmp_path):
     run = spec({**SECOND, "cores": 1}, heterogeneity={"slow": {"workers": [1], "factor": 3.0}})
     # both are through with their work after 2 s, the slow one goes on sleeping for two times as long

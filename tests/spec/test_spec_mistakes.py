@@ -216,6 +216,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 def test_every_required_key_has_a_stand_in() -> None:
     required = {name for name, key in dotted_keys(root()) if key.required and not key.tables}
+    # A list with a mistake is left out as a whole.
+    required -= {name for name in required if name.startswith("heterogeneity.classes.")}
     assert {".".join(path) for path in PLACEHOLDERS} == required
 
 
@@ -248,11 +250,24 @@ def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
     assert not [word for word in foreign if word in said]
 
 
+DC_ASGD = """mode = 'async'
+local_steps = 1
+optimizer = { name = 'sgd', momentum = 0.0 }
+[validation]
+rule = { kind = 'dc_asgd' }
+"""
+
+
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
         ("mode = 'async'", "validation.rule: average is for train.mode = \"sync\", but the mode is \"async\": "
-         "use one of fed_async, naive_async, zeno++"),
+         "use one of dc_asgd, fed_async, naive_async, zeno++"),
+        (f"{DC_ASGD}[asynchronous]\nproximal = {{ worker = 0.2 }}", "asynchronous.proximal.worker: dc_asgd needs"),
+        (f"{DC_ASGD}[communication]\nparticipation = 0.5", 'asynchronous.absent: dc_asgd needs'),
+        (DC_ASGD.replace("local_steps = 1", "local_steps = 2"), "train.local_steps: dc_asgd needs updates"),
+        (DC_ASGD.replace("momentum = 0.0", "momentum = 0.9"), "train.optimizer.momentum: dc_asgd needs"),
+        (DC_ASGD.replace("name = 'sgd', momentum = 0.0", "name = 'adam'"), "train.optimizer.name: dc_asgd needs"),
         ("[validation.rule]\nkind = 'zeno++'", "validation.rule: zeno++ is for train.mode = \"async\""),
         ("[asynchronous]\nalpha = 0.4", "asynchronous: has an effect only with train.mode"),
         ("mode = 'async'\n[transport]\npartition = 4096\n[validation]\nrule = { kind = 'zeno++' }",

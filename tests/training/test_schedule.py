@@ -41,8 +41,8 @@ def test_roles_have_their_own_rate_and_decay():
         lr_scale="sqrt_workers",
         lr_decay={"factor": 0.5, "epochs": [1, 2], "validator_epochs": [1]},
     )
-    worker, validator = schedule_of(run, "worker"), schedule_of(run, "validator")
+    worker, validator = schedule_of(run, "worker", 0), schedule_of(run, "validator", 0)
     assert [learning_rate(worker, step, 1) for step in range(3)] == [0.5, 0.25, 0.125]
     assert [learning_rate(validator, step, 1) for step in range(3)] == [0.5, 0.25, 0.25]
     plain = make_run({"name": "digits"}, lr_decay={"epochs": [1, 2]})
-    assert schedule_of(plain, "validator") == plain.train
+    assert schedule_of(plain, "validator", 0) == plain.train

@@ -148,6 +148,8 @@ def _fitted(path: str | Path, run: Run | None) -> Calibration:
         raise RunError(f"{path} is a run in one process, whose records show no costs: name a run over MPI")
     if run is not None:
         _check_alike(records.run, run, path)
+    if "," in (sizes := _batch_sizes(records.run)):
+        raise RunError(f"the records in {path} are of train.batch_size = {sizes}: measure a run with one batch size")
     combiners = "validator" if records.run.topology.validators else "server"
     costs = Costs(
         step=ConstantDelay(seconds=_mean(list(_step_seconds(records)))),
@@ -163,14 +165,18 @@ def _fitted(path: str | Path, run: Run | None) -> Calibration:
 
 
 def _check_alike(measured: Run, run: Run, path: str | Path) -> None:
-    keys = {"model.name": ("model", "name"), "data.name": ("data", "name"), "train.batch_size": ("train", "batch_size")}
-    for key, (table, name) in keys.items():
-        there, here = getattr(getattr(measured, table), name), getattr(getattr(run, table), name)
+    facts = [(run.model.name, run.data.name, _batch_sizes(run)) for run in (measured, run)]
+    for key, there, here in zip(("model.name", "data.name", "train.batch_size"), *facts, strict=True):
         if there != here:
             raise RunError(
                 f"the records in {path} are of {key} = {there}, this run has {here}: "
                 "measure a run that differs in its topology only"
             )
+
+
+def _batch_sizes(run: Run) -> str:
+    """Return the batch sizes of the workers: usually one."""
+    return ", ".join(map(str, sorted({run.batch_size("worker", index) for index in range(run.topology.workers)})))
 
 
 def _step_seconds(records: RunRecords) -> Iterator[float]:

@@ -10,6 +10,7 @@ import numpy as np
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.updates import Updates
 from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.roles.checks import rate_of
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.tally import Tally
 from hpcps.rules import AsyncContext, AsyncRule, screen
@@ -24,6 +25,7 @@ class UpdateHeader:
         absent: whether there is no update.
         answered: whether the worker waits for the model.
         base: the model version that the update was made from.
+        rate: the learning rate of its local step; see `LogEntry`.
     """
 
     worker: Peer
@@ -33,6 +35,7 @@ class UpdateHeader:
     base: int = 0
     mask: Mask | None = None
     payload: Vector | None = None
+    rate: float = 0.0
 
     @staticmethod
     def of(message: Message) -> UpdateHeader:
@@ -44,6 +47,7 @@ class UpdateHeader:
             base=message.version,
             mask=message.mask,
             payload=message.payload,
+            rate=rate_of(message),
         )
 
 
@@ -56,12 +60,14 @@ class FilteredUpdate:
         applied: the blocks that are applied to the model `[B]`.
         rejected: the sent blocks that are rejected because they are not finite `[B]`.
         tally: the counts.
+        rate: its learning rate, multiplied by alpha.
     """
 
     header: UpdateHeader
     applied: Mask
     rejected: Mask
     tally: Tally
+    rate: float
 
 
 class UpdateFilter:
@@ -114,4 +120,4 @@ class UpdateFilter:
             rejected=int(rejected.sum()),
             turned=int(decision.negated.sum()),
         )
-        return FilteredUpdate(header, decision.applied, rejected, tally)
+        return FilteredUpdate(header, decision.applied, rejected, tally, header.rate * alpha)

@@ -15,7 +15,7 @@ from hpcps.numerics.state import State
 from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checkpointing import KEEPER
-from hpcps.roles.checks import rejection
+from hpcps.roles.checks import rate_of, rejection, wrong_rate
 from hpcps.roles.events import Effect, Finish, Send
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.stages import Stage
@@ -37,6 +37,8 @@ class LogEntry:
         request: which of the reader's requests the model answers.
         base: the model version that the update was made from.
         epoch: the submitter's epoch.
+        rate: the learning rate of the update's local step, for rules that compensate delays; else 0. An APPLY's is
+            multiplied by alpha, as its payload is.
         mask: the blocks of this shard that `payload` holds.
         payload: float32, packed.
         flags: whether a checkpoint suspends the run.
@@ -52,6 +54,7 @@ class LogEntry:
     mask: Mask | None = None
     payload: Vector | None = None
     flags: Flag = Flag.NONE
+    rate: float = 0.0
 
     @staticmethod
     def checkpoint(flags: Flag) -> LogEntry:
@@ -60,7 +63,7 @@ class LogEntry:
 
     def message(self, run_id: str, shard: int) -> Message:
         """Return it as a message to one server."""
-        note = {"epoch": self.epoch}
+        note: dict[str, object] = {"epoch": self.epoch, **({"rate": self.rate} if self.rate else {})}
         if self.submitter.role == "validator":
             note["request"] = self.request
             if self.reader != self.submitter:
@@ -77,6 +80,8 @@ class LogEntry:
         Raises:
             ValueError: its note is wrong; the reason in one line.
         """
+        if reason := wrong_rate(message):
+            raise ValueError(reason)
         epoch, worker, request = (message.note.get(name, 0) for name in ("epoch", "worker", "request"))
         if not all(isinstance(number, int) and number >= 0 for number in (epoch, worker, request)):
             raise ValueError(f"its note {message.note} has something other than counts")
@@ -87,7 +92,7 @@ class LogEntry:
             reader = Peer("worker", worker)
         return LogEntry(
             message.kind, message.sender, message.round, reader, request, message.version, epoch,
-            message.mask, message.payload,
+            message.mask, message.payload, rate=rate_of(message),
         )  # fmt: skip
 
     def kept(self) -> LogEntry:

@@ -15,6 +15,7 @@ from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.registry.failures import told
+from hpcps.roles.asynchronous.backups import Backups
 from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
@@ -63,6 +64,7 @@ class AsyncShard:
         model: the slice.
         finite: whether the slice was finite after every update.
         filter: filters updates in a run without validators.
+        backups: earlier weights, if the rule compensates the delay of updates.
     """
 
     @staticmethod
@@ -82,6 +84,7 @@ class AsyncShard:
         self.model = model
         self.finite = bool(np.isfinite(self.model).all())
         self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server))
+        self.backups = Backups(rule.compares_with, model) if rule.compares_with else None
 
     def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
         """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
@@ -92,12 +95,12 @@ class AsyncShard:
 
     def _filtered(self, entry: LogEntry, alpha: float) -> tuple[LogEntry, list[Record]]:
         """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
-        update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload)
+        update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload, rate=entry.rate)
         filtered = self.filter(update, alpha)
         payload = np.empty(packed_size(self.layout, filtered.applied), np.float32)
         pack(self.layout, self.filter.update, filtered.applied, payload)
         records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []
-        return replace(entry, mask=filtered.applied, payload=payload), records
+        return replace(entry, mask=filtered.applied, payload=payload, rate=filtered.rate), records
 
     def _apply(self, entry: LogEntry, staleness: int) -> float:
         """Add an update, weighted by the rule for its staleness; return the weight."""
@@ -109,18 +112,32 @@ class AsyncShard:
         with np.errstate(over="ignore", invalid="ignore"):
             for start, stop in runs(self.layout, entry.mask):
                 part = entry.payload[taken : taken + stop - start]
+                if self.backups is not None:
+                    drift = self.backups.drift(entry.reader, self.model, start, stop)
+                    with told(self._rule, "its compensate() failed", foreign=True):
+                        part = self._rule.compensate(part, drift, entry.rate)
                 self.model[start:stop] += part if weight == 1.0 else part * np.float32(weight)
                 taken += stop - start
                 self.finite = self.finite and bool(np.isfinite(self.model[start:stop]).all())
         return weight
 
     def reply(
-        self, run_id: str, request: int, place: LogPosition, applied: Mask | None = None, *, last: bool = False
+        self,
+        reader: Peer,
+        run_id: str,
+        request: int,
+        place: LogPosition,
+        applied: Mask | None = None,
+        *,
+        last: bool = False,
     ) -> Message:
         """Return the message with the model for a reader, a copy: the next update may come before it is sent."""
+        model = self.model.copy()
+        if self.backups is not None:
+            self.backups.pull(reader, model)
         return Message(
             Kind.MODEL, self._server, run_id, request, self._server.index, Flag.LAST if last else Flag.NONE,
-            applied, {"epoch": place.epoch}, self.model.copy(), place.version, place.index,
+            applied, {"epoch": place.epoch}, model, place.version, place.index,
         )  # fmt: skip
 
 
@@ -198,7 +215,7 @@ class AsyncServer:
         """Send everyone the model that they begin with."""
         self._stage = ServerStage.SERVING
         for reader in self._roster.readers():
-            yield Send(reader, shard.reply(self._run_id, 0, self._log.here))
+            yield Send(reader, shard.reply(reader, self._run_id, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
         yield from self._checkpoint_when_due(due=self._ledger.wanted)
 
@@ -211,14 +228,17 @@ class AsyncServer:
         """Return the model at this place of the log."""
         assert self._shard is not None, "there is no checkpoint before the first model"
         facts = {"layout": self._shard.table, "diverged": self._diverged}
+        backups = {} if self._shard.backups is None else {"backups": self._shard.backups.state()}
         return State({"model": self._shard.model}, facts).having(
-            log=self._log.state(), rule=self._shard.filter.kept.state()
+            log=self._log.state(), rule=self._shard.filter.kept.state(), **backups
         )
 
     def restore(self, state: State) -> None:
         """Restore the model; everyone gets it, and numbers entries and requests from the start."""
         self._shard = AsyncShard(self.peer, self._run, state.facts["layout"], state.arrays["model"])
         self._shard.filter.kept.restore(state.part("rule"))
+        if self._shard.backups is not None:
+            self._shard.backups.restore(state.part("backups"))
         self._diverged = state.facts["diverged"]
         self._log.restore(state.part("log"))
         self.round = self._log.index
@@ -348,12 +368,12 @@ class AsyncServer:
                 self._stage = ServerStage.SUSPENDING
             yield Snapshot(place.index, self.state())
         else:
-            yield Send(entry.reader, shard.reply(self._run_id, entry.request, place, applied))
+            yield Send(entry.reader, shard.reply(entry.reader, self._run_id, entry.request, place, applied))
 
     def _finish(self, entry: LogEntry, place: LogPosition, shard: AsyncShard) -> Iterator[Effect]:
         """Tell everyone that the run is over; only the coordinator, which evaluates the model, needs it."""
         self._stage = ServerStage.FINISHED
-        last = shard.reply(self._run_id, entry.request, place, last=True)
+        last = shard.reply(entry.reader, self._run_id, entry.request, place, last=True)
         for reader in self._roster.readers():
             yield Send(reader, last if reader == self._roster.coordinator else replace(last, payload=None))
         if self.keeps_checkpoints:

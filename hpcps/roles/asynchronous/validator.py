@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,7 +17,7 @@ from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
-from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks
+from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks, wrong_rate
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.rule_state import RuleState
@@ -127,7 +128,9 @@ class AsyncValidator:
         elif message.round > expected:
             yield from self._refuse(source, f"it is of request {message.round}")
             return
-        elif message.kind is Kind.UPDATE and (reason := wrong_blocks(message, self._learner.layout)):
+        elif message.kind is Kind.UPDATE and (
+            reason := wrong_blocks(message, self._learner.layout) or wrong_rate(message)
+        ):
             yield from self._refuse(source, reason)
             return
         else:
@@ -174,7 +177,8 @@ class AsyncValidator:
         update = filtered.header
         kind = Kind.APPLY if filtered.applied.any() else Kind.READ
         parts = self._log.cut(self._filter.update, filtered.applied) if kind is Kind.APPLY else None
-        yield from self._log.submit(self._entry(kind, update.worker, update.request, update.base), parts)
+        entry = self._entry(kind, update.worker, update.request, update.base)
+        yield from self._log.submit(replace(entry, rate=filtered.rate), parts)
         if filtered.rejected.any():
             yield not_finite(update.worker, filtered.rejected)
         self._participants.append(update.worker.index)

@@ -17,8 +17,10 @@ from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
+from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress
+from hpcps.training.schedule import learning_rate, schedule_of
 
 
 class AsyncWorker:
@@ -46,6 +48,10 @@ class AsyncWorker:
         self._log = LogClient(run, run_id, learner.layout, self._training)
         self._adversary = AdversaryClient(peer, run, run_id, self._packer)
         self._packed: Packed | None = None
+        rule = run.validation.rule
+        assert isinstance(rule, AsyncRule), "the specification has been checked"
+        self._schedule = schedule_of(run, peer.role, peer.index) if rule.compares_with else None
+        self._rate = 0.0
 
     @property
     def round(self) -> int:
@@ -83,6 +89,10 @@ class AsyncWorker:
         """Train on the own shard."""
         training, settings = self._training, self._settings
         epoch = training.log_epoch if settings.epochs == "validator" and not training.is_coordinator else None
+        if self._schedule is not None:
+            # The run has one local step in a cycle, so this is the learning rate of the whole update.
+            learner = self._learner
+            self._rate = learning_rate(self._schedule, learner.steps_done, learner.steps_per_epoch, epoch)
         relabel = self._packer.attacker.relabel(self.round, training.log_epoch)
         pull = settings.proximal.worker
         return self._learner.train(steps, anchor=training.base, pull=pull, epoch=epoch, relabel=relabel)
@@ -128,8 +138,8 @@ class AsyncWorker:
             yield Send(self._validator, Message(Kind.ABSENT, self.peer, self._run_id, request))
         for part in packed.parts:
             message = Message(
-                Kind.UPDATE, self.peer, self._run_id, request,
-                mask=part.mask, payload=part.payload, version=self._training.version,
+                Kind.UPDATE, self.peer, self._run_id, request, mask=part.mask,
+                note={"rate": self._rate} if self._rate else {}, payload=part.payload, version=self._training.version,
             )  # fmt: skip
             yield Send(part.combiner, message)
 
@@ -139,6 +149,6 @@ class AsyncWorker:
             return
         kind, training = Kind.UPDATE if packed.sent else Kind.READ, self._training
         number = self._log.next_number()
-        entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, training.epoch)
+        entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, training.epoch, rate=self._rate)
         parts = [(part.mask, part.payload) for part in packed.parts]
         yield from self._log.submit(entry, parts if packed.sent else None)

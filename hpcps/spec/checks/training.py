@@ -51,16 +51,19 @@ def _shards_for_all(run: Run) -> Iterator[Problem]:
 
 
 def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
-    shards, batch, samples = run.data.shards, run.train.batch_size, run.data.training_size
+    shards, samples = run.data.shards, run.data.training_size
     if shards is None:
         return
-    if samples // shards < batch:
-        yield Problem(
-            ("data", "limit") if run.data.limit else ("train", "batch_size"),
-            f"{samples} training samples in {shards} shards leave {samples // shards} in each, fewer than a batch of "
-            f"{batch}: use smaller batches, fewer shards or more samples",
-            (("data", "limit"), ("train", "batch_size"), ("data", "shards"), WORKERS, DATA),
-        )
+    classes = enumerate(run.heterogeneity.classes if run.topology.workers else ())
+    own = [(("heterogeneity", "classes", n, "batch_size"), each.batch_size) for n, each in classes]
+    for key, batch in [(("train", "batch_size"), run.train.batch_size), *own]:
+        if batch is not None and samples // shards < batch:
+            yield Problem(
+                ("data", "limit") if run.data.limit and key[0] == "train" else key,
+                f"{samples} training samples in {shards} shards leave {samples // shards} in each, fewer than a batch "
+                f"of {batch}: use smaller batches, fewer shards or more samples",
+                (("data", "limit"), key, ("data", "shards"), WORKERS, DATA),
+            )
 
 
 def _limits_are_limits(run: Run) -> Iterator[Problem]:

@@ -1,0 +1,82 @@
+"""Classes of workers: who is in which, how fast they are, and which mistakes are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcps.errors import SpecError
+from hpcps.spec.heterogeneity import Heterogeneity, WorkerClass
+from hpcps.spec.load import load_experiment
+
+Write = Callable[..., Path]
+CLASS = "[[heterogeneity.classes]]\n"
+FAST = f"{CLASS}name = 'fast'\nworkers = 3\n"
+
+
+def test_counts_take_the_workers_that_no_list_has() -> None:
+    classes = [{"name": "a", "workers": 2}, {"name": "b", "workers": [1, 4]}, {"name": "c", "workers": 1}]
+    assert Heterogeneity.model_validate({"classes": classes}).members() == [(0, 2), (1, 4), (3,)]
+
+
+def test_a_speed_follows_the_epochs_of_the_worker() -> None:
+    changes = [{"epoch": 2, "factor": 3}, {"epoch": 5, "factor": 1}]
+    slow = WorkerClass.model_validate({"name": "slow", "workers": 1, "factor": 7, "then": changes})
+    assert [slow.slowdown(range(4 * e, 4 * e + 4), 4) for e in range(7)] == [7, 7, 3, 3, 3, 1, 1]
+    assert slow.slowdown(range(7, 11), 4) == (7 + 3 * 3) / 4, "the steps of a round that is in two epochs"
+    assert slow.slowdown(range(8, 8), 4) == 7, "no step, no time"
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (f"{FAST}{CLASS}name = 'slow'\nworkers = 2",
+         "16: heterogeneity.classes[1].workers: the classes have 5 workers in all, and there are 4: use fewer"),
+        (f"{CLASS}name = 'a'\nworkers = [0, 4]", "13: heterogeneity.classes[0].workers: [4] are not among"),
+        (f"{CLASS}name = 'a'\nworkers = []", "13: heterogeneity.classes[0].workers: an empty list"),
+        (f"{CLASS}name = 'a'\nworkers = [2, 2]", "13: heterogeneity.classes[0].workers: lists [2] twice"),
+        (f"{CLASS}name = 'a'\nworkers = [2]\n{CLASS}name = 'b'\nworkers = [2]",
+         '16: heterogeneity.classes[1].workers: worker 2 is in class "a" too: a worker has one class'),
+        (f"[heterogeneity.slow]\nworkers = [1]\nfactor = 2\n{FAST}",
+         "16: heterogeneity.classes[0].workers: worker 1 is in heterogeneity.slow too"),
+        (f"{FAST}{CLASS}name = 'fast'\nworkers = 1", '15: heterogeneity.classes[1].name: "fast" is the name'),
+        (f"{FAST}batch_size = 500", "14: heterogeneity.classes[0].batch_size: 1437 training samples in 5 shards"),
+        (f"{FAST}then = [{{ epoch = 5, factor = 2 }}, {{ epoch = 5, factor = 3 }}]",
+         "14: heterogeneity.classes[0].then: epochs [5, 5] must increase"),
+        (f"{FAST}factor = 0.5", "14: heterogeneity.classes[0].factor: expects a number from 1 to 1000000"),
+        (f"{FAST}factr = 2", "14: heterogeneity.classes[0].factr: unknown key: did you mean factor?"),
+        (f"{FAST}then = [{{ epoch = 5 }}]", "14: heterogeneity.classes[0].then[0].factor: required but missing"),
+        ("[heterogeneity]\nclasses = 3", "12: heterogeneity.classes: expects a list of tables, got 3"),
+        (f"{FAST}factor = 2\n[transport]\nkind = 'inproc'", "14: heterogeneity.classes[0].factor: in one process"),
+    ],
+)  # fmt: skip
+def test_mistakes(write: Write, more: str, expected: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_experiment(write(more))
+    (line,) = [line for line in str(caught.value).splitlines() if line.startswith("  /")]
+    assert line.partition(".toml:")[2].startswith(expected)
+
+
+def test_classes_change_the_id_and_no_class_does_not(write: Write) -> None:
+    sized = "batch_size = 16\nthen = [{ epoch = 3, factor = 2 }]"
+    files = ["", "[heterogeneity]\nclasses = []", FAST, FAST + "factor = 2", FAST + "batch_size = 16", FAST + sized]
+    ids = [load_experiment(write(more)).points[0].run_id for more in files]
+    assert ids[0] == ids[1]
+    assert len(set(ids)) == len(ids) - 1
+
+
+def test_a_sweep_of_classes_has_labels(write: Write) -> None:
+    values = ", ".join(f"[{{ name = 'slow', workers = 1, factor = {factor} }}]" for factor in (10, 100))
+    points = load_experiment(write(f"[[sweep]]\n'heterogeneity.classes' = [{values}]")).points
+    assert [p.label for p in points] == ["classes [slow workers 1 factor 10]", "classes [slow workers 1 factor 100]"]
+
+
+def test_a_mistake_in_a_class_hides_no_other(write: Write) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_experiment(write(f"{FAST}factor = 'x'\n[communication]\nskip_rate = 2\n[data.x]\n[attack]\nkind = 'none'"))
+    assert "classes[0].factor" in str(caught.value)
+    with pytest.raises(SpecError) as caught:
+        load_experiment(write(f"mode = 'async'\n{FAST}factor = 'x'"))
+    assert "validation.rule: average is for" in str(caught.value)
