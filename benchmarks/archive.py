@@ -1,7 +1,11 @@
-"""Packs folders into archives of a limited size, and unpacks them: to carry results from one machine to another."""
+"""Packs folders into archives of a limited size, and unpacks them: to carry results from one machine to another.
+
+`python benchmarks/archive.py FOLDER RESULTS` unpacks the archives of a folder into a folder of results.
+"""
 
 from __future__ import annotations
 
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -62,3 +66,7 @@ def unpack(folder: Path, root: Path) -> list[str]:
 
 def _parts(folder: Path) -> Iterator[Path]:
     return folder.glob("*.tar.gz.[0-9]")
+
+
+if __name__ == "__main__":
+    print("unpacked", *unpack(Path(sys.argv[1]), Path(sys.argv[2])))

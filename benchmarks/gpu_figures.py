@@ -13,10 +13,12 @@ unpacked first.
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,6 +137,21 @@ class Campaign:
         return subprocess.run(command, check=False).returncode
 
 
+@contextmanager
+def shared_mps(jobs: int) -> Iterator[None]:
+    """Run one MPS daemon for all launches, which otherwise start one each and take turns; nothing for one at a time."""
+    control = shutil.which("nvidia-cuda-mps-control") if jobs > 1 else None
+    ours = (
+        control is not None and not subprocess.run([control, "-d"], stdout=subprocess.DEVNULL, check=False).returncode
+    )
+    try:
+        yield
+    finally:
+        if control and ours:
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run([control], input="quit\n", text=True, stdout=subprocess.DEVNULL, timeout=10, check=False)
+
+
 def done_in(table: Path) -> set[str]:
     """Return the ids of the runs that are done in a published copy."""
     if not table.exists():
@@ -162,7 +179,8 @@ def main() -> int:
         print(f"unpacked {', '.join(found)}", flush=True)
     campaign = Campaign(args.experiments, args.results.absolute(), args.set, args.jobs, args.limit, began)
     names = list(dict.fromkeys(name for name, _ in stages))
-    failed = campaign.run(stages)
+    with shared_mps(args.jobs):
+        failed = campaign.run(stages)
     campaign.publish(names)
     left = {point.run_id for stage in stages for point in campaign.points(*stage)}
     if args.archive:

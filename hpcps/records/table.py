@@ -123,7 +123,8 @@ def joined(frame: pd.DataFrame, earlier: pd.DataFrame) -> pd.DataFrame:
     missing = {run["run_id"]: run for part in (earlier, frame) for run in part.attrs.get("missing", ())}
     left = [run for name, run in missing.items() if name not in there]
     found = to_frame(stack(parts), {})
-    found.attrs.update(frame.attrs, missing=left)
+    found.attrs.update(frame.attrs)
+    found.attrs["missing"] = left
     return found
 
 

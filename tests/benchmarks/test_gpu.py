@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ sys.path.append(str(HERE))
 import bars  # noqa: E402
 import device_rules  # noqa: E402
 import gpu  # noqa: E402
+import gpu_report  # noqa: E402
+import gpu_runs  # noqa: E402
 import suite  # noqa: E402
 
 from hpcps.spec.load import load_experiment  # noqa: E402
 
-RUN = load_experiment(gpu.EXPERIMENT).points[0].run
+RUN = load_experiment(gpu_runs.EXPERIMENT).points[0].run
 ROUNDS = 6
 
 
@@ -27,9 +30,9 @@ def records(folder, slow=1.0, busy=0.9):
     (folder / "DONE").write_text(json.dumps({"wall": 40.0}))
     compute = {"worker-0": 0.75, "worker-1": busy, "validator-0": 0.5, "server-0": 0.0}
     for number, (name, steps) in enumerate(compute.items()):
-        lines, now = [{"event": "start", "time": 0.0}], 0.5 * number
+        lines, now = [{"event": "start", "time": 0.0, "device_buffers": "in_place"}], 0.5 * number
         for round in range(ROUNDS):
-            took = (10.0 if round < gpu.SETTLED else 1.0) * slow
+            took = (10.0 if round < gpu_runs.SETTLED else 1.0) * slow
             now += took
             spent = {"compute": steps * took, "exchange": 0.05 * took, "combine": 0.0, "evaluate": 0.0}
             spent["wait"] = took - sum(spent.values())
@@ -39,7 +42,7 @@ def records(folder, slow=1.0, busy=0.9):
 
 
 def test_what_is_read_of_a_run(tmp_path):
-    played = gpu.read(records(tmp_path), RUN)
+    played = gpu_runs.read(records(tmp_path), RUN)
     assert (played.rule, played.round, played.steps) == ("average", pytest.approx(1.0), pytest.approx(0.9))
     assert played.images == pytest.approx(512)
     assert played.between == pytest.approx(0.1)
@@ -47,12 +50,20 @@ def test_what_is_read_of_a_run(tmp_path):
     assert played.curve(startup=5.0) == pytest.approx(5 + 40 - ROUNDS + 2275)
     assert played.shares["worker"]["compute"] == pytest.approx(0.825)
     assert played.shares["server"]["wait"] == pytest.approx(0.95)
+    assert played.buffers == "in place"
 
 
 def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
-    good, bad = gpu.read(records(tmp_path / "a", 0.005, 0.95), RUN), gpu.read(records(tmp_path / "b"), RUN)
-    assert [bar.holds for bar in gpu.bars_of([good], startup=5.0)] == [True, True, True]
-    assert [bar.holds for bar in gpu.bars_of([good, bad], startup=5.0)] == [False, False, False]
+    good, bad = gpu_runs.read(records(tmp_path / "a", 0.005, 0.95), RUN), gpu_runs.read(records(tmp_path / "b"), RUN)
+    good, bad = asdict(good), asdict(bad)
+    found = {"runs": {"played": [good], "startup": 5.0}}
+    assert [bar.holds for bar in gpu_report.bars_of(found)] == [True, True, True]
+    found["runs"]["played"].append(bad)
+    assert [bar.holds for bar in gpu_report.bars_of(found)] == [False, False, False]
+    text = gpu_report.report(found | {"direct": found["runs"]}, {"ddp": "why"}, "about")
+    assert "| torch DDP of the same model | not measured: why |" in text
+    assert "| average | in place | 512 | 1000.0 | 900.0 | 10.0% | 38.6 |" in text
+    assert "| average | direct | 512 |" in text
 
 
 def test_rules_on_the_device_are_held_against_the_copy_bandwidth():
@@ -76,21 +87,43 @@ def test_rules_on_the_device_are_left_out_by_name_where_there_is_no_gpu(monkeypa
     assert device_rules.LEFT_OUT in device_rules.report([])
 
 
+def test_all_parts_take_less_than_eight_minutes():
+    assert set(gpu.LIMITS) == set(gpu_report.PARTS)
+    assert sum(gpu.LIMITS.values()) < 8 * 60
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", *map(str, words)])
+    return gpu.main()
+
+
+def test_without_a_gpu_the_report_says_of_a_part_why_it_is_not_measured(tmp_path, monkeypatch, capsys):
+    """Also of one that does not end in time; another child measures nothing of it."""
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setitem(gpu.LIMITS, "ddp", 0.05)
+    assert run(monkeypatch, "--output", tmp_path, "--only", "direct", "ddp") == 1
+    report = (tmp_path / "gpu.md").read_text()
+    assert "buffers direct: MPI sends device memory | not measured: torch sees no GPU here |" in report
+    assert "torch DDP of the same model | not measured: it took longer than 0 s; ddp had not ended |" in report
+    assert bars.read(tmp_path, "gpu") == []
+    assert report in capsys.readouterr().out
+
+
 @pytest.mark.soak
 def test_it_is_played_and_reported_without_a_gpu(tmp_path, monkeypatch, capsys):
     small = ["topology.workers=3", "model.name=mlp", "train.batch_size=4", "train.local_steps=2"]
     small += ["data.name=synthetic", "data.augment=false", "data.limit=64", "data.test_limit=20"]
-    words = ["--quick", "--device", "cpu", "--rounds", "8", "--output", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["gpu.py", *words, *(word for key in small for word in ("--set", key))])
-    assert gpu.main() == 0
+    words = ["--quick", "--device", "cpu", "--rounds", "8", "--output", tmp_path]
+    assert run(monkeypatch, *words, *(word for key in small for word in ("--set", key))) == 1
     report = (tmp_path / "gpu.md").read_text()
-    assert "train.epochs=4" in report  # of 4 batches each, 2 in a round
-    rows = re.findall(r"^\| average \| (\d+) \| ([\d.]+) \| ([\d.]+) \| (-?[\d.]+)% \| (\d+) \|$", report, re.MULTILINE)
-    ((images, milliseconds, steps, *_),) = rows
+    row = r"^\| average \| staged \| (\d+) \| ([\d.]+) \| ([\d.]+) \| (-?[\d.]+)% \| ([\d.]+) \|$"
+    ((images, milliseconds, steps, *_),) = re.findall(row, report, re.MULTILINE)
     assert float(images) == pytest.approx(3 * 2 * 4 / (float(milliseconds) / 1e3), rel=0.1)
     assert 0 < float(steps) < float(milliseconds)
     assert "replayed as a CUDA graph not possible here" in report
-    assert device_rules.LEFT_OUT in report
+    assert f"| not measured: {device_rules.LEFT_OUT} |" in report
+    assert report.count("| not measured: models are on the CPU |") == 3
+    assert re.search(r"^\| gloo \| 2 \| 32 \| \d+ \|$", report, re.MULTILINE)
     assert bars.read(tmp_path, "gpu") == []
     assert report in capsys.readouterr().out
 
