@@ -56,9 +56,8 @@ class Buffers:
 
     def fields(self) -> dict[str, object]:
         """Return what the record of the process says of them."""
-        facts: dict[str, object] = {"mode": self.mode, "why": self.why}
-        facts |= {"in_place": list(self.in_place)} if self.in_place else {}
-        return {"device_buffers": facts | ({"direct": list(self.direct)} if self.direct else {})}
+        found = {"": self.mode, "_why": self.why, "_in_place": list(self.in_place), "_direct": list(self.direct)}
+        return {f"device_buffers{name}": value for name, value in found.items() if value}
 
 
 def _on_host(run: Run) -> str:

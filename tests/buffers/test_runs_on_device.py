@@ -129,7 +129,7 @@ def test_a_run_on_devices_gives_the_model_of_a_run_on_the_host(tmp_path, points)
             wrong = np.count_nonzero(model(there, run.topology.servers) != here)
             different += [f"{there.name}: {wrong} of {here.size} elements"] * bool(wrong)
             for process in ("server-0", "worker-0"):
-                found = start_of(there, process)["device_buffers"]
-                assert found["mode"] == mode
-                assert len(found[mode]) == sum(getattr(run.topology, role) for role in ROLES) - 1
+                found = start_of(there, process)
+                assert found["device_buffers"] == mode
+                assert len(found[f"device_buffers_{mode}"]) == sum(getattr(run.topology, role) for role in ROLES) - 1
     assert not different, "\n".join(different)

@@ -27,7 +27,7 @@ def _on_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def used(play: Play, process: str) -> str:
     (start,) = (line for line in play.lines(process) if line["event"] == "start")
-    return str(start["device_buffers"]["mode"])
+    return str(start["device_buffers"])
 
 
 @pytest.mark.parametrize("who", ROLES)
