@@ -14,12 +14,14 @@ from hpcps.spec.schema import Run
 RECORDS = 4
 
 
-def make_run(data: dict[str, Any], *, model: str = "mlp", workers: int = 8, seed: int = 1, **train: Any) -> Run:
+def make_run(
+    data: dict[str, Any], *, model: str | dict[str, Any] = "mlp", workers: int = 8, seed: int = 1, **train: Any
+) -> Run:
     table = {
         "name": "example",
         "seed": seed,
         "topology": {"workers": workers},
-        "model": {"name": model},
+        "model": {"name": model} if isinstance(model, str) else model,
         "data": data,
         "train": {"epochs": 20, "batch_size": 16, "device": "cpu", **train},
     }

@@ -109,14 +109,16 @@ def _model(run: Run) -> str:
     data = run.data
     limit = f", first {_count(data.limit, 'sample')}" if data.limit else ""
     shards = _count(data.shards, "shard")
-    return f"{run.model.name} ({run.model.backend}) on {data.name}, {shards} ({data.split.kind}){limit}"
+    size = f" enlarged to {data.resize} by {data.resize}" if data.resize else ""
+    return f"{run.model.name} ({run.model.backend}) on {data.name}{size}, {shards} ({data.split.kind}){limit}"
 
 
 def _training(run: Run) -> str:
     train = run.train
+    steps = f"local steps by {train.policy.kind}" if train.policy else _count(train.steps_per_round, "local step")
     return (
         f"{train.mode}, {_count(train.epochs, 'epoch')}, batches of {train.batch_size}, "
-        f"{_count(train.local_steps, 'local step')}, {train.optimizer.name} lr {train.optimizer.lr}"
+        f"{steps}, {train.optimizer.name} lr {train.optimizer.lr}"
     )
 
 

@@ -7,10 +7,38 @@ import shlex
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import check, collect, completion, components, data, doctor, export, plot, publish, report, run, status
+from hpcps.cli import (
+    check,
+    collect,
+    completion,
+    components,
+    data,
+    doctor,
+    export,
+    import_logs,
+    plot,
+    publish,
+    report,
+    run,
+    status,
+)
 from hpcps.cli.failures import exit_status_of
 
-_COMMANDS = (check, run, status, collect, plot, report, export, publish, data, components, doctor, completion)
+_COMMANDS = (
+    check,
+    run,
+    status,
+    collect,
+    plot,
+    report,
+    export,
+    import_logs,
+    publish,
+    data,
+    components,
+    doctor,
+    completion,
+)
 
 
 class _Parser(argparse.ArgumentParser):

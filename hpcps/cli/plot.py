@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcps.cli.timeline import add_arguments, plot_timeline
 from hpcps.errors import RunError
 from hpcps.records.results import add_results_argument
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,8 +24,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "is a rule (or another swept key). The source is results/NAME/table.parquet, which is collected first if it is "
         "missing, or the published copy of an experiment without runs in results/NAME. `hpcps plot timeline WHAT` "
         "draws the activities of every process of a traced run. `hpcps plot grid WHAT` compares rules: heat maps of "
-        "the accuracy under the worst attack and of the best rule, a ranking, and the blocks that entered the model.",
+        "the accuracy under the worst attack and of the best rule, a ranking, and the blocks that entered the model. "
+        "`hpcps plot esync WHAT...` compares methods of training, of one or several experiments: accuracy by time, "
+        "samples per second, traffic, and the share of the time that each worker computes.",
         usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] [grid] WHAT\n       "
+        "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] esync WHAT [WHAT ...]\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
     parser.add_argument(
@@ -52,44 +59,37 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def handle(args: argparse.Namespace) -> int:
-    """Draw the figures, and print the table of final accuracies and the names of the files."""
-    if args.what[0] == "timeline" and len(args.what) == 2:
+    """Draw the figures, and print their table and the names of the files."""
+    kind = args.what[0] if len(args.what) > 1 else ""
+    if kind == "timeline" and len(args.what) == 2:
         if args.style or args.overrides:
             raise RunError("--style and --set are for the figures of an experiment, not for a timeline")
         return plot_timeline(args.what[1], args)
-    grid = args.what[0] == "grid" and len(args.what) == 2
-    if len(args.what) > 1 and not grid:
-        takes = "one experiment, `grid` and one experiment, or `timeline` and one run"
+    if kind and kind != "esync" and (kind != "grid" or len(args.what) > 2):
+        takes = "one experiment, `grid` and one experiment, `esync` and experiments, or `timeline` and one run"
         raise RunError(f"`hpcps plot` takes {takes}; got {' '.join(args.what)}")
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
+    from hpcps.figures.esync.comparison import comparisons_of
+    from hpcps.figures.esync.drawing import draw_comparisons
+    from hpcps.figures.esync.tables import comparison_table
     from hpcps.figures.figure_data import figure_data_of
     from hpcps.figures.final import markdown
     from hpcps.figures.grid.drawing import draw_grid
     from hpcps.figures.grid.study import studies_of
     from hpcps.figures.grid.tables import study_tables
     from hpcps.figures.options import read_options
-    from hpcps.figures.publish import baseline, write_figures, write_files, write_tables
-    from hpcps.records.collect import collect
-    from hpcps.records.locate import locate
-    from hpcps.records.table import read_table
+    from hpcps.figures.publish import baseline, write_figures, write_files
 
     options = read_options(args.style, args.overrides)
-    what = args.what[-1]
-    table, named = Path(what), None
-    folder = table.parent
-    if table.suffix != ".parquet":
-        place = locate(what, args.results, Path("experiments"))
-        table, folder, named = place.results / "table.parquet", place.own, place.baseline
-        print(f"from {place.source}\n")
-        if not table.exists():
-            write_tables(collect(place.results, place.points).table, place.results)
-        elif any(path.stat().st_mtime > table.stat().st_mtime for path in place.results.glob("runs/*/records/*.jsonl")):
-            print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` updates it\n")
-    frame = read_table(table)
-    frame.attrs.setdefault("baseline", named)
+    tables = [_read(what, args.results) for what in args.what[bool(kind) :]]
+    frame, table, folder = tables[0]
     figures = args.output or folder / "figures"
-    if grid:
+    if kind == "esync":
+        comparisons = comparisons_of([(frame, baseline(frame, table.parent)) for frame, table, _ in tables])
+        files = write_files(draw_comparisons(comparisons, options), figures)
+        print("\n".join(map(comparison_table, comparisons)))
+    elif kind == "grid":
         studies = studies_of(frame)
         files = write_files(draw_grid(studies, options), figures)
         print("\n".join(map(study_tables, studies)))
@@ -100,3 +100,27 @@ def handle(args: argparse.Namespace) -> int:
     for file in files:
         print(f"wrote {file}")
     return 0
+
+
+def _read(what: str, results: Path) -> tuple[pd.DataFrame, Path, Path]:
+    """Return the table of an experiment, which is collected first if it is missing; its file; and the folder for
+    figures.
+    """
+    from hpcps.figures.publish import write_tables
+    from hpcps.records.collect import collect
+    from hpcps.records.locate import locate
+    from hpcps.records.table import read_table
+
+    table, named = Path(what), None
+    folder = table.parent
+    if table.suffix != ".parquet":
+        place = locate(what, results, Path("experiments"))
+        table, folder, named = place.results / "table.parquet", place.own, place.baseline
+        print(f"from {place.source}\n")
+        if not table.exists():
+            write_tables(collect(place.results, place.points).table, place.results)
+        elif any(path.stat().st_mtime > table.stat().st_mtime for path in place.results.glob("runs/*/records/*.jsonl")):
+            print(f"note: {table} is older than its runs; `hpcps collect {place.results.name}` updates it\n")
+    frame = read_table(table)
+    frame.attrs.setdefault("baseline", named)
+    return frame, table, folder

@@ -13,7 +13,7 @@ from hpcps.records.results import add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
-    from hpcps.records.status import RunStatus
+    from hpcps.records.status import RunStatus, StepStanding
 
 _ID = re.compile(r"[0-9a-f]{4,10}")
 
@@ -83,6 +83,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
             notes.append(f"  {run.run_id}: {'first ' if len(run.failures) > 1 and not place else ''}{failure}")
             if not place and run.last_line:
                 notes.append(f"    its last record: {json.dumps(run.last_line)}")
+        if run.state in ("running", "stalled"):
+            notes += [f"  {run.run_id}: {_local_steps(standing)}" for standing in run.standings]
         if run.state != "done":
             notes += [f"  {run.run_id}: an earlier attempt: {failure}" for failure in run.earlier]
     # Omit columns that are empty for all runs.
@@ -90,6 +92,14 @@ def overview(runs: Sequence[RunStatus]) -> str:
     widths = {column: max(len(row[column]) for row in rows) for column in used}
     table = ["  ".join(row[column].ljust(widths[column]) for column in used).rstrip() for row in rows]
     return "\n".join(table + notes)
+
+
+def _local_steps(standing: StepStanding) -> str:
+    """Describe the local steps of a role in the present round of a run with a policy."""
+    speed = "unknown" if standing.c is None else f"{standing.c:.3g} s"
+    moment = "has not begun the round" if standing.te is None else f"te {standing.te:.1f} s of {standing.now:.1f} s"
+    ready = ", sends its update" if standing.ready else ""
+    return f"{standing.who}: k {standing.k}, c {speed}, {moment}{ready}"
 
 
 def _experiments(what: str | None, results: Path) -> Iterator[ExperimentRuns]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Annotated, ClassVar, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, PositiveInt, model_validator
@@ -17,6 +18,8 @@ from hpcps.registry.config import MOST
 from hpcps.registry.failures import fault, told
 
 MOST_SAMPLES = 10**9
+MOST_PIXELS = 4096
+"""The largest height and width of an image."""
 
 
 class Data(Config, ABC):
@@ -53,6 +56,15 @@ class Data(Config, ABC):
     augment: bool | None = Field(
         None, description="Random crop (pad 4) and horizontal flip; only for cifar10, where the default is true."
     )
+    normalise: bool = Field(
+        True, description="Whether the mean of each channel is subtracted and its standard deviation divides the rest."
+    )
+    resize: PositiveInt | None = Field(
+        None,
+        le=MOST_PIXELS,
+        description="Height and width to which images are enlarged, batch by batch, with bilinear interpolation; "
+        "default: those of the files.",
+    )
 
     @abstractmethod
     def open(self) -> tuple[Part, Part]:
@@ -71,6 +83,17 @@ class Data(Config, ABC):
         if wrong := facts.faults():
             raise fault(self, f"its facts are wrong: {'; '.join(wrong)}")
         return self
+
+    @property
+    def input_facts(self) -> Facts:
+        """The facts about the samples as the network gets them: resized, and normalised with this mean and std."""
+        facts = self.facts
+        changes: dict[str, Any] = {}
+        if not self.normalise:
+            changes = {"mean": (0.0,), "std": (1.0,)}
+        if self.resize is not None:
+            changes["shape"] = (facts.shape[0], self.resize, self.resize)
+        return replace(facts, **changes)
 
     @property
     def training_size(self) -> int:

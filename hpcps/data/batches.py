@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,12 @@ from hpcps.numerics.layout import Vector
 
 Batch = tuple[Vector, Labels]
 PADDING = 4
+
+TEST_BATCH = 250
+"""Samples in a batch of an evaluation: enough to be fast, and few enough for a process's share of the memory."""
+
+TEST_ELEMENTS = 1 << 20
+"""The largest number of elements in a batch of an evaluation; it makes batches of images larger than 64x64 smaller."""
 
 
 @dataclass(frozen=True)
@@ -30,21 +37,71 @@ class StreamState:
 
 
 class Normaliser:
-    """Maps samples `[b, *shape]` to (x / levels − mean) / std, float32; float samples are not divided by levels."""
+    """Maps samples to (x / levels − mean) / std, float32; float samples are not divided by levels.
 
-    def __init__(self, facts: Facts) -> None:
+    Attributes:
+        shape: the shape of one sample of the result.
+    """
+
+    def __init__(self, facts: Facts, resize: int | None = None) -> None:
+        """Take the facts about the samples as the network gets them.
+
+        Args:
+            facts: their shape, levels, mean and std.
+            resize: the height and width to which images are resized; None: they stay as they are.
+        """
         mean, std = np.array(facts.mean), np.array(facts.std)
         # One mean and one std for all, or one for each index of a sample's first dimension.
         shape = (-1, *(1 for _ in facts.shape[1:]))
         self._scale = (1 / (facts.levels * std)).astype(np.float32).reshape(shape)
         self._scale_of_floats = (1 / std).astype(np.float32).reshape(shape)
         self._shift = (-mean / std).astype(np.float32).reshape(shape)
+        self.shape = facts.shape
+        self._resize = resize
 
     def __call__(self, images: Inputs) -> Vector:
-        """Return a new float32 array of the same shape."""
+        """Return a new float32 array `[b, *shape]`."""
         result: Vector = images * (self._scale if images.dtype == np.uint8 else self._scale_of_floats)
         result += self._shift
-        return result
+        return result if self._resize is None else resized(result, self._resize, self._resize)
+
+
+def resized(images: Vector, height: int, width: int) -> Vector:
+    """Resize images by bilinear interpolation between the centres of pixels; the border has the value of its pixel.
+
+    It is computed element by element, so the result does not depend on the machine or the batch.
+
+    Args:
+        images: `[b, c, h, w]` float32.
+        height: the new height.
+        width: the new width.
+
+    Returns:
+        `[b, c, height, width]` float32.
+    """
+    for axis, size in ((2, height), (3, width)):
+        below, above, weight = _neighbours(images.shape[axis], size)
+        low = np.take(images, below, axis)
+        step = np.take(images, above, axis)
+        step -= low
+        step *= weight.reshape(-1, 1) if axis == 2 else weight
+        step += low
+        images = step
+    return images
+
+
+def _neighbours(old: int, new: int) -> tuple[Indices, Indices, Vector]:
+    """Return the pixel before each new pixel's centre, the one after it, and the weight of that one: `[new]` each."""
+    centres = np.clip((np.arange(new) + 0.5) * (old / new) - 0.5, 0, old - 1)
+    below = centres.astype(np.int64)
+    return below, np.minimum(below + 1, old - 1), (centres - below).astype(np.float32)
+
+
+def evaluation_slices(samples: int, shape: tuple[int, ...]) -> Iterator[slice]:
+    """Yield the slices of a test set of samples of a shape that are evaluated together."""
+    step = max(1, min(TEST_BATCH, TEST_ELEMENTS // prod(shape)))
+    for start in range(0, samples, step):
+        yield slice(start, start + step)
 
 
 def crop_and_flip(images: Inputs, rows: Indices, columns: Indices, mirrored: NDArray[np.bool_]) -> Inputs:

@@ -44,13 +44,13 @@ class Account:
         """Count a message; its bytes are counted apart if one of both is the adversary."""
         self.counts["messages_sent"] += 1
         if ADVERSARY in (me, to):
-            self._aside.sent += _size(message)
+            self._aside.sent += self._size(message)
 
     def received(self, me: Peer, event: Received | Malformed) -> None:
         """Count a message that was received; its bytes as in `sent`."""
         self.counts["messages_received"] += 1
         if isinstance(event, Received) and ADVERSARY in (me, event.source):
-            self._aside.received += _size(event.message)
+            self._aside.received += self._size(event.message)
 
     def write(self, event: str, round: int, fields: Mapping[str, object]) -> None:
         """Write a line; `fields` may override the round."""
@@ -72,7 +72,6 @@ class Account:
         self.stopwatch.charge("exchange")
         return taken | self.stopwatch.take()
 
-
-def _size(message: Message) -> int:
-    """Return what a transport counts for a message."""
-    return len(message.header()) + message.payload_bytes
+    def _size(self, message: Message) -> int:
+        """Return what the transport counts for a message."""
+        return self._traffic.size(message.header(), message.payload_bytes)

@@ -246,13 +246,15 @@ class RoleDriver:
         """Return the next event from outside, if one is available now; messages come first."""
         arrival = self._transport.receive()
         if arrival is not None:
-            return arrival
+            return replace(arrival, time=self._record.time) if isinstance(arrival, Received) else arrival
         if self._draining:
             self._draining = False
             return Idle()
         if self._later is not None and self._clock() >= self._later[0]:
-            event, self._later = self._later[1], None
-            return replace(event, time=self._record.time) if isinstance(event, Computed) else event
+            (until, event), self._later = self._later, None
+            if not isinstance(event, Computed):
+                return event
+            return replace(event, time=self._record.time, seconds=event.seconds + self._clock() - until)
         return None
 
     def timeout_error(self, seconds: float) -> RunError:
@@ -288,11 +290,13 @@ class RoleDriver:
                 done = self._compute(task, work)
                 if task == "adopt" and self._observer is not None:
                     self._observer.adopted(self.peer, done.result)
+                now = self._clock()
+                took = now - began
                 if effect.slowdown > 1.0:
-                    took = self._clock() - began
-                    self._later = (self._clock() + (effect.slowdown - 1.0) * took, done)
+                    done = replace(done, seconds=effect.slowdown * took)
+                    self._later = (now + (effect.slowdown - 1.0) * took, done)
                 else:
-                    self._queue.append(done)
+                    self._queue.append(replace(done, seconds=took))
             case Now(task, work):
                 self._compute(task, work)
             case InBackground(task, work, cancel):

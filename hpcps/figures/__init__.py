@@ -5,6 +5,7 @@
 - `applied`: applied updates of an asynchronous run by staleness and by worker
 - `curve`: one line of a figure
 - `drawing`: draws all figures of a table; start here
+- `esync/`: figures that compare methods of training
 - `figure_data`: the panels, lines and curves of a figure
 - `final`: the table of final accuracies
 - `grid/`: figures of a study of rules under attacks

@@ -131,6 +131,9 @@ def figure_data_of(frame: pd.DataFrame, baseline: pd.DataFrame | None = None) ->
     """
     if not (frame["event"] == "evaluation").any():
         raise RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
+    if "epoch" not in frame:
+        name = frame.attrs.get("experiment")
+        raise RunError(f"the logs of {name} do not count epochs: `hpcps plot esync {name}` draws what they have")
     rows = frame[frame["event"].isin(["evaluation", "updates"])]
     swept = [key for key in frame.attrs.get("swept", []) if key != "seed"]
     away = rows["outside"].astype(str) if "outside" in rows else pd.Series("", rows.index)
@@ -207,7 +210,7 @@ def _figure_data(
         lines=tuple(in_order(line_keys)),
         panels={panel: found.get(panel, ()) for panel in in_order(panel_keys)},
         variant=variant,
-        facts=_facts(evaluations, lost),
+        facts=describe(evaluations, lost),
         applied={
             panel: tuple(applied(line, runs) for line, runs in by_line(part))
             for panel, part in _groups(updates, panel_keys)
@@ -282,7 +285,7 @@ def _points(rows: pd.DataFrame) -> list[int]:
     return [int(point) for point in rows["point"]] if "point" in rows else [0] * len(rows)
 
 
-def _facts(rows: pd.DataFrame, lost: pd.DataFrame) -> str:
+def describe(rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     """Describe the runs: data, processes, epochs, preset, seeds, diverged runs and missing runs."""
 
     def values(column: str) -> list[Any]:

@@ -12,6 +12,9 @@ from matplotlib.figure import Figure
 
 from hpcps.errors import RunError
 from hpcps.figures.drawing import draw_all
+from hpcps.figures.esync.comparison import comparisons_of
+from hpcps.figures.esync.drawing import draw_comparisons
+from hpcps.figures.esync.methods import compares_methods
 from hpcps.figures.figure_data import FigureData, figure_data_of
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.grid.drawing import draw_grid
@@ -131,6 +134,9 @@ def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> P
     for old in (folder / "figures").glob("*.p[nd][gf]"):
         old.unlink()  # a figure of a variant that is no longer there
     figures = write_figures(figure_data_of(table, baseline(table, source)), folder / "figures")
+    if compares_methods(table):
+        base = baseline(table, source)
+        figures += write_files(draw_comparisons(comparisons_of([(table, base)]), PlotOptions()), folder / "figures")
     if is_grid(table):
         figures += write_files(draw_grid(studies_of(table), PlotOptions()), folder / "figures")
     # Runs without an evaluation may have no rows.

@@ -41,6 +41,12 @@ _KNOWN = {
     "fed_async": Look(_SKY, _DASHED, "v"),
     "dc_asgd": Look(_PURPLE, _DASH_DOT, "P"),
     "zeno++": Look(_VERMILION, "solid", "o", 2.0),
+    "ESync": Look(_VERMILION, "solid", "o", 2.0),
+    "SSGD": Look(_BLACK, _DOTTED, "s"),
+    "ASGD": Look(_BLUE, _DASHED, "D"),
+    "DC-ASGD": Look(_GREEN, _DASH_DOT, "v"),
+    "DyLU": Look(_ORANGE, _DASH_DOT, "^"),
+    "standalone": Look(_GREY, _DASHED, "", 1.8),
     "base": Look(_BLACK, _DOTTED, "s"),
     "changed": Look(_VERMILION, "solid", "o", 2.0),
 }

@@ -59,7 +59,9 @@ class Kind(IntEnum):
     READ = 8
     """Asynchronous: the sender requests the model."""
     STOP = 9
-    """Asynchronous: the coordinator has finished its epochs. Server 0 passes it on to the adversary."""
+    """Asynchronous: the coordinator has finished its epochs. Server 0 passes it on to the adversary. Synchronous
+    with a policy of local steps, from server 0 to the other servers and the adversary: the run ends before this
+    round."""
     ORDER = 10
     """Asynchronous, from server 0 to the other servers: the position of an entry in the log."""
     CHECKPOINT = 11
@@ -77,6 +79,12 @@ class Kind(IntEnum):
     REPLACEMENT = 16
     """From the adversary to a worker, as the answer to a COPY: send the blocks of this message instead; without a mask:
     send the update as it is."""
+    QUERY = 17
+    """To server 0, with a policy of local steps: the note holds `k`, the local steps of the round so far, and `c`, the
+    seconds per step of those since the last QUERY. With k = 0 the round begins, and there is no answer."""
+    ANSWER = 18
+    """From server 0, as the answer to a QUERY: the note holds its `k`, and the number of `steps` that the receiver may
+    take before it asks again; 0: it sends its update."""
 
 
 class Flag(IntFlag):
@@ -126,10 +134,11 @@ class Message:
     | MODEL | the round that begins with the model | the reader's request that it answers |
     | UPDATE, to a validator; ABSENT | the round | the worker's request |
     | UPDATE, to a server | the round | the submitter's number of the entry |
-    | APPLY, READ, STOP | | the submitter's number of the entry |
+    | APPLY, READ; STOP, to server 0 | | the submitter's number of the entry |
     | ORDER | | the submitter's number of the entry that it gives its position |
-    | COMBINED, GRANT, STATISTICS | the round | |
-    | CHECKPOINT; STOP, to the adversary | | the index of the entry in the log |
+    | COMBINED, GRANT, STATISTICS, QUERY, ANSWER | the round | |
+    | STOP, from server 0 | the round that does not begin | the index of the entry in the log |
+    | CHECKPOINT | | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |
     | COPY, REPLACEMENT; ABSENT, to the adversary | the round | the worker's cycle |
     | CLOCK | the number of the question | the number of the question |
@@ -215,10 +224,17 @@ class Message:
 
 @dataclass(frozen=True)
 class Received:
-    """A well-formed message was received; `source` is its sender according to the transport."""
+    """A well-formed message was received.
+
+    Attributes:
+        source: its sender according to the transport.
+        message: the message.
+        time: when the role got it, in seconds since the role's record began.
+    """
 
     source: Peer
     message: Message
+    time: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,14 @@ class Roster:
             return tuple(Peer("worker", k) for k in range(self.workers))
         return tuple(Peer("worker", k) for k in range(combiner.index, self.workers, self.validators))
 
+    def governed(self, run: Run) -> tuple[Peer, ...]:
+        """The roles whose numbers of local steps a policy decides, workers first: all that train.
+
+        Validators train only under a rule that needs a reference.
+        """
+        trains = "reference" in run.validation.rule.requires
+        return tuple(peer for peer in self.readers() if peer.role == "worker" or trains)
+
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The workers whose updates are combined with each other: those of each validator, or all workers."""
         combiners = [Peer("validator", v) for v in range(self.validators)] or [Peer("server", 0)]

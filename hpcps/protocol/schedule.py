@@ -39,6 +39,10 @@ class Schedule:
         """The number of rounds after which the coordinator has finished its epochs."""
         return -(-self.epochs * self.steps_per_epoch // self.local_steps)
 
+    def over(self, round: int) -> bool:
+        """Return whether the model of a round is the last: no round begins with it."""
+        return round >= self.rounds
+
     def ended(self, round: int) -> int:
         """Return the number of epochs that have ended when a round begins."""
         return min(self.epochs, round * self.local_steps // self.steps_per_epoch)
@@ -68,3 +72,33 @@ class Schedule:
             return (ended,) if ended and steps == ended * self.steps_per_epoch else ()
         already = min(self.epochs, max(0, steps - self.local_steps) // self.steps_per_epoch)
         return tuple(range(already + 1, ended + 1))
+
+
+class OpenSchedule:
+    """The schedule of a run with a policy of local steps: the number of steps of a round is known only at its end.
+
+    An epoch is over when all workers together have taken as many steps as the coordinator's epoch has for each of them.
+    Server 0 counts them, and states the number of epochs that have ended with each model.
+    """
+
+    def __init__(self, epochs: int) -> None:
+        """Begin a run of so many epochs."""
+        self._epochs = epochs
+        self._known: dict[int, int] = {}
+
+    def learn(self, round: int, ended: int) -> None:
+        """Note how many epochs had ended when a round began."""
+        before = max((known for known in self._known if known < round), default=None)
+        self._known = ({} if before is None else {before: self._known[before]}) | {round: min(ended, self._epochs)}
+
+    def ended(self, round: int) -> int:
+        """Return the number of epochs that had ended when a round began, as far as it is known."""
+        return max((ended for known, ended in self._known.items() if known <= round), default=0)
+
+    def over(self, round: int) -> bool:
+        """Return whether the model of a round is known to be the last: no round begins with it."""
+        return self.ended(round) >= self._epochs
+
+    def epochs_before(self, round: int) -> tuple[int, ...]:
+        """Return the epochs to evaluate on the model with which a round begins: those that the round before ended."""
+        return tuple(range(self.ended(round - 1) + 1, self.ended(round) + 1))

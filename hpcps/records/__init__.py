@@ -5,6 +5,7 @@
 - `checkpoint`: the checkpoints of a run
 - `collect`: one long table of all records of an experiment
 - `display`: shows the progress of runs
+- `esync/`: the logs of the published ESync code as a table
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
 - `export`: writes CSV files and event files of TensorBoard
 - `files`: writes files atomically
@@ -20,6 +21,7 @@
 - `sweep`: the sweep that a launch belongs to
 - `table`: the columns of the long table, and Parquet
 - `tail`: reads the lines that another process appends
+- `totals`: the totals of each process of a run
 - `trace/`: the activities of each process on one clock
 - `variants`: the differences between the runs of an experiment
 - `writer`: one process's record of one run

@@ -21,6 +21,8 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
 from hpcps.records.table import constant, stack, tabulate, to_frame
+from hpcps.records.totals import EVENT as TOTALS
+from hpcps.records.totals import sum_processes
 from hpcps.records.variants import in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
 from hpcps.spec.tree import get
@@ -42,11 +44,12 @@ _TOTALS = (
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end"),
-    *(UPDATES, BYPASS),
+    "local_steps",
+    *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""
 
-DRAWN = ("evaluation", UPDATES, BYPASS, "end")
+DRAWN = ("evaluation", UPDATES, BYPASS, TOTALS, "end")
 """The events that the figures need: a table of them is small enough to publish, even for long runs."""
 
 
@@ -98,7 +101,8 @@ def collect(
     rounds before the evaluated model), and `diverged` (0 or 1: whether the model had diverged by then). `updates` rows
     count the applied updates of an asynchronous run by worker and staleness. `bypass` rows count the attacked and the
     honest blocks of a synchronous run by round, and those of them that entered the model (`byzantine_sent`,
-    `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of workers.
+    `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of workers. `totals` rows have the sums of
+    each process (see `sum_processes`).
 
     Args:
         results: the experiment's folder.
@@ -155,6 +159,8 @@ def _run_columns(
         "model": "model.name",
         "data": "data.name",
         "data_limit": "data.limit",
+        "mode": "train.mode",
+        "train.local_steps": "train.local_steps",
         "epochs": "train.epochs",
         "participation": "communication.participation",
         "skip_rate": "communication.skip_rate",
@@ -288,7 +294,8 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
         column = np.zeros(table.num_rows)
         column[evaluations] = values
         table = table.append_column(name, pa.array(column, mask=~evaluations).cast(kind, safe=False))
-    counts = [rows for rows in (count_applied(table), count_by_round(table)) if rows.num_rows]
+    made = (count_applied(table), count_by_round(table), sum_processes(table))
+    counts = [rows for rows in made if rows.num_rows]
     return stack([table, *counts]) if counts else table
 
 

@@ -25,6 +25,39 @@ _WINDOW = 16
 
 
 @dataclass(frozen=True)
+class StepStanding:
+    """The local steps of one role in the present round, as server 0 knows them.
+
+    Attributes:
+        who: the role, such as `worker-3`.
+        k: its local steps in the round.
+        c: its seconds per local step; None if they are not known yet.
+        te: when its last step ended or the round began, in seconds of server 0's record; None if it has not begun.
+        ready: whether it was told to send its update.
+        now: the time of the record line.
+    """
+
+    who: str
+    k: int
+    c: float | None
+    te: float | None
+    ready: bool
+    now: float
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> tuple[StepStanding, ...]:
+        """Return what a line says; nothing if it is damaged."""
+        columns = [line.get(name) for name in ("who", "k", "c", "te", "ready")]
+        if not all(isinstance(column, list) for column in columns):
+            return ()
+        rows = zip(*(column for column in columns if isinstance(column, list)), strict=False)
+        return tuple(
+            cls(str(who), int(finite(k)), _known(c), _known(te), ready is True, _number(line, "time"))
+            for who, k, c, te, ready in rows
+        )
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """The status of one run.
 
@@ -47,6 +80,7 @@ class RunStatus:
         earlier: the first failure of each failed attempt before this one, the newest attempt first.
         last_line: the last record line of the first process that failed.
         missing: the missing files of a run that has a `DONE`.
+        standings: with a policy of local steps, what the state server last recorded of each role.
     """
 
     path: Path
@@ -71,6 +105,7 @@ class RunStatus:
     earlier: tuple[Failure, ...] = ()
     last_line: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
+    standings: tuple[StepStanding, ...] = ()
 
 
 class SweepProgress:
@@ -105,6 +140,7 @@ class _Rank:
         self.round: dict[str, Any] = {}
         self.evaluation: dict[str, Any] = {}
         self.diverged = False
+        self.standings: dict[str, Any] = {}
         self.received = self.applied = 0.0
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self.interval = 0.0
@@ -128,6 +164,8 @@ class _Rank:
                 self.round = line
             elif event == "evaluation":
                 self.evaluation = line
+            elif event == "local_steps":
+                self.standings = line
             elif event == "diverged":
                 self.diverged = True
             self.received += _number(line, "received_pairs")
@@ -239,7 +277,12 @@ class _Followed:
             earlier=earlier,
             last_line=first.last if first else {},
             missing=missing,
+            standings=StepStanding.of(ranks["server-0"].standings) if "server-0" in ranks else (),
         )
+
+
+def _known(value: object) -> float | None:
+    return finite(value) if isinstance(value, (int, float)) else None
 
 
 def acceptance_rate(line: Mapping[str, Any]) -> float | None:

@@ -21,7 +21,9 @@ def in_words(runs: Sequence[Tree], key: str) -> list[object]:
     path = tuple(key.split("."))
     values = [get(run, path) for run in runs]
     if any(isinstance(value, Mapping) for value in values):
-        return list(labels(runs, [path], key))
+        # A key may have a number or a table: labels are for tables.
+        words = labels(runs, [path], key)
+        return [v if isinstance(v, (int, float)) else word for v, word in zip(values, words, strict=True)]
     return [value if value is None or isinstance(value, (int, float, str)) else _text(value) for value in values]
 
 

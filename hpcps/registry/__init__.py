@@ -1,4 +1,4 @@
-"""Named, configurable components: rules, attacks, data sets, splits, models, launchers.
+"""Named, configurable components: rules, policies, attacks, data sets, splits, models, launchers.
 
 A component is a class whose fields are its keys in the experiment file. It is built in, comes from an installed package
 (an entry point of the group `hpcps.rules`, `hpcps.attacks`, …) or from a file that the experiment names under
@@ -34,6 +34,7 @@ __all__ = [
 if TYPE_CHECKING:
     rules: Components
     preaggregators: Components
+    policies: Components
     attacks: Components
     datasets: Components
     splits: Components

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, ValidationError
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
@@ -18,13 +18,16 @@ from hpcps.registry.kinds import KINDS
 class OneOf:
     """Annotates a field whose table is validated by the component that it names: `Annotated[Rule, OneOf("rules")]`.
 
+    The field may also take a plain value of another type, such as a number: `OneOf("policies", or_else=PositiveInt)`.
+
     Each validation looks up the components in the active registry, so that it finds plugins. Errors
     are `component_missing` (the table does not name a component), `component_unknown`, `component_broken` and
     `component_invalid`; the context of the last has the `errors` inside the table.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, or_else: Any = None) -> None:
         self.kind = KINDS[kind]
+        self._plain: TypeAdapter[Any] | None = None if or_else is None else TypeAdapter(or_else)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Validate by the registry, write as the component's own table."""
@@ -39,11 +42,17 @@ class OneOf:
             handler(component.__pydantic_core_schema__) for component in active().of(self.kind.name).usable().values()
         ]
         schema = {"oneOf": tables, "discriminator": {"propertyName": self.kind.tag}}
-        return {**schema, "shorthand": self.kind.shorthand, "noun": self.kind.noun}
+        plain = {"plain": self._plain.json_schema()} if self._plain else {}
+        return {**schema, "shorthand": self.kind.shorthand, "noun": self.kind.noun, **plain}
 
-    def _validate(self, value: object) -> Config:
+    def _validate(self, value: object) -> Any:
         if isinstance(value, Config):
             return value
+        if self._plain is not None and not isinstance(value, Mapping):
+            try:
+                return self._plain.validate_python(value, strict=True)
+            except ValidationError as error:
+                raise PydanticCustomError("component_missing", "no component is named") from error
         components = active().of(self.kind.name)
         table = {self.kind.tag: value} if self.kind.shorthand and isinstance(value, str) else value
         if not isinstance(table, Mapping) or self.kind.tag not in table:

@@ -55,6 +55,9 @@ KINDS: dict[str, ComponentKind] = {
             "validation.rule.before",
         ),
         ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
+        ComponentKind(
+            "policies", "policy", "kind", "hpcps.policies.base:Policy", "hpcps.policies", "train.local_steps"
+        ),
         ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
         ComponentKind(
             "splits", "split", "kind", "hpcps.data.splits.base:Split", "hpcps.data.splits", "data.split", True

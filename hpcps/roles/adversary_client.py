@@ -42,7 +42,7 @@ class AdversaryClient:
             packed: the update that was packed last.
             round: the round or cycle.
             flags: those that the worker sends with the update.
-            epoch: the epochs of the run that are over, as far as the worker knows (asynchronous).
+            epoch: the epochs of the run that are over, as far as the worker knows; None: the adversary knows.
         """
         if not self._there:
             return

@@ -9,7 +9,7 @@ from functools import partial
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.protocol.schedule import Schedule
+from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checks import rejection
 from hpcps.roles.evaluation import EvaluationJob, StatisticsInbox, evaluate_with, evaluate_with_learner
 from hpcps.roles.events import AwaitBackground, Compute, Effect, InBackground, SetDeadline
@@ -32,7 +32,12 @@ class Evaluations:
     """
 
     def __init__(
-        self, peer: Peer, run: Run, learner: Learner, schedule: Schedule, fields: Callable[[], dict[str, object]]
+        self,
+        peer: Peer,
+        run: Run,
+        learner: Learner,
+        schedule: Schedule | OpenSchedule,
+        fields: Callable[[], dict[str, object]],
     ) -> None:
         """Prepare the evaluations of a training role; only the coordinator has any.
 
@@ -63,9 +68,11 @@ class Evaluations:
 
     def due(self, round: int) -> tuple[int, ...]:
         """Return the epochs to evaluate on the model with which a round or cycle of the coordinator begins."""
-        if self._synchronous:
+        if self._synchronous and isinstance(self._schedule, Schedule):
             return self._schedule.epochs_before(round)
         done = self._learner.steps_done // self._learner.steps_per_epoch
+        if self._synchronous:
+            done = self._schedule.ended(round)
         return tuple(range(self.last + 1, min(self._epochs, done) + 1))
 
     def owed_by(self, worker: Peer, coming: int | None) -> int | None:

@@ -24,11 +24,13 @@ class Computed:
         task: the task of the effect.
         result: what its work returned.
         time: when it was done, in seconds since the role's record began.
+        seconds: how long a `Compute` took, with an imposed slowdown.
     """
 
     task: str
     result: Any
     time: float = 0.0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Message, Peer
 from hpcps.protocol.roster import Roster
-from hpcps.protocol.schedule import Schedule
+from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.attack_group import AttackGroup
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
@@ -39,7 +39,10 @@ class Knowledge:
         self._note = {name: note[name] for name in ("layout", "steps_per_epoch")}
         self.layout = Layout.from_json(self._note["layout"])
         train, inside = run.train, run.validation.evaluate == "validator_model"
-        self.schedule = Schedule(train.epochs, self._note["steps_per_epoch"], train.local_steps, inside)
+        self.schedule: Schedule | OpenSchedule = OpenSchedule(train.epochs)
+        if train.policy is None:
+            steps_per_epoch = self._note["steps_per_epoch"]
+            self.schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside)
         byzantine = attackers(run.attack, run.topology.workers, run.seed)
         self.groups = tuple(
             AttackGroup(adversary, index, workers, byzantine, run, self.layout, resources)

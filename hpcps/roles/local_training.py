@@ -13,7 +13,7 @@ from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
-from hpcps.protocol.schedule import Schedule, Segment
+from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection
@@ -25,6 +25,7 @@ from hpcps.roles.events import (
     Effect,
     Event,
     Finish,
+    Idle,
     Send,
     SetDeadline,
     Snapped,
@@ -36,8 +37,10 @@ from hpcps.roles.packer import Packer
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import Stage
+from hpcps.roles.sync.queried_steps import STATE_SERVER, QueriedSteps
 from hpcps.spec.schema import Run
 from hpcps.training.learner import Learner, Progress, training_fields
+from hpcps.training.schedule import learning_rate, schedule_of
 
 
 class LocalTraining:
@@ -52,7 +55,7 @@ class LocalTraining:
         flags: those of the model adopted last.
         version: how many updates the model adopted last holds (asynchronous).
         log_epoch: the epoch of the servers' log at that model (asynchronous); the epochs that were over when the round
-            began, if the schedule of the attack needs them (synchronous).
+            began, if the schedule of the attack or a policy of local steps needs them (synchronous).
         is_coordinator: whether the role gives the initial weights, counts the epochs and evaluates.
         base: the parameters that the local steps begin from `[d]`.
         inbox: the next model.
@@ -92,6 +95,7 @@ class LocalTraining:
         self.stage = Stage.STARTING
         self.flags = Flag.NONE
         self.version = self.log_epoch = 0
+        self._progress = 0.0
         self._peer = peer
         self._run = run
         self._run_id = run_id
@@ -105,13 +109,20 @@ class LocalTraining:
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
         inside = run.validation.evaluate == "validator_model"
-        self._schedule = Schedule(run.train.epochs, learner.steps_per_epoch, run.train.local_steps, inside)
+        policy = run.train.policy
+        self._schedule: Schedule | OpenSchedule = OpenSchedule(run.train.epochs)
+        if policy is None:
+            self._schedule = Schedule(run.train.epochs, learner.steps_per_epoch, run.train.steps_per_round, inside)
+        self._queried: QueriedSteps | None = None
+        if policy is not None and peer in self._roster.governed(run):
+            self._queried = QueriedSteps(peer, run_id, policy, self._steps_task, after_steps)
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         self.inbox = ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
         self.base = resources.local(learner.layout.size)
         learner.copy_to(self.base)
-        self._evaluations = Evaluations(peer, run, learner, self._schedule, evaluation_fields)
+        self._evaluation_fields = evaluation_fields
+        self._evaluations = Evaluations(peer, run, learner, self._schedule, self._fields_of_evaluation)
 
     @property
     def steps_before_model(self) -> int:
@@ -126,7 +137,15 @@ class LocalTraining:
     @property
     def over(self) -> bool:
         """Whether the coordinator has done all its rounds."""
-        return self.is_coordinator and self.round >= self._schedule.rounds
+        return self.is_coordinator and self._schedule.over(self.round)
+
+    @property
+    def rate_epoch(self) -> int | None:
+        """The epochs that are over for the learning rate; None if those of the role's own steps count.
+
+        With a policy of local steps they are those of the run, so that all roles decay their rates together.
+        """
+        return self.log_epoch if isinstance(self._schedule, OpenSchedule) else None
 
     @property
     def _coming(self) -> int | None:
@@ -136,7 +155,9 @@ class LocalTraining:
         return None
 
     def takes(self, event: Received | Malformed) -> bool:
-        """Return whether a message holds BatchNorm statistics for an evaluation, or came in place of some."""
+        """Return whether a message answers a query, holds BatchNorm statistics, or came in place of some."""
+        if self._queried and event.source == STATE_SERVER and isinstance(event, Received):
+            return event.message.kind is Kind.ANSWER
         return self._evaluations.takes(event, self.round, self._coming)
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -153,9 +174,16 @@ class LocalTraining:
                 yield from self._present_initial_model()
             case Computed("adopt", _, time):
                 yield from self._evaluate_if_due(time)
+            case Computed("train", progress, _, seconds) if self._queried:
+                self._seen.append(progress)
+                yield from self._queried.stepped(progress.steps, seconds)
             case Computed("train", progress, time):
                 self._seen.append(progress)
                 yield from self._end_segment(time)
+            case Idle() if self._queried:
+                yield from self._queried.go_on()
+            case Received(_, Message(kind=Kind.ANSWER) as message) if self._queried:
+                yield from self._queried.take(message)
             case Computed("evaluate", (job, evaluation)):
                 yield from self._evaluations.measured(job, evaluation)
             case Received(source, message):
@@ -205,6 +233,7 @@ class LocalTraining:
     def _adopt(self) -> ModelInbox:
         """Set x = c = the model, plus a worker's e: the residual survives locally; return the inbox with the model."""
         self.version, self.log_epoch = self.inbox.version, int(self.inbox.note.get("epoch", 0))
+        self._progress = float(self.inbox.note.get("progress", 0.0))
         if self._see_model is not None:
             self._see_model(self.inbox.read)
         self.inbox.read(self.base, self._residual)
@@ -214,6 +243,8 @@ class LocalTraining:
     def _evaluate_if_due(self, time: float) -> Iterator[Effect]:
         """Begin to evaluate the model just adopted, if that is due, and take the local steps."""
         self.flags = self.inbox.flags
+        if isinstance(self._schedule, OpenSchedule):
+            self._schedule.learn(self.round, self.log_epoch)
         if self.flags & Flag.STATISTICS and self._peer.role == "worker" and not self.is_coordinator:
             statistics = self._learner.statistics
             yield Send(
@@ -237,16 +268,21 @@ class LocalTraining:
             yield from self._evaluations.when_over(self._finish)
             return
         self.stage = Stage.TRAINING
-        whole = [Segment(self._schedule.stop(self.round))]
-        self._segments = self._schedule.segments(self.round) if self.is_coordinator else whole
+        if self._queried is not None:
+            yield from self._queried.begin(self.round)
+            return
+        if isinstance(self._schedule, OpenSchedule):  # a validator that only runs batches: one for each round
+            self._segments = [Segment(self._learner.steps_done + 1)]
+        else:
+            whole = [Segment(self._schedule.stop(self.round))]
+            self._segments = self._schedule.segments(self.round) if self.is_coordinator else whole
         yield from self._next_segment()
 
     def _finish(self) -> Iterator[Effect]:
         yield Finish()
 
     def _next_segment(self) -> Iterator[Effect]:
-        steps = self._segments[0].stop - self._learner.steps_done
-        yield self._steps_task(steps)
+        yield self._steps_task(self._segments[0].stop - self._learner.steps_done)
 
     def _steps_task(self, steps: int) -> Compute:
         done = self._learner.steps_done
@@ -259,6 +295,14 @@ class LocalTraining:
             yield from self._after_steps()
         else:
             yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._next_segment)
+
+    def _fields_of_evaluation(self) -> dict[str, object]:
+        """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""
+        if self.rate_epoch is None:
+            return self._evaluation_fields()
+        train, learner = schedule_of(self._run, self._peer.role, self._peer.index), self._learner
+        rate = learning_rate(train, learner.steps_done, learner.steps_per_epoch, self.rate_epoch)
+        return {"learning_rate": rate, **self._evaluation_fields()}
 
     def loss_of_round(self) -> Callable[[Vector], float]:
         """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""
@@ -275,7 +319,10 @@ class LocalTraining:
     def record_fields(self) -> dict[str, object]:
         """Return what the record of a round says of the local steps since the last one."""
         seen, self._seen = self._seen, []
-        return training_fields(self._learner, seen)
+        fields = training_fields(self._learner, seen)
+        if isinstance(self._schedule, OpenSchedule):
+            fields["epoch"] = self._progress
+        return fields | (self._queried.fields() if self._queried else {})
 
     def snapshot_before_model(self) -> Iterator[Effect]:
         """Write a checkpoint once no evaluation is under way; then wait for the next model."""
@@ -303,9 +350,12 @@ class LocalTraining:
         """Go on from a checkpoint: wait for the model, as between two rounds."""
         self._learner.restore(state.part("learner"))
         self._evaluations.last = state.facts["evaluated"]
-        # An asynchronous checkpoint may be written inside a cycle, which counts as over if its steps are done.
-        finished = self._learner.steps_done // self._run.train.local_steps
-        self.round = state.facts["round"] if self._run.train.mode == "sync" else finished
+        self.round = state.facts["round"]
+        if isinstance(self._schedule, OpenSchedule):
+            self._schedule.learn(self.round - 1, self._evaluations.last)
+        elif self._run.train.mode == "async":
+            # The checkpoint may be written inside a cycle, which counts as over if its steps are done.
+            self.round = self._learner.steps_done // self._run.train.steps_per_round
         for name, part in self._kept.items():
             part.restore(state.part(name))
         self.stage = Stage.WAITING_FOR_MODEL

@@ -22,7 +22,7 @@ class ModelInbox:
         flags: the flags of all its messages.
         version: how many updates it holds (asynchronous).
         index: the place in the servers' log of the entry that it answers (asynchronous).
-        note: the note of its last message.
+        note: the notes of all its messages.
     """
 
     def __init__(self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]]) -> None:
@@ -100,7 +100,7 @@ class ModelInbox:
             self._slices.clear()
         self._slices.append((start, stop, message.values))
         self.flags = message.flags if fresh else self.flags | message.flags
-        self.note = message.note
+        self.note = message.note if fresh else self.note | message.note
         self.index, self.version = message.index, message.version
         self._came[shard] += 1
 

@@ -99,7 +99,7 @@ class SingleProcess:
     def _train(self) -> Iterator[Effect]:
         """Train to the end of the round or the epoch, whichever comes first."""
         done = self._learner.steps_done
-        ends = ((done // length + 1) * length for length in (self._run.train.local_steps, self._epoch))
+        ends = ((done // length + 1) * length for length in (self._run.train.steps_per_round, self._epoch))
         steps = min(*ends, self._last) - done
         yield Compute("train", partial(self._learner.train, steps), steps=steps)
 
@@ -109,7 +109,7 @@ class SingleProcess:
 
     def _trained(self, time: float) -> Iterator[Effect]:
         done = self._learner.steps_done
-        if done % self._run.train.local_steps == 0 or done == self._last:
+        if done % self._run.train.steps_per_round == 0 or done == self._last:
             yield Record("round", training_fields(self._learner, self._seen), self._model)
             self._seen = []
             self.round += 1

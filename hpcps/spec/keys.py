@@ -42,6 +42,11 @@ class Key:
         """Whether `kind` decides which keys the table takes."""
         return bool(self.tables) and self.tables[0].kind != ""
 
+    @property
+    def numeric(self) -> bool:
+        """Whether it takes a number besides tables."""
+        return self.tagged and self.value.get("type") == "integer"
+
     def table(self, kind: str) -> Table | None:
         """Return the table of this kind."""
         return next((table for table in self.tables if table.kind == kind), None)
@@ -156,7 +161,7 @@ def _table(schema: dict[str, Any], definitions: dict[str, Any], kind: str) -> Ta
             default = None
         if isinstance(default, dict) and len(tables) > 1:
             default = _shortened(default, tables)
-        value = {} if tables and not field.get("shorthand") else _value(field)
+        value = {} if tables and not (field.get("shorthand") or field.get("plain")) else _value(field)
         about = field.get("description", "")
         items = (listed.get("noun") or field["noun"]) if listed else ""
         keys[name] = Key(about, name in required, default, value, tables, items=items)
@@ -213,6 +218,8 @@ def _value(field: dict[str, Any]) -> dict[str, Any]:
     choices = [_value(choice) for choice in field.get("anyOf", []) if choice.get("type") != "null"]
     if choices:
         return choices[0] if len(choices) == 1 else {"anyOf": choices}
+    if field.get("plain"):
+        return _value(field["plain"])
     if field.get("shorthand"):
         tag = field["discriminator"]["propertyName"]
         return {"enum": [each["properties"][tag]["const"] for each in field["oneOf"]]}

@@ -85,14 +85,14 @@ def _table(key: KeyPath, value: Any, alike: _Alike) -> str:
 
     An empty list is left out.
     """
-    if isinstance(value, str):  # only the kind, beside tables
-        return value
+    if not isinstance(value, dict):  # only the kind, or a plain value, beside tables
+        return value if isinstance(value, str) else f"{key[-1]} {_short(value)}"
     parts = [str(kind_of(value) or key[-1])]
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
         if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name)):
             parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner)}")
-        elif alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
+        elif inner is not None and alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
             parts.append(f"{name} {_short(inner)}")
     return " ".join(parts)
 

@@ -126,7 +126,8 @@ def _unknown(path: Path, table: Table) -> Problem:
 
 
 def _takes(table: Table, names: list[str]) -> str:
-    plain_keys = [name for name in names if name in table.keys and not table.keys[name].tables]
+    known = [name for name in names if name in table.keys]
+    plain_keys = [name for name in known if not table.keys[name].tables or table.keys[name].numeric]
     tables = [name for name in names if name not in plain_keys]
     said = [", ".join(name + _default(table.keys[name]) for name in plain_keys)] if plain_keys else []
     if tables:

@@ -48,7 +48,7 @@ def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
     yield f"### {title}\n"
     if table.description and path:
         yield f"{_text(table.description)}\n"
-    values = {name: key for name, key in table.keys.items() if not key.tables or key.items}
+    values = {name: key for name, key in table.keys.items() if not key.tables or key.items or key.numeric}
     if values:
         yield f"{key_table(values)}\n"
     for name, key in table.keys.items():
@@ -57,7 +57,10 @@ def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
             continue
         if key.items:
             listed.add(inner)
-        if key.tagged:
+        if key.numeric:
+            yield f"### `[{inner}]`\n"
+            yield "A table instead of a number; `kind` selects the policy.\n"
+        elif key.tagged:
             yield f"### `[{inner}]`\n"
             yield f"{_text(key.description)} `kind` selects it; the default is {_code(key.default)}.\n"
         for each in key.tables:

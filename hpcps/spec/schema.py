@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 from hpcps.attacks import ByzantineAttack, NoAttack
 from hpcps.data.base import Data
 from hpcps.models import Model
+from hpcps.policies import Policy
 from hpcps.registry import Config, OneOf
 from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, NAME, WEEK
 from hpcps.rules import Average
@@ -126,10 +127,25 @@ class Train(Config):
         description="`sync`: all processes wait for each other in every round; `async`: no process waits for others "
         "(see [asynchronous]).",
     )
-    epochs: PositiveInt = Field(..., le=MOST, description="Epochs of validator 0 (of worker 0 without validators).")
+    epochs: PositiveInt = Field(
+        ...,
+        le=MOST,
+        description="Epochs of validator 0 (of worker 0 without validators; with a policy of local steps, of all "
+        "workers together).",
+    )
     passes_per_epoch: PositiveInt = Field(1, le=MOST, description="Passes over a shard in an epoch.")
     batch_size: PositiveInt = Field(32, le=MOST, description="Samples per local step.")
-    local_steps: PositiveInt = Field(1, le=MOST, description="Optimizer steps between two synchronizations.")
+    local_steps: Annotated[int | Policy, OneOf("policies", or_else=Annotated[int, Field(ge=1, le=MOST)])] = Field(
+        1,
+        description="Optimizer steps between two synchronizations: a number, or a table with the policy that decides "
+        "how many each process takes in a round.",
+    )
+    global_lr: float = Field(
+        1.0,
+        gt=0,
+        le=LARGEST_FACTOR,
+        description="Synchronous: the model changes by this factor times the combined update of a round.",
+    )
     optimizer: Optimizer = Optimizer()
     lr_decay: LrDecay = LrDecay()
     warmup: WarmUp = WarmUp()
@@ -152,6 +168,17 @@ class Train(Config):
         description="`overwritten` (artifact): every process takes its first local step before it has the model; "
         "validator 0's result is the initial model, and a worker's first pull overwrites its result.",
     )
+
+    @property
+    def policy(self) -> Policy | None:
+        """The policy of local steps; None if every process takes the same number of steps in each round."""
+        return self.local_steps if isinstance(self.local_steps, Policy) else None
+
+    @property
+    def steps_per_round(self) -> int:
+        """The number of local steps of each round, of a run without a policy."""
+        assert isinstance(self.local_steps, int), "the number depends on a policy"
+        return self.local_steps
 
 
 class Communication(Config):

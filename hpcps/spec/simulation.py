@@ -85,6 +85,7 @@ class Costs(Config):
 
     step: AnyDelay = Field(NoDelay(), description="CPU seconds of a local step, drawn from the seed for each step.")
     evaluate: Seconds = Field(0.0, description="CPU seconds of an evaluation.")
+    query: Seconds = Field(0.0, description="CPU seconds of server 0 for a query of a policy of local steps.")
     pack: Pack = Pack()
     adopt: Adopt = Adopt()
     combine: Combine = Combine()
@@ -128,6 +129,21 @@ class Modelled(Machine, Costs):
     """The costs are given."""
 
     kind: Literal["modelled"] = "modelled"
+    model_scale: float = Field(
+        1.0,
+        gt=0,
+        le=MOST,
+        description="How many times larger the simulated model is than the one that trains: a factor on the bytes of "
+        "models and updates, in the times and the recorded traffic, and on the elements of all tasks.",
+    )
+
+    @property
+    def costs(self) -> Costs:
+        """The costs for a model of the simulated size, by bytes and elements of the one that trains."""
+        works = {name: getattr(self, name) for name in ("pack", "adopt", "combine", "apply")}
+        scaled = {name: w.model_copy(update={"element": w.element * self.model_scale}) for name, w in works.items()}
+        messages = self.messages.model_copy(update={"byte": self.messages.byte * self.model_scale})
+        return self.model_copy(update={**scaled, "messages": messages})
 
 
 class Measured(Machine):

@@ -40,7 +40,7 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
     batch, size = run.batch_size(role, index), shard_size(data, run.largest_batch)
     shards = all_shards(data, size, run.seed, train.labels, held_out=run.holds_out, least=run.largest_batch)
     shard = train.read(shards[shard_of(data, role, index)])
-    normalise = Normaliser(data.facts)
+    normalise = Normaliser(data.input_facts, data.resize)
     stream = BatchStream(
         shard,
         batch,
@@ -51,12 +51,13 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
     )
     return learner_of(run.model.backend, run.train.threads)(
         run.model,
-        data.facts,
+        data.input_facts,
         schedule_of(run, role, index),
         stream,
         weights=seeds.generator(run.seed, "experiment", 0, "weights"),
         test=lambda: data.read_test(test),
         normalise=normalise,
+        step_seed=seeds.numbered(run.seed, role, index, "steps"),
     )
 
 

@@ -180,10 +180,11 @@ class Learner(Protocol):
 class ShardLearner:
     """The parts of `Learner` that do not depend on the framework: the stream of batches and the count of steps."""
 
-    def __init__(self, train: Train, stream: BatchStream) -> None:
-        """Take the schedule and the batches to train on."""
+    def __init__(self, train: Train, stream: BatchStream, step_seed: Callable[[int], int]) -> None:
+        """Take the schedule, the batches to train on, and the seed of what the network draws in each step."""
         self._train = train
         self._stream = stream
+        self._step_seed = step_seed
         self._steps_done = 0
 
     @property

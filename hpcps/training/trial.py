@@ -105,7 +105,7 @@ def try_components(runs: Iterable[Run]) -> None:
     """
     tried: set[object] = set()
     for run in runs:
-        data, model, facts = run.data, run.model, run.data.facts
+        data, model, facts = run.data, run.model, run.data.input_facts
         foreign = {key for key, entry in used(run).items() if entry.origin != BUILT_IN}
         if not foreign:
             continue

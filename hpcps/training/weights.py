@@ -9,6 +9,9 @@ import numpy as np
 
 from hpcps.numerics.layout import Layout, Vector
 
+DRAWN = 1 << 20
+"""Values that are drawn at a time, because they are drawn as float64."""
+
 
 def draw_weights(layout: Layout, gammas: Set[str], generator: np.random.Generator) -> Vector:
     """Draw the initial weights `[d]`, tensor by tensor in order, like Gluon's default Xavier initializer.
@@ -29,5 +32,7 @@ def draw_weights(layout: Layout, gammas: Set[str], generator: np.random.Generato
         elif len(block.shape) > 1:
             area = math.prod(block.shape[2:])
             bound = math.sqrt(3 / ((block.shape[0] + block.shape[1]) * area / 2))
-            flat[block.offset : block.stop] = generator.uniform(-bound, bound, block.size)
+            for start in range(block.offset, block.stop, DRAWN):
+                here = flat[start : min(start + DRAWN, block.stop)]
+                here[:] = generator.uniform(-bound, bound, len(here))
     return flat

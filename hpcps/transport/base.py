@@ -10,10 +10,21 @@ from hpcps.protocol.messages import Malformed, Message, Peer, Received
 
 @dataclass
 class Traffic:
-    """Bytes that crossed the transport, headers included."""
+    """Bytes that crossed the transport, headers included.
+
+    Attributes:
+        sent: bytes sent.
+        received: bytes received.
+        scale: a factor on the bytes of payloads, to simulate a larger model.
+    """
 
     sent: int = 0
     received: int = 0
+    scale: float = 1.0
+
+    def size(self, header: bytes, payload: int) -> int:
+        """Return the bytes that count for a message, from its header and the bytes of its payload."""
+        return len(header) + (payload if self.scale == 1.0 else round(self.scale * payload))
 
 
 class MessageTransport(Protocol):

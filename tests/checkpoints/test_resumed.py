@@ -53,6 +53,7 @@ CASES = {
     "adversary": small(topology={"servers": 2, "validators": 2, "workers": 4}).model_copy(
         update={"attack": Drifting(rate=0.25)}
     ),
+    "dropout": small(model={"dropout": 0.3}),
     "delays": small(heterogeneity={"delay": {"kind": "lognormal", "median": 2.0}}),
 }  # fmt: skip
 

@@ -3,13 +3,15 @@ from itertools import islice
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from hpcps import seeds
-from hpcps.data.batches import BatchStream, Normaliser, StreamState, crop_and_flip
+from hpcps.data.batches import BatchStream, Normaliser, StreamState, crop_and_flip, evaluation_slices, resized
 from hpcps.data.samples import Samples
-from hpcps.data.sets import Cifar10, Digits
+from hpcps.data.sets import Cifar10, Digits, FashionMnist
 
 CIFAR = Cifar10.facts
 
@@ -72,6 +74,46 @@ def test_images_are_normalised_by_channel():
 def test_digits_are_scaled_to_0_and_1():
     images = np.array([0, 4, 16], dtype=np.uint8).reshape(3, 1, 1, 1)
     assert Normaliser(Digits.facts)(images).ravel().tolist() == [0, 0.25, 1]
+
+
+def test_images_are_normalised_or_scaled_to_0_and_1():
+    images = np.array([0, 51, 255], dtype=np.uint8).reshape(3, 1, 1, 1)
+    assert Normaliser(FashionMnist(normalise=False).input_facts)(images).ravel() == pytest.approx([0, 0.2, 1])
+    expected = (np.array([0, 0.2, 1]) - 0.286) / 0.353
+    assert Normaliser(FashionMnist().input_facts)(images).ravel() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [((28, 28), (224, 224)), ((28, 30), (31, 57)), ((1, 1), (4, 4)), ((8, 8), (8, 9))], ids=str
+)
+def test_images_are_enlarged_as_torch_does_it(old, new):
+    images = np.random.default_rng(1).standard_normal((3, 2, *old)).astype(np.float32)
+    expected = functional.interpolate(torch.from_numpy(images), size=new, mode="bilinear", align_corners=False)
+    found = resized(images, *new)
+    assert (found.dtype, found.shape) == (np.float32, (3, 2, *new))
+    np.testing.assert_allclose(found, expected.numpy(), atol=2e-5)
+
+
+def test_every_batch_is_enlarged_after_augmentation_and_normalisation():
+    generators, size = partial(seeds.generator, 1, "worker", 0), 40
+    usual = Normaliser(CIFAR)
+    larger = Normaliser(Cifar10(resize=size).input_facts, size)
+    assert larger.shape == (3, size, size)
+    one, other = (BatchStream(numbered(20), 4, each, generators, augment=True) for each in (usual, larger))
+    for (images, _), (enlarged, _) in ((next(one), next(other)), (one.draw(3), other.draw(3))):
+        assert np.array_equal(enlarged, resized(images, size, size))
+    for (images, _), (enlarged, _) in zip(one.sweep(), other.sweep(), strict=True):
+        assert np.array_equal(enlarged, resized(images, size, size))
+
+
+def test_an_evaluation_has_smaller_batches_of_larger_images():
+    def sizes(shape):
+        return [len(range(600)[here]) for here in evaluation_slices(600, shape)]
+
+    assert sizes((3, 32, 32)) == sizes((20,)) == [250, 250, 100]
+    assert sizes((1, 224, 224))[:2] == [20, 20]
+    assert sum(sizes((1, 299, 299))) == 600
+    assert set(sizes((3, 4096, 4096))) == {1}
 
 
 @given(seed=st.integers(0, 1000))

@@ -12,7 +12,7 @@ import pytest
 from training_examples import RECORDS, write_binary, write_idx
 
 from hpcps.cli import data as command
-from hpcps.data.sets import Cifar10, Mnist, cifar10
+from hpcps.data.sets import Cifar10, FashionMnist, Mnist, cifar10
 from hpcps.errors import DataError
 
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -148,23 +148,37 @@ def test_another_address_is_taken_and_every_failure_is_told(tmp_path, mirror, ar
     assert mirror[1].asked == [f"/nowhere/{ARCHIVE}"]
 
 
-def test_idx_files_come_one_by_one_from_the_first_mirror_that_has_them(tmp_path, mirror, monkeypatch):
-    monkeypatch.setattr(Mnist, "facts", replace(Mnist.facts, train=20, test=6))
+@pytest.mark.parametrize("data", [Mnist, FashionMnist])
+def test_idx_files_come_one_by_one_from_the_first_mirror_that_has_them(tmp_path, mirror, monkeypatch, data):
+    name = data.model_fields["name"].default
+    monkeypatch.setattr(data, "facts", replace(data.facts, train=20, test=6))
     write_idx(tmp_path / "mirror", 20, 6, compressed=True)
     files = {path.name: md5(path.read_bytes()) for path in (tmp_path / "mirror").iterdir()}
     mirrors = (f"{mirror[0]}/gone", mirror[0])
-    monkeypatch.setattr(Mnist, "source", replace(Mnist.source, mirrors=mirrors, files=files))
+    assert files.keys() == data.source.files.keys(), "the official names"
+    monkeypatch.setattr(data, "source", replace(data.source, mirrors=mirrors, files=files))
     root = tmp_path / "data"
-    hpcps_data("mnist", "--dir", root)
-    assert sorted(path.name for path in (root / "mnist").iterdir()) == sorted(files)
+    hpcps_data(name, "--dir", root)
+    assert sorted(path.name for path in (root / name).iterdir()) == sorted(files)
 
-    broken = root / "mnist" / "train-labels-idx1-ubyte.gz"
+    broken = root / name / "train-labels-idx1-ubyte.gz"
     broken.write_bytes(b"")
-    (root / "mnist" / "t10k-labels-idx1-ubyte").write_bytes(b"broken, and preferred to the right .gz")
+    (root / name / "t10k-labels-idx1-ubyte").write_bytes(b"broken, and preferred to the right .gz")
     mirror[1].asked.clear()
-    hpcps_data("mnist", "--dir", root)
+    hpcps_data(name, "--dir", root)
     assert mirror[1].asked == ["/gone/train-labels-idx1-ubyte.gz", "/train-labels-idx1-ubyte.gz"]
-    assert hpcps_data("mnist", "--dir", root, "--check") == 0
+    assert hpcps_data(name, "--dir", root, "--check") == 0
+
+
+def test_fashion_mnist_has_its_published_checksums():
+    """Those in the README of its repository; MNIST's files have the same names and other checksums."""
+    assert FashionMnist.source.files == {
+        "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+        "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+        "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+    }
+    assert not set(FashionMnist.source.files.values()) & set(Mnist.source.files.values())
 
 
 def test_digits_need_no_download(tmp_path, capsys):

@@ -32,6 +32,10 @@ every = 1
 label = "alone"
 topology = { servers = 0, validators = 1, workers = 0 }
 data.shards = 3
+[[include]]
+label = "policy"
+train.local_steps = { kind = "esync" }
+simulation = { kind = "modelled" }
 """
 
 

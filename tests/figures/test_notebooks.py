@@ -42,6 +42,7 @@ def test_a_notebook_draws_own_runs_rather_than_the_published_copy(tmp_path):
         pytest.param("figure6.ipynb", "fig6_async_two_validators", 7, ("attack", "zeno++"), marks=pytest.mark.soak),
         ("figure7.ipynb", "fig7_sync_tune_rho", 5, ("accepted of received", "zeno, rho 0.001", "validation only")),
         ("robustness.ipynb", "robustness_grid", 3, ("nnm + trimmed_mean", "krum")),
+        ("esync.ipynb", "esync_paper", 3, ("ESync", "DC-ASGD", "samples/s")),
     ],
 )
 def test_a_notebook_draws_the_published_copy(tmp_path, notebook, name, figures, words):

@@ -40,12 +40,13 @@ class Tape(TorchDispatchMode):
     """Records what is computed, gradients included, and undoes it: as if it had only been written down.
 
     `replay` computes it again from the same tensors into the same tensors; what was a number in the program then,
-    such as a learning rate, is the same number again. To look at a value meanwhile is an error, as on a GPU.
+    such as a learning rate, is the same number again, and random numbers are drawn anew. To look at a value meanwhile
+    is an error, as on a GPU.
     """
 
     def __init__(self):
         super().__init__()
-        self.calls, self.before = [], []
+        self.calls, self.before, self.generator = [], [], torch.get_rng_state()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         if function is torch.ops.aten._local_scalar_dense.default:
@@ -61,6 +62,7 @@ class Tape(TorchDispatchMode):
             for tensor, value in reversed(self.before):
                 tensor.copy_(value)
         self.before.clear()
+        torch.set_rng_state(self.generator)
 
     def replay(self):
         with torch.no_grad():

@@ -23,15 +23,21 @@ from hpcps.training.pytorch.step import WARM_UP
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
 from training_examples import make_run
+from zoo import SIZES
 
 DIGITS = {"name": "digits"}
 SYNTHETIC = {"name": "synthetic", "limit": 96, "test_limit": 32, "shards": 3}
 MODELS = {
     "mlp": (DIGITS, {}),
     "cnn": (DIGITS, {}),
+    "dropout": (DIGITS, {"model": {"name": "mlp", "dropout": 0.3}}),
     "cifar_resnet20_v1": (SYNTHETIC, {"workers": 2, "batch_size": 8}),
 }
 OWN = {"my_model": ({"name": "my_data"}, {})}
+ZOO = {
+    name: ({"name": "digits", "resize": size, "limit": 64, "test_limit": 10}, {"workers": 1, "batch_size": 8})
+    for name, size in SIZES.items()
+}
 PLUGINS = Path(__file__).parents[2] / "examples/plugins"
 OPTIMIZERS = [
     {"name": "sgd", "lr": 0.05, "momentum": 0.0},
@@ -83,8 +89,8 @@ class Kind:
         return self.usual(model, **train), self.replaying(model, **train)
 
     def _build(self, model, train):
-        data, more = {**MODELS, **OWN}[model]
-        return build_learner(make_run(data, model=model, **{**more, "device": self.device, **train}), "worker", 0)
+        data, more = {**MODELS, **OWN, **ZOO}[model]
+        return build_learner(make_run(data, **{"model": model, **more, "device": self.device, **train}), "worker", 0)
 
 
 @pytest.fixture(params=[pytest.param("cpu", id="pretended"), GPU])
@@ -119,6 +125,17 @@ def test_replayed_steps_are_the_same_steps(kind, model, optimizer):
     other.copy_from(0.5 * model)
     assert one.train(1, epoch=3) == other.train(1, epoch=3)
     same(one, other)
+    assert one.evaluate() == other.evaluate()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("model", ZOO)
+def test_large_networks_are_replayed_on_a_gpu(monkeypatch, model):
+    one, other = Kind("cuda", monkeypatch).pair(model, optimizer={"name": "sgd", "lr": 1e-3})
+    for steps in (4, 2):
+        assert one.train(steps) == other.train(steps)
+        same(one, other)
+    assert other.replays == [6 - WARM_UP]
     assert one.evaluate() == other.evaluate()
 
 

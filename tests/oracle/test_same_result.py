@@ -101,6 +101,14 @@ def points():
         validators, partition = (0, 4096) if kind in ("nan", "silent") else (1, "auto")
         attack = {"kind": kind, "rate": 0.4, **keys}
         yield f"attack-{kind}", spec("average", 2, validators, attack=attack, transport={"partition": partition})
+    # With dropout: masks depend on the role and the step, not on which roles share a process.
+    yield "dropout", spec("average", 1, 1, model={"dropout": 0.3})
+    # With policies of local steps, whose answers depend on real times unless at most one step is allowed.
+    one = {"kind": "esync", "most": 1}
+    yield "esync-0-3", spec("average", 3, 0, train={"local_steps": one})
+    yield "esync-2-2", spec("zeno", 2, 2, train={"local_steps": {**one, "blocking": False}})
+    late = {"attack": {"kind": "ipm", "rate": 0.4, "from_epoch": 1}, "transport": {"partition": 4096}}
+    yield "dylu-1-2", spec("average", 2, 1, train={"local_steps": {"kind": "dylu", "most": 1}}, **late)
     # With BatchNorm: its statistics travel too.
     network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}
@@ -239,6 +247,10 @@ def test_partitions_do_not_show(in_process, name):
     servers = POINTS[name].topology.servers
     cut, whole = final_model(in_process / f"{name}-cut", servers), final_model(in_process / name, servers)
     np.testing.assert_array_equal(cut, whole)
+
+
+def test_dropout_does_show(in_process):
+    assert not np.array_equal(final_model(in_process / "dropout", 1), final_model(in_process / "average-1-1", 1))
 
 
 def test_torch_runs_with_the_threads_of_the_spec(in_process):

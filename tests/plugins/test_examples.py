@@ -28,6 +28,7 @@ def component(file):
 
 
 EXTENSIONS = ("my_rule.py", "my_async_rule.py", "my_attack.py", "my_omniscient_attack.py", "my_preaggregator.py")
+EXTENSIONS += ("my_policy.py",)
 
 
 @pytest.mark.parametrize("file", EXTENSIONS)
@@ -53,6 +54,23 @@ def test_an_attack_that_knows_other_updates_runs_from_a_file(folder, tmp_path):
     assert json.loads((run / "spec.json").read_text())["components"]["attack"]["needs"] == ["honest"]
     last = json.loads((run / "records/adversary-0.jsonl").read_text().splitlines()[-1])
     assert last["reason"] == "finished"
+
+
+def test_a_policy_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
+    file = folder / "experiment.toml"
+    file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_policy.py"'))
+    simulation = "simulation={kind='modelled',step={kind='constant',seconds=0.125}}"
+    changed = ("--set", "train.local_steps={kind='same_time',seconds=0.5}", "--set", simulation, "--only", "0")
+    changed += ("--set", "transport.kind=inproc", "--results", tmp_path)
+    hpcps("run", file, *changed)
+    (run,) = tmp_path.glob("*/runs/*")
+    assert json.loads((run / "spec.json").read_text())["components"]["train.local_steps"]["name"] == "same_time"
+    lines = [json.loads(line) for line in (run / "records/worker-1.jsonl").read_text().splitlines()]
+    assert {line["local_steps"] for line in lines if line["event"] == "round"} == {4}
+    policy = folder / "my_policy.py"
+    policy.write_text(policy.read_text().replace("return 1 if", "return 1.5 if"))
+    said = hpcps("run", file, *changed, expect=1)
+    assert "policy same_time (plugin my_policy.py, line 17): its further_steps() returned a float" in said
 
 
 def test_a_pre_aggregator_comes_before_any_rule(folder, tmp_path):

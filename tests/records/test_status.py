@@ -388,3 +388,29 @@ def test_what_was_reached_before_a_checkpoint_still_holds(directory, goes_on):
     (status,) = SweepProgress([directory.path]).poll()
     assert status.attempt == 2
     assert (status.epoch, status.accuracy) == ((2.0, pytest.approx(0.3)) if goes_on else (0.0, None))
+
+
+def test_the_local_steps_of_a_policy_are_shown_while_it_runs(directory):
+    play(directory, "worker", 0, 2)
+    with RecordWriter(directory.path, "0123456789", "server", 0, "n0") as record:
+        record.write("start")
+        record.write(
+            "local_steps", time=12.5, round=3, who=["worker-0", "worker-1", "worker-2"], k=[1, 12, 0],
+            c=[3.5, 0.0312, None], te=[9.25, 12.4, None], ready=[True, False, False],
+        )  # fmt: skip
+    (status,) = SweepProgress([directory.path]).poll()
+    text = overview([status])
+    assert "0123456789: worker-0: k 1, c 3.5 s, te 9.2 s of 12.5 s, sends its update\n" in text
+    assert "0123456789: worker-1: k 12, c 0.0312 s, te 12.4 s of 12.5 s\n" in text
+    assert text.endswith("0123456789: worker-2: k 0, c unknown, has not begun the round")
+    directory.finish(3.0)
+    assert "worker-1: k" not in overview(SweepProgress([directory.path]).poll())
+
+
+@pytest.mark.parametrize("damage", [{"k": 3}, {"who": None}, {"c": ["x"], "te": [{}], "k": [None]}, {"ready": "yes"}])
+def test_damaged_local_steps_are_no_failure(directory, damage):
+    play(directory, "worker", 0, 2)
+    line = {"who": ["worker-0"], "k": [1], "c": [0.1], "te": [1.0], "ready": [False]} | damage
+    with RecordWriter(directory.path, "0123456789", "server", 0, "n0") as record:
+        record.write("local_steps", **line)
+    assert "0123456789" in overview(SweepProgress([directory.path]).poll())

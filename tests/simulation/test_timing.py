@@ -143,3 +143,22 @@ def test_the_order_in_which_roles_are_begun_changes_no_synchronous_time(tmp_path
     assert one.records.keys() == other.records.keys()
     for process in one.records:
         assert times(one, process) == pytest.approx(times(other, process)), process
+
+
+def test_a_larger_model_is_simulated_by_a_smaller_one(tmp_path):
+    """The model has one element of 4 bytes, and 1 s of a link is 1000 bytes. A worker sends the initial model; in each
+    round it gets a model and sends an update.
+    """
+    costs = {**SECOND, "local": {"bandwidth": 1000.0}, "pack": {"element": 0.001}}
+    small, large = (
+        simulate(tmp_path / str(scale), spec({**costs, "model_scale": float(scale)}, workers=1)) for scale in (1, 251)
+    )
+    later = [b - a for a, b in zip(times(small, "server-0"), times(large, "server-0"), strict=True)]
+    assert later == pytest.approx([3.25, 5.5])
+    for process, lines in (("worker-0", 3), ("server-0", 3)):
+        sent = [
+            sum(line.get("bytes_sent", 0) for line in played.records[process] if line["event"] in ("round", "end"))
+            for played in (small, large)
+        ]
+        assert sent[1] - sent[0] == lines * 1000
+        assert sent[0] < lines * 200

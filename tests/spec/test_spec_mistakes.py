@@ -103,6 +103,27 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
+        (
+            ["train.local_steps={kind='esync'}", "topology={servers=0,validators=1,workers=0}", "data.shards=5"],
+            "train.local_steps: the single-process baseline has nobody to wait for: use a number of steps",
+        ),
+        (
+            ["train.local_steps.kind=dylu", "train.mode=async", "validation.rule={kind='naive_async'}"],
+            'dylu fits local steps into a round, and only train.mode = "sync" has rounds: use a number',
+        ),
+        (["train.local_steps.kind=esync", "transport.kind=inproc"], "so esync knows no speeds: add a [simulation]"),
+        (["train.local_steps.kind=esync", "fidelity=artifact"], 'ends with a round: set evaluate = "global_model"'),
+        (["train.local_steps={kind='esync',epsilon=1,epsilon_share=0.1}"], "epsilon and epsilon_share set the same"),
+        (["train.local_steps={kind='esync',epsilonn=1}"], "unknown key: did you mean epsilon?"),
+        (
+            ["train.global_lr=0.5", "train.mode=async", "validation.rule={kind='naive_async'}"],
+            "train.global_lr: only synchronous training uses it: use asynchronous.alpha = 0.5",
+        ),
+        (["train.global_lr=0.5", *ALONE], "the single-process baseline combines no updates: leave it out"),
+        (
+            ["transport.kind=inproc", "simulation={kind='modelled',query=0.1}"],
+            "simulation.query: without a policy of local steps there are no queries: leave it out",
+        ),
         (["topology.validators=0", "validation.rule={kind='zeno'}"], "zeno compares updates with a validator's own"),
         (["topology.validators=2", "topology.colocate_validators=true"], "2 validators and only 1 server:"),
         (["data.shards=4"], "4 shards are too few for 4 workers and the validators: use 5 or more"),
@@ -113,6 +134,26 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
             "for images of 3 channels (cifar10, synthetic), but samples of digits have the shape [1, 8, 8]",
         ),
         (["data.augment=true"], "only for cifar10, not digits"),
+        (
+            ["model.name=alexnet"],
+            "alexnet is for images of at least 63 by 63, but samples of digits have the shape [1, 8, 8]: set "
+            "data.resize = 63 or more, or use another model, such as mlp",
+        ),
+        (
+            ["model.name=inception_v3", "data.resize=224"],
+            "of at least 299 by 299, but resized samples have the shape [1, 224, 224]: set data.resize = 299 or more",
+        ),
+        (["data.resize=7"], "data.resize: the images of digits are 8 by 8, and can only be enlarged: use a larger"),
+        (["data.resize=8"], "the images of digits are 8 by 8, and can only be enlarged: use a larger number, or leave"),
+        (["data.normalise=false"], "has no effect: the samples of digits are not normalised anyway: leave it out"),
+        (
+            ["model.name=resnet18_v1", "train.batch_size=1"],
+            "train.batch_size: the last feature maps of resnet18_v1 have one pixel for samples of the shape [1, 8, 8],",
+        ),
+        (
+            ["model.name=mobilenet_v1", "heterogeneity.classes=[{name='a', workers=1, batch_size=1}]"],
+            "the last feature maps of mobilenet_v1 have one pixel for samples of the shape [1, 8, 8], and BatchNorm",
+        ),
         (["train.lr_decay.epochs=[5, 5]"], "[5, 5] must increase"),
         (
             ["attack={kind='silent', rate=0.5, scope='block'}"],
@@ -144,6 +185,8 @@ def test_values_that_do_not_go_together_are_refused(write: Write, overrides: lis
         ["topology.validators=0", "fidelity=artifact"],
         ["data.name=cifar10", "data.augment=true", "model.name=cifar_resnet20_v1"],
         ["data.name=synthetic", "model.name=cifar_resnet20_v1"],
+        ["model.name=resnet18_v1", "data.resize=33", "train.batch_size=1"],
+        ["data.name=fashion_mnist", "model.name=alexnet", "data.resize=224", "data.normalise=false"],
         ["train.lr_decay.epochs=[100, 150]"],
         ["attack={kind='random', scope='worker', rate=0.25}"],
         ["attack={kind='random', scope='worker', rate=0}"],
@@ -542,7 +585,8 @@ def test_a_model_on_images_too_small_for_it_is_a_mistake_with_its_line(
     (message,) = mistakes(write(), "plugins=['tiny.py']", "data={name='tiny'}")
     assert message == (
         "6: model.name: cnn is for images of at least 4 by 4, but samples of tiny have the shape "
-        f"{list(shape)}: use another model, such as mlp (with --set data={{name='tiny'}})"
+        f"{list(shape)}: {'set data.resize = 8 or more, or ' if len(shape) == 3 else ''}use another model, such as mlp "
+        "(with --set data={name='tiny'})"
     )
 
 

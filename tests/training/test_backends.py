@@ -1,6 +1,7 @@
 """Both backends from the same weights on the same batches; each runs `learner_facts.py` in its own environment."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from training_examples import make_run
+from zoo import COUNTS, SIZES
 
 from hpcps.cli.main import main
 from hpcps.errors import SpecError
@@ -70,13 +73,22 @@ def test_optimizers_pulls_decay_and_resumption_are_the_same(both, number):
     assert ours["evaluation"] == torchs["evaluation"]
 
 
-def test_every_model_can_be_built_and_twins_are_of_one_size(of_mxnet):
-    sizes = facts(of_mxnet, "mxnet_models.py")
+def test_every_model_can_be_built_and_twins_have_the_same_tensors_in_the_same_order(of_mxnet):
+    shapes = facts(of_mxnet, "mxnet_models.py")
     models = active().of("models")
-    assert set(sizes) == {name for name, model in models.items() if "mxnet" in model.backends}
-    for name in (name for name, model in models.items() if "torch" in model.backends):
-        twin = models[name]().build((3, 32, 32), 10)
-        assert sizes[name] == sum(one.numel() for one in twin.parameters()), name
+    assert set(shapes) == {name for name, model in models.items() if "mxnet" in model.backends}
+    for name, model in models.items():
+        trainable, running = shapes[name]
+        if name in COUNTS:
+            assert sum(map(math.prod, trainable)) == COUNTS[name], name
+        if "torch" not in model.backends:
+            continue
+        size = SIZES.get(name, 32)
+        with torch.device("meta"):
+            twin = model().build((model.channels or 1, size, size), 10)
+        assert [list(one.shape) for one in twin.parameters()] == trainable, name
+        buffers = [list(one.shape) for kind, one in twin.named_buffers() if "running" in kind]
+        assert buffers == running, name
 
 
 def test_without_mxnet_the_message_names_the_environment():

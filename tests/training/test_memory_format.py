@@ -61,6 +61,7 @@ def test_kernels_and_images_lie_with_channels_last():
 
 
 def test_which_models_have_it():
+    assert {registry.models[f"mobilenet_v{version}"]().memory_format("cpu") for version in (1, 2)} == {"channels_last"}
     assert registry.models["cifar_resnet20_v1"]().memory_format("cpu") == "channels_last"
     assert {Cnn().memory_format("cpu"), registry.models["cifar_resnet20_v1"]().memory_format("cuda:0")} == {
         "contiguous_format"

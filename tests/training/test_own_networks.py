@@ -158,6 +158,17 @@ def test_statistics_of_batchnorm_of_any_dimension_are_known():
     np.testing.assert_allclose(other.statistics[:2], batches.mean((0, 1, 3)), rtol=1e-4, atol=1e-5)
 
 
+def test_statistics_are_reestimated_without_dropout():
+    """They are for the test, where nothing is dropped; and another thread may use torch's generator meanwhile."""
+    norm = {"affine": False}
+    plain = learner(lambda: normed(nn.BatchNorm1d(6, **norm)))
+    dropping = learner(lambda: normed(nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(6, **norm))))
+    dropping.copy_from(parameters(plain))
+    for one in (plain, dropping):
+        one.reestimate_statistics()
+    assert np.array_equal(plain.statistics, dropping.statistics)
+
+
 def test_layers_that_look_at_the_first_batch_for_their_shape_work():
     assert learner(lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4))).layout.size == 84
 

@@ -46,7 +46,7 @@ class Simulation:
             measured = fit(settings.records, run)
             costs, cores = measured.costs, cores or measured.cores
         else:
-            costs = settings
+            costs = settings.costs
         self._run = run
         self._costs = costs
         self.clock = EventQueue()
@@ -61,7 +61,8 @@ class Simulation:
         everyone = Roster.of(run).everyone()
         self._meters = {peer: Meter() for peer in everyone}
         self._backgrounds = {peer: SimulatedBackground(self.clock) for peer in everyone}
-        self.exchange = Exchange(self._carry)
+        scale = settings.model_scale if isinstance(settings, Modelled) else 1.0
+        self.exchange = Exchange(self._carry, scale)
 
     def stopwatch(self, peer: Peer) -> Stopwatch:
         """Return the stopwatch for the record of a role."""

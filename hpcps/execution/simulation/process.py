@@ -12,7 +12,7 @@ from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.background import SimulatedBackground
 from hpcps.execution.simulation.event_queue import Action, EventQueue
 from hpcps.execution.simulation.sharing import ActiveTask, HostCores
-from hpcps.protocol.messages import Malformed, Received
+from hpcps.protocol.messages import Kind, Malformed, Received
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.roles.events import AwaitBackground, Compute, Effect, Event, InBackground, Now, Record, Send
 from hpcps.spec.simulation import Costs
@@ -176,7 +176,8 @@ class Process:
             case Received(source, _) if source == ADVERSARY:
                 return 0.0
             case Received(_, message):
-                return messages.receive + messages.byte * message.payload_bytes
+                query = self._costs.query if message.kind is Kind.QUERY else 0.0
+                return messages.receive + messages.byte * message.payload_bytes + query
             case Malformed():
                 return messages.receive
         return 0.0

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.adversary import Adversary, Crafted
 from hpcps.roles.attack_group import AttackGroup
-from hpcps.roles.checkpointing import ECHOED
+from hpcps.roles.checkpointing import ECHOED, KEEPER
 from hpcps.roles.checks import rejection, wrong_blocks
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
 from hpcps.roles.knowledge import Knowledge
@@ -40,8 +41,16 @@ class SyncAdversary(Adversary):
         self._unanswered = list(known.groups)
         return known
 
+    def _takes(self, source: Peer, message: Message) -> bool:
+        stops = message.kind is Kind.STOP and source == KEEPER and self._run.train.policy is not None
+        return stops or super()._takes(source, message)
+
     def _take(self, source: Peer, message: Message, known: Knowledge) -> Iterator[Effect]:
-        if source not in self._owed and message.round == self.round + 1 and source not in self._ahead:
+        if message.kind is Kind.STOP and isinstance(known.schedule, OpenSchedule):
+            known.schedule.learn(message.round, self._run.train.epochs)
+            if self.round == message.round:
+                yield Finish()
+        elif source not in self._owed and message.round == self.round + 1 and source not in self._ahead:
             self._ahead[source] = message
         elif source not in self._owed or message.round != self.round:
             yield rejection(source, f"a second, late or early message (of round {message.round})")
@@ -53,6 +62,9 @@ class SyncAdversary(Adversary):
             self._owed.discard(source)
             if message.kind is Kind.COPY:
                 known.put(source.index, message)
+                told = message.note.get("epoch")
+                if isinstance(known.schedule, OpenSchedule) and isinstance(told, int):
+                    known.schedule.learn(self.round, told)
                 epoch = known.schedule.ended(self.round)
                 self._shown.append(source.index)
                 if not known.attacks(source.index, self.round, epoch):
@@ -89,7 +101,7 @@ class SyncAdversary(Adversary):
         self.round += 1
         if Flag.SNAPSHOT in self._flags:
             yield Snapshot(self.round, self.state())
-        elif self.round == known.schedule.rounds:
+        elif known.schedule.over(self.round):
             yield Finish()
         ahead, self._ahead = self._ahead, {}
         for source, message in ahead.items():

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
 from hpcps.numerics.kernels import prepare
@@ -16,7 +18,7 @@ from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
-from hpcps.protocol.schedule import Schedule
+from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_size
 from hpcps.roles.events import (
@@ -38,6 +40,7 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import ServerStage
 from hpcps.roles.sync.partitions import PartitionCollector, grants
+from hpcps.roles.sync.step_counter import StepCounter
 from hpcps.rules import Average, Context, Rule
 from hpcps.spec.schema import Run
 
@@ -67,21 +70,28 @@ class SyncShard:
         self.size = stop - start
         self.model, self.coming = resources.allocate(self.size), resources.allocate(self.size)
         self._threads = resources.threads
+        self._global_lr = np.float32(run.train.global_lr)
         prepare(run.topology.workers * self.size)
         self.finite = True
 
     def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
         """Make the next partition: that of this round's model plus the combined updates."""
         columns = collector.partition.columns
+        model, coming = self.model[columns], self.coming[columns]
+        whole = self._global_lr == 1  # then the rule adds its result to the model
         context = Context(
             random=kept.random,
             state=kept.arrays,
-            base=self.model[columns],
-            out=self.coming[columns],
+            base=model if whole else None,
+            out=coming,
             threads=self._threads,
         )
-        combined = collector.combine(rule, context)
-        self.finite = self.finite and combined.finite
+        finite = collector.combine(rule, context).finite
+        if not whole:
+            np.multiply(coming, self._global_lr, out=coming)
+            np.add(model, coming, out=coming)
+            finite = bool(np.isfinite(coming).all())
+        self.finite = self.finite and finite
 
     def turn(self) -> None:
         """Begin the next round: all partitions of its model are made."""
@@ -93,7 +103,7 @@ class _Part:
     """What a server knows once it has the initial model."""
 
     shard: SyncShard
-    schedule: Schedule
+    schedule: Schedule | OpenSchedule
     collector: PartitionCollector
     steps_per_epoch: int
     statistics: bool
@@ -118,7 +128,9 @@ class SyncServer:
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
-        self._tells_epoch = not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
+        policy = run.train.policy
+        self._counter = StepCounter(peer, run, run_id, policy) if policy and peer == KEEPER else None
+        self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
         self._part: _Part | None = None
@@ -141,11 +153,16 @@ class SyncServer:
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         event = vetted(event, self._run_id)
+        counter = self._counter if self._part is not None else None
         match event:
             case Start() if self._part is not None:
                 yield from self._publish(self._part)
             case Start():
                 yield SetDeadline((self._roster.coordinator,))
+            case Received(source, Message(kind=Kind.QUERY) as message, time) if counter and source in counter.roles:
+                yield from counter.query(source, message, self.round, time)
+            case Malformed(source, reason) if counter and counter.takes_steps(source):
+                yield from counter.excuse(source, reason, self.round)
             case Received(source, message):
                 yield from self._receive(source, message)
             case Malformed(source, reason):
@@ -161,6 +178,10 @@ class SyncServer:
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
         if self._part is None:
             yield from self._initialise(source, message)
+        elif message.kind is Kind.STOP and source == KEEPER and isinstance(self._part.schedule, OpenSchedule):
+            self._part.schedule.learn(message.round, self._run.train.epochs)
+            if self.round == message.round and self._stage is ServerStage.GATHERING:
+                yield from self._begin_round(self._part)
         elif message.kind is Kind.PART and self.keeps_checkpoints:
             yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
         elif message.kind in self._kinds and source in self._senders:
@@ -195,7 +216,9 @@ class SyncServer:
         """Learn the model's layout and the schedule of the run."""
         shard, train = SyncShard(self.peer, self._run, table, self._resources), self._run.train
         inside = self._run.validation.evaluate == "validator_model"
-        schedule = Schedule(train.epochs, steps_per_epoch, train.local_steps, inside_rounds=inside)
+        schedule: Schedule | OpenSchedule = OpenSchedule(train.epochs)
+        if train.policy is None:
+            schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside_rounds=inside)
         collector = PartitionCollector(self._senders, shard.partitions, shard.first_block)
         self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
@@ -209,8 +232,11 @@ class SyncServer:
             "steps_per_epoch": self._part.steps_per_epoch,
             "statistics": self._part.statistics,
             "diverged": self._diverged,
+            "epochs": self._part.schedule.ended(self.round),
         }
-        return State({"model": on_host(self._part.shard.model)}, facts).having(rule=self._rule_state.state())
+        counted = {} if self._counter is None else {"counter": self._counter.state()}
+        model = on_host(self._part.shard.model)
+        return State({"model": model}, facts).having(rule=self._rule_state.state(), **counted)
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
@@ -219,6 +245,10 @@ class SyncServer:
         part.shard.model[:] = state.arrays["model"]
         self.round, self._diverged = facts["round"], facts["diverged"]
         self._rule_state.restore(state.part("rule"))
+        if isinstance(part.schedule, OpenSchedule):
+            part.schedule.learn(self.round - 1, facts["epochs"])
+        if self._counter is not None:
+            self._counter.restore(state.part("counter"))
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written; go on, or end."""
@@ -236,11 +266,15 @@ class SyncServer:
 
     def _announce(self, part: _Part, round: int) -> Flag:
         """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it."""
-        schedule, flags = part.schedule, Flag.NONE
-        if self.keeps_checkpoints and self._ledger.open is None and round + 1 < schedule.rounds:
-            due = periodic(self._run.checkpoint.every, schedule.ended(round), schedule.ended(round + 1))
+        schedule, flags, next_round = part.schedule, Flag.NONE, round + 1
+        if isinstance(schedule, OpenSchedule):
+            if self._counter is not None:
+                schedule.learn(round, self._counter.ended(part.steps_per_epoch))
+            next_round = round  # how many epochs this round ends is not known
+        if self.keeps_checkpoints and self._ledger.open is None and not schedule.over(next_round):
+            due = periodic(self._run.checkpoint.every, schedule.ended(next_round - 1), schedule.ended(next_round))
             flags = self._ledger.begin(round + 1) if due or self._ledger.wanted else Flag.NONE
-        if round == schedule.rounds:
+        if schedule.over(round):
             flags |= Flag.LAST
         if part.statistics and schedule.epochs_before(round):
             flags |= Flag.STATISTICS
@@ -258,7 +292,9 @@ class SyncServer:
     def _give(self, part: _Part, number: int, model: Vector, round: int) -> Iterator[Effect]:
         """Send a partition of a round's model to all who read it."""
         payload = model[part.shard.partitions[number].columns]
-        note = {"epoch": part.schedule.ended(round)} if self._tells_epoch else {}
+        note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._counter else {}
+        if self._counter:
+            note["progress"] = self._counter.progress(part.steps_per_epoch)
         message = Message(
             Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
             note=note, payload=payload, partition=number,
@@ -269,7 +305,10 @@ class SyncServer:
     def _begin_round(self, part: _Part) -> Iterator[Effect]:
         """Wait for the answers to the model that was sent; end if it was the last."""
         self._flags = self._announced & ECHOED
-        if Flag.LAST in self._announced:
+        if part.schedule.over(self.round):
+            if self._counter is not None:
+                for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):
+                    yield Send(peer, Message(Kind.STOP, self.peer, self._run_id, self.round))
             self._stage = ServerStage.FINISHED
             yield Save(f"final/{self.peer}", on_host(part.shard.model))
             yield Finish()
@@ -311,7 +350,8 @@ class SyncServer:
         """Record the round, all of whose partitions are combined."""
         fields, rejections = part.collector.report()
         yield from rejections
-        yield Record("round", {} if self._roster.validators else fields)
+        counted = {} if self._counter is None else self._counter.round_fields(part.steps_per_epoch)
+        yield Record("round", ({} if self._roster.validators else fields) | counted)
         if not self._diverged and not part.shard.finite:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})

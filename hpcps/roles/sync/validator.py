@@ -87,7 +87,9 @@ class SyncValidator:
     def _take_steps(self, steps: int) -> Progress:
         """Train under a rule that needs a reference, and before the first model; else only run the batches."""
         trains = self._reference is not None or self._learner.steps_done < self._training.steps_before_model
-        return self._learner.train(steps) if trains else self._learner.observe(steps)
+        if not trains:
+            return self._learner.observe(steps)
+        return self._learner.train(steps, epoch=self._training.rate_epoch)
 
     def _gather(self) -> Iterator[Effect]:
         """Begin to combine updates: the own local steps are done."""

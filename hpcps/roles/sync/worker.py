@@ -77,7 +77,7 @@ class SyncWorker:
     def _take_steps(self, steps: int) -> Progress:
         """Train on the own shard."""
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
-        return self._learner.train(steps, relabel=relabel)
+        return self._learner.train(steps, relabel=relabel, epoch=self._training.rate_epoch)
 
     def _pack(self) -> Iterator[Effect]:
         """Make the update of the local steps."""
@@ -89,7 +89,7 @@ class SyncWorker:
     def _show_update(self) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
         assert self._packed is not None, "it has been packed"
-        yield from self._adversary.show(self._packed, self.round, self._sender.echo)
+        yield from self._adversary.show(self._packed, self.round, self._sender.echo, epoch=self._training.rate_epoch)
         if not self._adversary.waiting:
             yield from self._send_update()
 

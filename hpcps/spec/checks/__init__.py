@@ -4,6 +4,7 @@
 - `classes`: classes of workers
 - `compensation`: training under a rule that compensates the delay of updates
 - `exchange`: transport, delays and simulated timing
+- `local_steps`: policies of local steps, and the factor on combined updates
 - `paths`: keys that several checks name
 - `topology`: roles, the rule and the attackers
 - `training`: model, data, training and evaluation
@@ -11,7 +12,7 @@
 
 from __future__ import annotations
 
-from hpcps.spec.checks import attack, classes, compensation, exchange, topology, training
+from hpcps.spec.checks import attack, classes, compensation, exchange, local_steps, topology, training
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
@@ -24,6 +25,7 @@ def contradictions(run: Run) -> list[Problem]:
         *classes.CHECKS,
         *compensation.CHECKS,
         *exchange.CHECKS,
+        *local_steps.CHECKS,
         *training.CHECKS,
     )
     return [problem for check in checks for problem in check(run)]

@@ -94,22 +94,42 @@ def _backend_has_the_model(run: Run) -> Iterator[Problem]:
 
 
 def _model_takes_data(run: Run) -> Iterator[Problem]:
-    model, shape = run.model, run.data.facts.shape
+    model, shape = run.model, run.data.input_facts.shape
+    whose = f"samples of {run.data.name} have" if run.data.resize is None else "resized samples have"
     if model.channels is not None and (len(shape) != 3 or shape[0] != model.channels):
         able = ", ".join(name for name, channels in _channels().items() if channels == model.channels)
         yield Problem(
             ("model", "name"),
-            f"{model.name} is for images of {model.channels} channels ({able}), but samples of {run.data.name} have "
+            f"{model.name} is for images of {model.channels} channels ({able}), but {whose} "
             f"the shape {list(shape)}: use another model, such as mlp",
             (DATA,),
         )
     elif model.smallest is not None and (len(shape) != 3 or min(shape[1:]) < model.smallest):
+        least = max(model.smallest, *shape[1:]) if len(shape) == 3 else 0
+        enlarge = f"set data.resize = {least} or more, or " if least else ""
         yield Problem(
             ("model", "name"),
-            f"{model.name} is for images of at least {model.smallest} by {model.smallest}, but samples of "
-            f"{run.data.name} have the shape {list(shape)}: use another model, such as mlp",
-            (DATA,),
+            f"{model.name} is for images of at least {model.smallest} by {model.smallest}, but {whose} "
+            f"the shape {list(shape)}: {enlarge}use another model, such as mlp",
+            (DATA, ("data", "resize")),
         )
+
+
+def _batches_have_statistics(run: Run) -> Iterator[Problem]:
+    """BatchNorm has no variance of one value, which a batch of one image with feature maps of one pixel is."""
+    model, shape = run.model, run.data.input_facts.shape
+    if not model.batchnorm or len(shape) != 3 or max(shape[1:]) > model.reduction:
+        return
+    classes = enumerate(run.heterogeneity.classes)
+    own = [(("heterogeneity", "classes", n, "batch_size"), each.batch_size) for n, each in classes]
+    for path, size in [(("train", "batch_size"), run.train.batch_size), *own]:
+        if size == 1:
+            yield Problem(
+                path,
+                f"the last feature maps of {model.name} have one pixel for samples of the shape {list(shape)}, and "
+                "BatchNorm needs more than one value: use 2 or more",
+                (("model", "name"), DATA),
+            )
 
 
 def _channels() -> dict[str, int]:
@@ -123,6 +143,19 @@ def _data_can_be_augmented(run: Run) -> Iterator[Problem]:
         sets = active().of("datasets").usable()
         able = ", ".join(name for name, data in sets.items() if getattr(data.facts, "augment", False))
         yield Problem(("data", "augment"), f"only for {able}, not {run.data.name}: leave it out", (DATA,))
+
+
+def _images_can_be_resized(run: Run) -> Iterator[Problem]:
+    size, shape, path = run.data.resize, run.data.facts.shape, ("data", "resize")
+    if size is None:
+        return
+    if len(shape) != 3:
+        message = f"only for images, but samples of {run.data.name} have the shape {list(shape)}: leave it out"
+        yield Problem(path, message, (DATA,))
+    elif size < max(shape[1:]) or shape[1:] == (size, size):
+        height, width = shape[1:]
+        message = f"the images of {run.data.name} are {height} by {width}, and can only be enlarged: use a larger"
+        yield Problem(path, f"{message} number, or leave it out", (DATA,))
 
 
 def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
@@ -167,6 +200,9 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
             yield Problem(("train", "mps"), "has no effect without a GPU: leave it out", (("train", "device"),))
         if run.transport.kind == "inproc":
             yield Problem(("train", "mps"), "has no effect in one process: leave it out", (("transport", "kind"),))
+    if not data.normalise and set(data.facts.mean) == {0} and set(data.facts.std) == {1}:
+        message = f"has no effect: the samples of {data.name} are not normalised anyway: leave it out"
+        yield Problem(("data", "normalise"), message, (DATA,))
     if "alpha" in data.model_fields_set and data.split.kind != "dirichlet":
         yield Problem(("data", "alpha"), 'only split = "dirichlet" uses it: leave it out', (("data", "split"),))
     elif "alpha" in data.model_fields_set and getattr(data.split, "alpha", None) is not None:
@@ -189,7 +225,9 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _statistics_exist,
     _backend_has_the_model,
     _model_takes_data,
+    _batches_have_statistics,
     _data_can_be_augmented,
+    _images_can_be_resized,
     _averaged_statistics_have_a_model,
     _statistics_have_workers,
     _keys_have_an_effect,

@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet
 import numpy as np
-from mxnet import autograd, nd
+from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
 from hpcps.data.facts import Facts
@@ -82,6 +82,7 @@ class MxnetFlatModel:
         parameters: `[d]`.
         gradient: `[d]`; a backward pass overwrites it.
         statistics: running mean and variance, layer by layer, `[k]`.
+        drops: whether the network has dropout.
     """
 
     def __init__(self, model: Model, facts: Facts, device: Any) -> None:
@@ -91,6 +92,9 @@ class MxnetFlatModel:
 
         self._make = make
         self.network = self._make()
+        blocks: list[Any] = []
+        self.network.apply(blocks.append)
+        self.drops = any(isinstance(block, gluon.nn.Dropout) for block in blocks)
         self._twin: Any = None
         trainable, running = _trainable(self.network), _running(self.network)
         prefix = self.network.prefix

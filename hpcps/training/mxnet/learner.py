@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from mxnet import autograd, nd
+from mxnet import autograd, nd, random
 
-from hpcps.data.batches import BatchStream, Normaliser
+from hpcps.data.batches import BatchStream, Normaliser, evaluation_slices
 from hpcps.data.facts import Facts
 from hpcps.data.samples import Samples
 from hpcps.models import Model
@@ -20,9 +20,6 @@ from hpcps.training.mxnet.counts import MxnetCounts
 from hpcps.training.mxnet.flat import MxnetFlatModel
 from hpcps.training.mxnet.framework import prepare_device
 from hpcps.training.mxnet.optimizers import build_optimizer
-
-TEST_BATCH = 250
-"""Batch size of an evaluation."""
 
 KEPT = 0.9
 """Factor of the old running statistics in Gluon's BatchNorm at each batch."""
@@ -41,9 +38,10 @@ class MxnetLearner(ShardLearner):
         weights: np.random.Generator,
         test: Callable[[], Samples],
         normalise: Normaliser,
+        step_seed: Callable[[int], int],
     ) -> None:
         """Build the network and set its weights; the arguments are those of the PyTorch learner."""
-        super().__init__(train, stream)
+        super().__init__(train, stream, step_seed)
         self._device = prepare_device(train)
         self._model = MxnetFlatModel(model, facts, self._device)
         self._model.draw_weights(weights)
@@ -114,6 +112,8 @@ class MxnetLearner(ShardLearner):
         labels: list[Any] = []
         for _ in range(steps):
             images, targets = self._next_batch(relabel)
+            if self._model.drops:  # this takes a millisecond
+                random.seed(self._step_seed(self._steps_done) % 2**31, self._device)
             outputs.append(self._forward_and_backward(images, targets))
             labels.append(targets)
             act()
@@ -156,8 +156,7 @@ class MxnetLearner(ShardLearner):
             self._test = self._read_test()
         network = self._model.for_inference()
         counts = MxnetCounts()
-        for start in range(0, len(self._test), TEST_BATCH):
-            here = slice(start, start + TEST_BATCH)
+        for here in evaluation_slices(len(self._test), self._normalise.shape):
             images = nd.array(self._normalise(self._test.images[here]), ctx=self._device)
             counts.add(network(images).asnumpy(), self._test.labels[here])
         return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)

@@ -35,6 +35,15 @@ class ComputeDevice:
         self.device = torch.device("cpu")
         self.carrier: Carrier | None = None
         self.recorder: Recorder | None = None
+        self._generators = [torch.default_generator]
+
+    def seed(self, number: int) -> None:
+        """Seed torch's global generators, from which layers such as dropout draw on this device.
+
+        A recording does not contain the seed: CUDA reads it from the generator at each replay.
+        """
+        for generator in self._generators:
+            generator.manual_seed(number)
 
     def in_order(self) -> AbstractContextManager[object]:
         """Return a context in which the device does its work after all work of earlier such contexts."""
@@ -78,6 +87,8 @@ class Gpu(ComputeDevice):
         super().__init__()
         self.device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        if device.type == "cuda":  # the stand-in of the tests is a CPU
+            self._generators.append(torch.cuda.default_generators[device.index])
         # Torch wants no other thread at work while one captures. Threads beside take turns with that; the thread that
         # captures has nobody to wait for otherwise.
         self._recording: threading.RLock = owner._recording if owner else threading.RLock()

@@ -7,15 +7,12 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from hpcps.data.batches import Batch, Normaliser
+from hpcps.data.batches import Batch, Normaliser, evaluation_slices
 from hpcps.data.samples import Samples
 from hpcps.numerics.layout import Vector
 from hpcps.training.learner import CancelledError, Evaluation
 from hpcps.training.pytorch.counts import TorchCounts
 from hpcps.training.pytorch.flat import TorchFlatModel, readable
-
-TEST_BATCH = 250
-"""Batch size of an evaluation: large enough to be fast, small enough for a worker's share of the memory of a node."""
 
 
 class TestSet:
@@ -39,9 +36,8 @@ class TestSet:
         model.network.eval()
         counts = TorchCounts()
         with torch.inference_mode():
-            for start in range(0, len(self._test), TEST_BATCH):
+            for here in evaluation_slices(len(self._test), self._normalise.shape):
                 go_on()
-                here = slice(start, start + TEST_BATCH)
                 images, labels = model.batch(self._normalise(self._test.images[here]), self._test.labels[here])
                 outputs = model.network(images)
                 counts.add(outputs, labels, model.summed_loss(outputs, labels))
@@ -58,7 +54,10 @@ def reestimate_statistics(
     for norm in model.norms:
         norm.reset_running_stats()
         norm.momentum = None  # None makes torch compute a cumulative average
-    model.network.train()
+    # Dropout is off, as in the test. Its masks would also depend on what other threads draw from torch's generator.
+    model.network.eval()
+    for norm in model.norms:
+        norm.train()
     with torch.no_grad():
         for images, labels in batches:
             go_on()

@@ -42,6 +42,7 @@ class TorchLearner(ShardLearner):
         weights: np.random.Generator,
         test: Callable[[], Samples],
         normalise: Normaliser,
+        step_seed: Callable[[int], int],
     ) -> None:
         """Build the network and set its weights.
 
@@ -53,8 +54,10 @@ class TorchLearner(ShardLearner):
             weights: draws the initial weights.
             test: reads the test set; called at the first evaluation.
             normalise: normalises the test images.
+            step_seed: returns the seed of what the network draws in a step, such as the masks of dropout, from the
+                number of steps before it.
         """
-        super().__init__(train, stream)
+        super().__init__(train, stream, step_seed)
         self.compute_device = compute_device(prepare_device(train))
         last = model.memory_format(self.compute_device.device.type) == "channels_last"
         with self.compute_device.in_order():
@@ -153,6 +156,7 @@ class TorchLearner(ShardLearner):
         losses: list[Tensor] = []
         for _ in range(steps):
             images, targets = self._model.batch(*self._next_batch(relabel))
+            self.compute_device.seed(self._step_seed(self._steps_done))
             outputs.append(over(images, targets))
             if self._model.has_own_loss:
                 # The network's own loss may differ after the step, or for all batches together.

@@ -1,0 +1,1 @@
+"""Figures that compare methods of training: accuracy by time, throughput, traffic and computing time."""

@@ -1,0 +1,166 @@
+"""The data of the figures that compare methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcps.errors import RunError
+from hpcps.figures.curve import Curve, Range
+from hpcps.figures.curve import curve as curve_of
+from hpcps.figures.esync.methods import SETTINGS, STANDALONE, name_methods, panel_of
+from hpcps.figures.esync.rates import Rates, rates
+from hpcps.figures.figure_data import FigureData, describe, figure_data_of
+from hpcps.figures.labels import SEPARATOR
+from hpcps.records.totals import EVENT as TOTALS
+
+_METHOD, _PANEL = "method", "panel"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The methods of one variant of one or several experiments.
+
+    Attributes:
+        figure_data: the curves by panel, a line per method; that of `STANDALONE` is horizontal: its final accuracy.
+        rates: the rates of each method by panel.
+    """
+
+    figure_data: FigureData
+    rates: Mapping[str, tuple[Rates, ...]]
+
+
+def comparisons_of(frames: Sequence[tuple[pd.DataFrame, pd.DataFrame | None]]) -> list[Comparison]:
+    """Convert tables of `hpcps collect` or `hpcps import` to a comparison of each variant.
+
+    A line is a method, and a panel is a combination of the swept keys that are no part of a method, such as
+    `data.split`. Experiments that have the same method in the same panel have separate panels.
+
+    Args:
+        frames: the table of each experiment, with that of its baseline if there is one.
+
+    Raises:
+        RunError: a table has no evaluations, or it was collected by a version without `totals` rows.
+    """
+    tables = [_with_methods(frame) for frame, _ in frames]
+    if _overlap(tables):
+        tables = [_with_name(table) for table in tables]
+    bases = {panel: base for table, (_, base) in zip(tables, frames, strict=True) for panel in table[_PANEL].unique()}
+    table = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
+    name = " and ".join(dict.fromkeys(str(frame.attrs.get("experiment")) for frame, _ in frames))
+    missing = [point for each in tables for point in each.attrs["missing"]]
+    table.attrs.update({"experiment": name, "swept": [_METHOD, _PANEL], "missing": missing})
+    found = []
+    for shown in figure_data_of(table):
+        rows = table[table["variant"].astype(str) == shown.variant]
+        lost = pd.DataFrame([point for point in missing if point.get("variant") == shown.variant], dtype=object)
+        trained = rows[(rows["event"] == "evaluation") & (rows[_METHOD] != STANDALONE)]
+        facts = describe(trained, lost) if len(trained) else shown.facts
+        named = replace(shown, experiment=name, panel_keys=(), facts=facts)
+        rows = rows if shown.panel_keys else rows.assign(panel="")
+        found.append(Comparison(_with_standalone(named, bases), _rates(rows, named)))
+    return found
+
+
+def _overlap(tables: Sequence[pd.DataFrame]) -> bool:
+    """Return whether two tables have the same method in the same panel; baselines do not count."""
+    pairs = [
+        {*zip(table[_PANEL], table[_METHOD], strict=True)} for table in (t[t[_METHOD] != STANDALONE] for t in tables)
+    ]
+    return sum(map(len, pairs)) > len(set[Any]().union(*pairs))
+
+
+def _with_name(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose panels begin with the name of its experiment."""
+    name = str(table.attrs.get("experiment"))
+
+    def named(panel: str) -> str:
+        return SEPARATOR.join(filter(None, [name, panel]))
+
+    made = table.assign(panel=[named(panel) for panel in table[_PANEL]])
+    made.attrs["missing"] = [point | {_PANEL: named(point[_PANEL])} for point in table.attrs["missing"]]
+    return made
+
+
+def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with the method and the panel of each row."""
+    lacking = [key for key in SETTINGS if key not in frame]
+    if lacking or not (frame["event"] == TOTALS).any():
+        raise RunError(
+            f"the table of {frame.attrs.get('experiment')} is from a version of hpcps that did not sum the times of "
+            "each process: collect its runs again with `hpcps collect`"
+        )
+    swept = [str(key) for key in frame.attrs.get("swept", [])]
+    beside = [str(key) for keys in frame.attrs.get("outside", {}).values() for key in keys]
+    runs = frame.drop_duplicates("run_id").set_index("run_id")
+    missing = pd.DataFrame(frame.attrs.get("missing", []), dtype=object)
+    if len(missing):
+        missing = missing.set_index("run_id")
+        runs = pd.concat([runs, missing.loc[missing.index.difference(runs.index)]])
+    settings = runs.astype(object).to_dict("records")
+    named = [panel_of(run, swept) for run in settings]
+    panels = dict(zip(runs.index, named, strict=True))
+    methods = dict(zip(runs.index, name_methods(settings, named, [*swept, *beside]), strict=True))
+    ids = frame["run_id"].astype(object)
+    made = frame.assign(outside="", method=ids.map(methods), panel=ids.map(panels))
+    if "epoch" not in made:
+        made["epoch"] = made["round"]  # the logs of other systems do not count epochs
+    made.attrs["missing"] = [
+        dict(point) | {_METHOD: methods[point["run_id"]], _PANEL: panels[point["run_id"]], "outside": ""}
+        for point in frame.attrs.get("missing", [])
+    ]
+    return made
+
+
+def _with_standalone(shown: FigureData, bases: Mapping[str, pd.DataFrame | None]) -> FigureData:
+    """Make the curve of standalone training horizontal.
+
+    A panel without one has that of the baseline of its experiment, or else the only one of the other panels.
+    """
+    end = max((np.max(curve.wall, initial=0.0) for curve in shown.curves if curve.line != STANDALONE), default=0.0)
+    found = {panel: c for panel, curves in shown.panels.items() for c in curves if c.line == STANDALONE}
+    for panel in shown.panels:
+        base = bases.get(panel)
+        evaluations = None if base is None else base[base["event"] == "evaluation"]
+        if panel not in found and evaluations is not None and len(evaluations):
+            found[panel] = curve_of(STANDALONE, evaluations)
+    flat = {panel: _flat(curve, float(end) or 1.0) for panel, curve in found.items() if curve.epoch.size}
+    only = next(iter(flat.values())) if len(flat) == 1 else None
+    panels = {}
+    for panel, curves in shown.panels.items():
+        line = flat.get(panel, only)
+        panels[panel] = (*(c for c in curves if c.line != STANDALONE), *([line] if line else []))
+    lines = [line for line in shown.lines if line != STANDALONE]
+    return replace(shown, panels=panels, lines=(*lines, *([STANDALONE] if flat else [])))
+
+
+def _flat(curve: Curve, end: float) -> Curve:
+    def last(values: Any) -> Any:
+        return np.repeat(values[..., -1:], 2, axis=-1)
+
+    accuracy = Range(*(last(part) for part in (curve.accuracy.seeds, *_parts(curve.accuracy))))
+    wall = np.array([0.0, end])
+    return replace(
+        curve, epoch=last(curve.epoch), wall=wall, bytes_sent=last(curve.bytes_sent), accuracy=accuracy,
+        acceptance={}, diverged=None,
+    )  # fmt: skip
+
+
+def _parts(values: Range) -> tuple[Any, Any, Any]:
+    return values.mean, values.low, values.high
+
+
+def _rates(rows: pd.DataFrame, shown: FigureData) -> dict[str, tuple[Rates, ...]]:
+    totals = rows[rows["event"] == TOTALS]
+    found = {}
+    for panel, curves in shown.panels.items():
+        lines = []
+        for curve in curves:
+            own = totals[(totals[_PANEL] == panel) & (totals[_METHOD] == curve.line)]
+            lines.append(rates(curve.line, own, curve.diverged_seeds))
+        found[panel] = tuple(line for line in lines if line is not None)
+    return {panel: lines for panel, lines in found.items() if lines}

@@ -1,0 +1,107 @@
+"""Server 0's part in a policy of local steps: it answers queries, and counts the steps and epochs of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isfinite
+
+from hpcps.numerics.state import State
+from hpcps.policies import Policy
+from hpcps.policies.state_server import StateServer
+from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.roster import Roster
+from hpcps.roles.checks import rejection
+from hpcps.roles.events import Effect, Record, Send
+from hpcps.spec.schema import Run
+
+_PERIOD = 1.0
+"""Seconds between two records of the standings, at least."""
+
+
+class StepCounter:
+    """Gives the state server the queries of the roles, and counts epochs by the steps that it has counted.
+
+    Attributes:
+        roles: the roles that it answers.
+    """
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, policy: Policy) -> None:
+        self.roles = Roster.of(run).governed(run)
+        self._peer = peer
+        self._run_id = run_id
+        self._epochs = run.train.epochs
+        self._most = policy.most
+        self._workers = run.topology.workers
+        self._row = {role: row for row, role in enumerate(self.roles)}
+        self._states = StateServer(policy, len(self.roles), self._workers)
+        self._steps_before = 0
+        self._recorded: float | None = None
+
+    def progress(self, steps_per_epoch: int) -> float:
+        """Return the epochs of the run so far, as a fraction."""
+        return self._states.steps / (self._workers * steps_per_epoch)
+
+    def ended(self, steps_per_epoch: int) -> int:
+        """Return the number of epochs that have ended."""
+        return min(self._epochs, self._states.steps // (self._workers * steps_per_epoch))
+
+    def query(self, source: Peer, message: Message, round: int, now: float) -> Iterator[Effect]:
+        """Take a query and answer it; one that cannot be used is recorded, and its sender told to send its update.
+
+        Args:
+            source: its sender.
+            message: the query.
+            round: the round of the server.
+            now: when it came, on the clock of this process.
+        """
+        k, seconds = message.note.get("k"), message.note.get("c", 0.0)
+        if not isinstance(k, int) or not 0 <= k <= self._most:
+            yield from self.excuse(source, f"its k is {k!r}", round)
+        elif not isinstance(seconds, (int, float)) or not isfinite(seconds) or seconds < 0:
+            yield from self.excuse(source, f"its c is {seconds!r}", round)
+        elif message.round > round:
+            yield from self.excuse(source, f"it is of round {message.round}", message.round)
+        elif k == 0:
+            self._states.begin(self._row[source], message.round, now)
+        else:
+            further = self._states.report(self._row[source], message.round, k, float(seconds), now)
+            yield self._answer(source, message.round, k, further)
+        if self._recorded is None or now - self._recorded >= _PERIOD:
+            self._recorded = now
+            yield Record("local_steps", self._standings())
+
+    def takes_steps(self, source: Peer) -> bool:
+        """Return whether a role has not been told to send its update, so that its next message is a query."""
+        return source in self._row and not self._states.standings[self._row[source]].ready
+
+    def excuse(self, source: Peer, reason: str, round: int) -> Iterator[Effect]:
+        """Record a bad message in place of a query, and tell its sender to send its update."""
+        yield rejection(source, reason)
+        yield self._answer(source, round, 0, self._states.excuse(self._row[source]))
+
+    def _answer(self, to: Peer, round: int, k: int, steps: int) -> Send:
+        return Send(to, Message(Kind.ANSWER, self._peer, self._run_id, round, note={"k": k, "steps": steps}))
+
+    def round_fields(self, steps_per_epoch: int) -> dict[str, object]:
+        """Return the fields of the record of a round."""
+        steps, self._steps_before = self._states.steps - self._steps_before, self._states.steps
+        return {"steps": steps, "epoch": self.progress(steps_per_epoch)}
+
+    def _standings(self) -> dict[str, object]:
+        standings = self._states.standings
+        return {
+            "who": [str(role) for role in self.roles],
+            "k": [standing.k for standing in standings],
+            "c": [standing.c for standing in standings],
+            "te": [standing.te if standing.begun else None for standing in standings],
+            "ready": [standing.ready for standing in standings],
+        }
+
+    def state(self) -> State:
+        """Return what a checkpoint keeps."""
+        return self._states.state()
+
+    def restore(self, state: State) -> None:
+        """Restore it."""
+        self._states.restore(state)
+        self._steps_before = self._states.steps

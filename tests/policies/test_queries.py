@@ -1,0 +1,171 @@
+"""Workers and server 0 of a run with a policy, between which messages take any time; bad ones among them."""
+
+import math
+from collections import deque
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hpcps.errors import RunError
+from hpcps.policies import DyLU, ESync
+from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.roles.events import Compute, Drain, Record, Send, SetDeadline
+from hpcps.roles.sync.queried_steps import QueriedSteps
+from hpcps.roles.sync.step_counter import StepCounter
+from hpcps.spec.schema import Run
+
+SERVER = Peer("server", 0)
+
+
+def run_of(policy, workers):
+    return Run.model_validate(
+        {
+            "name": "toy",
+            "topology": {"servers": 1, "validators": 0, "workers": workers},
+            "model": {"name": "mlp"},
+            "data": {"name": "digits"},
+            "train": {"epochs": 2, "local_steps": policy.model_dump()},
+        }
+    )
+
+
+class Worker:
+    """Drives `QueriedSteps`: computes what it yields, at once, and holds its messages."""
+
+    def __init__(self, index, policy, out):
+        self.peer = Peer("worker", index)
+        self.out = out
+        self.steps, self.done, self.computing, self.draining = [], 0, 0, False
+        self.queried = QueriedSteps(
+            self.peer, "toy", policy, lambda n: Compute("train", lambda: None, steps=n), self.end
+        )
+
+    def end(self):
+        self.done += 1
+        self.steps.append(self.queried.steps)
+        return iter(())
+
+    def carry_out(self, effects):
+        for effect in effects:
+            if isinstance(effect, Send):
+                assert effect.to == SERVER
+                assert set(effect.message.note) <= {"k", "c"}  # a duration at most: no moment of a worker's clock
+                self.out.append(effect.message)
+            elif isinstance(effect, Compute):
+                self.computing = effect.steps
+            elif isinstance(effect, Drain):
+                self.draining = True
+            else:
+                assert effect == SetDeadline((SERVER,))
+
+
+class World:
+    """Workers and the step counter, with one queue of messages in each direction."""
+
+    def __init__(self, policy, workers):
+        self.counter = StepCounter(SERVER, run_of(policy, workers), "toy", policy)
+        self.to_server = [deque() for _ in range(workers)]
+        self.to_worker = [deque() for _ in range(workers)]
+        self.workers = [Worker(index, policy, self.to_server[index]) for index in range(workers)]
+        self.now, self.round, self.records = 0.0, 0, []
+
+    def possible(self):
+        found = []
+        for index, worker in enumerate(self.workers):
+            found += [("deliver", index)] * bool(self.to_server[index])
+            found += [("compute", index)] * bool(worker.computing)
+            # Also while a step is slowed down on purpose; messages come before the end of a drain.
+            found += [("take", index)] * bool(self.to_worker[index])
+            if worker.draining and not worker.computing:
+                found.append(("idle", index))
+        return found
+
+    def do(self, what, index, seconds):
+        worker = self.workers[index]
+        self.now += seconds / 10
+        if what == "deliver":
+            message = self.to_server[index].popleft()
+            for effect in self.counter.query(worker.peer, message, self.round, self.now):
+                if isinstance(effect, Send):
+                    self.to_worker[effect.to.index].append(effect.message)
+                else:
+                    self.records.append(effect)
+        elif what == "compute":
+            steps, worker.computing = worker.computing, 0
+            worker.carry_out(worker.queried.stepped(steps, seconds * steps))
+        elif what == "take":
+            worker.carry_out(worker.queried.take(self.to_worker[index].popleft()))
+        elif not self.to_worker[index]:
+            worker.draining = False
+            worker.carry_out(worker.queried.go_on())
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [ESync(most=7), ESync(most=7, blocking=False), ESync(most=1, blocking=False), DyLU(most=5)],
+    ids=["esync", "not blocking", "one", "dylu"],
+)
+@settings(derandomize=True, deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_every_round_ends_whatever_the_times_of_messages_and_steps(policy, data):
+    world = World(policy, 3)
+    choose = data.draw(st.randoms(use_true_random=False))
+    total = 0
+    for round in range(4):
+        world.round = round
+        waiting = list(range(3))
+        events = 0
+        while any(worker.done == round for worker in world.workers):
+            choices = world.possible() + [("begin", index) for index in waiting]
+            what, index = choose.choice(choices)
+            if what == "begin":
+                waiting.remove(index)
+                world.workers[index].carry_out(world.workers[index].queried.begin(round))
+            else:
+                world.do(what, index, choose.choice((0.0, 0.01, 0.1, 1.0)))
+            events += 1
+            assert events < 1000, "a round without end"
+        steps = [worker.steps[-1] for worker in world.workers]
+        assert all(1 <= each <= policy.most for each in steps)
+        total += sum(steps)
+        late = [message for queue in world.to_server for message in queue]
+        if policy.waits:
+            assert not late
+        for index in range(3):  # those that are late come before the next round, whose model comes later still
+            while world.to_server[index]:
+                world.do("deliver", index, 0.1)
+            assert world.workers[index].computing == 0
+        assert world.counter.progress(1) == total / 3
+    assert not [record for record in world.records if record.event == "rejected"]
+
+
+BAD = [{}, {"k": -1}, {"k": 8}, {"k": "x"}, {"k": 1.0}, {"k": 1, "c": -0.1}, {"k": 1, "c": math.inf}, {"k": 1, "c": []}]
+
+
+@pytest.mark.parametrize("note", BAD, ids=str)
+def test_a_bad_query_is_recorded_and_its_sender_sends_its_update(note):
+    world = World(ESync(most=7), 2)
+    query = Message(Kind.QUERY, Peer("worker", 1), "toy", 0, note=note)
+    rejected, answer, *_ = world.counter.query(Peer("worker", 1), query, 0, 1.0)
+    assert isinstance(rejected, Record)
+    assert rejected.event == "rejected"
+    assert (answer.to, answer.message.note["steps"]) == (Peer("worker", 1), 0)
+    assert world.counter.progress(1) == 0
+
+
+def test_a_query_of_a_later_round_begins_no_round():
+    world = World(ESync(most=7), 2)
+    for worker, round in ((0, 0), (1, 2**60)):
+        query = Message(Kind.QUERY, Peer("worker", worker), "toy", round, note={"k": 1, "c": 0.1})
+        found = list(world.counter.query(Peer("worker", worker), query, 0, 1.0))
+    assert found[0].event == "rejected"
+    assert world.counter.takes_steps(Peer("worker", 0))
+
+
+def test_an_answer_without_steps_ends_the_run():
+    worker = Worker(0, ESync(), deque())
+    worker.carry_out(worker.queried.begin(0))
+    worker.carry_out(worker.queried.stepped(1, 0.1))
+    with pytest.raises(RunError, match="worker-0 cannot use what server-0 sent in round 0: it does not say how many"):
+        list(worker.queried.take(Message(Kind.ANSWER, SERVER, "toy", 0, note={"k": 1})))

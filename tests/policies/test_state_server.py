@@ -1,0 +1,288 @@
+"""The state server and the policies, without roles: any order of reports, silent and late roles, changing speeds."""
+
+import heapq
+from math import floor, inf
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from hpcps.policies import DyLU, ESync, Standing
+from hpcps.policies.state_server import StateServer
+
+QUICK = settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+
+
+def play_round(server, round, speeds, start=0.0, latency=0.0, late=()):
+    """Play one round on a clock without errors; return the steps of each role, and when the last one was told to stop.
+
+    Args:
+        server: the state server.
+        round: the round.
+        speeds: seconds per step of each role; a function of the number of steps taken, or a number.
+        start: when the round begins.
+        latency: seconds of each message.
+        late: pairs of a role, and the seconds by which it begins later.
+    """
+    pace = [each if callable(each) else lambda k, each=each: each for each in speeds]
+    delays, steps = dict(late), [0] * len(speeds)
+    events = [(start + delays.get(role, 0.0) + latency, role, 0) for role in range(len(speeds))]
+    heapq.heapify(events)
+    end = start
+    while events:
+        now, role, k = heapq.heappop(events)
+        further = 1
+        if k == 0:
+            server.begin(role, round, now)
+            now -= 2 * latency  # it has begun already: there is no answer to wait for
+        else:
+            steps[role] = k
+            further = server.report(role, round, k, pace[role](k), now)
+        end = max(end, now)
+        if further:
+            took = sum(pace[role](k + step + 1) for step in range(further))
+            heapq.heappush(events, (now + 2 * latency + took, role, k + further))
+    return steps, end
+
+
+def told(c, margin, most=1000):
+    """Return the steps of each role by the closed form of the paper."""
+    slowest = c.index(max(c))
+    return [1 if role == slowest else min(most, max(1, floor((c[slowest] - margin) / each))) for role, each in
+            enumerate(c)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("c", "epsilon", "expected"),
+    [
+        ((3.5, 0.03), 0.5, (99, 100)),  # an exact tie
+        ((0.3, 0.02), 0.5, (1,)),
+        ((0.3, 0.02), 0.005, (14,)),
+        ((1.0, 0.0999, 0.3), 0.05, (9,)),
+        ((0.03, 3.5), 0.49, (100,)),
+    ],
+)
+def test_the_numbers_of_the_paper(c, epsilon, expected):
+    server = StateServer(ESync(epsilon=epsilon), len(c), len(c))
+    play_round(server, 0, c)
+    for round in (1, 2):
+        steps, _ = play_round(server, round, c, start=100.0 * round)
+        assert max(steps) in expected
+        assert steps[c.index(max(c))] == 1
+
+
+@QUICK
+@given(
+    st.lists(st.integers(1, 400), min_size=2, max_size=6),
+    st.floats(0, 0.5),
+    st.sampled_from(("seconds", "share")),
+)
+def test_without_latency_the_steps_are_those_of_the_closed_form(milliseconds, epsilon, unit):
+    c = [each / 1000 for each in milliseconds]
+    margin = epsilon if unit == "seconds" else epsilon * max(c)
+    policy = ESync(epsilon=margin) if unit == "seconds" else ESync(epsilon_share=epsilon)
+    server = StateServer(policy, len(c), len(c))
+    total = sum(play_round(server, 0, c)[0])
+    slowest = c.index(max(c))
+    for round in range(1, 4):
+        steps, _ = play_round(server, round, c, start=10.0 * round)
+        total += sum(steps)
+        for role, (found, expected) in enumerate(zip(steps, told(c, margin), strict=True)):
+            near = (c[slowest] - margin) / c[role]
+            tie = abs(near - round_(near)) < 1e-6  # rounding of the clock decides
+            if role != slowest and c[role] < c[slowest]:
+                assert abs(found - expected) <= tie, (role, found, expected)
+            assert found >= 1
+    assert server.steps == total
+
+
+round_ = round
+
+
+def test_in_the_first_round_the_others_go_on_until_the_slowest_has_reported():
+    server = StateServer(ESync(epsilon=0.5), 2, 2)
+    steps, end = play_round(server, 0, (3.5, 0.03))
+    assert steps[0] == 1
+    assert steps[1] == 117  # 3.5 / 0.03, rounded up: no speed is known before
+    assert end < 3.54
+
+
+def test_a_change_of_speed_is_followed():
+    server = StateServer(ESync(epsilon_share=0.0), 3, 3)
+    speeds = [1.0, 0.1001, 0.1001]
+    for round in range(3):
+        steps, _ = play_round(server, round, speeds, start=10.0 * round)
+    assert steps == [1, 9, 9]
+    speeds = [0.1001, 0.1001, 2.0]  # the slow one recovers, another one becomes slow
+    for round in range(3, 7):
+        steps, _ = play_round(server, round, speeds, start=10.0 * round)
+    assert steps == [19, 19, 1]
+
+
+def test_one_long_step_of_a_fast_role_does_not_make_it_the_slowest():
+    server = StateServer(ESync(epsilon_share=0.0), 2, 2)
+    play_round(server, 0, (1.0, 0.1001))
+    steps, _ = play_round(server, 1, (1.0, lambda k: 0.5 if k == 2 else 0.1001), start=10.0)
+    assert steps == [1, 5]  # 0.1 + 0.5 + 3 more
+    assert play_round(server, 2, (1.0, 0.1001), start=20.0)[0] == [1, 9]
+
+
+def test_a_late_role_that_is_not_the_slowest_delays_nobody_more_than_itself():
+    server = StateServer(ESync(epsilon_share=0.0), 3, 3)
+    play_round(server, 0, (1.0, 0.1001, 0.1001))
+    steps, end = play_round(server, 1, (1.0, 0.1001, 0.1001), start=10.0, late=[(2, 3.0)])
+    assert steps == [1, 9, 1]
+    assert end == pytest.approx(13.1001)
+
+
+def test_the_others_wait_for_a_late_slowest_role_with_steps():
+    server = StateServer(ESync(epsilon_share=0.0), 2, 2)
+    play_round(server, 0, (1.0, 0.1001))
+    steps, _ = play_round(server, 1, (1.0, 0.1001), start=10.0, late=[(0, 2.0)])
+    assert steps == [1, 29]  # 2 s until the slow one begins, and its step of 1 s
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_silent_role_stops_nobody_for_ever(known):
+    """The others end at `most` steps, and their updates wait: the combiner's deadline names the silent role."""
+    server = StateServer(ESync(most=40), 3, 3)
+    if known:
+        play_round(server, 0, (1.0, 0.2, 0.1))
+    for k in range(1, 41):
+        for role in (1, 2):
+            assert (server.report(role, 1, k, 0.1, 0.1 * k) == 0) == (k == 40)
+
+
+def test_a_silent_role_does_not_make_a_fast_one_the_slowest():
+    """Its c is unknown, not 0."""
+    server = StateServer(ESync(epsilon=0.0), 2, 2)
+    server.begin(0, 0, 0.0)
+    server.begin(1, 0, 0.0)
+    assert server.report(1, 0, 1, 0.1, 0.1) == 1
+
+
+@QUICK
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=6), st.integers(1, 300))
+def test_dylu_gives_steps_in_proportion_to_speed(milliseconds, most):
+    c = [each / 1000 for each in milliseconds]
+    server = StateServer(DyLU(most=most), len(c), len(c))
+    play_round(server, 0, c)
+    steps, _ = play_round(server, 1, c, start=1000.0)
+    for found, each in zip(steps, c, strict=True):
+        exact = min(c) / each * most
+        assert abs(found - max(1, floor(exact))) <= (abs(exact - round_(exact)) < 1e-4)
+    assert max(steps) == most
+
+
+def test_dylu_asks_twice_a_round():
+    server = StateServer(DyLU(most=100), 2, 2)
+    play_round(server, 0, (1.0, 0.1))
+    server.begin(1, 1, 0.0)
+    assert server.report(1, 1, 1, 0.1, 0.1) == 99
+    assert server.report(1, 1, 100, 0.1, 10.0) == 0
+
+
+def test_steps_without_duration_are_possible():
+    """In one process without simulated timing."""
+    for policy, expected in ((DyLU(most=4), [4, 4]), (ESync(), [1, 1])):
+        server = StateServer(policy, 2, 2)
+        play_round(server, 0, (0.0, 0.0))
+        assert play_round(server, 1, (0.0, 0.0))[0] == expected
+
+
+def test_a_state_goes_on_as_if_nothing_had_happened():
+    servers = [StateServer(ESync(epsilon=0.1), 3, 2) for _ in range(2)]
+    for round in range(3):
+        play_round(servers[0], round, (1.0, 0.07, 0.3))
+    servers[1].restore(servers[0].state())
+    for round in range(3, 5):
+        played = [play_round(server, round, (1.0, 0.07, 0.3)) for server in servers]
+        assert played[0] == played[1]
+    assert servers[0].steps == servers[1].steps
+    assert servers[0].standings == servers[1].standings
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Reports in any order, of any round, with any durations and moments; answers follow the rule as it is published.
+
+    The model keeps all that it was told, in plain dictionaries, and applies the five points of the rule.
+    """
+
+    ROLES, WORKERS, MOST, EPSILON = 4, 3, 6, 0.25
+
+    def __init__(self):
+        super().__init__()
+        self.server = StateServer(ESync(epsilon=self.EPSILON, most=self.MOST), self.ROLES, self.WORKERS)
+        self.now, self.newest = 0.0, 0
+        self.durations = {role: [] for role in range(self.ROLES)}
+        self.begun, self.ready, self.te = set(), set(), {}
+        self.taken, self.latest = {}, dict.fromkeys(range(self.ROLES), 0)
+
+    def c(self, role):
+        last = sorted(self.durations[role][-3:])
+        return last[(len(last) - 1) // 2] if last else inf
+
+    def enter(self, round):
+        if round > self.newest:
+            self.newest = round
+            self.begun, self.ready = set(), set()
+
+    @rule(seconds=st.floats(0, 3))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @rule(role=st.integers(0, ROLES - 1), ahead=st.integers(0, 1))
+    def begin(self, role, ahead):
+        round = self.newest + ahead
+        self.enter(round)
+        self.server.begin(role, round, self.now)
+        self.begun.add(role)
+        self.te[role] = self.now
+
+    @rule(role=st.integers(0, ROLES - 1), k=st.integers(1, MOST), seconds=st.floats(0, 2), ahead=st.integers(-1, 1))
+    def report(self, role, k, seconds, ahead):
+        round = max(0, self.newest + ahead)
+        self.enter(round)
+        self.durations[role].append(seconds)
+        if round >= self.latest[role]:  # a role begins no round before it has reported all steps of the one before
+            self.latest[role] = round
+            self.taken[role, round] = max(k, self.taken.get((role, round), 0))
+        answer = self.server.report(role, round, k, seconds, self.now)
+        if round < self.newest:
+            assert answer == 0
+            return
+        self.begun.add(role)
+        self.te[role] = self.now
+        assert answer == self.expected(role, k)
+        if answer == 0:
+            self.ready.add(role)
+
+    def expected(self, role, k):
+        slowest = max(range(self.ROLES), key=lambda each: (self.c(each), -each))
+        if role in self.ready or k >= self.MOST:
+            return 0
+        if slowest == role or slowest in self.ready:
+            return 0
+        if slowest not in self.begun or self.c(slowest) == inf:
+            return 1
+        rest = self.c(slowest) - (self.now - self.te[slowest])
+        return 0 if self.c(role) + self.EPSILON > rest else 1
+
+    @invariant()
+    def standings_tell_what_came(self):
+        for role, standing in enumerate(self.server.standings):
+            assert isinstance(standing, Standing)
+            assert standing.begun == (role in self.begun)
+            assert standing.ready == (role in self.ready)
+
+    @precondition(lambda self: self.taken)
+    @invariant()
+    def every_step_of_a_worker_counts_once(self):
+        assert self.server.steps == sum(k for (role, _), k in self.taken.items() if role < self.WORKERS)
+
+
+def test_reports_in_any_order():
+    run_state_machine_as_test(
+        AnyOrder, settings=settings(derandomize=True, deadline=None, max_examples=60, stateful_step_count=40)
+    )
