@@ -67,6 +67,7 @@ def _lines(machine: Diagnosis) -> Iterator[str]:
         "CUDA-aware": f"{_yes(machine.mpi.cuda_aware)}: {machine.mpi.determined}",
         "GPUs": _gpus(machine),
         "MPS": _mps(machine),
+        "device buffers": _buffers(machine),
         "cores": _cores(machine),
         "shared memory": _memory(machine),
         "kernels": _kernels(machine),
@@ -113,6 +114,13 @@ def _mps(machine: Diagnosis) -> str:
     if "problem" in facts:
         return f"not known: {facts['problem']}"
     return f"works ({facts['control']})" if facts["usable"] else f"not usable: {facts['why']}"
+
+
+def _buffers(machine: Diagnosis) -> str:
+    facts = machine.buffers
+    works = {"in_place": "processes map each other's device memory", "direct": "MPI takes device memory"}
+    why = dict.fromkeys(reason for mode in works if (reason := facts[mode]))
+    return "\n".join([f"{facts['auto']}: {works.get(facts['auto'], 'copies go through the host')}", *why])
 
 
 def _cores(machine: Diagnosis) -> str:

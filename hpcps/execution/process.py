@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from hpcps.errors import HpcpsError
+from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.background import Background
 from hpcps.execution.collective_check import collective_check, nothing
+from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext
 from hpcps.execution.resume import Resume, search, take_back
@@ -81,6 +82,7 @@ def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool)
     me = plan.world[group.rank]
     clocks = Clocks(group, Peer(me.role, me.index)) if plan.trace else None
     display = LaunchProgress(plan) if plan.progress and me == _coordinator(plan) else None
+    devices = DeviceBuffers(plan, group)
     for planned in plan.runs:
         if group.share(stop.requested()):
             if group.rank == 0:
@@ -89,7 +91,7 @@ def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool)
             break
         context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
         try:
-            if not _play_one(context, stop, group, clocks, display):
+            if not _play_one(context, stop, group, clocks, display, devices):
                 return 1
         except LostError as error:
             context.report(None, "exchange", error)
@@ -109,16 +111,22 @@ def _play_one(
     group: ProcessGroup,
     clocks: Clocks | None,
     display: LaunchProgress | None,
+    devices: DeviceBuffers,
 ) -> bool:
     """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
     role, problem, report = None, "", nothing
     resume = Resume(context.directory, context.run, context.planned.run_id)
+    buffers = devices.choose(context.run)
+    group.exchange(buffers.link)
     try:
         if context.me.rank == 0:
             _prepare(context, group)
+        if buffers.refusal:
+            raise RunError(buffers.refusal)
         if context.active:
             shares = context.run.transport.shared_memory == "auto"
-            resources = Resources(group.allocate if shares else private, context.threads)
+            on_host = group.allocate if shares else private
+            resources = Resources(buffers.allocate or on_host, buffers.allocate or private, context.threads)
             role = make_role(context.run, context.planned.run_id, Peer(context.me.role, context.me.index), resources)
     except Exception as error:
         problem = str(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
@@ -138,7 +146,7 @@ def _play_one(
         display.begin()
     with tracing(context, clocks) as tracer:
         if role is not None:
-            driver = _perform(role, context, resume.part, stop, group, tracer, display)
+            driver = _perform(role, context, resume.part, stop, group, tracer, display, buffers)
             if driver is None:
                 return False
             suspended = driver.suspended
@@ -172,6 +180,7 @@ def _perform(
     group: ProcessGroup,
     tracer: Tracer | None,
     display: LaunchProgress | None,
+    buffers: Buffers,
 ) -> RoleDriver | None:
     """Execute the role from start to end; return its driver, or None if it failed."""
     me, driver = context.me, None
@@ -196,6 +205,7 @@ def _perform(
                 shared_memory=[str(peer) for peer in group.in_memory()]
                 if context.run.transport.shared_memory == "auto"
                 else [],
+                **buffers.fields(),
                 partition=context.run.transport.partition,
                 threads=context.run.train.threads,
                 device=role.device,

@@ -4,6 +4,7 @@
 - `cause`: finds the process that failed first
 - `cores`: the cores of this machine that a process may use
 - `detect`: detects the launcher on this machine
+- `device_trial`: finds out in child processes how device memory is exchanged here
 - `doctor/`: the diagnosis of this machine
 - `exit_status`: the exit statuses of the commands
 - `gpu_mpi`: MPI that sends device memory: UCX from PyPI

@@ -27,7 +27,10 @@ def wanted(runs: Iterable[Run]) -> bool:
 
     `train.device = "auto"` counts only on a machine with NVIDIA's driver.
     """
-    devices = {run.train.device for run in runs if run.transport.kind == "mpi"}
+    asked = ("auto", "direct")
+    devices = {
+        run.train.device for run in runs if run.transport.kind == "mpi" and run.transport.device_buffers in asked
+    }
     return "cuda" in devices or ("auto" in devices and os.path.exists(DRIVER))
 
 

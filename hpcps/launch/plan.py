@@ -17,6 +17,8 @@ from hpcps.inputs import read_json
 FORMAT = 2
 """Version of the file format; a rank refuses other versions."""
 
+UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -68,6 +70,7 @@ class Plan:
         trace: whether every rank writes a trace.
         progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
+        device_memory: whether MPI takes device memory, as `device_trial.try_mpi` says.
         umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """
 
@@ -77,6 +80,7 @@ class Plan:
     trace: bool = False
     progress: bool = False
     rank_variables: tuple[str, ...] = ()
+    device_memory: str = UNTRIED
     umask: int | None = None
 
     @property
@@ -120,12 +124,17 @@ class Plan:
         runs = tuple(PlannedRun(**run) for run in body["runs"])
         options = {name: body.get(name, False) for name in ("trace", "progress")}
         variables = tuple(body["rank_variables"])
-        return cls(world, runs, body.get("nodes", {}), rank_variables=variables, umask=body.get("umask"), **options)
+        memory = body.get("device_memory", UNTRIED)
+        return cls(
+            world, runs, body.get("nodes", {}),
+            rank_variables=variables, device_memory=memory, umask=body.get("umask"), **options,
+        )  # fmt: skip
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
         more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
         more |= {name: True for name in ("trace", "progress") if getattr(self, name)}
+        more |= {} if self.device_memory == UNTRIED else {"device_memory": self.device_memory}
         more |= {} if self.umask is None else {"umask": self.umask}
         return {"format": FORMAT, "world": world, "runs": runs, "rank_variables": list(self.rank_variables), **more}
 

@@ -14,5 +14,6 @@
 - `sorting`: sorts the values of each coordinate
 - `state`: the state that a process saves
 - `updates`: the updates of one round as they were received
+- `vectors`: vectors in the memory of a device, for code that is written for arrays
 - `weighted`: weighted sums of updates
 """

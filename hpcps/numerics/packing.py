@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.vectors import DeviceVector
 
 
 def runs(layout: Layout, mask: Mask) -> list[tuple[int, int]]:
@@ -21,12 +25,29 @@ def packed_size(layout: Layout, mask: Mask) -> int:
 
 
 def pack(layout: Layout, vector: Vector, mask: Mask, out: Vector) -> Vector:
-    """Copy the masked blocks of `vector` one after another into `out`; return the filled part of `out`."""
+    """Copy the masked blocks of `vector` one after another into `out`; return the filled part of `out`.
+
+    Both may be in the memory of a device.
+    """
+    there: Any = out
+    if isinstance(there, DeviceVector):
+        there.device.enqueue(partial(_pack_there, layout, mask), there[: packed_size(layout, mask)], vector)
+        return out[: packed_size(layout, mask)]
     filled = 0
     for start, stop in runs(layout, mask):
         out[filled : filled + stop - start] = vector[start:stop]
         filled += stop - start
     return out[:filled]
+
+
+def _pack_there(layout: Layout, mask: Mask, out: Any, vector: Any) -> None:
+    """Pack memory of a device."""
+    if isinstance(out, np.ndarray):
+        pack(layout, vector, mask, out)
+    else:
+        from hpcps.numerics.device import packing
+
+        packing.pack(layout, vector, mask, out)
 
 
 def unpack(layout: Layout, payload: Vector, mask: Mask, out: Vector) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept, State
+from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
@@ -31,6 +32,7 @@ from hpcps.roles.events import (
     Start,
 )
 from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
 from hpcps.roles.sync.queried_steps import STATE_SERVER, QueriedSteps
 from hpcps.spec.schema import Run
@@ -70,6 +72,7 @@ class LocalTraining:
         see_model: Callable[[Callable[[Vector], None]], None] | None = None,
         evaluation_fields: Callable[[], dict[str, object]] = dict,
         inbox: ModelInbox | None = None,
+        resources: Resources = ALONE,
     ) -> None:
         """Prepare the training of a role.
 
@@ -85,6 +88,7 @@ class LocalTraining:
             see_model: is called with every model that the role adopts, as a function that writes it into a vector.
             evaluation_fields: returns what the role adds to the record of an evaluation.
             inbox: the next model; by default that of the servers.
+            resources: allocate the parameters.
         """
         self.round = 0
         self.stage = Stage.STARTING
@@ -114,7 +118,7 @@ class LocalTraining:
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         self.inbox = inbox or ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
-        self.base: Vector = np.empty(learner.layout.size, np.float32)
+        self.base = resources.local(learner.layout.size)
         learner.copy_to(self.base)
         self._evaluation_fields = evaluation_fields
         self._evaluations = Evaluations(peer, run, learner, self._schedule, self._fields_of_evaluation)
@@ -308,7 +312,7 @@ class LocalTraining:
             if np.shape(update) != base.shape:
                 raise ValueError(f"loss takes a vector of {base.size} elements, not one of shape {np.shape(update)}")
             with np.errstate(over="ignore", invalid="ignore"):
-                return measure(np.add(base, update).astype(np.float32))
+                return measure(np.add(on_host(base), update).astype(np.float32))
 
         return loss
 

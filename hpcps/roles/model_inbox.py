@@ -9,6 +9,7 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
+from hpcps.numerics.vectors import copy
 from hpcps.protocol.messages import Flag, Message, Peer
 from hpcps.protocol.partitioning import Bounds
 from hpcps.roles.checks import wrong_size
@@ -64,7 +65,7 @@ class ModelInbox:
         """Write the model, plus a residual if there is one, into `out`; all are `[d]`."""
         for start, stop, values in self._slices:
             if residual is None:
-                out[start:stop] = values
+                copy(values, out[start:stop])
             else:
                 np.add(values, residual[start:stop], out=out[start:stop])
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcps.numerics.bits import hexadecimal
-from hpcps.numerics.layout import Allocate, Layout, Mask, Vector
+from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.numerics.packing import pack, packed_size, runs, unpack
 from hpcps.numerics.state import State, generators_state, restore_generators
+from hpcps.numerics.vectors import finite, on_host, on_memory
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
@@ -73,7 +74,15 @@ class Packer:
         attacker: what the run's attack does to this worker.
     """
 
-    def __init__(self, peer: Peer, run: Run, combiners: tuple[Peer, ...], layout: Layout, allocate: Allocate) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        run: Run,
+        combiners: tuple[Peer, ...],
+        layout: Layout,
+        allocate: Allocate,
+        local: Allocate = private,
+    ) -> None:
         self._run = run
         self._layout = layout
         updates = partitioning_of(run, layout).updates
@@ -90,7 +99,9 @@ class Packer:
         # The payloads of partitions are contiguous in the payload of the whole update, in the order of their columns.
         self._positions = sorted(range(len(self._partitions)), key=lambda n: self._partitions[n][2].columns.start)
         self._divided = tuple((index, slices) for index, slices in pieces.items() if len(slices) > 1)
-        self.delta: Vector = np.zeros(layout.size, np.float32)
+        self._local = local
+        self.delta = local(layout.size)
+        self.delta[:] = 0
         self._outgoing = allocate(layout.size)
         purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
         self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
@@ -114,7 +125,7 @@ class Packer:
         participates = self._streams["participation"].random() < run.communication.participation
         kept = self._streams["skipping"].random(len(layout.blocks)) >= run.communication.skip_rate
         sent = kept & participates
-        attacked = self.attacker.corrupt(delta, sent, round, epoch)
+        attacked = on_memory(lambda values: self.attacker.corrupt(values, sent, round, epoch), delta)
         delay = run.heterogeneity.delay.draw(self._streams["delay"]) + self.attacker.delay(round, epoch)
         if not participates or self.attacker.withholds(round, epoch):
             return Packed((), 0, 0, int(attacked.sum()), delay, sent, self._outgoing[:0])
@@ -131,7 +142,7 @@ class Packer:
             packed: the update that was packed last; its payload is overwritten.
             payload: the values of its blocks, one after another.
         """
-        values: Vector = np.empty_like(self.delta)
+        values = self._local(self._layout.size)
         unpack(self._layout, payload, packed.mask, values)
         return self._pack(values, packed.mask, packed.sent, packed.delay)
 
@@ -139,7 +150,7 @@ class Packer:
         """Pack the sent blocks of a vector `[d]`; those that are divided and not finite become NaN."""
         for index, slices in self._divided:
             # Combiners refuse a block that is not finite as a whole, so every partition of it must be not finite.
-            if sent[index] and not all(np.isfinite(values[piece]).all() for piece in slices):
+            if sent[index] and not all(finite(values[piece]) for piece in slices):
                 for piece in slices:
                     values[piece] = np.nan
         payload = pack(self._layout, values, sent, self._outgoing)
@@ -157,7 +168,7 @@ class Packer:
     def state(self) -> State:
         """Return the residual, the random streams and what the attacker keeps."""
         streams, attacker = generators_state(self._streams), self.attacker.state()
-        return State({"residual": self.delta}).having(streams=streams, attacker=attacker)
+        return State({"residual": on_host(self.delta)}).having(streams=streams, attacker=attacker)
 
     def restore(self, state: State) -> None:
         """Restore the residual, the random streams and what the attacker keeps."""

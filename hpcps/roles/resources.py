@@ -13,10 +13,13 @@ class Resources:
 
     Attributes:
         allocate: allocates memory to send from, which other processes of the machine may be able to read in place.
+        local: allocates memory for vectors that are not sent; it and `allocate` may give the memory of a device, as
+            `DeviceVector`.
         threads: the number of threads that combine updates; in a synchronous run the other processes wait then.
     """
 
     allocate: Allocate = private
+    local: Allocate = private
     threads: int = 1
 
 

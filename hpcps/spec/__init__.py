@@ -3,6 +3,7 @@
 - `asynchronous`: the keys of asynchronous training
 - `cautions`: warnings about valid settings that are probably not intended
 - `checks/`: keys that are valid separately but not together
+- `device_buffers`: which runs can keep updates and models in the memory of devices
 - `draft`: the points of a file before they are validated
 - `exclude`: the `[[exclude]]` tables
 - `file_schema`: the JSON Schema of experiment files

@@ -22,6 +22,7 @@ IRRELEVANT = frozenset(
     {
         *("name", "description", "baseline", "plugins", "fidelity", "data.dir", "train.mps", "checkpoint"),
         *("transport.partition", "transport.timeout", "transport.shared_memory", "transport.interface"),
+        "transport.device_buffers",
         *("transport.port", "transport.heartbeat_timeout", "transport.resend"),
     }
 )

@@ -70,6 +70,13 @@ class Transport(Config):
         description="`auto`: processes that can map each other's memory, such as those of one host, read updates and "
         "models in place; `off`: all updates and models are sent. The result is the same.",
     )
+    device_buffers: Literal["auto", "in_place", "direct", "staged"] = Field(
+        "auto",
+        description="Updates and models of synchronous training on GPUs over MPI. `in_place`: processes of one host "
+        "read them in each other's device memory; `direct`: MPI, which must be CUDA-aware, gets their addresses there; "
+        "`staged`: they are copied through the memory of the host; `auto`: the first of these that works, which a "
+        "trial finds out before the run. Rules run where the updates are.",
+    )
     interface: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9._-]+$",

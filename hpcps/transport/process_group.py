@@ -10,6 +10,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.base import MessageTransport
+from hpcps.transport.device import DeviceLink
 
 
 class LostError(RunError):
@@ -66,6 +67,9 @@ class ProcessGroup(Protocol):
 
     def in_memory(self) -> list[Peer]:
         """Return the peers that read allocated arrays in place; empty if an array is in ordinary memory."""
+
+    def exchange(self, link: DeviceLink | None) -> None:
+        """Exchange device memory until the next `settle` as a link says; without one, payloads are on the host."""
 
     def barrier(self) -> None:
         """Wait until every process calls this."""

@@ -99,6 +99,7 @@ def good():
     """A machine on which everything works, without a GPU."""
     return Diagnosis(
         mpi=MpiState(library="MPICH 5", launcher="hydra", mpirun="/mpirun", works=True),
+        buffers={"in_place": "no driver", "direct": "no driver", "auto": "staged"},
         gpus={"driver": False, "found": []},
         mps={"usable": False, "why": "there is no NVIDIA driver"},
         cores=CoreCount(8, 8, None),
@@ -267,6 +268,7 @@ def test_needs_that_are_met(doctor):
             (),
             "topology: 2 workers, 1 validator, 1 server need",
         ),
+        ({}, ("--set", "transport.device_buffers=direct"), 'transport.device_buffers = "direct": no driver'),
         ({}, ("--set", "data.name=cifar10"), 'data.name = "cifar10": no cifar10 in'),
         ({}, ("--results", "/dev/null/results"), "results: /dev/null cannot be written"),
     ],
@@ -292,6 +294,7 @@ def test_json(doctor, good):
     status, printed = doctor(replace(good, mpi=MpiState(problem="no mpirun")), "--json")
     found = json.loads(printed)
     assert status == 69
+    assert found["device_buffers"]["auto"] == "staged"
     assert found["needs"]["unmet"] == ['transport.kind = "mpi": no mpirun']
     assert found["batch"] == {"system": "", "job": "", "hosts": [], "problem": "", "commands": []}
 

@@ -322,6 +322,15 @@ rule = { kind = 'dc_asgd' }
         ("[heterogeneity.slow]\nfactor = 3", "heterogeneity.slow.factor: has an effect only with both"),
         ("[transport]\ninterface = 'ib0'", "transport.interface: has an effect only with transport.kind = \"pslite\""),
         ("[transport]\nkind = 'pslite'\nshared_memory = 'off'", "transport.shared_memory: has an effect only with"),
+        (
+            "[transport]\nkind = 'inproc'\ndevice_buffers = 'direct'",
+            "transport.device_buffers: has an effect only on synchronous training over MPI, with torch on a GPU, but "
+            'transport.kind = "inproc": leave it out',
+        ),
+        (
+            "[transport]\nshared_memory = 'off'\ndevice_buffers = 'in_place'",
+            'transport.device_buffers: "in_place" contradicts transport.shared_memory = "off"',
+        ),
         ("mps = 'off'\ndevice = 'cpu'", "train.mps: has no effect without a GPU"),
         ("mps = 'off'\n[transport]\nkind = 'inproc'", "train.mps: has no effect in one process"),
         ("[transport]\nkind = 'inproc'\nresend = true", "transport.resend: has an effect only with"),

@@ -13,6 +13,8 @@ from hpcps.execution.sweep.batch import Batch, Ending, play
 from hpcps.execution.sweep.queue import PointQueue
 from hpcps.execution.sweep.slots import Slots
 from hpcps.launch.cores import Cores
+from hpcps.launch.detect import Mpi
+from hpcps.launch.device_trial import device_memory
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import Site, prepare
 from hpcps.launch.signals import stops_of
@@ -126,7 +128,15 @@ class _Play:
         assert sweep.site is not None
         self._launches += 1
         name = "conf" if self._launches == 1 else f"conf-{self._launches}"
-        (launch,) = prepare(points, sweep.results, sweep.folder / name, sweep.site, trace=sweep.trace, supervised=True)
+        (launch,) = prepare(
+            points,
+            sweep.results,
+            sweep.folder / name,
+            sweep.site,
+            trace=sweep.trace,
+            supervised=True,
+            device_memory=device_memory([point.run for point in points], Mpi(sweep.site.launcher, sweep.site.mpirun)),
+        )
         launch.write()
         return replace(batch, launch=launch)
 

@@ -16,9 +16,11 @@ from hpcps.inputs import parse_json
 from hpcps.launch.bounded import ask
 from hpcps.launch.cores import cgroup_quota, own_cores
 from hpcps.launch.detect import Mpi, detect_mpi
+from hpcps.launch.device_trial import ACCEPTED, try_in_place, try_mpi
 from hpcps.launch.doctor.batch import Allocation, allocation
 from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.trial import start_ranks
+from hpcps.transport.device import absence
 
 DEADLINE = 60.0
 """Seconds for each probe; a loaded machine takes some seconds."""
@@ -75,6 +77,7 @@ class Diagnosis:
     """The result of all probes; in the result of a probe that gave none, `problem` says why."""
 
     mpi: MpiState
+    buffers: Facts
     gpus: Facts
     mps: Facts
     cores: CoreCount
@@ -93,6 +96,7 @@ class Diagnosis:
             "mpi": asdict(self.mpi),
             "gpus": self.gpus,
             "mps": self.mps,
+            "device_buffers": self.buffers,
             "cores": {**asdict(self.cores), "usable": self.cores.usable},
             "shared_memory": self.memory,
             "kernels": self.kernels,
@@ -103,14 +107,27 @@ class Diagnosis:
 
 def diagnose() -> Diagnosis:
     """Run all probes at the same time."""
-    with ThreadPoolExecutor(len(PROBES) + 1) as pool:
+    with ThreadPoolExecutor(len(PROBES) + 2) as pool:
         found = {name: pool.submit(_probe, name) for name in PROBES}
-        batch = pool.submit(allocation, DEADLINE)
+        batch, in_place = pool.submit(allocation, DEADLINE), pool.submit(_in_place)
         facts = {name: future.result() for name, future in found.items()}
         job = batch.result()
     cores = CoreCount(os.cpu_count() or 1, len(own_cores()), cgroup_quota())
     mpi = _mpi(facts.pop("mpi"), has_gpu=bool(facts["gpus"].get("found")), in_job=bool(job.system))
-    return Diagnosis(mpi=mpi, cores=cores, batch=job, **facts)
+    return Diagnosis(mpi=mpi, buffers=_buffers(in_place.result(), mpi), cores=cores, batch=job, **facts)
+
+
+def _in_place() -> str:
+    return absence() or try_in_place(DEADLINE)
+
+
+def _buffers(in_place: str, mpi: MpiState) -> Facts:
+    """Return why device buffers cannot be read in place, or sent by MPI (empty if they can), and what `auto` takes."""
+    direct = absence() or ("" if mpi.works else f"through MPI: {mpi.problem}")
+    direct = direct or try_mpi(detect_mpi(patience=VERSION_DEADLINE))
+    works = {"in_place": not in_place, "direct": direct == ACCEPTED}
+    chosen = next((mode for mode, good in works.items() if good), "staged")
+    return {"in_place": in_place, "direct": "" if direct == ACCEPTED else direct, "auto": chosen}
 
 
 def _probe(name: str) -> Facts:

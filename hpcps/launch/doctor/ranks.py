@@ -1,6 +1,7 @@
-"""`python -m mpi4py -m hpcps.launch.doctor.ranks FILE [cuda]`: the ranks of a trial launch; rank 0 writes the result.
+"""`python -m mpi4py -m hpcps.launch.doctor.ranks FILE [MODE]`: the ranks of a trial launch; rank 0 writes the result.
 
-With `cuda`, rank 0 sends device memory to rank 1, which sends it back. An MPI library that is not CUDA-aware reads a
+With `cuda`, rank 0 sends memory of the first GPU to rank 1, which sends it back; with `device`, memory as runs allocate
+it. An MPI library that is not CUDA-aware reads a
 device pointer as a host pointer, and the process crashes: then the file has no result.
 """
 
@@ -11,6 +12,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from hpcps.launch.doctor.child import library_path, library_version
 from hpcps.launch.mps.probe import check
@@ -78,6 +81,30 @@ def send_device_memory(communicator: Any) -> bool:
     return buffer.read() == content
 
 
+def exchange_vectors(communicator: Any) -> bool | str:
+    """Send a vector of the device as a run does; return whether it came back unchanged, or why there is no device."""
+    from hpcps.numerics.vectors import DeviceError
+    from hpcps.transport.device import open_device
+
+    try:
+        device = open_device()
+    except DeviceError as error:
+        return str(error)
+    values = np.arange(_BYTES // 4, dtype=np.float32)
+    mine, back = device.allocate(len(values)), device.allocate(len(values))
+    device.copy(values, mine)
+    device.copy(0 * values, back)
+    device.finish()
+    other = 1 - communicator.Get_rank()
+    if communicator.Get_rank() == 0:
+        communicator.Send(mine, other)
+        communicator.Recv(back, other)
+    else:
+        communicator.Recv(back, other)
+        communicator.Send(back, other)
+    return device.fetch(back).tobytes() == values.tobytes()
+
+
 def main(file: str, mode: str = "") -> None:
     """Take part in the trial launch."""
     from mpi4py import MPI
@@ -89,6 +116,8 @@ def main(file: str, mode: str = "") -> None:
         found["exchanged"] = world.sendrecv(world.Get_rank(), 1 - world.Get_rank()) == 1 - world.Get_rank()
         if mode == "cuda":
             found["device"] = send_device_memory(world)
+        elif mode == "device":
+            found["device"] = exchange_vectors(world)
     if world.Get_rank() == 0:
         Path(file).write_text(json.dumps(found), encoding="utf-8")
         if not mode:

@@ -24,7 +24,7 @@ def start_ranks(mpi: Mpi, seconds: float, mode: str = "") -> tuple[dict[str, Any
     Args:
         mpi: the launcher.
         seconds: the deadline.
-        mode: `cuda` to send device memory.
+        mode: see `ranks`.
     """
     plan = Plan((Rank(0, "worker", 0, "localhost"), Rank(1, "worker", 1, "localhost")), ())
     with tempfile.TemporaryDirectory(prefix="hpcps-doctor-") as name:
@@ -38,7 +38,7 @@ def start_ranks(mpi: Mpi, seconds: float, mode: str = "") -> tuple[dict[str, Any
         program.chmod(0o700)
         try:
             job = Job(plan, folder / "plan.json", folder / "conf", mpi.mpirun, program, options=())
-            launch = mpi.launcher.launch_of(with_gpu_mpi(job, mpi.launcher) if mode == "cuda" else job)
+            launch = mpi.launcher.launch_of(with_gpu_mpi(job, mpi.launcher) if mode else job)
             launch.write()
         except LaunchError as error:
             return {}, str(error)

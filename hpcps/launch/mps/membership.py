@@ -27,6 +27,8 @@ CLIENTS = 48
 """Maximum number of processes that MPS supports on one GPU (Volta and later)."""
 
 _TRAINERS = ("worker", "validator")
+_ON_DEVICES = (*_TRAINERS, "server")
+"""The roles that use a GPU where updates and models stay in its memory: MPS shares memory between its own processes."""
 _VISIBLE, _PIPE = "CUDA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 _NO_GPU = ("", "-1", "NoDevFiles")
 # The path of a socket may have 107 bytes, including the longest name that the daemon adds to its folder.
@@ -50,8 +52,8 @@ class Membership:
 def join(plan: Plan, plan_file: Path, environment: MutableMapping[str, str]) -> Membership:
     """Make this process use its GPU through MPS if several processes of its host train on one GPU; print why if not.
 
-    Call this before `preset_gpu`, MPI and the framework. It has no effect on servers, and none on any role with
-    `train.device = "cpu"` or `train.mps = "off"`.
+    Call this before `preset_gpu`, MPI and the framework. It has no effect on servers unless updates may stay on
+    devices, and none on any role with `train.device = "cpu"` or `train.mps = "off"`.
 
     Args:
         plan: the role of every rank, and the runs.
@@ -84,12 +86,14 @@ def join(plan: Plan, plan_file: Path, environment: MutableMapping[str, str]) -> 
 
 
 def _trainers(plan: Plan, me: Rank, environment: Mapping[str, str]) -> dict[Rank, str]:
-    """Return the GPU of each training process of this host; the first visible one if the plan does not name it."""
+    """Return the GPU of each process of this host that uses one; the first visible one if the plan does not name it."""
     trains = [run.spec["run"]["train"] for run in plan.runs]
     if all(train["device"] == "cpu" for train in trains) or any(train["mps"] == "off" for train in trains):
         return {}
     first = environment.get(_VISIBLE, "0").split(",")[0]
-    here = [member for member in plan.world if member.host == me.host and member.role in _TRAINERS]
+    buffers = {run.spec["run"].get("transport", {}).get("device_buffers", "staged") for run in plan.runs}
+    roles = _TRAINERS if buffers <= {"staged"} else _ON_DEVICES
+    here = [member for member in plan.world if member.host == me.host and member.role in roles]
     gpus = {member: first if member.gpu is None else member.gpu for member in here}
     return {member: gpu for member, gpu in gpus.items() if gpu not in _NO_GPU}
 

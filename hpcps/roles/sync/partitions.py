@@ -10,6 +10,7 @@ import numpy as np
 from hpcps.numerics.bits import hexadecimal
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.updates import Updates
+from hpcps.numerics.vectors import DeviceVector
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import ECHOED
@@ -250,7 +251,12 @@ class PartitionCollector:
         gathered = [row.popleft() for row, present in zip(self._gathered, self._present, strict=True) if present]
         sent = np.array([mask for mask, _ in gathered], np.bool_).reshape(len(gathered), len(partition.layout.blocks))
         payloads = [payload for _, payload in gathered]
-        combined, rejected = combine(rule, Updates(partition.layout, payloads, sent), context)
+        if isinstance(context.out, DeviceVector):
+            from hpcps.rules.placed import combine_placed
+
+            combined, rejected = combine_placed(rule, partition.layout, payloads, sent, context)
+        else:
+            combined, rejected = combine(rule, Updates(partition.layout, payloads, sent), context)
         # A slice avoids a copy where all are present.
         rows = slice(None) if len(gathered) == len(self._present) else np.flatnonzero(self._present)
         self._sent[rows, partition.blocks] |= sent

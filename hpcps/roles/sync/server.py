@@ -14,6 +14,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
+from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
@@ -234,7 +235,8 @@ class SyncServer:
             "epochs": self._part.schedule.ended(self.round),
         }
         counted = {} if self._counter is None else {"counter": self._counter.state()}
-        return State({"model": self._part.shard.model}, facts).having(rule=self._rule_state.state(), **counted)
+        model = on_host(self._part.shard.model)
+        return State({"model": model}, facts).having(rule=self._rule_state.state(), **counted)
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
@@ -308,7 +310,7 @@ class SyncServer:
                 for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):
                     yield Send(peer, Message(Kind.STOP, self.peer, self._run_id, self.round))
             self._stage = ServerStage.FINISHED
-            yield Save(f"final/{self.peer}", part.shard.model)
+            yield Save(f"final/{self.peer}", on_host(part.shard.model))
             yield Finish()
         else:
             self._stage = ServerStage.GATHERING

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from hpcps.numerics.kernels import prepare
-from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
@@ -47,7 +44,7 @@ class SyncValidator:
         self._training = LocalTraining(
             peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._gather,
             kept={"acceptance": self._acceptance, "rule": self._rule_state},
-            evaluation_fields=self._acceptance.fields,
+            evaluation_fields=self._acceptance.fields, resources=resources,
         )  # fmt: skip
         self._servers = roster.all_servers()
         self._sender = PartitionSender(self._training, self._servers, self._record_round)
@@ -55,7 +52,7 @@ class SyncValidator:
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._partitioning.updates[peer.index])
         share = roster.share(peer)
         self._collector = PartitionCollector(share, partitions)
-        self._reference: Vector | None = np.empty(layout.size, np.float32) if "reference" in rule.requires else None
+        self._reference = resources.local(layout.size) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
         prepare(len(share) * layout.size)

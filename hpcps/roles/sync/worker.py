@@ -34,10 +34,11 @@ class SyncWorker:
         self._run_id = run_id
         self._learner = learner
         self._receivers = Roster.of(run).combiners_of(peer.index)
-        self._packer = Packer(peer, run, self._receivers, learner.layout, resources.allocate)
+        self._packer = Packer(peer, run, self._receivers, learner.layout, resources.allocate, resources.local)
         self._training = LocalTraining(
             peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
             kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
+            resources=resources,
         )  # fmt: skip
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
         self._adversary = AdversaryClient(peer, run, run_id, self._packer)

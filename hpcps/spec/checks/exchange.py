@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from hpcps.spec.checks.paths import MODE, SERVERS, WORKERS
+from hpcps.spec.device_buffers import obstacle
 from hpcps.spec.heterogeneity import UniformDelay
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
@@ -59,6 +60,19 @@ def _transport_keys_act(run: Run) -> Iterator[Problem]:
             if key in run.transport.model_fields_set and getattr(run.transport, key) is not None:
                 message = 'has an effect only with transport.kind = "pslite": set that, or leave it out'
                 yield Problem(("transport", key), message, (("transport", "kind"),))
+
+
+def _device_buffers_are_possible(run: Run) -> Iterator[Problem]:
+    asked, path = run.transport.device_buffers, ("transport", "device_buffers")
+    if asked == "auto":
+        return
+    if found := obstacle(run):
+        key, value = found
+        message = "has an effect only on synchronous training over MPI, with torch on a GPU"
+        yield Problem(path, f"{message}, but {'.'.join(key)} = {value}: leave it out", (key,))
+    elif asked == "in_place" and run.transport.shared_memory == "off":
+        message = '"in_place" contradicts transport.shared_memory = "off": leave one of them out'
+        yield Problem(path, message, (("transport", "shared_memory"),))
 
 
 def _delays_have_a_range(run: Run) -> Iterator[Problem]:
@@ -115,6 +129,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _partitions_are_of_rounds,
     _slow_workers_exist,
     _transport_keys_act,
+    _device_buffers_are_possible,
     _delays_have_a_range,
     _simulation_is_in_process,
     _measured_costs_have_records,

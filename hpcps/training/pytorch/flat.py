@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from hpcps.data.samples import Labels
 from hpcps.numerics.layout import Block, Layout, Vector
+from hpcps.numerics.vectors import DeviceVector
 from hpcps.training.pytorch.device import ComputeDevice
 from hpcps.training.pytorch.network import own_loss
 from hpcps.training.weights import draw_weights
@@ -95,20 +96,43 @@ class TorchFlatModel:
         return self.images(from_host(torch.from_numpy(images))), from_host(torch.from_numpy(labels))
 
     def to_host(self, values: Tensor, out: Vector) -> None:
-        """Copy a vector `[d]` in the order of the network into one of the host in the order of the layout."""
+        """Copy a vector `[d]` in the order of the network into one in the order of the layout.
+
+        Args:
+            values: in the order of the network.
+            out: of the host; or a `DeviceVector`.
+        """
+        if isinstance(out, DeviceVector):
+            out.device.copy(self._ordered(values), out)
+            return
         host, carrier = torch.from_numpy(out), self.compute_device.carrier
         if carrier is None:
             self.to_layout(values, host)
             return
-        if self._format is not torch.contiguous_format:
-            # Reorder on the device, so that the vector is copied in one piece.
-            ordered = torch.empty_like(values)
-            self.to_layout(values, ordered)
-            values = ordered
-        carrier.to_host(values, host)
+        # Reorder on the device, so that the vector is copied in one piece.
+        carrier.to_host(self._ordered(values), host)
+
+    def _ordered(self, values: Tensor) -> Tensor:
+        """Return a vector `[d]` in the order of the network as one in the order of the layout, which may be itself."""
+        if self._format is torch.contiguous_format:
+            return values
+        ordered = torch.empty_like(values)
+        self.to_layout(values, ordered)
+        return ordered
 
     def from_host(self, values: Vector, out: Tensor) -> None:
-        """Copy a vector `[d]` of the host in the order of the layout into one in the order of the network."""
+        """Copy a vector `[d]` in the order of the layout into one in the order of the network.
+
+        Args:
+            values: of the host; or a `DeviceVector`.
+            out: in the order of the network.
+        """
+        if isinstance(values, DeviceVector):
+            there = out if self._format is torch.contiguous_format else torch.empty_like(out)
+            values.device.copy(values, there)
+            if there is not out:
+                self.from_layout(there, out)
+            return
         host, carrier = readable(values), self.compute_device.carrier
         if carrier is None or self._format is not torch.contiguous_format:
             self.from_layout(self.compute_device.from_host(host), out)

@@ -12,6 +12,7 @@ from mpi4py import MPI
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.transport.backoff import Backoff
+from hpcps.transport.device import DeviceLink
 from hpcps.transport.mpi.segments import unlink_segments
 from hpcps.transport.mpi.transport import MpiTransport, await_request
 from hpcps.transport.shared_memory import Neighbours
@@ -81,6 +82,10 @@ class MpiProcessGroup:
     def in_memory(self) -> list[Peer]:
         """See `ProcessGroup.in_memory`."""
         return [] if self.transport.neighbours.arena.shortage else self.transport.neighbouring
+
+    def exchange(self, link: DeviceLink | None) -> None:
+        """See `ProcessGroup.exchange`."""
+        self.transport.link = link
 
     def barrier(self) -> None:
         """See `ProcessGroup.barrier`."""

@@ -1,7 +1,8 @@
 """Messages over MPI: a header, then the payload, sent from and received into contiguous buffers.
 
 Between processes of one host, headers go through a pipe. A payload in shared memory is not sent: the header holds its
-address.
+address. If the run has a `DeviceLink`, a payload on a device is mapped likewise, or MPI gets its address, or a copy of
+it is sent.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Vector
+from hpcps.numerics.vectors import DeviceVector, as_vector
 from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Operation, Peer, Received, Reduced
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.base import Traffic
+from hpcps.transport.device import DeviceLink
 from hpcps.transport.pool import BufferPool
 from hpcps.transport.shared_memory import Neighbours, SegmentAddress
 from hpcps.transport.shared_memory.arena import ADDRESS_BYTES
 
 # The tag tells what follows the header, so that the stream stays synchronous even after an invalid header.
-_ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED = 1, 2, 3, 4
+_ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED, _ON_DEVICE, _TO_DEVICE = 1, 2, 3, 4, 5, 6
+_FOLLOWED = (_WITH_PAYLOAD, _TO_DEVICE)
+"""The headers that a payload follows."""
 
 _LONGEST = 0.1
 """Seconds between two polls if every message wakes its receiver."""
@@ -40,7 +45,8 @@ class _Arrival:
 
     Attributes:
         header: its bytes.
-        tag: the kind of the header: without a payload, with a payload, or with an address in shared memory.
+        tag: the kind of the header: without a payload, with a payload, which is for the memory of a device or not, or
+            with an address in shared memory or on a device.
         payload: the buffer of the payload, for floats or, if the size is invalid, for bytes; None without a payload.
         request: the MPI request of the payload; None before it starts.
     """
@@ -53,7 +59,7 @@ class _Arrival:
     @property
     def whole(self) -> bool:
         """Whether the whole message has arrived."""
-        return self.tag != _WITH_PAYLOAD or (self.request is not None and self.request.Test())
+        return self.tag not in _FOLLOWED or (self.request is not None and self.request.Test())
 
 
 class MpiTransport:
@@ -62,6 +68,7 @@ class MpiTransport:
     Attributes:
         traffic: the bytes of all messages, including payloads that are read in place.
         neighbours: the processes that share memory with this one.
+        link: the exchange of device memory in the present run; None if there is none.
     """
 
     def __init__(
@@ -97,16 +104,26 @@ class MpiTransport:
         self._sent_to = np.zeros(communicator.Get_size(), np.int64)
         self._received_from = np.zeros(communicator.Get_size(), np.int64)
         self.traffic = Traffic()
+        self.link: DeviceLink | None = None
 
     def send(self, to: Peer, message: Message) -> None:
         """See `MessageTransport.send`."""
         header = message.header()
         rank = self._ranks[to]
         payload = message.payload if message.payload is not None and message.payload.size else None
+        tag = _ALONE if payload is None else _WITH_PAYLOAD
+        if self.link is not None:
+            # The payload is complete; and an answer says that the memory of its receiver is not read any more.
+            self.link.device.finish()
+            if isinstance(message.payload, DeviceVector) and payload is not None:
+                if rank in self.link.direct:
+                    tag = _TO_DEVICE
+                elif rank not in self.link.mapped or rank not in self.neighbours:
+                    payload = self.link.staged(message)
         if rank in self.neighbours:
-            self._send_to_neighbour(rank, header, payload)
+            self._send_to_neighbour(rank, header, payload, tag)
         else:
-            request = self._communicator.Isend([header, MPI.BYTE], rank, _ALONE if payload is None else _WITH_PAYLOAD)
+            request = self._communicator.Isend([header, MPI.BYTE], rank, tag)
             self._pending.append((request, header))
             if payload is not None:
                 self._post(rank, payload)
@@ -166,6 +183,8 @@ class MpiTransport:
 
     def settle(self) -> None:
         """See `ProcessGroup.settle`."""
+        if self.link is not None:
+            self.link.device.finish()
         expected = np.zeros_like(self._sent_to)
         request = self._communicator.Ialltoall(self._sent_to, expected)
         backoff = Backoff(sleep=self.neighbours.wait)
@@ -175,6 +194,9 @@ class MpiTransport:
         self.barrier()
         # All ranks have received all messages and no longer use their payloads.
         self.neighbours.arena.recycle()
+        if self.link is not None:
+            self.link.device.recycle()
+            self.link = None
 
     def barrier(self) -> None:
         """Wait without spinning until every rank calls this."""
@@ -193,19 +215,22 @@ class MpiTransport:
         """Sleep until a neighbour writes (return whether one did) or transfers need a poll."""
         return self.neighbours.wait(min(seconds, self._interval) if self._busy or self._arrivals else seconds)
 
-    def _send_to_neighbour(self, rank: int, header: bytes, payload: Vector | None) -> None:
+    def _send_to_neighbour(self, rank: int, header: bytes, payload: Vector | None, tag: int) -> None:
         """Send a message to a neighbour."""
-        address = None if payload is None else self.neighbours.arena.locate(payload)
-        if address is not None:
-            packet = bytes([_PLACED]) + address.pack() + header
-        else:
-            packet = bytes([_ALONE if payload is None else _WITH_PAYLOAD]) + header
-        self.neighbours.send(rank, packet)
+        address = b"" if payload is None or tag == _TO_DEVICE else self._address(payload)
+        self.neighbours.send(rank, (address or bytes([tag])) + header)
         if not self.neighbours.flush(rank):
             self._blocked.add(rank)
-        if payload is not None and address is None:
+        if payload is not None and not address:
             self._held.append((rank, payload))
             self._progress()
+
+    def _address(self, payload: Vector) -> bytes:
+        """Return the tag and the address of a payload that a neighbour reads in place; empty if it cannot."""
+        if isinstance(payload, DeviceVector):
+            return bytes([_ON_DEVICE]) + self.link.address(payload) if self.link else b""
+        address = self.neighbours.arena.locate(payload)
+        return b"" if address is None else bytes([_PLACED]) + address.pack()
 
     def _post(self, rank: int, payload: Vector) -> None:
         self._pending.append((self._communicator.Isend([payload, MPI.FLOAT], rank, _PAYLOAD), payload))
@@ -230,7 +255,7 @@ class MpiTransport:
 
     def _announce(self, rank: int, header: bytes, tag: int) -> None:
         self._arrivals.setdefault(rank, deque()).append(_Arrival(header, tag))
-        self._awaited += tag == _WITH_PAYLOAD
+        self._awaited += tag in _FOLLOWED
 
     def _begin(self, waiting: MPI.Message, rank: int, tag: int) -> None:
         """Receive a header, or start to receive the payload that a header announced."""
@@ -243,7 +268,7 @@ class MpiTransport:
         # A neighbour writes the header to the pipe before it sends the payload through MPI.
         self._read_mailbox()
         # MPI keeps the order of messages of one sender: this payload belongs to the first header without one.
-        announced = (a for a in self._arrivals.get(rank, ()) if a.tag == _WITH_PAYLOAD and a.request is None)
+        announced = (a for a in self._arrivals.get(rank, ()) if a.tag in _FOLLOWED and a.request is None)
         arrival = next(announced, None)
         if arrival is None:  # no header announced it: drop it
             waiting.Recv([bytearray(size), MPI.BYTE])
@@ -253,8 +278,14 @@ class MpiTransport:
             arrival.payload = bytearray(size)
             arrival.request = waiting.Irecv([arrival.payload, MPI.BYTE])
         else:
-            arrival.payload = self._pool.take(size // 4)
+            arrival.payload = self._buffer(arrival.tag, size // 4)
             arrival.request = waiting.Irecv([arrival.payload, MPI.FLOAT])
+
+    def _buffer(self, tag: int, size: int) -> Vector:
+        """Return the buffer of a payload, on the device if it comes from one and can go there."""
+        if tag == _TO_DEVICE and self.link is not None:
+            return as_vector(self.link.device.borrow(size))
+        return self._pool.take(size)
 
     def _finish(self, rank: int, arrival: _Arrival) -> Received | Malformed:
         """Decode a message that has arrived."""
@@ -267,6 +298,12 @@ class MpiTransport:
                 payload = self.neighbours.view(rank, address)
                 self.traffic.received += len(header) + payload.nbytes
                 return Received(source, Message.decode(header, payload))
+            if arrival.tag == _ON_DEVICE:
+                if self.link is None:
+                    raise MalformedMessageError("it refers to the memory of a device, and this run uses none")
+                there, header = self.link.view(rank, header)
+                self.traffic.received += len(header) + there.nbytes
+                return Received(source, Message.decode(header, as_vector(there)))
             invalid = arrival.payload if isinstance(arrival.payload, bytearray) else b""
             sent = None if isinstance(arrival.payload, bytearray) else arrival.payload
             self.traffic.received += len(header) + (sent.nbytes if sent is not None else len(invalid))

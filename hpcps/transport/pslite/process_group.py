@@ -14,6 +14,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.transport.backoff import Backoff
+from hpcps.transport.device import DeviceLink
 from hpcps.transport.process_group import LostError
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo, NodeRole
@@ -113,6 +114,10 @@ class PsliteProcessGroup:
     def in_memory(self) -> list[Peer]:
         """See `ProcessGroup.in_memory`: no peer reads in place."""
         return []
+
+    def exchange(self, link: DeviceLink | None) -> None:
+        """See `ProcessGroup.exchange`; its sockets send from the memory of the host."""
+        assert link is None, "device buffers need MPI"
 
     def barrier(self) -> None:
         """See `ProcessGroup.barrier`."""

@@ -1,0 +1,267 @@
+"""Vectors in the memory of a device, for code that is written for arrays of numpy.
+
+Roles slice, assign, add and subtract flat vectors. A `DeviceVector` takes the same operators and passes them to its
+`Device`, which does the work later, in the order in which it was asked. Code that needs the values on the host says so
+with `on_host`; code that computes on the memory itself uses `on_memory`. For an array of numpy both do nothing more.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar, cast
+
+import numpy as np
+
+from hpcps.numerics.layout import Vector
+
+T = TypeVar("T")
+
+
+class DeviceError(Exception):
+    """A device cannot do what it was asked for; the text is the reason, in one line."""
+
+
+class Device(ABC):
+    """A device with memory of its own and one queue of work, which it does in order; asking does not wait for it.
+
+    Memory is allocated for a run and reused in the next one. It can be mapped by other processes of the host.
+    """
+
+    def __init__(self) -> None:
+        self._spare: list[DeviceVector] = []
+
+    has_tensors: ClassVar[bool] = False
+    """Whether its memory is tensors of torch, for which rules have kernels; else arrays of numpy."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of the device for messages, such as `cuda:0`."""
+
+    @abstractmethod
+    def allocate(self, size: int) -> DeviceVector:
+        """Return a vector of `size` elements, contents unspecified.
+
+        Raises:
+            DeviceError: there is no memory left.
+        """
+
+    def recycle(self) -> None:
+        """Reuse all memory: nobody may use vectors that were allocated before."""
+        self._spare = []
+
+    @abstractmethod
+    def export(self, vector: DeviceVector) -> bytes:
+        """Return the address of an allocated vector, or of a part of one, for `map` in another process."""
+
+    @abstractmethod
+    def map(self, owner: int, address: bytes) -> DeviceVector:
+        """Return a vector of another process where it lies; it must not be written to.
+
+        Args:
+            owner: the id of the process.
+            address: what its `export` returned.
+
+        Raises:
+            DeviceError: there is no such vector.
+        """
+
+    @abstractmethod
+    def copy(self, source: Any, out: Any) -> None:
+        """Enqueue a copy; each argument is a `DeviceVector`, or a tensor of a framework on this device or the host.
+
+        An array of numpy may be the source; it may be changed as soon as this returns. If a tensor is the source or
+        the destination, the queue of the framework sees the copy in its order.
+        """
+
+    @abstractmethod
+    def enqueue(self, work: Callable[..., None], out: DeviceVector, *sources: Any) -> None:
+        """Enqueue `work(out, *sources)` on the memory of `DeviceVector`s; only `out` is written."""
+
+    @abstractmethod
+    def compute(self, work: Callable[..., T], *vectors: DeviceVector) -> T:
+        """Return `work(*vectors)` on the memory of vectors, in the order of the queue.
+
+        What it returns is for the host; what it writes to the vectors is there when the queue is that far.
+        """
+
+    @abstractmethod
+    def fetch(self, vector: DeviceVector) -> Vector:
+        """Return a copy on the host, which is complete; only the queue of this device was waited for."""
+
+    @abstractmethod
+    def record(self) -> object:
+        """Return a mark of the present end of the queue."""
+
+    @abstractmethod
+    def wait(self, mark: object) -> None:
+        """Wait until the device has done all work before a mark."""
+
+    @abstractmethod
+    def pointer(self, memory: Any) -> int:
+        """Return the address of memory, for a library that takes device pointers."""
+
+    def borrow(self, size: int) -> DeviceVector:
+        """Return a vector whose memory is used again once the vector and all its parts are deleted.
+
+        All work on that memory is over when this returns: a library that does not know the queue may write to it.
+        """
+        fitting = [k for k, spare in enumerate(self._spare) if size <= spare.size <= 2 * size]
+        whole = self._spare.pop(fitting[-1]) if fitting else self.allocate(size)
+        if fitting:
+            self.finish()
+        lent = DeviceVector(self, whole.memory[:size])
+        weakref.finalize(lent, self._spare.append, whole).atexit = False
+        return lent
+
+    def finish(self) -> None:
+        """Wait until the device has done all work."""
+        self.wait(self.record())
+
+
+class DeviceVector:
+    """A flat float32 vector in the memory of a device.
+
+    Attributes:
+        device: the device.
+        memory: what its framework calls the memory: a tensor of torch, or an array of numpy for a device whose memory
+            the host can address.
+    """
+
+    def __init__(self, device: Device, memory: Any, whole: DeviceVector | None = None) -> None:
+        """Take some memory `[m]`; as long as the vector is used, so is the vector that it is a part of."""
+        self.device = device
+        self.memory = memory
+        self._whole = whole
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return len(self.memory)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes."""
+        return 4 * self.size
+
+    @property
+    def shape(self) -> tuple[int]:
+        """The shape, as that of an array."""
+        return (self.size,)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, where: slice) -> DeviceVector:
+        return DeviceVector(self.device, self.memory[where], self)
+
+    def __setitem__(self, where: slice, values: Any) -> None:
+        part = self[where]
+        if isinstance(values, (int, float)):
+            self.device.enqueue(lambda out: _fill(out, values), part)
+        else:
+            assert len(values) == len(part), f"{len(values)} values for {len(part)} elements"
+            self.device.copy(values, part)
+
+    def __isub__(self, other: DeviceVector) -> DeviceVector:
+        self.device.enqueue(_subtract, self, self, other)
+        return self
+
+    def __array__(self, *arguments: Any, **more: Any) -> Any:
+        raise TypeError(f"the vector is in the memory of {self.device.name}: on_host() copies it")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = None, **more: Any) -> Any:
+        if ufunc is not np.add or method != "__call__" or out is None or more:
+            return NotImplemented
+        (sum_,) = out
+        there = [placed(values, self.device) for values in inputs]
+        if isinstance(sum_, DeviceVector):
+            self.device.enqueue(_add, sum_, *there)
+        else:
+            np.add(*map(on_host, there), out=sum_)
+        return sum_
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The vector for MPI; the work on it must be over."""
+        pointer = self.device.pointer(self.memory)
+        return {"shape": self.shape, "typestr": "<f4", "data": (pointer, False), "version": 3, "strides": None}
+
+
+def on_host(values: Any) -> Vector:
+    """Return values as an array of the host: themselves, or a copy if they are in the memory of a device."""
+    array: Vector = values.device.fetch(values) if isinstance(values, DeviceVector) else values
+    return array
+
+
+def copy(values: Vector, out: Vector) -> None:
+    """Copy values into `out`, wherever both are."""
+    out[:] = values if isinstance(out, DeviceVector) else on_host(values)
+
+
+def on_memory(work: Callable[..., T], *vectors: Any) -> T:
+    """Return `work(*vectors)` for arrays of numpy, and `work` of the memory of vectors that a device has."""
+    if vectors and isinstance(vectors[0], DeviceVector):
+        return vectors[0].device.compute(work, *vectors)
+    return work(*vectors)
+
+
+@contextmanager
+def edited(values: Vector) -> Iterator[Vector]:
+    """Give values as an array of the host, and take its changes."""
+    here = on_host(values)
+    yield here
+    if here is not values:
+        values[:] = here
+
+
+def finite(values: Vector) -> bool:
+    """Return whether all values are finite."""
+    return on_memory(_finite, values)
+
+
+def placed(values: Any, device: Device) -> DeviceVector:
+    """Return values in the memory of a device: themselves, or a copy."""
+    if isinstance(values, DeviceVector):
+        return values
+    there = device.borrow(len(values))
+    device.copy(values, there)
+    return there
+
+
+def as_vector(vector: DeviceVector) -> Vector:
+    """Return a vector of a device for code that is written for arrays; see the module."""
+    return cast(Vector, vector)
+
+
+def _is_tensor(memory: Any) -> bool:
+    return hasattr(memory, "detach")
+
+
+def _finite(memory: Any) -> bool:
+    return bool(memory.isfinite().all() if _is_tensor(memory) else np.isfinite(memory).all())
+
+
+def _fill(out: Any, value: float) -> None:
+    out[:] = value
+
+
+def _subtract(out: Any, left: Any, right: Any) -> None:
+    if _is_tensor(out):
+        import torch
+
+        torch.sub(left, right, out=out)
+    else:
+        np.subtract(left, right, out=out)
+
+
+def _add(out: Any, left: Any, right: Any) -> None:
+    if _is_tensor(out):
+        import torch
+
+        torch.add(left, right, out=out)
+    else:
+        np.add(left, right, out=out)

@@ -1,0 +1,66 @@
+"""Combines updates in the memory of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.updates import Updates
+from hpcps.numerics.vectors import DeviceVector, placed
+from hpcps.rules import screening
+from hpcps.rules.base import Rule
+from hpcps.rules.combined import Combined
+from hpcps.rules.context import Context
+
+
+def combine_placed(
+    rule: Rule, layout: Layout, payloads: Sequence[Vector], sent: Mask, context: Context
+) -> tuple[Combined, Mask]:
+    """Do what `screening.combine` does, on a device.
+
+    Args:
+        rule: the rule.
+        layout: the blocks of the d elements.
+        payloads: the sent blocks of each update, on the device or on the host.
+        sent: the blocks that each payload holds: `[n, B]`.
+        context: see `Rule.combine`; its `out` is on the device.
+
+    Returns:
+        What `screening.combine` does; the combined update is complete when the device is that far.
+    """
+    out: Any = context.out
+    assert isinstance(out, DeviceVector), "the result is on a device"
+    device = out.device
+    updates = [placed(payload, device) for payload in payloads]
+    base = [] if context.base is None else [context.base]
+    reference = [] if context.reference is None else [context.reference]
+
+    def work(out: Any, *others: Any) -> tuple[Combined, Mask]:
+        rows, others = others[: len(updates)], others[len(updates) :]
+        there = replace(context, out=out, base=None, reference=None)
+        there = replace(there, base=others[0]) if base else there
+        there = replace(there, reference=others[-1]) if reference else there
+        if device.has_tensors:
+            return _combine_tensors(rule, layout, rows, sent, there)
+        return screening.combine(rule, Updates(layout, rows, sent), there)
+
+    return device.compute(work, out, *updates, *(placed(vector, device) for vector in base + reference))
+
+
+def _combine_tensors(
+    rule: Rule, layout: Layout, payloads: Sequence[Any], sent: Mask, context: Context
+) -> tuple[Combined, Mask]:
+    """Combine tensors of one device; the tensors of a context are there, too."""
+    from hpcps.numerics.device.updates import DeviceUpdates
+    from hpcps.rules.device_combining import combine as combine_there
+    from hpcps.rules.on_device import DeviceContext
+
+    out: Any = context.out
+    updates = DeviceUpdates(layout, payloads, sent) if len(payloads) else DeviceUpdates.none(layout, out.device)
+    host = Context(loss=context.loss, random=context.random, state=context.state, threads=context.threads)
+    base: Any = context.base
+    reference: Any = context.reference
+    found = combine_there(rule, updates, DeviceContext(reference, base, out), host).fetch()
+    return Combined(out, found.finite, found.accepted), found.refused

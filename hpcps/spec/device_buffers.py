@@ -1,0 +1,31 @@
+"""Which runs can keep updates and models in the memory of devices."""
+
+from __future__ import annotations
+
+from hpcps.spec.schema import Run
+
+
+def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
+    """Return the key because of which a run keeps its buffers on the host whatever the machine, and its value.
+
+    None if the machine decides, or `transport.device_buffers`.
+    """
+    found: dict[tuple[str, ...], tuple[object, bool]] = {
+        ("transport", "kind"): (run.transport.kind, run.transport.kind != "mpi"),
+        ("train", "mode"): (run.train.mode, run.train.mode != "sync"),
+        ("model", "backend"): (run.model.backend, run.model.backend != "torch"),
+        ("train", "device"): (run.train.device, run.train.device == "cpu"),
+        ("topology", "servers"): (run.topology.servers, run.topology.alone),
+    }
+    for path, (value, holds) in found.items():
+        if holds:
+            return path, f'"{value}"' if isinstance(value, str) else str(value)
+    return None
+
+
+def unsuitable(run: Run) -> str:
+    """Return why a run keeps its buffers on the host whatever the machine; empty if the machine decides."""
+    if run.transport.device_buffers == "staged":
+        return 'transport.device_buffers = "staged"'
+    found = obstacle(run)
+    return "" if found is None else f"{'.'.join(found[0])} = {found[1]}"

@@ -1,0 +1,135 @@
+"""Runs whose updates and models are in the memory of a device give the model of a run on the host, to the last bit.
+
+The device is `late_device`, so a wait that is missing anywhere makes another model.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcps.execution.inprocess import run_in_process
+from hpcps.launch.detect import detect_mpi
+from hpcps.launch.launchers import Job
+from hpcps.launch.placement import place
+from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.launch.supervise import supervise
+from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.schema import Run, Topology
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+MPIRUN = Path(sys.executable).parent / "mpirun"
+ROLES = ("servers", "validators", "workers")
+MODES = ("in_place", "direct")
+
+
+def spec(rule, servers, validators, **changes):
+    tables = {
+        "name": "buffers",
+        "topology": {"servers": servers, "validators": validators, "workers": 3},
+        "model": {"name": "mlp"},
+        "data": {"name": "digits", "limit": 160, "test_limit": 100},
+        "train": {"epochs": 2, "batch_size": 8, "local_steps": 2, "optimizer": {"lr": 0.05}},
+        "communication": {"participation": 0.7, "skip_rate": 0.3},
+        "validation": {"rule": {"kind": rule}},
+        "attack": {"kind": "negative", "rate": 0.3},
+    }
+    for table, values in changes.items():
+        tables[table] = {**tables.get(table, {}), **values} if table != "attack" else values
+    return Run.model_validate(tables)
+
+
+NETWORK = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
+CUT = {"transport": {"partition": 4096}}
+POINTS = {
+    "servers combine": spec("average", 1, 0),
+    "three servers": spec("average", 3, 0, attack={"kind": "random", "rate": 0.3}),
+    "a validator": spec("zeno", 2, 1),
+    "in partitions": spec("zeno", 2, 2, **CUT),
+    "a rule per coordinate": spec("phocas", 1, 1),
+    "a rule of whole updates": spec("krum", 1, 0, validation={"rule": {"kind": "krum", "f": 0}}),
+    "a rule with a loss": spec("loss_score", 1, 1),
+    "blocks that are divided and not finite": spec("average", 2, 0, attack={"kind": "nan", "rate": 0.4}, **CUT),
+    "an attack with a model": spec("average", 1, 0, attack={"kind": "free_rider", "rate": 0.4}),
+    "an adversary": spec("average", 2, 1, attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5}),
+    "BatchNorm": spec(
+        "zeno", 2, 1, train={"epochs": 1, "first_step": "overwritten"},
+        validation={"rule": {"kind": "zeno"}, "batchnorm": "averaged"}, **NETWORK,
+    ),
+}  # fmt: skip
+
+
+SMALL = {"topology": {"workers": 2}, "train": {"epochs": 1}}
+FEW = {
+    "servers combine": spec("average", 2, 0, **SMALL),
+    "in partitions": spec("zeno", 2, 1, **SMALL, **CUT),
+    "an adversary": spec("average", 1, 1, **SMALL, attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5}),
+}
+"""What `make test` plays: both kinds of combiners, with everything that a run can send."""
+
+
+def with_buffers(run, mode):
+    """The run with another `transport.device_buffers`, and training wherever the device is."""
+    return run.model_copy(update={"transport": run.transport.model_copy(update={"device_buffers": mode})})
+
+
+def play(folder, runs, device, world):
+    """Execute runs in one launch; return what it printed."""
+    planned = []
+    for number, (name, run) in enumerate(runs.items()):
+        number = f"{number:010}"
+        values = {"run_id": number, "label": name, "index": 0, "swept": {}, "run": run.model_dump(mode="json")}
+        planned.append(PlannedRun(number, name, str(folder / name), values))
+    job = Job(
+        plan=Plan(place(world, adversary=True), tuple(planned)),
+        plan_file=folder / "conf.plan.json",
+        configfile=folder / "conf",
+        mpirun=MPIRUN,
+        python=Path(sys.executable),
+        variables={
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}",
+            "HPCPS_DEVICE": f"late_device:{device}",
+        },
+    )
+    launch = detect_mpi(MPIRUN).launcher.launch_of(job)
+    launch.write()
+    output = []
+    outcome = supervise(launch, output.append)
+    return outcome, output
+
+
+def model(directory, servers):
+    return np.concatenate([np.load(directory / f"final/server-{s}.npy") for s in range(servers)])
+
+
+def start_of(directory, process):
+    return json.loads((directory / f"records/{process}.jsonl").read_text().splitlines()[0])
+
+
+@pytest.mark.parametrize("points", [FEW, pytest.param(POINTS, marks=pytest.mark.soak)], ids=["few", "all"])
+def test_a_run_on_devices_gives_the_model_of_a_run_on_the_host(tmp_path, points):
+    world = Topology(**{role: max(getattr(run.topology, role) for run in points.values()) for role in ROLES})
+    runs = {f"{name}, {mode}": with_buffers(run, mode) for name, run in points.items() for mode in MODES}
+    outcome, output = play(tmp_path, runs, "open_device", world)
+    assert outcome.status == 0, "\n".join([str(outcome), *output])
+    different = []
+    for name, run in points.items():
+        directory = RunDirectory(tmp_path / "here" / name)
+        directory.create({"run_id": "0123456789"})
+        run_in_process(run, "0123456789", directory)
+        here = model(directory.path, run.topology.servers)
+        assert np.isfinite(here).all()
+        for mode in MODES:
+            there = tmp_path / f"{name}, {mode}"
+            wrong = np.count_nonzero(model(there, run.topology.servers) != here)
+            different += [f"{there.name}: {wrong} of {here.size} elements"] * bool(wrong)
+            for process in ("server-0", "worker-0"):
+                found = start_of(there, process)
+                assert found["device_buffers"] == mode
+                assert len(found[f"device_buffers_{mode}"]) == sum(getattr(run.topology, role) for role in ROLES) - 1
+    assert not different, "\n".join(different)

@@ -1,0 +1,86 @@
+"""What a launch finds out about device memory before it relies on it, on devices that crash, hang and lie."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcps.launch.detect import detect_mpi
+from hpcps.launch.device_trial import ACCEPTED, device_memory, try_in_place, try_mpi
+from hpcps.launch.plan import UNTRIED
+from hpcps.spec.device_buffers import unsuitable
+from hpcps.spec.schema import Run
+
+HERE = Path(__file__).parent
+MPIRUN = Path(sys.executable).parent / "mpirun"
+RUN = {
+    "name": "buffers", "topology": {"workers": 2}, "model": {"name": "mlp"}, "data": {"name": "digits"},
+    "train": {"epochs": 1},
+}  # fmt: skip
+
+
+@pytest.fixture
+def use(monkeypatch):
+    """Make processes use a device of `late_device`."""
+
+    def name(device):
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(HERE.parents[1])]))
+        monkeypatch.setenv("HPCPS_DEVICE", f"late_device:{device}")
+
+    return name
+
+
+@pytest.mark.parametrize(
+    ("device", "seconds", "why"),
+    [
+        ("open_device", 60, ""),
+        ("Crashing", 60, "in place: a process that mapped it was killed by SIGSEGV"),
+        ("Lying", 60, "in place: a process that mapped it read other values"),
+        ("Hanging", 4, "in place: the trial does not answer within 4 s"),
+        ("NoDevice", 60, "in place: the trial ended with status 1: this machine has no such device"),
+    ],
+)
+def test_a_child_finds_out_whether_memory_is_read_in_place(use, device, seconds, why):
+    use(device)
+    assert try_in_place(seconds) == why
+
+
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        ("open_device", ""),
+        ("BadPointer", "through MPI: mpirun "),
+        ("Forgetful", "through MPI: the memory came back changed"),
+        pytest.param("NoDevice", "through MPI: this machine has no such device", marks=pytest.mark.soak),
+    ],
+)
+def test_ranks_of_a_trial_find_out_whether_mpi_takes_it(use, device, why):
+    use(device)
+    found = try_mpi(detect_mpi(MPIRUN))
+    assert found.startswith(why) if why else found == ACCEPTED
+
+
+def test_nothing_is_tried_without_a_device(monkeypatch):
+    monkeypatch.delenv("HPCPS_DEVICE", raising=False)
+    if not os.path.exists("/dev/nvidiactl"):
+        assert try_mpi(detect_mpi(MPIRUN)) == "through MPI: there is no NVIDIA driver"
+        assert device_memory([Run.model_validate(RUN)], detect_mpi(MPIRUN)) == UNTRIED
+
+
+@pytest.mark.parametrize(
+    ("table", "values", "why"),
+    [
+        ("transport", {"device_buffers": "staged"}, 'transport.device_buffers = "staged"'),
+        ("transport", {"kind": "inproc"}, 'transport.kind = "inproc"'),
+        ("train", {"mode": "async"}, 'train.mode = "async"'),
+        ("train", {"device": "cpu"}, 'train.device = "cpu"'),
+        ("model", {"backend": "mxnet"}, 'model.backend = "mxnet"'),
+        ("train", {}, ""),
+    ],
+)
+def test_what_keeps_buffers_on_the_host(table, values, why):
+    tables = {**RUN, table: {**RUN.get(table, {}), **values}}
+    if values.get("mode") == "async":
+        tables["validation"] = {"rule": {"kind": "zeno++"}}
+    assert unsuitable(Run.model_validate(tables)) == why

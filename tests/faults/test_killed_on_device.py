@@ -1,0 +1,68 @@
+"""Processes that are killed while others map the memory of their device."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fault_runs import SOON, Play, assert_blamed, assert_quiet, hpcps, within
+
+BUFFERS = Path(__file__).parents[1] / "buffers"
+TOPOLOGY = ("--set", "topology={servers=2, validators=1, workers=2}", "--set", "validation.rule={kind='zeno'}")
+ROLES = [
+    "worker-1",
+    pytest.param("validator-0", marks=pytest.mark.soak),
+    pytest.param("server-1", marks=pytest.mark.soak),
+]
+
+
+@pytest.fixture(autouse=True)
+def _on_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPCPS_DEVICE", "late_device:open_device")
+    path = [os.environ.get("PYTHONPATH", ""), str(BUFFERS.parents[1]), str(BUFFERS)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+
+
+def used(play: Play, process: str) -> str:
+    (start,) = (line for line in play.lines(process) if line["event"] == "start")
+    return str(start["device_buffers"])
+
+
+@pytest.mark.parametrize("who", ROLES)
+def test_a_process_that_others_read_in_place_is_killed(who: str, start: Callable[..., Play]) -> None:
+    before = set(os.listdir("/dev/shm"))
+    play = start(*TOPOLOGY, "--set", "transport.device_buffers=in_place")
+    play.until(who)
+    assert used(play, who) == "in_place"
+    os.kill(play.pid(who), signal.SIGKILL)
+    assert play.end() > 0
+    within(SOON, lambda: not play.left(), "the end of the ranks")
+    assert_quiet(play.text)
+    assert_blamed(play.text, play.run, who, r"the process was killed by signal 9 \(SIGKILL\)")
+    assert not [name for name in set(os.listdir("/dev/shm")) - before if "hpcps" in name]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("mode", ["in_place", "direct"])
+def test_a_killed_run_goes_on_from_its_checkpoint(
+    mode: str, start: Callable[..., Play], experiment: Path, tmp_path: Path
+) -> None:
+    """Checkpoints hold copies of what is on devices; another device, or none, goes on from them."""
+    arguments = (*TOPOLOGY, "--set", "train.epochs=120", "--set", "checkpoint.every=10")
+    play = start(*arguments, "--set", f"transport.device_buffers={mode}")
+    within(120, lambda: list(play.results.glob("*/runs/*/checkpoints/*/manifest.json")), "a checkpoint")
+    os.kill(play.pid("server-0"), signal.SIGKILL)
+    assert play.end() > 0
+    within(SOON, lambda: not play.left(), "the end of the ranks")
+    last = start(*arguments, "--set", f"transport.device_buffers={mode}")
+    assert last.end(200) == 0, last.text
+    assert used(last, "worker-0") == mode
+    starts = (last.run.path / "records" / "server-0.jsonl").read_text()
+    assert '"continues"' in starts
+    done = hpcps("run", experiment, *arguments, "--set", "transport.kind=inproc", "--results", tmp_path / "other")
+    assert done.returncode == 0, done.stderr
+    (other,) = (tmp_path / "other").glob("*/runs/*")
+    for shard in sorted((other / "final").iterdir()):
+        assert np.array_equal(np.load(shard), np.load(last.run.path / "final" / shard.name)), shard.name
