@@ -369,7 +369,7 @@ RING, ALLREDUCE = (
         ),
         (RING, ["attack={kind='ipm', rate=0.5}"], 'attack.kind: with train.exchange = "ring" no process sees the upda'),
         (RING, ["attack={kind='nan', rate=0.5}"], 'attack.kind: with train.exchange = "ring" each worker screens its'),
-        (RING, ["transport.device_buffers=direct"], 'on a GPU, but train.exchange = "ring": leave it out'),
+        (RING, ["transport.device_buffers=direct"], "transport.device_buffers: has an effect only on"),
         (RING, ["train.global_lr=0.5"], 'train.global_lr: with train.exchange = "ring" the mean is added as it is'),
         (RING, ["train.local_steps={kind='esync'}"], 'train.local_steps: with train.exchange = "ring" no server'),
         (ALLREDUCE, ["transport.kind=pslite"], "transport.kind: ps-lite has no Allreduce"),
