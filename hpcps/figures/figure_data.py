@@ -114,7 +114,9 @@ class FigureData:
         return tuple(line for line in self.lines if line in having)
 
 
-def figure_data_of(frame: pd.DataFrame, baseline: pd.DataFrame | None = None) -> list[FigureData]:
+def figure_data_of(
+    frame: pd.DataFrame, baseline: pd.DataFrame | None = None, *, merge_tied: bool = True
+) -> list[FigureData]:
     """Convert the table of `hpcps collect` to figure data for each variant, in order of appearance.
 
     A line is one rule, and a panel is one combination of the other swept keys. Without a swept rule, the first swept
@@ -126,6 +128,8 @@ def figure_data_of(frame: pd.DataFrame, baseline: pd.DataFrame | None = None) ->
     Args:
         frame: the table.
         baseline: the table of a further experiment, shown for reference in figures of the same model, data and length.
+        merge_tied: whether a key that varies only together with the lines makes no panels. If not, it makes panels as
+            others do.
 
     Raises:
         RunError: the table has no evaluations.
@@ -149,7 +153,9 @@ def figure_data_of(frame: pd.DataFrame, baseline: pd.DataFrame | None = None) ->
     others = others[others["event"] == "evaluation"] if swept else others
     candidates = [key for key in swept if key == "rule"] + [key for key in swept if key != "attack"] + swept
     line_key = candidates[0] if candidates else ""
-    panel_keys = tuple(key for key in swept if key != line_key and not _tied(key, line_key, inside, lost))
+    panel_keys = tuple(
+        key for key in swept if key != line_key and not (merge_tied and _tied(key, line_key, inside, lost))
+    )
     result = []
     for variant, part in _groups(inside, ("variant",)):
         near = _near(others, part, variant)

@@ -50,7 +50,11 @@ def check(played, run, blocks):
     return len(changes)
 
 
-SHAPES = [(1, 1, 4), (3, 2, 7), (2, 3, 9), (1, 0, 3), (3, 0, 5)]
+SHAPES = [
+    (3, 2, 7),
+    (3, 0, 5),
+    *(pytest.param(shape, marks=pytest.mark.soak) for shape in ((1, 1, 4), (2, 3, 9), (1, 0, 3))),
+]
 
 
 @pytest.mark.parametrize("per_refresh", ["share", "queued"])

@@ -59,7 +59,7 @@ def run(file: Path, *arguments: str) -> int:
     return main(["run", str(file), "--results", str(file.parent / "results"), *arguments])
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.soak), "2"])
 def test_a_failed_run_does_not_stop_the_others(file: Path, jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
     if jobs == "2" and len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core only")
@@ -130,9 +130,12 @@ def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pyte
     assert "hpcps: continuing with 1 more run\n" in capsys.readouterr().out
     (launch,) = (file.parent / "results" / "many" / "launch").glob("*")
     assert {path.name for path in launch.glob("*plan.json")} == {"conf.plan.json", "conf-2.plan.json"}
-    # All of them failed: that is also an end.
-    for directory in runs:
-        shutil.rmtree(directory.path)
+
+
+@pytest.mark.soak
+def test_over_mpi_it_is_also_an_end_if_all_of_them_failed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    over_mpi = "transport.kind=mpi"
+    runs = folders(file, over_mpi)
     block(runs[0])
     block(runs[1])
     assert run(file, "--set", over_mpi, "--only", "0-1") == 1

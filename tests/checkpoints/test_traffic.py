@@ -47,6 +47,10 @@ ASYNC = {
 }
 
 
+REPEATED = ("one-validator", "partitions", "async-two-validators", "async-no-validator")
+EVERY = [pytest.param(case, marks=pytest.mark.soak) if case in REPEATED else case for case in (*SYNC, *ASYNC)]
+
+
 def stop_after(looks):
     """Return what asks a run to stop once it has looked so many times whether it shall."""
     answers = iter([False] * looks)
@@ -79,7 +83,7 @@ def under_way(monkeypatch):
 
 
 @pytest.mark.parametrize("every", [0, 1])
-@pytest.mark.parametrize("case", [*SYNC, *ASYNC])
+@pytest.mark.parametrize("case", EVERY)
 def test_what_is_sent_is_received(case, every, under_way, tmp_path):
     run = small(**{**SYNC, **ASYNC}[case], checkpoint={"every": every})
     assert play(run, tmp_path)
@@ -88,7 +92,7 @@ def test_what_is_sent_is_received(case, every, under_way, tmp_path):
     assert case in ASYNC or under_way() == 0
 
 
-@pytest.mark.parametrize("case", [*SYNC, *ASYNC])
+@pytest.mark.parametrize("case", EVERY)
 def test_what_is_sent_before_and_after_a_stop_is_received(case, under_way, tmp_path):
     run = small(**{**SYNC, **ASYNC}[case], checkpoint={"every": 0})
     assert not play(run, tmp_path, stop=stop_after(30))

@@ -14,6 +14,7 @@ from hpcps.execution.inprocess import run_in_process, take_turns
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role
 from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.numerics import device
 from hpcps.numerics.vectors import DeviceVector
 from hpcps.protocol.messages import Message, Received
 from hpcps.protocol.roster import Roster
@@ -22,6 +23,9 @@ from hpcps.records.writer import RecordWriter
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
 from hpcps.transport.base import Traffic
+
+if not device.interpreted():
+    pytest.skip("make test runs it in .venv-triton, in Triton's interpreter", allow_module_level=True)
 
 pytestmark = pytest.mark.skipif(cuda_on_host.compiler() is None, reason="no C compiler for a stand-in of libcuda")
 RULES = ["average", "zeno", "krum", *(pytest.param(rule, marks=pytest.mark.soak) for rule in ("phocas", "median"))]

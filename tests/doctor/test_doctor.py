@@ -122,7 +122,10 @@ def doctor(good, file, monkeypatch, capsys):
     return call
 
 
-@pytest.mark.parametrize("name", ["mpich", "openmpi", "intel"])
+OTHERS = [pytest.param(name, marks=pytest.mark.soak) for name in ("openmpi", "intel")]
+
+
+@pytest.mark.parametrize("name", ["mpich", *OTHERS])
 def test_each_mpi(name):
     status, printed = call(interpreter(name), "--json")
     found = json.loads(printed)

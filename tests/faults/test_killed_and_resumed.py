@@ -23,7 +23,7 @@ ASYNC = (
     *("--set", "topology={servers=2, validators=1, workers=2}", "--set", "validation.rule={kind='zeno++'}"),
     *("--set", "train.mode=async", "--set", "train.epochs=400", "--set", "checkpoint.every=10"),
 )
-KILLS = {"two-processes": (BRIEF, 14), "five-processes": (WIDE, 3), "asynchronous": (ASYNC, 3)}
+KILLS = {"two-processes": (BRIEF, 14), "five-processes": (WIDE, 2), "asynchronous": (ASYNC, 2)}
 
 
 @pytest.mark.parametrize(

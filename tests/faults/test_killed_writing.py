@@ -34,7 +34,7 @@ every = 2
 seed = [1, 2]
 """
 OPERATIONS = ("replace", "rename", "fsync", "write", "unlink", "rmdir", "mkdir")
-STRIDE = 5
+STRIDE = 11
 """Every so many-th operation is tried."""
 
 

@@ -83,7 +83,9 @@ def test_a_killed_mpirun_is_named(start: Callable[..., Play]) -> None:
     assert play.run.failures == ()
 
 
-@pytest.mark.parametrize("which", ["guard", pytest.param("proxy", marks=with_proxy)])
+@pytest.mark.parametrize(
+    "which", [pytest.param("guard", marks=pytest.mark.soak), pytest.param("proxy", marks=with_proxy)]
+)
 def test_a_stopped_one_does_not_hold_the_command_up(
     which: str, start: Callable[..., Play], continued: list[int]
 ) -> None:

@@ -173,7 +173,7 @@ def small(tmp_path):
     return results
 
 
-def test_the_command_takes_a_file_and_sets_over_it(small, monkeypatch, capsys):
+def test_the_command_takes_a_file_and_sets_over_it(small, monkeypatch, capsys, empty_files):
     seen = []
     draw = accuracy.draw
     monkeypatch.setattr(accuracy, "draw", lambda d, a, options: seen.append(options) or draw(d, a, options))

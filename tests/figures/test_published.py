@@ -20,7 +20,7 @@ in_checkout = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git
 
 
 @pytest.fixture
-def hpcps(tmp_path, monkeypatch, capsys):
+def hpcps(tmp_path, monkeypatch, capsys, empty_files):
     """Call the command in an empty folder; returns what it printed."""
     monkeypatch.chdir(tmp_path)
 
@@ -79,7 +79,7 @@ def test_a_copy_has_what_the_figures_need_and_where_it_came_from(hpcps, tmp_path
         *("figures", "final_accuracy.csv", "final_accuracy.md", "provenance.json", "publication.json"),
         "table.parquet",
     }
-    assert set(read_table(copy / "table.parquet")["event"]) == {"evaluation", "end"}
+    assert set(read_table(copy / "table.parquet")["event"]) == {"evaluation", "totals", "end"}
     assert not (copy / "figures/accuracy_by_epoch-old.png").exists()
     assert (copy / "figures/accuracy_by_epoch.png").exists()
     text = (copy / "publication.json").read_text()
@@ -163,6 +163,6 @@ def test_the_folder_of_an_earlier_version_is_plotted_and_published(hpcps, tmp_pa
     assert "wrote elsewhere/old_sweep/figures/" in hpcps("plot", "elsewhere/old_sweep")
     hpcps("publish", "elsewhere/old_sweep")
     copy = tmp_path / "results/published/old_sweep"
-    assert set(read_table(copy / "table.parquet")["event"]) == {"evaluation", "end"}
+    assert set(read_table(copy / "table.parquet")["event"]) == {"evaluation", "totals", "end"}
     assert read_table(copy / "table.parquet").attrs["swept"] == ["rule", "attack"]
     assert len(json.loads((copy / "provenance.json").read_text())) == 4

@@ -73,7 +73,7 @@ def test_the_figures_show_them(table):
     assert counts.axes[0].get_xlabel() == "worker"
 
 
-def test_files_only_where_there_is_something_to_show(table, tmp_path):
+def test_files_only_where_there_is_something_to_show(table, tmp_path, empty_files):
     invent(tmp_path / "sync", epochs=2, workers=1, rules=("average",), attacks=ATTACKS[:1])
     sync = write_figures(figure_data_of(collect(tmp_path / "sync").table), tmp_path / "a")
     both = write_figures(figure_data_of(table), tmp_path / "b")

@@ -144,5 +144,6 @@ def install(monkeypatch):
     """Put what is here in the place of `torch.cuda`'s, and have memory that is not pinned taken for such that is."""
     for fake in (Stream, Event, stream, CUDAGraph, graph):
         monkeypatch.setattr(torch.cuda, fake.__name__, fake)
+    monkeypatch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *shape, pin_memory=False, **more: empty(*shape, **more))

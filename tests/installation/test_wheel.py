@@ -106,8 +106,11 @@ def test_every_example_runs(fresh, elsewhere):
         + 'mode = "async"\n[validation]\nrule = { kind = "clipped", radius = 0.5 }\n'
     )
     (folder / "extended.toml").write_text(
-        base.replace('"my_rule.py", "my_attack.py"', '"my_preaggregator.py", "my_omniscient_attack.py"')
+        base.replace(
+            '"my_rule.py", "my_attack.py"', '"my_preaggregator.py", "my_omniscient_attack.py", "my_policy.py"'
+        ).replace("local_steps = 4", 'local_steps = { kind = "same_time", seconds = 0.1, most = 4 }')
         + '[attack]\nkind = "beyond"\nrate = 0.3\n'
+        + '[simulation]\nkind = "modelled"\nstep = { kind = "constant", seconds = 0.025 }\n'
         + '[validation]\nrule = { kind = "median", before = [{ kind = "direction" }] }\n'
     )
     # In one process, because each imports torch.

@@ -190,7 +190,10 @@ def test_what_a_dead_daemon_left_at_the_users_place_is_no_daemon(machine):
     assert rank.said["changed"]["CUDA_MPS_PIPE_DIRECTORY"].startswith(str(machine.room))
 
 
-@pytest.mark.parametrize("end", ["done", "a worker is killed", "the command is killed"])
+REPEATED = [pytest.param(end, marks=pytest.mark.soak) for end in ("done", "the command is killed")]
+
+
+@pytest.mark.parametrize("end", ["a worker is killed", *REPEATED])
 def test_a_whole_run(machine, driver, end):
     """Two workers, a validator and a server, by mpirun; the real thing but for the driver."""
     patch = machine.folder / "patch"

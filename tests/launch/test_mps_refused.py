@@ -25,9 +25,12 @@ TROUBLE = {
     "no library": ({"LD_LIBRARY_PATH": ""}, "GPU 0 cannot be used: libcuda.so.1: cannot open"),
     "one GPU of two": ({"STAND_IN_MISSING_GPU": "1"}, "GPU 1 cannot be used: cuDeviceGet: CUDA_ERROR_INVALID_DEVICE"),
 }
+TELLING = "one GPU of two"
+"""It needs most of what the others need: a daemon that starts, CUDA, and an answer for each GPU."""
+NAMES = [TELLING, *(pytest.param(name, marks=pytest.mark.soak) for name in TROUBLE if name != TELLING)]
 
 
-@pytest.mark.parametrize("name", TROUBLE)
+@pytest.mark.parametrize("name", NAMES)
 def test_without_mps_the_run_goes_on_and_one_process_says_why(machine, name):
     variables, why = TROUBLE[name]
     gpus = ("0", "0", "1") if name == "one GPU of two" else None
@@ -155,10 +158,18 @@ def test_a_path_too_long_for_a_socket_is_not_taken(tmp_path):
     assert membership._folder(tmp_path / "plan", {}) != membership._folder(tmp_path / "another", {})
 
 
-def test_the_plan_has_what_it_looks_at():
-    """`join` reads the plan without the schema, which would cost every rank its import."""
+@pytest.mark.parametrize(
+    ("buffers", "roles"),
+    [("staged", ["worker", "worker", "validator"]), ("auto", ["worker", "worker", "validator", "server"])],
+)
+def test_the_plan_has_what_it_looks_at(buffers, roles):
+    """`join` reads the plan without the schema, which would cost every rank its import.
+
+    A server counts where updates may stay in the memory of a GPU, as they may unless the file says otherwise.
+    """
     tables = {"name": "x", "train": {"epochs": 1}, "model": {"name": "mlp"}, "data": {"name": "digits"}}
-    run = Run.model_validate({**tables, "topology": {"workers": 2}})
+    transport = {} if buffers == "auto" else {"device_buffers": buffers}
+    run = Run.model_validate({**tables, "topology": {"workers": 2}, "transport": transport})
     world = place(run.topology)
     plan = Plan(world, (PlannedRun("r", "r", "/", {"run": run.model_dump(mode="json")}),))
-    assert len(membership._trainers(plan, world[0], {})) == 3
+    assert [member.role for member in membership._trainers(plan, world[0], {})] == roles

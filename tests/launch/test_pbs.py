@@ -150,6 +150,7 @@ def test_a_mistake_is_the_exit_status_of_the_job(job):
     assert "train.epochz" in output
 
 
+@pytest.mark.soak
 def test_a_subjob_takes_its_point(job, tmp_path):
     status, output = finish(job(PBS_ARRAY_INDEX="3", PBS_JOBID="12[3].server", ARGS=f"{SMALL} --dry-run"))
     assert status == 0, output
@@ -157,6 +158,7 @@ def test_a_subjob_takes_its_point(job, tmp_path):
     assert [run["spec"]["index"] for run in json.loads(plan.read_text())["runs"]] == [3]
 
 
+@pytest.mark.soak
 def test_two_jobs_at_once_write_no_file_twice(job, tmp_path):
     jobs = [job(ONLY="0", PBS_JOBID=f"{number}.server", ARGS=f"{SMALL} --dry-run") for number in (12, 13)]
     for process in jobs:
@@ -176,10 +178,21 @@ def test_a_job_submitted_from_elsewhere_says_so(job, tmp_path):
     status, output = finish(job(PBS_O_WORKDIR=str(tmp_path)))
     assert status == 2
     assert f"{tmp_path} is no hpcps repository" in output
+
+
+@pytest.mark.soak
+def test_a_job_submitted_from_elsewhere_may_name_the_repository(job, tmp_path):
     status, output = finish(job(PBS_O_WORKDIR=str(tmp_path), HPCPS_HOME=str(ROOT), ARGS=f"{SMALL} --dry-run", ONLY="0"))
     assert status == 0, output
 
 
+def test_a_site_profile_that_is_missing_is_told(job, tmp_path):
+    status, output = finish(job(HPCPS_SITE=str(tmp_path / "nowhere")))
+    assert status == 2
+    assert "no site profile" in output
+
+
+@pytest.mark.soak
 def test_the_site_profile_is_read(job, tmp_path):
     profile = tmp_path / "site.sh"
     profile.write_text(
@@ -189,9 +202,6 @@ def test_the_site_profile_is_read(job, tmp_path):
     assert status == 0, output
     assert "mpirun -iface lo " in output
     assert list(tmp_path.glob("scratch/*/launch/*/conf.plan.json"))
-    status, output = finish(job(HPCPS_SITE=str(tmp_path / "nowhere")))
-    assert status == 2
-    assert "no site profile" in output
 
 
 def test_submit_gives_qsub_what_the_site_wants(tmp_path):

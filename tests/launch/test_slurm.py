@@ -136,6 +136,7 @@ def test_a_run_of_figure_4_on_the_nodes(slurm, submit, tmp_path):
     }
 
 
+@pytest.mark.soak
 def test_a_run_without_mpi_between_the_nodes(slurm, submit, tmp_path):
     """srun starts the processes of ps-lite as it does ranks of MPI."""
     arguments = f"{SMALL} --set train.epochs=1 --set transport.kind=pslite"
@@ -157,6 +158,7 @@ def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
     assert sorted(run["spec"]["index"] for plan in plans for run in plan["runs"]) == [3, 4]
 
 
+@pytest.mark.soak
 def test_the_first_to_die_is_named(slurm, submit, tmp_path):
     number = submit("sync_single_validator.sh", "--nodes=4", ONLY="0", arguments=f"{SMALL} --set train.epochs=5000")
     wait_for(lambda: list(tmp_path.glob("results/*/runs/*/records/worker-1.jsonl")), tmp_path)
@@ -183,7 +185,10 @@ def supervisor(tmp_path):
     raise AssertionError("it does not run")
 
 
-@pytest.mark.parametrize("how", ["told", pytest.param("told twice", marks=pytest.mark.soak), "cancelled"])
+TOLD = [pytest.param(how, marks=pytest.mark.soak) for how in ("told", "told twice")]
+
+
+@pytest.mark.parametrize("how", ["cancelled", *TOLD])
 def test_a_job_that_is_stopped_leaves_nothing_behind(slurm, submit, tmp_path, how):
     """Told: the script hears of it and passes it on; twice, as a round takes too long. Cancelled: everybody hears."""
     arguments = f"{SMALL} --set train.epochs=5000"

@@ -94,7 +94,10 @@ def test_each_gets_its_rank(start, tmp_path):
     assert sorted(output.splitlines()) == ["0 ['worker']", "1 ['worker']", "2 ['server']"]
 
 
-@pytest.mark.parametrize(("end", "status"), [("sys.exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)])
+REPEATED = pytest.param("sys.exit(7)", 7, marks=pytest.mark.soak)
+
+
+@pytest.mark.parametrize(("end", "status"), [("os.kill(os.getpid(), 9)", 137), REPEATED])
 def test_the_first_failure_ends_all(start, tmp_path, end, status):
     programs = {"sleeps": "time.sleep(100)", "fails": end}
     process = start([(2, "localhost", "sleeps"), (1, "localhost", "fails")], programs)
@@ -198,6 +201,7 @@ def test_two_hosts_over_ssh(two_hosts, tmp_path):
     assert not (tmp_path / "conf.plan.json.scheduler").exists()
 
 
+@pytest.mark.soak
 def test_a_process_killed_on_the_other_host_ends_all(two_hosts, tmp_path):
     command, environment = generate(two_hosts, tmp_path, "--set", "train.epochs=20000", "--only", "0")
     process = subprocess.Popen(

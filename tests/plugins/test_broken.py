@@ -58,7 +58,12 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BROKEN)
+# One of what Python refuses, of what the file does, of what its class lacks, and of what it imports.
+TELLING = ("syntax", "exception", "docstring", "neighbour")
+REPEATED = [pytest.param(case, marks=pytest.mark.soak) for case in BROKEN if case not in TELLING]
+
+
+@pytest.mark.parametrize("case", [*TELLING, *REPEATED])
 def test_a_broken_plugin_is_one_error(tmp_path, case):
     text, expected = BROKEN[case]
     (tmp_path / "mine.py").write_text(text)
@@ -115,17 +120,19 @@ LATE = (
 """A rule that breaks in its second round, which no trial finds."""
 
 
+PROMISES = [
+    ("return updates.mean()", r"line 9\): its aggregate\(\) returned a float32: it must return an array \[\d+\]"),
+    ("return updates[0], np.ones(7, bool)", r"an array \[7\] of bool as accepted updates: it must .* \[2\]"),
+    ("raise SystemExit(0)", r"line 13\): its aggregate\(\) failed: SystemExit: 0"),
+]
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        ("return updates.mean()", r"line 9\): its aggregate\(\) returned a float32: it must return an array \[\d+\]"),
         ("return updates", r"line 9\): its aggregate\(\) returned an array \[2, \d+\] of float32: it must"),
-        (
-            "return updates[0], np.ones(7, bool)",
-            r"an array \[7\] of bool as accepted updates: it must .* \[2\]",
-        ),
         ('raise KeyError("w")', r"line 13\): its aggregate\(\) failed: KeyError: 'w'"),
-        ("raise SystemExit(0)", r"line 13\): its aggregate\(\) failed: SystemExit: 0"),
+        *(pytest.param(*case, marks=pytest.mark.soak) for case in PROMISES),
     ],
 )
 def test_a_rule_that_breaks_its_promise_ends_the_run(tmp_path, body, expected):
@@ -188,7 +195,7 @@ def test_an_asynchronous_rule_that_breaks_its_promise_is_named_with_its_line(tmp
     assert str(caught.value).startswith(f"rule mine (plugin mine.py, {DECISIONS[returned]}")
 
 
-@pytest.mark.parametrize("combiner", ["validator-0", "server-0"])
+@pytest.mark.parametrize("combiner", ["validator-0", pytest.param("server-0", marks=pytest.mark.soak)])
 def test_an_asynchronous_rule_that_decides_nothing_ends_the_run(tmp_path, combiner):
     tables = f'train.mode = "async"\ntopology.validators = {int(combiner == "validator-0")}\n'
     late = "context.state['n'] = context.state.get('n', 0) + 1\n        if context.state['n'] < 2:\n            "

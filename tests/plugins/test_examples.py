@@ -19,7 +19,17 @@ EXAMPLES = ROOT / "examples/plugins"
 
 @pytest.fixture
 def folder(tmp_path):
-    return shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    """A copy of the examples, with fewer samples and epochs."""
+    copy = shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    text = (copy / "experiment.toml").read_text()
+    for there, instead in (
+        ('name = "digits"\n', 'name = "digits"\nlimit = 640\ntest_limit = 100\n'),
+        ("epochs = 3\n", "epochs = 1\n"),
+    ):
+        assert text.count(there) == 1
+        text = text.replace(there, instead)
+    (copy / "experiment.toml").write_text(text)
+    return copy
 
 
 def component(file):
@@ -122,13 +132,12 @@ def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
             assert provenance["components"]["attack"] == {"name": "shift", "origin": "plugin my_attack.py"}
             assert provenance["components"]["model"] == {"name": "mlp", "origin": "built in"}
 
-    hpcps("collect", "my_experiment", "--results", results)
-    published = json.loads((results / "my_experiment/provenance.json").read_text())
-    assert all(each["plugins"] for each in published.values())
     # To read what is there, no plugin is executed.
     (folder / "my_rule.py").write_text("open('executed', 'w')\nraise RuntimeError('executed')\n")
     (folder / "my_attack.py").unlink()
     said("collect", results)
+    published = json.loads((results / "my_experiment/provenance.json").read_text())
+    assert all(each["plugins"] for each in published.values())
     said("plot", results)
     for name in ("my_experiment", str(file)):
         assert "clipped_mean" in said("status", results, name)

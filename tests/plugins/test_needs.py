@@ -68,7 +68,7 @@ def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path, name):
     assert len({values.tobytes() for values in over_mpi.values()}) == len(over_mpi)
 
 
-@pytest.mark.parametrize("name", ["validators", "servers"])
+@pytest.mark.parametrize("name", ["validators", pytest.param("servers", marks=pytest.mark.soak)])
 def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, name):
     for point in load_experiment(written(tmp_path, FILES[name])).points:
         run, folder = point.run, tmp_path / point.label
@@ -78,7 +78,7 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, name):
         np.testing.assert_array_equal(model(folder / "cut"), model(folder / "whole"), err_msg=point.label)
 
 
-@pytest.mark.parametrize("name", ["async", "async-servers"])
+@pytest.mark.parametrize("name", ["async", pytest.param("async-servers", marks=pytest.mark.soak)])
 def test_a_checkpoint_of_an_asynchronous_run_has_what_the_rule_keeps(tmp_path, name):
     run = load_experiment(written(tmp_path, FILES[name]), ["train.epochs=10"]).points[-1].run
     assert run.validation.rule.kind == "async_momentum"

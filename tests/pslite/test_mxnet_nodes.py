@@ -101,7 +101,7 @@ class Processes:
         pytest.param("o", "co", "oc", {}, marks=soak),
         pytest.param("o", "ooo", "cc", BEATING, marks=soak),
         ("c", "cc", "oo", BEATING),
-        ("o", "co", "co", RESENDING),
+        pytest.param("o", "co", "co", RESENDING, marks=soak),
         pytest.param("c", "o", "c", RESENDING, marks=soak),
     ],
 )

@@ -109,6 +109,7 @@ def test_lost_messages_come_all_the_same_and_are_used_once():
     assert sum(node.sender.duplicates for node in cluster.nodes) > 5
 
 
+@pytest.mark.soak
 def test_lost_pushes_are_added_once_in_async_mode():
     cluster = Cluster(1, 2, **LOSSY, drop_rate=20)
 
@@ -122,6 +123,7 @@ def test_lost_pushes_are_added_once_in_async_mode():
     assert cluster.run(job, sync=False) == [60.0, 60.0]
 
 
+@pytest.mark.soak
 def test_without_acknowledgements_a_lost_message_is_missed():
     """The test above could not fail otherwise."""
     cluster = Cluster(1, 1, drop_rate=30, timeout=1.5)
@@ -210,7 +212,7 @@ def test_a_dead_scheduler_is_told_of(caplog):
 
 
 @pytest.mark.parametrize("beating", [pytest.param({}, marks=pytest.mark.soak), BEATING])
-@pytest.mark.parametrize("dying", ["worker", "server"])
+@pytest.mark.parametrize("dying", [pytest.param("worker", marks=pytest.mark.soak), "server"])
 def test_a_death_without_a_replacement_ends_the_others_and_is_named(dying, beating, caplog):
     caplog.set_level(logging.CRITICAL)
     cluster = Cluster(2, 2, **beating, timeout=8.0)
@@ -303,7 +305,10 @@ def served():
         process.kill()
 
 
-@pytest.mark.parametrize("identity", [b"stranger", b"ps9", b"ps4711"])
+STRANGERS = [pytest.param(identity, marks=pytest.mark.soak) for identity in (b"stranger", b"ps4711")]
+
+
+@pytest.mark.parametrize("identity", [b"ps9", *STRANGERS])
 def test_a_flood_of_strangers_does_not_fill_the_memory(identity, served):
     """Large frames, messages that do not end, and small messages as fast as they go, while a run goes on."""
     cluster, process = served
@@ -355,16 +360,21 @@ def zmtp(port, identity):
     return stranger
 
 
+MORE = [
+    b"\xff" + bytes(8) + b"\x7f\x01\x00" + bytes(52),  # ZMTP 2
+    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"PLAIN".ljust(52, b"\0"),
+    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x00\x01x",
+    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x04\x0b\x05READY\x01I\xff\xff\xff",
+    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x80\x00",
+]
+
+
 @pytest.mark.parametrize(
     "said",
     [
         b"GET / HTTP/1.1\r\n\r\n".ljust(80),
-        b"\xff" + bytes(8) + b"\x7f\x01\x00" + bytes(52),  # ZMTP 2
-        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"PLAIN".ljust(52, b"\0"),
-        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x00\x01x",
         b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x04\x05hello",
-        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x04\x0b\x05READY\x01I\xff\xff\xff",
-        b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x80\x00",
+        *(pytest.param(said, marks=pytest.mark.soak) for said in MORE),
     ],
 )
 def test_who_does_not_speak_the_protocol_is_cut_off(said):

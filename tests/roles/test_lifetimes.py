@@ -117,8 +117,18 @@ def assert_same(run: Run, folder: Path, seed: int) -> None:
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))]
 
 
+DIFFERENT = (
+    "servers combine partitions",
+    "validators, partitions",
+    "a validator that trains",
+    "worker 0 tests",
+    "checkpoints",
+)
+REPEATED = [pytest.param(case, marks=pytest.mark.soak) for case in SYNC if case not in DIFFERENT]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("case", SYNC)
+@pytest.mark.parametrize("case", [*DIFFERENT, *REPEATED])
 def test_in_rounds(tmp_path, case, seed):
     assert_same(spec("sync", *SYNC[case]), tmp_path, seed)
 

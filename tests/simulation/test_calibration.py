@@ -129,8 +129,8 @@ def test_what_cannot_be_used_is_refused(tmp_path):
 def test_another_model_or_batch_size_is_refused(tmp_path):
     path = write_run(tmp_path)
     assert fit(path, Run.model_validate(measured_run(topology={"workers": 9})))
-    for changes, what in (
-        ({"model": {"name": "cnn"}}, "model.name = mlp, this run has cnn"),
-        ({"train": {"batch_size": 8}}, "train.batch_size = 32, this run has 8"),
+    for run, what in (
+        (measured_run() | {"model": {"name": "cnn"}}, "model.name = mlp, this run has cnn"),
+        (measured_run(train={"batch_size": 8}), "train.batch_size = 32, this run has 8"),
     ):
-        assert what in refusal(path, Run.model_validate(measured_run(**changes)))
+        assert what in refusal(path, Run.model_validate(run))

@@ -77,7 +77,10 @@ def test_in_process(tmp_path, capsys, mode):
 
 
 # A test whose name has an `mpi` for itself is taken for one that runs as a rank.
-@pytest.mark.parametrize("transport", ["inproc", "mpi"], ids=["in-process", "over-mpi"])
+REPEATED = pytest.param("mpi", marks=pytest.mark.soak, id="over-mpi")
+
+
+@pytest.mark.parametrize("transport", [pytest.param("inproc", id="in-process"), REPEATED])
 def test_it_agrees_with_the_records(tmp_path, transport):
     """They have it from other clocks, and do not know the end of the run: so about."""
     text = SMALL.replace("epochs = 2", "epochs = 8")

@@ -46,6 +46,7 @@ def both(of_mxnet):
     return facts(of_mxnet, "learner_facts.py", "mxnet"), facts(sys.executable, "learner_facts.py", "torch")
 
 
+@pytest.mark.soak
 def test_resnet20_has_the_same_weights_and_loss(both):
     ours, torchs = (one["resnet"] for one in both)
     assert ours["first"] == torchs["first"]

@@ -264,7 +264,7 @@ def test_an_evaluator_can_be_stopped(reestimate):
         found()
 
 
-@pytest.mark.parametrize("model", ["cifar_resnet20_v1", "mlp"])
+@pytest.mark.parametrize("model", ["cifar_resnet20_v1", pytest.param("mlp", marks=pytest.mark.soak)])
 def test_an_evaluator_computes_with_the_threads_of_the_experiment(model):
     program = """
 import json, os, sys, threading

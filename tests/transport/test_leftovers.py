@@ -14,7 +14,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("end", ["killed", "done"])
+@pytest.mark.parametrize("end", ["killed", pytest.param("done", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("environment", MORE)
 def test_no_shared_memory_is_left_behind(environment, end):
     folder = ROOT / environment / "bin"

@@ -55,13 +55,13 @@ def comparisons_of(frames: Sequence[tuple[pd.DataFrame, pd.DataFrame | None]]) -
     missing = [point for each in tables for point in each.attrs["missing"]]
     table.attrs.update({"experiment": name, "swept": [_METHOD, _PANEL], "missing": missing})
     found = []
-    for shown in figure_data_of(table):
+    # Methods of different panels cannot be compared, even if each method is in one panel only.
+    for shown in figure_data_of(table, merge_tied=False):
         rows = table[table["variant"].astype(str) == shown.variant]
         lost = pd.DataFrame([point for point in missing if point.get("variant") == shown.variant], dtype=object)
         trained = rows[(rows["event"] == "evaluation") & (rows[_METHOD] != STANDALONE)]
         facts = describe(trained, lost) if len(trained) else shown.facts
         named = replace(shown, experiment=name, panel_keys=(), facts=facts)
-        rows = rows if shown.panel_keys else rows.assign(panel="")
         found.append(Comparison(_with_standalone(named, bases), _rates(rows, named)))
     return found
 
