@@ -121,6 +121,7 @@ def test_a_run_that_lost_a_file_is_played_again(file: Path, capsys: pytest.Captu
         assert directory.done
 
 
+@pytest.mark.soak
 def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     over_mpi = "transport.kind=mpi"
     runs = folders(file, over_mpi)

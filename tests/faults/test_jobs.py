@@ -35,7 +35,9 @@ def together(start: Callable[..., Play], experiment: Path, *arguments: str) -> P
     return play
 
 
-@pytest.mark.parametrize("kind", ["mpi", "inproc"], ids=["mpirun", "inproc"])  # an id "mpi" is a mark of pytest-mpi
+@pytest.mark.parametrize(
+    "kind", ["mpi", pytest.param("inproc", marks=pytest.mark.soak)], ids=["mpirun", "inproc"]
+)  # an id "mpi" is a mark of pytest-mpi
 def test_each_has_its_own_cores_and_both_are_stopped(kind: str, start: Callable[..., Play], experiment: Path) -> None:
     play = together(start, experiment, "--set", f"transport.kind={kind}")
     lanes = [pid for pid, command in play.left().items() if "hpcps.execution.sweep.slot" in command]

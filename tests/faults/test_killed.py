@@ -42,7 +42,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+REPEATED = ("crash", "allreduce", "validator")
+EACH = [pytest.param(case, marks=pytest.mark.soak) if case in REPEATED else case for case in CASES]
+
+
+@pytest.mark.parametrize("case", EACH)
 def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
     who, number, arguments, why = CASES[case]
     play = start(*arguments)

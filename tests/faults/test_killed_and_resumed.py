@@ -27,7 +27,8 @@ KILLS = {"two-processes": (BRIEF, 14), "five-processes": (WIDE, 2), "asynchronou
 
 
 @pytest.mark.parametrize(
-    "case", [pytest.param("two-processes", marks=pytest.mark.soak), "five-processes", "asynchronous"]
+    "case",
+    ["five-processes", *(pytest.param(case, marks=pytest.mark.soak) for case in ("two-processes", "asynchronous"))],
 )
 def test_killed_at_random_moments(case: str, start: Callable[..., Play], experiment: Path, tmp_path: Path) -> None:
     arguments, kills = KILLS[case]

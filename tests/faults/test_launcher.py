@@ -120,6 +120,7 @@ def test_a_batch_system_does_not_wait_for_an_endless_round(start: Callable[..., 
 
 
 @with_proxy
+@pytest.mark.soak
 def test_the_file_of_a_proxy_is_gone_before_it_can_be_killed(start: Callable[..., Play], continued: list[int]) -> None:
     """While one rank is not there yet, and for others' files: they stay."""
     other = Path(f"{TOPOLOGY}{os.getpid()}")

@@ -28,7 +28,7 @@ def begin(start: Callable[..., Play]) -> Callable[..., Play]:
     return begun
 
 
-@pytest.mark.parametrize("who", ["worker-0", "server-1"])
+@pytest.mark.parametrize("who", [pytest.param("worker-0", marks=pytest.mark.soak), "server-1"])
 def test_a_killed_process_is_named(who: str, begin: Callable[..., Play]) -> None:
     play = begin(*SERVERS)
     play.until(who)
@@ -91,6 +91,7 @@ def test_impatience_stops_it_at_once(begin: Callable[..., Play]) -> None:
     assert [play.lines(process)[-1]["reason"] for process in ("worker-0", "server-0")] == ["stopped"] * 2
 
 
+@pytest.mark.soak
 def test_a_stopped_run_goes_on_to_the_same_model(
     begin: Callable[..., Play], start: Callable[..., Play], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def test_it_ends_when_the_other_one_has_played_its_points(start: Callable[..., P
     assert attempts(directory) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_it_goes_on_with_what_the_other_one_leaves(
     start: Callable[..., Play], directory: RunDirectory, number: signal.Signals
 ) -> None:

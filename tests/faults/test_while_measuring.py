@@ -31,7 +31,7 @@ def measuring(start: Callable[..., Play]) -> Play:
     return play
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
 def test_a_run_that_is_stopped_does_not_wait_for_it(start: Callable[..., Play], number: int) -> None:
     play = measuring(start)
     play.process.send_signal(number)

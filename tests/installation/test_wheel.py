@@ -159,6 +159,7 @@ def test_its_version_is_in_the_id_of_runs_that_use_it(fresh, elsewhere, runs, tm
     assert ids["first_update"] != runs["first_update"].path.name
 
 
+@pytest.mark.soak
 def test_a_broken_entry_point_is_an_error_for_who_uses_it(fresh, elsewhere, runs):
     what = "broken_rule = hpcps_firsts_missing:Rule of the package hpcps-firsts cannot be imported: ModuleNotFoundError"
     assert what in " ".join(fresh.run("hpcps", "components", "rules").split())

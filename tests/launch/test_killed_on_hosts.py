@@ -88,7 +88,7 @@ def firsts(tmp_path):
     return found
 
 
-@pytest.mark.parametrize("which", ["guard", "proxy"])
+@pytest.mark.parametrize("which", [pytest.param("guard", marks=pytest.mark.soak), "proxy"])
 def test_who_was_killed_there_is_named(play, tmp_path, which):
     process, first = play
     who = next(name for name, line in first.items() if line["host"] == "node2")

@@ -96,6 +96,7 @@ def test_shellcheck_finds_nothing():
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.soak
 def test_the_points_chosen_run_one_after_another(job, tmp_path):
     """Everybody can read the results if the profile says so, whatever umask PBS starts a process with."""
     mpirun = tmp_path / "mpirun"

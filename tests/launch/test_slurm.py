@@ -189,6 +189,7 @@ TOLD = [pytest.param(how, marks=pytest.mark.soak) for how in ("told", "told twic
 
 
 @pytest.mark.parametrize("how", ["cancelled", *TOLD])
+@pytest.mark.soak
 def test_a_job_that_is_stopped_leaves_nothing_behind(slurm, submit, tmp_path, how):
     """Told: the script hears of it and passes it on; twice, as a round takes too long. Cancelled: everybody hears."""
     arguments = f"{SMALL} --set train.epochs=5000"

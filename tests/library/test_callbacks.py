@@ -39,7 +39,11 @@ TOPOLOGIES = {
 }
 
 
-@pytest.mark.parametrize("name", TOPOLOGIES)
+# Every second one; `make soak` plays all.
+EACH = [pytest.param(name, marks=pytest.mark.soak) if place % 2 else name for place, name in enumerate(TOPOLOGIES)]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_reports_are_what_is_recorded_and_change_nothing(tmp_path, name):
     described, log = small(**TOPOLOGIES[name]), Log()
     done, model = played(tmp_path / "followed", described, log.callbacks)

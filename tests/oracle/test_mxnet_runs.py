@@ -40,6 +40,7 @@ def in_process(final_model):
 
 # An id "mpi" is a mark of pytest-mpi.
 @pytest.mark.parametrize("transport", ["mpi", pytest.param("pslite", marks=pytest.mark.soak)], ids=["mpirun", "pslite"])
+@pytest.mark.soak
 def test_every_transport_gives_the_model_of_one_process(final_model, in_process, transport):
     assert np.isfinite(in_process).all()
     assert in_process.tobytes() == final_model(transport, ZENO).tobytes()

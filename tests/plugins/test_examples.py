@@ -54,6 +54,7 @@ def test_they_compute_what_they_say():
     assert component("my_omniscient_attack.py")(by=2)(np.array([[3.0, 4.0], [1.0, 4.0]]), f=3).tolist() == [4, 4]
 
 
+@pytest.mark.soak
 def test_an_attack_that_knows_other_updates_runs_from_a_file(folder, tmp_path):
     file = folder / "experiment.toml"
     file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_omniscient_attack.py"'))
@@ -83,6 +84,7 @@ def test_a_policy_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
     assert "policy same_time (plugin my_policy.py, line 17): its further_steps() returned a float" in said
 
 
+@pytest.mark.soak
 def test_a_pre_aggregator_comes_before_any_rule(folder, tmp_path):
     updates = np.array([[3.0, 4.0], [0.0, 5.0], [0.0, 0.0]])
     rule = hpcps_rules.Average(before=[component("my_preaggregator.py")()])
@@ -153,6 +155,7 @@ def said(what, results, name="my_experiment"):
     return re.sub(r" *[0-9.]+ \w+ ago *$", "", hpcps(what, name, "--results", results, cwd=folder), flags=re.MULTILINE)
 
 
+@pytest.mark.soak
 def test_the_asynchronous_rule_runs(folder, tmp_path):
     more = ['plugins=["my_async_rule.py"]', "train.mode=async", "attack.kind=none", "validation.rule.kind=clipped"]
     sets = [word for each in [*more, "transport.kind=inproc", "validation.rule.radius=0.5"] for word in ("--set", each)]

@@ -60,7 +60,11 @@ CASES: dict[str, Tree] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+# Every second case; `make soak` plays all.
+EACH = [pytest.param(case, marks=pytest.mark.soak) if place % 2 else case for place, case in enumerate(CASES)]
+
+
+@pytest.mark.parametrize("case", EACH)
 def test_follows_the_plain_transcription(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every role opens the data set, which here takes longer than all its training.
     monkeypatch.setattr(Digits, "open", open_once)

@@ -26,7 +26,11 @@ TOLERANCE = 5e-6  # of the distance the model has come; to sum in another order 
 open_once = functools.cache(Digits.open)
 
 
-@pytest.mark.parametrize("case", CASES)
+# Every second case; `make soak` plays all.
+EACH = [pytest.param(case, marks=pytest.mark.soak) if place % 2 else case for place, case in enumerate(CASES)]
+
+
+@pytest.mark.parametrize("case", EACH)
 def test_follows_the_plain_transcription(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Every role opens the data set, which here takes longer than all its training.
     monkeypatch.setattr(Digits, "open", open_once)
