@@ -103,8 +103,10 @@ check: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
 
+# Files with few tests, which xdist would run last, are often the longest.
 unit: $(VENV)/.dev $(ENVIRONMENTS)
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --ignore tests/faults --ignore tests/mpi
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
+	  --ignore tests/faults --ignore tests/mpi
 
 # Roles, launchers and hosts that are killed or stopped; these tests mostly wait.
 faults: $(VENV)/.dev
