@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles a module when it is first imported; to compile all of torch takes as long as to install it.
-export PIP_NO_COMPILE := 1
+PIP_INSTALL := pip install --quiet --no-compile
 
 .PHONY: help docs gpu-env gpu-figures mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
@@ -42,13 +42,13 @@ $(VENV)/.ready: setup.cfg constraints.txt
 	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
 	@echo "setting up $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard]'
+	@$(BIN)/python -m $(PIP_INSTALL) -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard]'
 	@$(BIN)/python -m hpcps.numerics.kernels
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "adding the test tools to $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs]'
+	@$(BIN)/python -m $(PIP_INSTALL) -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs]'
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready
