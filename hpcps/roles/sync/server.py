@@ -14,7 +14,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import on_host
+from hpcps.numerics.vectors import finite, on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
@@ -86,12 +86,12 @@ class SyncShard:
             out=coming,
             threads=self._threads,
         )
-        finite = collector.combine(rule, context).finite
+        good = collector.combine(rule, context).finite
         if not whole:
-            np.multiply(coming, self._global_lr, out=coming)
+            coming *= self._global_lr
             np.add(model, coming, out=coming)
-            finite = bool(np.isfinite(coming).all())
-        self.finite = self.finite and finite
+            good = finite(coming)
+        self.finite = self.finite and good
 
     def turn(self) -> None:
         """Begin the next round: all partitions of its model are made."""
