@@ -12,8 +12,9 @@ from hpcps.numerics.layout import Layout
 from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno
 from hpcps.rules.on_device import DeviceContext
 
-ELEMENTS = 1 << 28
-"""Elements of all updates of a measurement: 1 GiB, more than any cache holds."""
+ELEMENTS = 1 << 30
+"""Elements of all updates of a measurement: 4 GiB, more than any cache holds, and so many that the device is still at
+work on one call when the host asks for the next: a call is a dozen launches."""
 NUMBERS = (4, 8, 16, 32, 64)
 """The numbers of updates."""
 SORTING = ("trimmed_mean", "median", "phocas")

@@ -22,6 +22,7 @@ PARTS = {
     "steps": "a step of one worker alone",
 }
 """The parts in the order in which they are measured."""
+STATES = {(True, False): "measured", (True, True): "measured in part: ", (False, True): "not measured: "}
 
 
 def report(found: Mapping[str, Any], missing: Mapping[str, str], about: str) -> str:
@@ -29,12 +30,12 @@ def report(found: Mapping[str, Any], missing: Mapping[str, str], about: str) -> 
 
     Args:
         found: the result of each part that was measured.
-        missing: why the other parts were not.
+        missing: why the other parts were not, or not in whole.
         about: the machine and the settings.
     """
     lines = ["# Sixteen workers on one GPU", "", about, "", "| Part | |", "|---|---|"]
     lines += [
-        f"| {title} | {'measured' if name in found else f'not measured: {missing[name]}'} |"
+        f"| {title} | {STATES[name in found, name in missing]}{missing.get(name, '')} |"
         for name, title in PARTS.items()
         if name in found or name in missing
     ]
