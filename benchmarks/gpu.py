@@ -148,7 +148,7 @@ def main() -> int:
             text = report(found, missing, about)
             (args.output / "gpu.md").write_text(text)
     if there:
-        bars.write(args.output, "gpu", bars_of(found))
+        bars.write(args.output, "gpu", bars_of(found, missing))
     print(text)
     return 1 if missing else 0
 

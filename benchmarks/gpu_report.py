@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import bars
@@ -39,7 +39,7 @@ def report(found: Mapping[str, Any], missing: Mapping[str, str], about: str) -> 
         for name, title in PARTS.items()
         if name in found or name in missing
     ]
-    if wanted := bars_of(found):
+    if wanted := bars_of(found, missing):
         lines += ["", "| | Wanted | Measured | |", "|---|---|---|---|"]
         verdicts = {True: "✓", False: "**missed**"}
         lines += [f"| {bar.what} | {bar.wanted} | {bar.measured} | {verdicts[bar.holds]} |" for bar in wanted]
@@ -89,10 +89,10 @@ def _runs(played: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def bars_of(found: Mapping[str, Any]) -> list[bars.Bar]:
-    """Return the targets of the measured parts: of runs, those of the slowest rule."""
+def bars_of(found: Mapping[str, Any], missing: Container[str] = ()) -> list[bars.Bar]:
+    """Return the targets of the parts that were measured in whole: of runs, those of the slowest rule."""
     reached = []
-    if "runs" in found:
+    if "runs" in found and "runs" not in missing:
         played, startup = [Played(**one) for one in found["runs"]["played"]], found["runs"]["startup"]
         images, between = min(one.images for one in played), max(one.between for one in played)
         curve = max(one.curve(startup) for one in played) / 60

@@ -78,6 +78,7 @@ def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
     assert [bar.holds for bar in gpu_report.bars_of(found)] == [True, True, True]
     found["runs"]["played"].append(bad)
     assert [bar.holds for bar in gpu_report.bars_of(found)] == [False, False, False]
+    assert gpu_report.bars_of(found, {"runs": "1 of 4 runs are done"}) == [], "others may be slower"
     missing = {"ddp": "why", "direct": "1 of 2 runs are done: slow"}
     text = gpu_report.report(found | {"direct": found["runs"]}, missing, "about")
     assert "| buffers direct: MPI sends device memory | measured in part: 1 of 2 runs are done: slow |" in text
