@@ -1,6 +1,7 @@
 """Measures the kernels of the rules on a GPU, in shares of the bandwidth of a copy in the same run; for gpu.py."""
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import bars
@@ -51,8 +52,13 @@ def seconds(call, repetitions) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in events) / 1e3
 
 
-def measure(*, quick: bool) -> list[Rate]:
-    """Measure all rules; only n = 4 and fewer repetitions if `quick`. Empty if there is no GPU for Triton."""
+def measure(*, quick: bool, keep: Callable[[list[Rate]], None] = lambda found: None) -> list[Rate]:
+    """Measure all rules; only n = 4 and fewer repetitions if `quick`. Empty if there is no GPU for Triton.
+
+    Args:
+        quick: see above.
+        keep: called with all results so far, after each.
+    """
     if not torch.cuda.is_available() or not supports(torch.zeros(1, device="cuda")):
         return []
     repetitions, found = 5 if quick else 20, []
@@ -77,6 +83,7 @@ def measure(*, quick: bool) -> list[Rate]:
             )
             bandwidth = 4 * size * (n + 1 + bool(rule.needs)) / took
             found.append(Rate(name, n, bandwidth, bandwidth / copy))
+            keep(found)
         del rows, flat, updates
     return found
 

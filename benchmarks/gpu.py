@@ -27,7 +27,7 @@ from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_
 
 from hpcps.errors import HpcpsError
 
-LIMITS = {"runs": 125.0, "rules": 95.0, **dict.fromkeys(MODES, 48.0), "ddp": 65.0, "steps": 40.0}
+LIMITS = {"runs": 140.0, "rules": 80.0, **dict.fromkeys(MODES, 48.0), "ddp": 65.0, "steps": 40.0}
 """Seconds for each part; together less than eight minutes."""
 ENDING = 8.0
 """Seconds before the end of a part at which what it has started is ended, so that it can tell what it has."""
@@ -46,8 +46,9 @@ def measure(part: str, args: argparse.Namespace) -> object:
     if part == "ddp":
         return ddp(args)
     if part == "rules":
-        if rates := device_rules.measure(quick=args.quick):
-            return [asdict(rate) for rate in rates]
+        # The kernels for 64 updates take the compiler longest: what was measured before is there if they take too long.
+        if rates := device_rules.measure(quick=args.quick, keep=lambda found: keep(args.into, rows(found))):
+            return rows(rates)
         raise MeasurementError(device_rules.LEFT_OUT)
     most = 20 if args.quick else ROUNDS_OF_A_MODE if part in MODES else args.rounds
     settings = overrides(args.device, min(args.rounds, most), args.set)
@@ -64,12 +65,24 @@ def measure(part: str, args: argparse.Namespace) -> object:
     return {"played": [asdict(one) for one in played], "startup": startup, "problem": problem}
 
 
+def rows(rates: list[device_rules.Rate]) -> list[dict[str, Any]]:
+    """Return rates for JSON."""
+    return [asdict(rate) for rate in rates]
+
+
+def keep(file: Path, result: object) -> None:
+    """Write a result, so that the file is whole at any time."""
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps(result))
+    new.replace(file)
+
+
 def seconds_left(args: argparse.Namespace) -> float:
     """Return the seconds for what this part starts."""
     return max(0.0, args.until - time.monotonic() - ENDING)
 
 
-def ddp(args: argparse.Namespace) -> list[tuple[str, int, int, float]]:
+def ddp(args: argparse.Namespace) -> dict[str, object]:
     """Return the backend, the ranks, the batch of a rank and the images per second of all ranks, for each backend.
 
     Raises:
@@ -77,7 +90,7 @@ def ddp(args: argparse.Namespace) -> list[tuple[str, int, int, float]]:
     """
     ranks = 2 if args.quick else 16
     cases = [("gloo", ranks, 32), *([("nccl", 1, 32 * ranks)] if args.device == "cuda" else [])]
-    rows, problems = [], []
+    found, problems = [], []
     for number, (backend, size, batch) in enumerate(cases, 1):
         # The ranks share the GPU as those of hpcps do. Sixteen processes start more slowly than one.
         limit = seconds_left(args) * (1.0 if number == len(cases) else 0.65)
@@ -90,10 +103,10 @@ def ddp(args: argparse.Namespace) -> list[tuple[str, int, int, float]]:
                 problems.append(f"{backend}: {problem}")
                 continue
             rates = [json.loads((Path(name) / f"rate{rank}").read_text()) for rank in range(size)]
-            rows.append((backend, size, batch, sum(rates)))
-    if not rows:
+            found.append((backend, size, batch, sum(rates)))
+    if not found:
         raise MeasurementError("; ".join(problems))
-    return rows
+    return {"rows": found, "problem": "; ".join(problems)}
 
 
 def in_child(part: str, folder: Path) -> tuple[Any, str]:
@@ -102,10 +115,10 @@ def in_child(part: str, folder: Path) -> tuple[Any, str]:
     words = [sys.executable, str(Path(__file__)), *sys.argv[1:], "--part", part, "--into", str(file)]
     # All processes of a machine have the same monotonic clock.
     words += ["--until", str(time.monotonic() + LIMITS[part])]
-    if problem := run_together([Command(words, name=part)], folder / f"{part}.logs", LIMITS[part]):
-        return None, problem.partition("error: ")[2] or problem
-    result = json.loads(file.read_text())
-    return result, result.get("problem", "") if isinstance(result, dict) else ""
+    problem = run_together([Command(words, name=part)], folder / f"{part}.logs", LIMITS[part])
+    problem = problem.partition("error: ")[2] or problem
+    result = json.loads(file.read_text()) if file.exists() else None
+    return result, problem or (result.get("problem", "") if isinstance(result, dict) else "")
 
 
 def main() -> int:
@@ -128,7 +141,7 @@ def main() -> int:
     clean_up_on_sigterm()
     if args.part:
         try:
-            args.into.write_text(json.dumps(measure(args.part, args)))
+            keep(args.into, measure(args.part, args))
         except (MeasurementError, HpcpsError) as error:
             print(f"error: {' '.join(str(error).split())}", flush=True)
             return 1

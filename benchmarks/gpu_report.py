@@ -47,7 +47,7 @@ def report(found: Mapping[str, Any], missing: Mapping[str, str], about: str) -> 
         lines += _runs(played)
     if "ddp" in found:
         lines += ["", "| torch DDP | ranks | batch of a rank | images/s |", "|---|---:|---:|---:|"]
-        lines += [f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.0f} |" for row in found["ddp"]]
+        lines += [f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.0f} |" for row in found["ddp"]["rows"]]
     if "steps" in found:
         eager, replayed = (f"{each * 1e3:.2f} ms" if each else "not possible here" for each in found["steps"])
         lines += ["", f"A step of one worker alone: eager {eager}, replayed as a CUDA graph {replayed}."]
@@ -102,4 +102,5 @@ def bars_of(found: Mapping[str, Any], missing: Container[str] = ()) -> list[bars
             bars.Bar("share of its rounds that is exchange and combining", "< 8 %", f"{between:.1%}", between < 0.08),
             bars.Bar("minutes of a 200-epoch curve on one GPU", "< 5", f"{curve:.1f}", curve < 5),
         ]
-    return reached + device_rules.bars_of([device_rules.Rate(**rate) for rate in found.get("rules", [])])
+    rates = () if "rules" in missing else found.get("rules", ())
+    return reached + device_rules.bars_of([device_rules.Rate(**rate) for rate in rates])

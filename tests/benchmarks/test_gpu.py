@@ -71,6 +71,18 @@ def test_runs_that_are_done_at_the_time_limit_count(tmp_path, monkeypatch):
         gpu_runs.play(tmp_path / "nothing", gpu_runs.POINTS, [], 1.0)
 
 
+def test_what_a_part_kept_before_its_time_limit_counts(tmp_path, monkeypatch):
+    def too_long(commands, logs, limit):
+        assert commands[0].words[-2] == "--until"
+        gpu.keep(tmp_path / "rules.json", [{"rule": "average"}])
+        return "it took longer than 80 s; rules had not ended"
+
+    monkeypatch.setattr(gpu, "run_together", too_long)
+    assert gpu.in_child("rules", tmp_path) == ([{"rule": "average"}], "it took longer than 80 s; rules had not ended")
+    monkeypatch.setattr(gpu, "run_together", lambda *arguments: "rules ended with status 1: error: no GPU")
+    assert gpu.in_child("runs", tmp_path) == (None, "no GPU")
+
+
 def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
     good, bad = gpu_runs.read(records(tmp_path / "a", 0.005, 0.95), RUN), gpu_runs.read(records(tmp_path / "b"), RUN)
     good, bad = asdict(good), asdict(bad)
