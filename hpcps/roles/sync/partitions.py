@@ -30,8 +30,8 @@ of each sender. A larger window does not help: the network then lets one sender 
 window, and all wait for that sender at the end of the round."""
 
 PREPARED = 16
-"""The largest number of updates that kernels are compiled for before the first round, if the number changes; for more
-it would take minutes."""
+"""The most senders for which kernels are compiled before the first round if their number changes; with more it would
+take minutes."""
 
 _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
@@ -261,7 +261,8 @@ class PartitionCollector:
             from hpcps.rules.placed import prepare
 
             most = len(self._share)
-            prepare(rule, self.partition.layout, range(1, min(most, PREPARED) + 1) if absences else (most,), context)
+            numbers = (most,) if not absences else range(1, most + 1) if most <= PREPARED else ()
+            prepare(rule, self.partition.layout, numbers, context)
 
     def combine(self, rule: Rule, context: Context) -> Combined:
         """Combine the finite blocks of the next partition; for the context, see `Rule.combine`."""
