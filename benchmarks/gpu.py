@@ -94,10 +94,16 @@ def ddp(args: argparse.Namespace) -> dict[str, object]:
     for number, (backend, size, batch) in enumerate(cases, 1):
         # The ranks share the GPU as those of hpcps do. Sixteen processes start more slowly than one.
         limit = seconds_left(args) * (1.0 if number == len(cases) else 0.65)
-        with shared_mps(size if args.device == "cuda" else 1), tempfile.TemporaryDirectory() as name:
+        # A daemon whose processes were ended at a time limit may hang: others shall not find it.
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name,
+            shared_mps(size if args.device == "cuda" else 1, Path(name)) as variables,
+        ):
             words = [sys.executable, str(ROOT / "benchmarks/peers/ddp.py"), backend, args.device, str(batch)]
             words += ["2" if args.quick else "6", name]
-            commands = [Command([*words, str(rank), str(size)], name=f"{backend} rank {rank}") for rank in range(size)]
+            commands = [
+                Command([*words, str(rank), str(size)], variables, f"{backend} rank {rank}") for rank in range(size)
+            ]
             problem = run_together(commands, Path(name) / "logs", limit)
             if problem:
                 problems.append(f"{backend}: {problem}")

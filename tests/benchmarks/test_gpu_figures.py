@@ -93,9 +93,14 @@ def test_launches_at_a_time_share_one_mps_daemon(tmp_path, monkeypatch):
     with gpu_figures.shared_mps(2):
         assert log.read_text() == "started -d\n"
     assert log.read_text() == "started -d\nstarted \nquit\n"
+    (tmp_path / "own").mkdir()
+    with gpu_figures.shared_mps(2, tmp_path / "own") as variables:
+        assert all(Path(folder).parent == tmp_path / "own" for folder in variables.values())
+        assert len(variables) == 2
     (tmp_path / "busy").touch()  # a daemon of somebody else runs already: it stays
-    with gpu_figures.shared_mps(2):
-        pass
+    (tmp_path / "other").mkdir()
+    with gpu_figures.shared_mps(2, tmp_path / "other") as variables:
+        assert variables == {}, "it did not start"
     assert log.read_text().endswith("quit\nstarted -d\n")
 
 
