@@ -61,14 +61,6 @@ def threads_share_small_work(monkeypatch):
     monkeypatch.setattr("hpcps.numerics.kernels.engine.SMALLEST_SHARED_MEAN", 0)
 
 
-@pytest.fixture(params=["as small", "as large"])
-def size(request, monkeypatch):
-    """Have small updates treated as those that fill no cache are, too: the accepted ones are predicted from samples."""
-    if request.param == "as large":
-        for name, value in {"SMALLEST_SAMPLED": 0, "SAMPLED": 2, "SAMPLES": 2}.items():
-            monkeypatch.setattr(f"hpcps.numerics.kernels.filtering.{name}", value)
-
-
 def by(path: str):
     """Have rules use kernels for everything, or for nothing."""
     return patch.object(kernels, "SMALLEST", {"kernels": 0, "numpy": 1 << 62}[path])
@@ -97,9 +89,16 @@ def made(n: int, *, offset: int = 0, refused: bool = False) -> tuple[Updates, np
     return (updates.without(screen(updates)) if refused else updates), v, base
 
 
-@pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: repr(rule))
 def test_every_rule_is_its_definition(rule: Rule) -> None:
+    is_its_definition(rule, SIZES)
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if isinstance(rule, Zeno)], ids=lambda rule: repr(rule))
+def test_a_rule_that_predicts_from_samples_is_its_definition(rule: Rule, monkeypatch) -> None:
+    """Small updates are treated as those that fill no cache are."""
+    for name, value in {"SMALLEST_SAMPLED": 0, "SAMPLED": 2, "SAMPLES": 2}.items():
+        monkeypatch.setattr(f"hpcps.numerics.kernels.filtering.{name}", value)
     is_its_definition(rule, SIZES)
 
 
