@@ -13,7 +13,7 @@ from hpcps.data.shards import shard_size
 from hpcps.errors import HpcpsError
 from hpcps.spec.load import load_experiment
 from hpcps.spec.selection import select
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 EXPERIMENT = ROOT / "experiments/fig3_sync_single_validator.toml"
 POINTS, ONE_POINT = "attack=none", "attack=none,validation.rule=average"
@@ -142,13 +142,13 @@ def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[
 def seconds_of_a_step(settings: list[str], *, replays: bool, seconds: float) -> float | None:
     """Return the seconds of a step of a single worker on the device; None if the step cannot be replayed there."""
     run = select(load_experiment(EXPERIMENT, settings).points, ONE_POINT)[0].run
-    learner = build_learner(run, "worker", 0)
+    trainer = build_trainer(run, "worker", 0)
     if not replays:
-        learner.compute_device.recorder = None
-    elif learner.compute_device.recorder is None:
+        trainer.compute_device.recorder = None
+    elif trainer.compute_device.recorder is None:
         return None
-    learner.train(8)
+    trainer.train(8)
     began, steps = time.monotonic(), 0
     while (took := time.monotonic() - began) < seconds:
-        steps += learner.train(8).steps
-    return None if replays and learner.compute_device.recorder is None else took / steps
+        steps += trainer.train(8).steps
+    return None if replays and trainer.compute_device.recorder is None else took / steps

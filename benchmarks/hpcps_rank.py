@@ -2,7 +2,7 @@
 
     mpirun ... python -m mpi4py hpcps_rank.py PLAN ROLE
 
-The roles, the transport and the runtime are those of hpcps. The learner adds a constant to the model, which takes no
+The roles, the transport and the runtime are those of hpcps. The trainer adds a constant to the model, which takes no
 time. The workers wait at a barrier before they send their packed updates; the exchange lasts from then until a worker
 can read the new model. Then they wait at the barrier again. The folder in HPCPS_BENCHMARK holds the barrier and
 `cases.json`, in which the run's seed is the index of the case.
@@ -33,14 +33,14 @@ from hpcps.roles.events import Compute, Effect, Event, Finish
 from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
 from hpcps.training import build
-from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.trainer import Evaluation, Progress
 
 FOLDER = Path(os.environ["HPCPS_BENCHMARK"])
 BLOCKS = 32
 
 
 class Constant:
-    """A learner whose step adds the same number to every parameter, so that the new model is known.
+    """A trainer whose step adds the same number to every parameter, so that the new model is known.
 
     The case gives the size of the model; only the value of its elements is kept.
     """
@@ -67,7 +67,7 @@ class Constant:
         """Do nothing: runs are not resumed."""
 
     def copy_to(self, out: Vector) -> None:
-        """See `Learner`."""
+        """See `Trainer`."""
         out.fill(self._value)
 
     def copy_from(self, values: Vector) -> None:
@@ -82,7 +82,7 @@ class Constant:
         assert (sample == self._value).all(), f"the model after {self.steps_done} rounds is {sample}"
 
     def train(self, steps: int, **_: Any) -> Progress:
-        """See `Learner`."""
+        """See `Trainer`."""
         self.steps_done += steps
         self._value += self._step
         return Progress(steps, steps, 0.0, 0)
@@ -94,7 +94,7 @@ class Constant:
         """There is nothing to measure."""
 
     def evaluate(self) -> Evaluation:
-        """See `Learner`."""
+        """See `Trainer`."""
         return Evaluation(1, 0.0, 0.0, True)
 
     def load_statistics(self, values: Vector) -> None:
@@ -105,7 +105,7 @@ class Constant:
 
 
 def build_constant(run: Run, role: str, index: int) -> Constant:
-    """Return the learner of a role; see `build_learner`.
+    """Return the trainer of a role; see `build_trainer`.
 
     A worker adds its index + 1, so that the mean over n of them is (n + 1) / 2. With other rules all add the same.
     """
@@ -179,7 +179,7 @@ class WatchedCollectiveWorker(CollectiveWorker):
 if __name__ == "__main__":
     from hpcps.execution import role_factory
 
-    build.build_learner = build_constant
+    build.build_trainer = build_constant
     role_factory.SyncWorker = WatchedWorker
     role_factory.CollectiveWorker = WatchedCollectiveWorker
     sys.exit(main())

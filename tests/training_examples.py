@@ -1,4 +1,4 @@
-"""Runs to make learners from, and tiny data files in every official layout."""
+"""Runs to make trainers from, and tiny data files in every official layout."""
 
 import gzip
 import pickle

@@ -17,7 +17,7 @@ from hpcps.roles.sync.server import SyncServer
 from hpcps.roles.sync.validator import SyncValidator
 from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner
+from hpcps.training.trainer import Trainer
 
 PARTITION = 3 << 17
 """Default size of a partition in bytes for a run on several hosts."""
@@ -49,9 +49,9 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
     if peer == ADVERSARY:
         return (AsyncAdversary if run.train.mode == "async" else SyncAdversary)(peer, run, run_id, resources)
     # Imported here, because it imports the framework, which a server does not need.
-    from hpcps.training.build import build_learner
+    from hpcps.training.build import build_trainer
 
-    return make_training_role(run, run_id, peer, build_learner(run, peer.role, peer.index), resources)
+    return make_training_role(run, run_id, peer, build_trainer(run, peer.role, peer.index), resources)
 
 
 def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
@@ -67,14 +67,14 @@ def class_facts(run: Run, peer: Peer) -> dict[str, str]:
     return {} if own is None else {"class": own.name}
 
 
-def make_training_role(run: Run, run_id: str, peer: Peer, learner: Learner, resources: Resources = ALONE) -> Role:
-    """Return a worker or validator that trains with this learner."""
+def make_training_role(run: Run, run_id: str, peer: Peer, trainer: Trainer, resources: Resources = ALONE) -> Role:
+    """Return a worker or validator that trains with this trainer."""
     if run.topology.alone:
-        return SingleProcess(peer, run, run_id, learner)
+        return SingleProcess(peer, run, run_id, trainer)
     if run.collective:
-        return CollectiveWorker(peer, run, run_id, learner, resources)
+        return CollectiveWorker(peer, run, run_id, trainer, resources)
     if run.train.mode == "sync":
-        return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, run_id, learner, resources)
+        return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, run_id, trainer, resources)
     if peer.role == "worker":
-        return AsyncWorker(peer, run, run_id, learner, resources)
-    return AsyncValidator(peer, run, run_id, learner)
+        return AsyncWorker(peer, run, run_id, trainer, resources)
+    return AsyncValidator(peer, run, run_id, trainer)

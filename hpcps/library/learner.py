@@ -17,14 +17,14 @@ from hpcps.numerics.layout import Layout, Vector
 from hpcps.registry import Config
 from hpcps.spec.load import Point
 from hpcps.spec.schema import Run
-from hpcps.training.build import build_learner, find_framework
-from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.build import build_trainer, find_framework
+from hpcps.training.trainer import Evaluation, Progress
 
 
 class Learner:
     """Trains a model on one shard of a data set, as a worker of a run does: `Learner("mlp", "digits").train(10)`.
 
-    It wraps a learner of a backend (`hpcps.training.learner.Learner`), which roles use.
+    It wraps a trainer of a backend (`hpcps.training.trainer.Trainer`), which roles use.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Learner:
             raise SpecError(f"there is no worker or shard {worker}: they go from 0 to {run.topology.workers - 1}")
         self._run = run
         with self._prepared():
-            self._learner = build_learner(run, "worker", worker)
+            self._trainer = build_trainer(run, "worker", worker)
 
     @property
     def layout(self) -> Layout:
         """The trainable tensors, in their order in the vector of the model."""
-        return self._learner.layout
+        return self._trainer.layout
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -101,23 +101,23 @@ class Learner:
     @property
     def device(self) -> str:
         """Where it trains, such as `cpu` or `cuda:0`."""
-        return self._learner.device
+        return self._trainer.device
 
     @property
     def steps(self) -> int:
         """The number of steps taken so far."""
-        return self._learner.steps_done
+        return self._trainer.steps_done
 
     @property
     def steps_per_epoch(self) -> int:
         """The number of steps of a pass over the shard, or of `passes_per_epoch` passes."""
-        return self._learner.steps_per_epoch
+        return self._trainer.steps_per_epoch
 
     @property
     def model(self) -> Vector:
         """A copy of the model, `[d]` float32; assign a vector to replace the model. The optimizer's state stays."""
         values: Vector = np.empty(self.layout.size, np.float32)
-        self._learner.copy_to(values)
+        self._trainer.copy_to(values)
         return values
 
     @model.setter
@@ -125,7 +125,7 @@ class Learner:
         vector = as_numpy(values, 1, "model")
         if vector.size != self.layout.size:
             raise ValueError(f"model has {vector.size} elements, not {self.layout.size}")
-        self._learner.copy_from(vector)
+        self._trainer.copy_from(vector)
 
     def train(self, steps: int | None = None) -> Progress:
         """Take optimizer steps on the next batches of the shard.
@@ -142,12 +142,12 @@ class Learner:
         if steps is not None and steps < 0:
             raise ValueError(f"steps must be a whole number from 0, not {steps}")
         with self._prepared():
-            return self._learner.train(self.steps_per_epoch if steps is None else steps)
+            return self._trainer.train(self.steps_per_epoch if steps is None else steps)
 
     def evaluate(self) -> Evaluation:
         """Return the `accuracy` and the mean `loss` of the model on the whole test set."""
         with self._prepared():
-            return self._learner.evaluate()
+            return self._trainer.evaluate()
 
     @contextmanager
     def _prepared(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Relabel
+from hpcps.training.trainer import Relabel
 
 
 class Attacker:

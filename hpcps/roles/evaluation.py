@@ -11,7 +11,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Message, Peer
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.events import Effect, Record
-from hpcps.training.learner import Evaluation, Evaluator, Learner
+from hpcps.training.trainer import Evaluation, Evaluator, Trainer
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class EvaluationJob:
     @classmethod
     def of(
         cls,
-        learner: Learner,
+        trainer: Trainer,
         round: int,
         time: float,
         epochs: tuple[int, ...],
@@ -45,19 +45,19 @@ class EvaluationJob:
         """Return a job for the model of this moment.
 
         Args:
-            learner: gives the statistics, the step and the learning rate.
+            trainer: gives the statistics, the step and the learning rate.
             round: the round.
             time: now, in seconds since the record began.
             epochs: the epochs that ended.
             more: returns what the role adds to the record of each epoch.
-            model: the parameters `[d]`, which nobody else changes; None for those of the learner.
+            model: the parameters `[d]`, which nobody else changes; None for those of the trainer.
         """
         if model is None:
-            model = np.empty(learner.layout.size, np.float32)
-            learner.copy_to(model)
-        now = {"round": round, "time": time, "step": learner.steps_done, "learning_rate": learner.learning_rate}
+            model = np.empty(trainer.layout.size, np.float32)
+            trainer.copy_to(model)
+        now = {"round": round, "time": time, "step": trainer.steps_done, "learning_rate": trainer.learning_rate}
         fields = tuple({"epoch": epoch, **now, **more()} for epoch in epochs)
-        return cls(round, epochs, fields, model, learner.statistics)
+        return cls(round, epochs, fields, model, trainer.statistics)
 
     def records(self, evaluation: Evaluation) -> Iterator[Record]:
         """Return the records of the evaluation."""
@@ -73,7 +73,7 @@ class EvaluationJob:
             yield Record("diverged", {**last, "what": "outputs on the test set are not finite"})
 
 
-def evaluate_with(evaluator: Evaluator | Learner, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
+def evaluate_with(evaluator: Evaluator | Trainer, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
     """Evaluate a model; afterwards the evaluator holds it.
 
     Args:
@@ -89,14 +89,14 @@ def evaluate_with(evaluator: Evaluator | Learner, job: EvaluationJob, *, reestim
     return evaluator.evaluate()
 
 
-def evaluate_with_learner(learner: Learner, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
-    """Evaluate a model with the learner itself, between two steps, and put the learner back as it was."""
-    own, statistics = np.empty_like(job.model), learner.statistics
-    learner.copy_to(own)
-    result = evaluate_with(learner, job, reestimate=reestimate)
-    learner.copy_from(own)
+def evaluate_with_trainer(trainer: Trainer, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
+    """Evaluate a model with the trainer itself, between two steps, and put the trainer back as it was."""
+    own, statistics = np.empty_like(job.model), trainer.statistics
+    trainer.copy_to(own)
+    result = evaluate_with(trainer, job, reestimate=reestimate)
+    trainer.copy_from(own)
     if statistics.size:
-        learner.load_statistics(statistics)
+        trainer.load_statistics(statistics)
     return result
 
 

@@ -11,10 +11,10 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checks import rejection
-from hpcps.roles.evaluation import EvaluationJob, StatisticsInbox, evaluate_with, evaluate_with_learner
+from hpcps.roles.evaluation import EvaluationJob, StatisticsInbox, evaluate_with, evaluate_with_trainer
 from hpcps.roles.events import AwaitBackground, Compute, Effect, InBackground, SetDeadline
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Evaluation, Learner
+from hpcps.training.trainer import Evaluation, Trainer
 
 Continuation = Callable[[], Iterator[Effect]]
 
@@ -35,7 +35,7 @@ class Evaluations:
         self,
         peer: Peer,
         run: Run,
-        learner: Learner,
+        trainer: Trainer,
         schedule: Schedule | OpenSchedule,
         fields: Callable[[], dict[str, object]],
     ) -> None:
@@ -44,20 +44,20 @@ class Evaluations:
         Args:
             peer: the role.
             run: the run.
-            learner: the learner of the role.
+            trainer: the trainer of the role.
             schedule: the schedule of the run.
             fields: returns what the role adds to the record of an evaluation.
         """
         roster, batchnorm = Roster.of(run), run.validation.batchnorm
         others = tuple(p for p in roster.readers() if p.role == "worker" and p != peer)
-        self.averages = bool(batchnorm == "averaged" and learner.statistics.size)
+        self.averages = bool(batchnorm == "averaged" and trainer.statistics.size)
         self.last = 0
         self._schedule = schedule
         self._fields = fields
-        self._learner = learner
+        self._trainer = trainer
         self._synchronous = run.train.mode == "sync"
         self._epochs = run.train.epochs
-        self._statistics = StatisticsInbox(others, learner.statistics.size)
+        self._statistics = StatisticsInbox(others, trainer.statistics.size)
         self._gathers_statistics = self.averages and peer == roster.coordinator
         self._own = peer.role == "worker"
         self._of_own_model = run.validation.evaluate == "validator_model"
@@ -70,7 +70,7 @@ class Evaluations:
         """Return the epochs to evaluate on the model with which a round or cycle of the coordinator begins."""
         if self._synchronous and isinstance(self._schedule, Schedule):
             return self._schedule.epochs_before(round)
-        done = self._learner.steps_done // self._learner.steps_per_epoch
+        done = self._trainer.steps_done // self._trainer.steps_per_epoch
         if self._synchronous:
             done = self._schedule.ended(round)
         return tuple(range(self.last + 1, min(self._epochs, done) + 1))
@@ -144,7 +144,7 @@ class Evaluations:
 
     def _job(self, epochs: tuple[int, ...], round: int, time: float, model: Vector | None = None) -> EvaluationJob:
         self.last = epochs[-1]
-        return EvaluationJob.of(self._learner, round, time, epochs, self._fields, model)
+        return EvaluationJob.of(self._trainer, round, time, epochs, self._fields, model)
 
     def put(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a worker's statistics; begin the evaluation that waits for them if they were the last."""
@@ -189,11 +189,11 @@ class Evaluations:
         yield from self._measure(job, then if held is None else partial(self.when_over, held))
 
     def _measure(self, job: EvaluationJob, then: Continuation | None) -> Iterator[Effect]:
-        """Evaluate in the background of `then`; or before `then`, if the learner itself evaluates."""
-        evaluator = self._learner.evaluator
+        """Evaluate in the background of `then`; or before `then`, if the trainer itself evaluates."""
+        evaluator = self._trainer.evaluator
         if evaluator is None:
             self._then = then
-            in_between = partial(evaluate_with_learner, self._learner, job, reestimate=self._reestimate)
+            in_between = partial(evaluate_with_trainer, self._trainer, job, reestimate=self._reestimate)
             yield Compute("evaluate", lambda: (job, in_between()))
             return
         in_background = partial(evaluate_with, evaluator, job, reestimate=self._reestimate)

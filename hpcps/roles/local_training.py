@@ -36,8 +36,8 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
 from hpcps.roles.sync.queried_steps import STATE_SERVER, QueriedSteps
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress, training_fields
 from hpcps.training.schedule import learning_rate, schedule_of
+from hpcps.training.trainer import Progress, Trainer, training_fields
 
 
 class LocalTraining:
@@ -63,7 +63,7 @@ class LocalTraining:
         peer: Peer,
         run: Run,
         run_id: str,
-        learner: Learner,
+        trainer: Trainer,
         *,
         take_steps: Callable[[int], Progress],
         after_steps: Continuation,
@@ -80,7 +80,7 @@ class LocalTraining:
             peer: the role.
             run: the run.
             run_id: its id.
-            learner: what trains.
+            trainer: what trains.
             take_steps: takes so many local steps.
             after_steps: goes on once the local steps of a round are done.
             kept: the parts of the role that belong in its checkpoint, by name.
@@ -98,7 +98,7 @@ class LocalTraining:
         self._peer = peer
         self._run = run
         self._run_id = run_id
-        self._learner = learner
+        self._trainer = trainer
         self._take_steps = take_steps
         self._after_steps = after_steps
         self._kept = kept
@@ -111,17 +111,17 @@ class LocalTraining:
         policy = run.train.policy
         self._schedule: Schedule | OpenSchedule = OpenSchedule(run.train.epochs)
         if policy is None:
-            self._schedule = Schedule(run.train.epochs, learner.steps_per_epoch, run.train.steps_per_round, inside)
+            self._schedule = Schedule(run.train.epochs, trainer.steps_per_epoch, run.train.steps_per_round, inside)
         self._queried: QueriedSteps | None = None
         if policy is not None and peer in self._roster.governed(run):
             self._queried = QueriedSteps(peer, run_id, policy, self._steps_task, after_steps)
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
-        self.inbox = inbox or ModelInbox(peer, learner.layout.size, partitioning_of(run, learner.layout).shards)
-        self.base = resources.local(learner.layout.size)
-        learner.copy_to(self.base)
+        self.inbox = inbox or ModelInbox(peer, trainer.layout.size, partitioning_of(run, trainer.layout).shards)
+        self.base = resources.local(trainer.layout.size)
+        trainer.copy_to(self.base)
         self._evaluation_fields = evaluation_fields
-        self._evaluations = Evaluations(peer, run, learner, self._schedule, self._fields_of_evaluation)
+        self._evaluations = Evaluations(peer, run, trainer, self._schedule, self._fields_of_evaluation)
 
     @property
     def steps_before_model(self) -> int:
@@ -131,7 +131,7 @@ class LocalTraining:
     @property
     def epoch(self) -> int:
         """The epochs of the role's own steps that are over."""
-        return self._learner.steps_done // self._learner.steps_per_epoch
+        return self._trainer.steps_done // self._trainer.steps_per_epoch
 
     @property
     def over(self) -> bool:
@@ -201,15 +201,15 @@ class LocalTraining:
         if self.is_coordinator:
             if self._peer.role == "validator":
                 # A step that a validator took before is part of the initial model; a worker's step is not.
-                self._learner.copy_to(self.base)
+                self._trainer.copy_to(self.base)
             note = {
-                "layout": self._learner.layout.to_json(),
-                "steps_per_epoch": self._learner.steps_per_epoch,
+                "layout": self._trainer.layout.to_json(),
+                "steps_per_epoch": self._trainer.steps_per_epoch,
                 "statistics": self._evaluations.averages,
             }
             for adversary in self._roster.adversaries():
                 yield Send(adversary, Message(Kind.INIT, self._peer, self._run_id, 0, note=note))
-            shards = shards_of(self._run, self._learner.layout)
+            shards = shards_of(self._run, self._trainer.layout)
             for server in self._roster.all_servers():
                 start, stop = shards[server.index]
                 payload = self.base[start:stop]
@@ -237,7 +237,7 @@ class LocalTraining:
         if self._see_model is not None:
             self._see_model(self.inbox.read)
         self.inbox.read(self.base, self._residual)
-        self._learner.copy_from(self.base)
+        self._trainer.copy_from(self.base)
         return self.inbox
 
     def _evaluate_if_due(self, time: float) -> Iterator[Effect]:
@@ -246,7 +246,7 @@ class LocalTraining:
         if isinstance(self._schedule, OpenSchedule):
             self._schedule.learn(self.round, self.log_epoch)
         if self.flags & Flag.STATISTICS and self._peer.role == "worker" and not self.is_coordinator:
-            statistics = self._learner.statistics
+            statistics = self._trainer.statistics
             yield Send(
                 self._roster.coordinator,
                 Message(Kind.STATISTICS, self._peer, self._run_id, self.round, payload=statistics),
@@ -272,7 +272,7 @@ class LocalTraining:
             yield from self._queried.begin(self.round)
             return
         if isinstance(self._schedule, OpenSchedule):  # a validator that only runs batches: one for each round
-            self._segments = [Segment(self._learner.steps_done + 1)]
+            self._segments = [Segment(self._trainer.steps_done + 1)]
         else:
             whole = [Segment(self._schedule.stop(self.round))]
             self._segments = self._schedule.segments(self.round) if self.is_coordinator else whole
@@ -282,11 +282,11 @@ class LocalTraining:
         yield Finish()
 
     def _next_segment(self) -> Iterator[Effect]:
-        yield self._steps_task(self._segments[0].stop - self._learner.steps_done)
+        yield self._steps_task(self._segments[0].stop - self._trainer.steps_done)
 
     def _steps_task(self, steps: int) -> Compute:
-        done = self._learner.steps_done
-        slowdown = self._speed.slowdown(range(done, done + steps), self._learner.steps_per_epoch)
+        done = self._trainer.steps_done
+        slowdown = self._speed.slowdown(range(done, done + steps), self._trainer.steps_per_epoch)
         return Compute("train", partial(self._take_steps, steps), steps=steps, slowdown=slowdown)
 
     def _end_segment(self, time: float) -> Iterator[Effect]:
@@ -300,13 +300,13 @@ class LocalTraining:
         """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""
         if self.rate_epoch is None:
             return self._evaluation_fields()
-        train, learner = schedule_of(self._run, self._peer.role, self._peer.index), self._learner
-        rate = learning_rate(train, learner.steps_done, learner.steps_per_epoch, self.rate_epoch)
+        train, trainer = schedule_of(self._run, self._peer.role, self._peer.index), self._trainer
+        rate = learning_rate(train, trainer.steps_done, trainer.steps_per_epoch, self.rate_epoch)
         return {"learning_rate": rate, **self._evaluation_fields()}
 
     def loss_of_round(self) -> Callable[[Vector], float]:
         """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""
-        measure, base = self._learner.loss_on(self.round), self.base
+        measure, base = self._trainer.loss_on(self.round), self.base
 
         def loss(update: Vector) -> float:
             if np.shape(update) != base.shape:
@@ -319,7 +319,7 @@ class LocalTraining:
     def record_fields(self) -> dict[str, object]:
         """Return what the record of a round says of the local steps since the last one."""
         seen, self._seen = self._seen, []
-        fields = training_fields(self._learner, seen)
+        fields = training_fields(self._trainer, seen)
         if isinstance(self._schedule, OpenSchedule):
             fields["epoch"] = self._progress
         return fields | (self._queried.fields() if self._queried else {})
@@ -339,7 +339,7 @@ class LocalTraining:
         yield AwaitBackground()
         facts = {"round": self.round, "evaluated": self._evaluations.last}
         kept = {name: part.state() for name, part in self._kept.items()}
-        yield Snapshot(moment, State(facts=facts).having(learner=self._learner.state(), **kept))
+        yield Snapshot(moment, State(facts=facts).having(trainer=self._trainer.state(), **kept))
 
     def take_checkpoint(self, message: Message) -> Iterator[Effect]:
         """Write this process's part of a checkpoint when server 0 says so, whatever the stage (asynchronous)."""
@@ -348,14 +348,14 @@ class LocalTraining:
 
     def restore(self, state: State) -> None:
         """Go on from a checkpoint: wait for the model, as between two rounds."""
-        self._learner.restore(state.part("learner"))
+        self._trainer.restore(state.part("trainer"))
         self._evaluations.last = state.facts["evaluated"]
         self.round = state.facts["round"]
         if isinstance(self._schedule, OpenSchedule):
             self._schedule.learn(self.round - 1, self._evaluations.last)
         elif self._run.train.mode == "async":
             # The checkpoint may be written inside a cycle, which counts as over if its steps are done.
-            self.round = self._learner.steps_done // self._run.train.steps_per_round
+            self.round = self._trainer.steps_done // self._run.train.steps_per_round
         for name, part in self._kept.items():
             part.restore(state.part(name))
         self.stage = Stage.WAITING_FOR_MODEL

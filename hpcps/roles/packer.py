@@ -17,7 +17,7 @@ from hpcps.protocol.roster import partitioning_of
 from hpcps.roles.attacker import Attacker
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner
+from hpcps.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -109,19 +109,19 @@ class Packer:
         choice, noise = self._streams["attacked blocks"], self._streams["attack noise"]
         self.attacker = Attacker(peer, run, layout, choice, noise)
 
-    def pack(self, learner: Learner, base: Vector, round: int, epoch: int) -> Packed:
+    def pack(self, trainer: Trainer, base: Vector, round: int, epoch: int) -> Packed:
         """Compute Δ since `base`, choose the blocks to send, attack and pack them, and keep the rest.
 
         Every draw is made in every round, so that the streams do not depend on what earlier draws decided.
 
         Args:
-            learner: has the model after the local steps.
+            trainer: has the model after the local steps.
             base: the model before them `[d]`.
             round: the round or cycle.
             epoch: the epochs of the run that were over when the round began, as far as the worker knows.
         """
         run, layout, delta = self._run, self._layout, self.delta
-        learner.copy_to(delta)
+        trainer.copy_to(delta)
         delta -= base
         participates = self._streams["participation"].random() < run.communication.participation
         kept = self._streams["skipping"].random(len(layout.blocks)) >= run.communication.skip_rate

@@ -14,7 +14,7 @@ from hpcps.protocol.messages import Malformed, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import Ledger, periodic
 from hpcps.roles.checks import rejection
-from hpcps.roles.evaluation import EvaluationJob, evaluate_with_learner
+from hpcps.roles.evaluation import EvaluationJob, evaluate_with_trainer
 from hpcps.roles.events import (
     Compute,
     Computed,
@@ -29,7 +29,7 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress, training_fields
+from hpcps.training.trainer import Progress, Trainer, training_fields
 
 
 class SingleProcess:
@@ -38,19 +38,19 @@ class SingleProcess:
     A round is H local steps and ends with a record. The run ends with the last step of the last epoch.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer) -> None:
         self.peer = peer
         self.round = 0
         self._run = run
-        self._learner = learner
-        self._last = run.train.epochs * learner.steps_per_epoch
+        self._trainer = trainer
+        self._last = run.train.epochs * trainer.steps_per_epoch
         self._seen: list[Progress] = []
         self._ledger = Ledger(Roster(0, 1, 0))
 
     @property
     def device(self) -> str:
         """Where it computes."""
-        return self._learner.device
+        return self._trainer.device
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -80,50 +80,50 @@ class SingleProcess:
     def state(self) -> State:
         """Return its state between two steps."""
         facts = {"round": self.round, "seen": [asdict(progress) for progress in self._seen]}
-        return State(facts=facts).having(learner=self._learner.state())
+        return State(facts=facts).having(trainer=self._trainer.state())
 
     def restore(self, state: State) -> None:
         """Restore that state."""
-        self._learner.restore(state.part("learner"))
+        self._trainer.restore(state.part("trainer"))
         self.round = state.facts["round"]
         self._seen = [Progress(**progress) for progress in state.facts["seen"]]
 
     def _go_on(self, *, checkpoint: bool) -> Iterator[Effect]:
         """Train on; write a checkpoint first if one is due or the run is to stop."""
         if checkpoint or self._ledger.wanted:
-            self._ledger.begin(self._learner.steps_done)
-            yield Snapshot(self._learner.steps_done, self.state())
+            self._ledger.begin(self._trainer.steps_done)
+            yield Snapshot(self._trainer.steps_done, self.state())
         else:
             yield from self._train()
 
     def _train(self) -> Iterator[Effect]:
         """Train to the end of the round or the epoch, whichever comes first."""
-        done = self._learner.steps_done
+        done = self._trainer.steps_done
         ends = ((done // length + 1) * length for length in (self._run.train.steps_per_round, self._epoch))
         steps = min(*ends, self._last) - done
-        yield Compute("train", partial(self._learner.train, steps), steps=steps)
+        yield Compute("train", partial(self._trainer.train, steps), steps=steps)
 
     @property
     def _epoch(self) -> int:
-        return self._learner.steps_per_epoch
+        return self._trainer.steps_per_epoch
 
     def _trained(self, time: float) -> Iterator[Effect]:
-        done = self._learner.steps_done
+        done = self._trainer.steps_done
         if done % self._run.train.steps_per_round == 0 or done == self._last:
-            yield Record("round", training_fields(self._learner, self._seen), self._model)
+            yield Record("round", training_fields(self._trainer, self._seen), self._model)
             self._seen = []
             self.round += 1
         if done % self._epoch == 0:
             # No other process waits for it.
-            job = EvaluationJob.of(self._learner, self.round, time, (done // self._epoch,))
+            job = EvaluationJob.of(self._trainer, self.round, time, (done // self._epoch,))
             again = self._run.validation.batchnorm == "reestimated"
-            measure = partial(evaluate_with_learner, self._learner, job, reestimate=again)
+            measure = partial(evaluate_with_trainer, self._trainer, job, reestimate=again)
             yield Compute("evaluate", lambda: (job, measure()))
         else:
             yield from self._go_on(checkpoint=False)
 
     def _evaluated(self) -> Iterator[Effect]:
-        done = self._learner.steps_done
+        done = self._trainer.steps_done
         if done < self._last:
             epoch = done // self._epoch
             yield from self._go_on(checkpoint=periodic(self._run.checkpoint.every, epoch - 1, epoch))
@@ -133,6 +133,6 @@ class SingleProcess:
 
     def _model(self) -> Vector:
         """Return a copy of the model, `[d]`."""
-        model: Vector = np.empty(self._learner.layout.size, np.float32)
-        self._learner.copy_to(model)
+        model: Vector = np.empty(self._trainer.layout.size, np.float32)
+        self._trainer.copy_to(model)
         return model

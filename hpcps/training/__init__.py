@@ -1,9 +1,9 @@
-"""Local training: a learner for each backend, its schedule and its initial weights.
+"""Local training: a trainer for each backend, its schedule and its initial weights.
 
-- `build`: builds the learner of one role
-- `learner`: the interface between roles and backends
-- `mxnet/`: the learner in MXNet
-- `pytorch/`: the learner in PyTorch
+- `build`: builds the trainer of one role
+- `trainer`: the interface between roles and backends
+- `mxnet/`: the trainer in MXNet
+- `pytorch/`: the trainer in PyTorch
 - `schedule`: the learning rate of each step
 - `trial`: tries the components of runs before anything starts
 - `weights`: the initial weights, the same for every backend

@@ -1,4 +1,4 @@
-"""Builds the learner of one role from the resolved run."""
+"""Builds the trainer of one role from the resolved run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_of, shard_size
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner
 from hpcps.training.schedule import schedule_of
+from hpcps.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from hpcps.training.mxnet.learner import MxnetLearner
-    from hpcps.training.pytorch.learner import TorchLearner
+    from hpcps.training.mxnet.trainer import MxnetTrainer
+    from hpcps.training.pytorch.trainer import TorchTrainer
 
 
-def build_learner(run: Run, role: str, index: int) -> Learner:
+def build_trainer(run: Run, role: str, index: int) -> Trainer:
     """Build the model, load the shard and start the random streams of a role.
 
     Every role of a run starts with the same weights. The test set is read at the first evaluation.
@@ -49,7 +49,7 @@ def build_learner(run: Run, role: str, index: int) -> Learner:
         augment=bool(data.augment),
         batches_per_epoch=size // run.epoch_batch(role, index),
     )
-    return learner_of(run.model.backend, run.train.threads)(
+    return trainer_of(run.model.backend, run.train.threads)(
         run.model,
         data.input_facts,
         schedule_of(run, role, index),
@@ -77,8 +77,8 @@ def find_framework(backend: str) -> None:
         )
 
 
-def learner_of(backend: str, threads: int) -> type[TorchLearner] | type[MxnetLearner]:
-    """Load the framework of a backend and return its learner.
+def trainer_of(backend: str, threads: int) -> type[TorchTrainer] | type[MxnetTrainer]:
+    """Load the framework of a backend and return its trainer.
 
     Raises:
         SpecError: the framework is not installed here.
@@ -87,10 +87,10 @@ def learner_of(backend: str, threads: int) -> type[TorchLearner] | type[MxnetLea
         from hpcps.training.mxnet.framework import load_mxnet
 
         load_mxnet(threads)
-        from hpcps.training.mxnet.learner import MxnetLearner
+        from hpcps.training.mxnet.trainer import MxnetTrainer
 
-        return MxnetLearner
+        return MxnetTrainer
     find_framework(backend)
-    from hpcps.training.pytorch.learner import TorchLearner
+    from hpcps.training.pytorch.trainer import TorchTrainer
 
-    return TorchLearner
+    return TorchTrainer

@@ -10,7 +10,7 @@ import hpcps
 
 ROOT = Path(hpcps.__file__).parents[1]
 sys.path.append(str(ROOT / "tests/asynchronous"))
-from toy_learners import Quadratic, everyone, play, spec  # noqa: E402
+from toy_trainers import Quadratic, everyone, play, spec  # noqa: E402
 
 from hpcps.numerics.layout import Layout  # noqa: E402
 
@@ -67,8 +67,8 @@ def executed(action):
 @pytest.mark.parametrize(("mode", "rule"), [("sync", "average"), ("async", "naive_async")])
 def test_an_update_is_followed_in_fewer_than_ten_files(tmp_path, mode, rule):
     run = spec(rule, workers=3, train={"mode": mode, "epochs": 2})
-    learners = {peer: Quadratic(LAYOUT, 8) for peer in everyone(run) if peer.role != "server"}
-    ran = executed(lambda: play(tmp_path, run, learners))
+    trainers = {peer: Quadratic(LAYOUT, 8) for peer in everyone(run) if peer.role != "server"}
+    ran = executed(lambda: play(tmp_path, run, trainers))
     files = listed(mode)
     assert 5 < len(set(files)) == len(files) < 10
     assert set(files) <= ran

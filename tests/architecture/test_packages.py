@@ -24,7 +24,7 @@ LAYERS = (
     ("protocol", "messages, the roster of roles, partitions, the schedule of rounds"),
     ("transport", "carries messages: in process, MPI, shared memory, ps-lite"),
     ("kvstore", "push and pull on ps-lite nodes, without roles"),
-    ("training", "learners of each backend"),
+    ("training", "trainers of each backend"),
     ("roles", "server, validator, worker, adversary: an event in, effects out"),
     ("records", "what a run leaves behind"),
     ("figures", "tables and plots of records"),
@@ -40,11 +40,6 @@ LAYERS = (
 `registry` finds the packages of components by their names (`registry/kinds.py`), which no import shows: it knows where
 they are, and nothing of what is in them.
 """
-
-SCRIPT = "what `import hpcps` offers under the same name, around the one of the package below"
-
-SHARED_NAMES = {"Experiment": (2, SCRIPT), "Learner": (2, SCRIPT)}
-"""How many classes have a name that more than one has, and why."""
 
 ORDER = [name for name, _ in LAYERS]
 MODULES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
@@ -125,10 +120,7 @@ def test_no_two_classes_have_the_same_name():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append(f"{path.relative_to(ROOT.parent)}:{node.lineno}")
-    shared = {
-        name: places for name, places in classes.items() if len(places) > SHARED_NAMES.get(name, (1, "no reason"))[0]
-    }
-    assert not shared
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}
 
 
 def test_figures_are_named_in_experiment_files_only():

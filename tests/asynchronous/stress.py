@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpi4py import MPI
-from toy_learners import Counter, everyone, spec
+from toy_trainers import Counter, everyone, spec
 
 from hpcps.execution.process import drive
 from hpcps.execution.role_driver import RoleDriver
@@ -33,7 +33,7 @@ def stressed(servers, validators, workers, epochs, per_refresh, delay):
     )
 
 
-def learner(run, peer, blocks):
+def trainer(run, peer, blocks):
     worker = peer.index if peer.role == "worker" else None
     return Counter(worker, run.topology.workers, blocks, poison=POISON)
 
@@ -54,7 +54,7 @@ def main():
     transport = MpiTransport(world, {other: rank for rank, other in enumerate(peers)})
     is_server = peer.role == "server"
     role = (
-        make_role(run, "toy", peer) if is_server else make_training_role(run, "toy", peer, learner(run, peer, blocks))
+        make_role(run, "toy", peer) if is_server else make_training_role(run, "toy", peer, trainer(run, peer, blocks))
     )
     with RecordWriter(folder, "toy", peer.role, peer.index, "here") as record:
         try:

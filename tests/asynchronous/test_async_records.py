@@ -2,7 +2,7 @@
 
 import time
 
-from toy_learners import Quadratic, everyone, play, spec
+from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
 from hpcps.records.collect import collect

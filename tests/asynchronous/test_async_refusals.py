@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_learners import Quadratic, everyone, play, spec
+from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Message, Peer
@@ -64,14 +64,14 @@ HARMLESS = ("twice", "late too")
 @pytest.mark.parametrize("name", TAMPERINGS)
 def test_a_bad_update_is_refused_and_the_run_goes_on(tmp_path, name, validators):
     run = spec("naive_async", servers=2, validators=validators, workers=3, epochs=6)
-    learners = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}
+    trainers = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}
     shards = name in ("one shard only", "not the first shard")
     if shards and validators:
         pytest.skip("with validators an update is sent whole")
     played = play(
         tmp_path,
         run,
-        learners,
+        trainers,
         lambda peer, transport: Tampering(transport, TAMPERINGS[name]) if peer == SENDER else transport,
     )
     assert np.isfinite(played.model).all()
@@ -95,12 +95,12 @@ def test_a_second_message_changes_nothing(tmp_path):
     models = []
     for name in (None, *HARMLESS):
         run = spec("naive_async", servers=2, workers=3, epochs=6)
-        learners = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}
+        trainers = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}
         change = TAMPERINGS[name] if name else lambda t, to, m: t.send(to, m)
         played = play(
             tmp_path / str(name),
             run,
-            learners,
+            trainers,
             lambda peer, transport, change=change: Tampering(transport, change) if peer == SENDER else transport,
         )
         models.append(played.model.tolist())
@@ -115,8 +115,8 @@ def test_a_model_that_was_not_asked_for_is_left_alone(tmp_path):
                 self._inner.send(to, Message(Kind.MODEL, message.sender, message.run, 9, payload=message.payload))
 
     run = spec("naive_async", workers=3, epochs=6)
-    learners = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}
-    played = play(tmp_path, run, learners, lambda peer, t: Meddling(t, None) if peer.role == "server" else t)
+    trainers = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}
+    played = play(tmp_path, run, trainers, lambda peer, t: Meddling(t, None) if peer.role == "server" else t)
     assert [line["reason"] for line in played.lines("worker-0", "rejected")] == [
         "a model that answers request 9 instead of 2"
     ]

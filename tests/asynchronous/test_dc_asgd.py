@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from toy_learners import Quadratic, everyone, play, spec
+from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
 from hpcps.records.collect import _valid
@@ -51,12 +51,12 @@ def compensated(backup, *, decay=(), epochs=8, workers=2, rule=None, **tables):
     return spec(rule, workers=workers, **{"validators": 0, **tables})
 
 
-def learner(run, role, index):
+def trainer(run, role, index):
     return Decaying(TARGETS[index] if role == "worker" else 0.0, run.train.lr_decay.epochs)
 
 
 def played(path, run):
-    return play(path, run, {p: learner(run, p.role, p.index) for p in everyone(run) if p.role != "server"})
+    return play(path, run, {p: trainer(run, p.role, p.index) for p in everyone(run) if p.role != "server"})
 
 
 def trace(lines, run):
@@ -105,7 +105,7 @@ def test_several_servers_have_the_model_of_one(tmp_path, backup):
 
 @pytest.mark.parametrize("backup", ["pulled", "previous"])
 def test_a_resumed_run_goes_on_with_the_same_weights(tmp_path, backup, monkeypatch):
-    monkeypatch.setattr(build, "build_learner", learner)
+    monkeypatch.setattr(build, "build_trainer", trainer)
     run = compensated(backup, epochs=12, servers=2, checkpoint={"every": 1}, transport={"kind": "inproc"})
     folder = tmp_path / "runs/cut"
     play_through(run, folder, [90, 90, 90])

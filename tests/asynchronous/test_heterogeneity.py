@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from pydantic import TypeAdapter
-from toy_learners import Quadratic, everyone, play, spec
+from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.event_queue import EventQueue
@@ -38,8 +38,8 @@ def test_distributions():
 def run_with(tmp_path, delay, mode="async", rule="naive_async", seed=1, **tables):
     tables = {"train": {"mode": mode, "epochs": 6}, "heterogeneity": {"delay": delay}, **tables}
     run = spec(rule, workers=3, **tables).model_copy(update={"seed": seed})
-    learners = {peer: Quadratic(ONE, 8 - 3 * peer.index) for peer in everyone(run) if peer.role != "server"}
-    return play(tmp_path, run, learners)
+    trainers = {peer: Quadratic(ONE, 8 - 3 * peer.index) for peer in everyone(run) if peer.role != "server"}
+    return play(tmp_path, run, trainers)
 
 
 def log_of(played):
@@ -149,8 +149,8 @@ def test_a_slowed_worker_keeps_the_record_of_its_first_step(tmp_path, validators
         train={"mode": mode, "epochs": 60, "local_steps": 2, "first_step": "overwritten"},
         heterogeneity={"slow": {"workers": [1, 2], "factor": 3.0}},
     )  # fmt: skip
-    learners = {peer: Timed(ONE, 8 - 3 * peer.index) for peer in everyone(run) if peer.role != "server"}
-    played = play(tmp_path, run, learners, clock=clock)
+    trainers = {peer: Timed(ONE, 8 - 3 * peer.index) for peer in everyone(run) if peer.role != "server"}
+    played = play(tmp_path, run, trainers, clock=clock)
     for worker in range(3):
         rounds = played.lines(f"worker-{worker}", "round")
         assert len(rounds) > 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stress import FEW, MANY, learner, stressed
-from toy_learners import Played, everyone, play
+from stress import FEW, MANY, stressed, trainer
+from toy_trainers import Played, everyone, play
 
 DELAY = {"kind": "lognormal", "median": 1.0, "sigma": 1.5}
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ SHAPES = [
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_in_process_with_random_delays(tmp_path, shape, per_refresh):
     run = stressed(*shape, 150, per_refresh, DELAY)
-    played = play(tmp_path, run, {peer: learner(run, peer, FEW) for peer in everyone(run) if peer.role != "server"})
+    played = play(tmp_path, run, {peer: trainer(run, peer, FEW) for peer in everyone(run) if peer.role != "server"})
     assert check(played, run, FEW) > 40
 
 
@@ -69,7 +69,7 @@ def test_in_process_is_deterministic(tmp_path):
     run = stressed(3, 2, 7, 30, "queued", DELAY)
     logs = []
     for name in ("one", "other"):
-        made = {peer: learner(run, peer, FEW) for peer in everyone(run) if peer.role != "server"}
+        made = {peer: trainer(run, peer, FEW) for peer in everyone(run) if peer.role != "server"}
         played = play(tmp_path / name, run, made)
         said = ("entry", "version", "kind", "reader", "request", "staleness", "blocks")
         logs.append([[line.get(key) for key in said] for line in played.log])

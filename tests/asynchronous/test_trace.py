@@ -6,7 +6,7 @@ In process both workers' updates arrive before either is applied, so the second 
 
 import numpy as np
 import pytest
-from toy_learners import Quadratic, play, spec
+from toy_trainers import Quadratic, play, spec
 
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
@@ -15,7 +15,7 @@ ONE = Layout.of([("x", (1,))])
 W0, W1, V0 = Peer("worker", 0), Peer("worker", 1), Peer("validator", 0)
 
 
-def learners(validators=1):
+def trainers(validators=1):
     made = {W0: Quadratic(ONE, 8), W1: Quadratic(ONE, -8)}
     return made | ({V0: Quadratic(ONE, 4)} if validators else {})
 
@@ -32,7 +32,7 @@ def trace(tmp_path, monkeypatch, run, made=None):
         return applied
 
     monkeypatch.setattr(AsyncShard, "take", taken)
-    return models, play(tmp_path, run, made or learners(run.topology.validators))
+    return models, play(tmp_path, run, made or trainers(run.topology.validators))
 
 
 POLYNOMIAL = {"kind": "fed_async", "staleness": {"kind": "polynomial", "a": 1.0}}
@@ -91,7 +91,7 @@ def test_the_log_of_a_run(tmp_path, monkeypatch):
 
 def test_the_proximal_step_pulls_towards_where_the_steps_began(tmp_path, monkeypatch):
     settings = {"alpha": 0.5, "proximal": {"worker": 0.25, "validator": 0.5}}
-    made = learners()
+    made = trainers()
     models, _ = trace(tmp_path, monkeypatch, spec("naive_async", epochs=1, asynchronous=settings), made)
     assert models == [1.5, 0.0], "4 is pulled back to 3"
     models, _ = trace(tmp_path / "zeno", monkeypatch, spec("zeno++", epochs=1, asynchronous=settings))
@@ -116,14 +116,14 @@ def test_alpha_decays_by_the_validators_epoch(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("epochs", "seen"), [("validator", [0, 1]), ("own", [None, None])])
 def test_whose_epochs_drive_the_workers(tmp_path, epochs, seen):
-    made = learners()
+    made = trainers()
     play(tmp_path, spec("naive_async", asynchronous={"epochs": epochs}), made)
     assert made[W0].calls[:2] == seen
 
 
 def test_an_absent_worker_trains_on_or_gets_the_model(tmp_path):
     for absent in ("accumulate", "reset"):
-        made = learners()
+        made = trainers()
         run = spec("naive_async", asynchronous={"absent": absent}, communication={"participation": 0.0}, epochs=3)
         played = play(tmp_path / absent, run, made)
         kinds = [line["kind"] for line in played.log if line["reader"].startswith("worker")]
@@ -148,7 +148,7 @@ def test_participation_once_in_a_while_sends_what_has_gathered(tmp_path, monkeyp
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_rejected_and_its_worker_gets_the_model(tmp_path, monkeypatch, bad):
-    made = learners()
+    made = trainers()
     made[W1].target = np.float32(bad)
     models, played = trace(tmp_path, monkeypatch, spec("naive_async", asynchronous={"alpha": 0.5}), made)
     assert np.isfinite(played.model).all()

@@ -17,8 +17,8 @@ sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 sys.path.append(str(Path(__file__).parents[1] / "roles"))
 import simulated
-import toy_learners
-from idle_learner import IdleLearner
+import toy_trainers
+from idle_trainer import IdleTrainer
 from interrupted import model, play, play_through, records, small
 
 ALL = {"participation": 1.0, "skip_rate": 0.0}
@@ -121,13 +121,13 @@ def test_a_schedule_does_not_shift_the_draws_after_it(kind, schedule):
     sent = []
     for run in (whole, resting):
         packer = Packer(Peer("worker", 0), run, (Peer("validator", 0),), layout, np.zeros)
-        learner = IdleLearner(layout)
-        learner.train(1)
+        trainer = IdleTrainer(layout)
+        trainer.train(1)
         base = np.zeros(layout.size, np.float32)
         sent.append([])
         for round in range(12):
             packer.delta[:] = 0
-            packed = packer.pack(learner, base, round, epoch=round // 2)
+            packed = packer.pack(trainer, base, round, epoch=round // 2)
             sent[-1].append([(packed.attacked, part.mask.tolist(), part.payload.tolist()) for part in packed.parts])
     acting = [round for round in range(12) if resting.attack.active(round, round // 2)]
     assert 0 < len(acting) < 12
@@ -149,7 +149,7 @@ def test_replacements_of_an_adversary_take_memory_once():
 
     run = tiny(attack={"kind": "ipm", "rate": 0.4}, communication=ALL)
     packer = Packer(Peer("worker", 0), run, (Peer("validator", 0),), layout, np.zeros, local)
-    packed = packer.pack(IdleLearner(layout), np.zeros(layout.size, np.float32), 0, 0)
+    packed = packer.pack(IdleTrainer(layout), np.zeros(layout.size, np.float32), 0, 0)
     for round in range(3):
         values = np.arange(5, dtype=np.float32) + round
         assert packer.replaced(packed, values).parts[0].payload.tolist() == values.tolist()
@@ -181,7 +181,7 @@ def test_so_does_an_asynchronous_one():
 
     def sent_after(packer, values):
         packer.attacker.see_model(lambda out: np.copyto(out, values))
-        return packer.pack(IdleLearner(layout), np.ones(3, np.float32), 0, 0).parts[0].payload.tolist()
+        return packer.pack(IdleTrainer(layout), np.ones(3, np.float32), 0, 0).parts[0].payload.tolist()
 
     assert sent_after(packer, models[0]) == [0, 0, 0]
     assert sent_after(packer, models[1]) == [1, 0, 2]
@@ -206,11 +206,11 @@ def test_an_interrupted_run_with_other_attacks_ends_as_one_that_was_not(tmp_path
 @pytest.mark.parametrize("absent", ["accumulate", "reset"])
 def test_no_update_of_a_silent_worker_is_applied(absent, tmp_path):
     layout = Layout.of([("b", (2,))])
-    run = toy_learners.spec(
+    run = toy_trainers.spec(
         "naive_async", workers=3, epochs=8, attack={"kind": "silent", "rate": 0.4}, asynchronous={"absent": absent}
     )
-    learners = {peer: toy_learners.Quadratic(layout, 4) for peer in toy_learners.everyone(run) if peer.role != "server"}
-    played = toy_learners.play(tmp_path, run, learners)
+    trainers = {peer: toy_trainers.Quadratic(layout, 4) for peer in toy_trainers.everyone(run) if peer.role != "server"}
+    played = toy_trainers.play(tmp_path, run, trainers)
     attackers = [k for k in range(3) if any(line["blocks_attacked"] for line in played.lines(f"worker-{k}", "round"))]
     assert len(attackers) == 1
     applied = {line["reader"] for line in played.log if line["kind"] == "apply"}

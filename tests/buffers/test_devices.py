@@ -178,12 +178,12 @@ def test_streams_wait_for_each_other_and_for_no_others():
     try:
         device = cuda_on_host.open_device()
         there, network, waits = device.allocate(4), torch.ones(4), cuda_on_host.waits
-        learner, own = cuda_on_host.Stream(), device._stream
+        trainer, own = cuda_on_host.Stream(), device._stream
         waits.clear()
-        with cuda_on_host.stream(learner):
+        with cuda_on_host.stream(trainer):
             device.copy(network, there)
             device.copy(there, network)
-        assert waits == [(own, learner), (learner, own)] * 2
+        assert waits == [(own, trainer), (trainer, own)] * 2
         waits.clear()
         there[:2] = there[2:]
         on_host(there)

@@ -1,6 +1,6 @@
 """An asynchronous run that was interrupted: updates up to the checkpoint are in the model once, others not at all.
 
-The learners count: worker k adds 1 to coordinate k of every block, so that the final model says whose updates it holds.
+The trainers count: worker k adds 1 to coordinate k of every block, so that the final model says whose updates it holds.
 """
 
 import random
@@ -16,7 +16,7 @@ from hpcps.records.collect import collect
 from hpcps.training import build
 
 sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_learners import Counter
+from toy_trainers import Counter
 
 BLOCKS = 5
 SHAPES = [(1, 1, 3), (3, 2, 5), (2, 0, 4)]
@@ -37,11 +37,11 @@ def counting(shape, per_refresh="queued"):
 
 @pytest.fixture
 def counters(monkeypatch):
-    def learner(run, role, index):
+    def trainer(run, role, index):
         worker = index if role == "worker" else None
         return Counter(worker, run.topology.workers, BLOCKS, steps_per_epoch=2)
 
-    monkeypatch.setattr(build, "build_learner", learner)
+    monkeypatch.setattr(build, "build_trainer", trainer)
 
 
 @pytest.mark.parametrize("per_refresh", ["queued", pytest.param("share", marks=pytest.mark.soak)])

@@ -14,7 +14,7 @@ from hpcps.data.splits import Dealing, Dirichlet, GammaSimilarity, LogNormal, Pa
 from hpcps.errors import SpecError
 from hpcps.spec.cautions import cautions
 from hpcps.spec.identity import run_id
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 DIGITS = Opened(make_run({"name": "digits"}).data)
 
@@ -236,7 +236,7 @@ def test_log_normal_sizes_are_the_drawn_shares_of_all_samples():
 
 def test_shards_of_different_sizes_have_equal_epochs():
     run = make_run({"name": "digits", "split": {"kind": "log_normal", "sigma": 0.8}}, workers=4, seed=3)
-    workers = [build_learner(run, "worker", k) for k in range(4)]
+    workers = [build_trainer(run, "worker", k) for k in range(4)]
     assert {worker.steps_per_epoch for worker in workers} == {steps_per_epoch(run)}
     passes = {worker._stream.batches_per_pass for worker in workers}
     assert passes == {7, 18, 38}
@@ -246,7 +246,7 @@ def test_a_shard_of_an_uneven_split_that_is_smaller_than_a_batch_is_refused():
     run = make_run({"name": "digits", "split": {"kind": "log_normal", "sigma": 4.0}}, workers=8)
     text = r"shard \d of digits has \d+ samples under data.split = log_normal with seed 1, fewer than a batch"
     with pytest.raises(SpecError, match=text):
-        build_learner(run, "worker", 0)
+        build_trainer(run, "worker", 0)
     with pytest.raises(SpecError, match=text):
         list(cautions(run))
 

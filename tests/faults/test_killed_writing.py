@@ -10,7 +10,7 @@ import pytest
 
 from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory
-from hpcps.training.pytorch import learner  # loaded here, so that no child has to
+from hpcps.training.pytorch import trainer  # loaded here, so that no child has to
 
 SWEEP = """
 name = "sweep"
@@ -95,7 +95,7 @@ def finals(results: Path) -> dict[str, np.ndarray]:
 
 
 def test_whatever_it_was_writing(sweep: Path, tmp_path: Path) -> None:
-    assert learner
+    assert trainer
     assert play(sweep, tmp_path / "whole") == 0
     wanted = finals(tmp_path / "whole")
     assert len(wanted) == 2

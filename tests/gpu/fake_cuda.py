@@ -1,4 +1,4 @@
-"""As much of CUDA as a learner asks for, on the CPU: a device that copies late, and graphs of what torch computes."""
+"""As much of CUDA as a trainer asks for, on the CPU: a device that copies late, and graphs of what torch computes."""
 
 import threading
 from contextlib import contextmanager

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten
 
 from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 from hpcps.training.pytorch.device import ComputeDevice, Gpu
 from hpcps.training.pytorch.step import WARM_UP
 
@@ -53,44 +53,44 @@ GPU = pytest.param(
 
 
 class Kind:
-    """Makes learners that replay, and such that do not."""
+    """Makes trainers that replay, and such that do not."""
 
     def __init__(self, device, monkeypatch):
         self.device, self._monkeypatch = device, monkeypatch
 
     def usual(self, model="mlp", **train):
-        learner = self._build(model, train)
-        learner.compute_device.recorder = None
-        return learner
+        trainer = self._build(model, train)
+        trainer.compute_device.recorder = None
+        return trainer
 
     def replaying(self, model="mlp", **train):
-        """Return a learner; its `replays` has how often each of its recordings has been replayed."""
+        """Return a trainer; its `replays` has how often each of its recordings has been replayed."""
         if self.device == "cpu":
             fake_cuda.install(self._monkeypatch)
         with self._monkeypatch.context() as patch:
-            patch.setattr("hpcps.training.pytorch.learner.compute_device", Gpu)
-            learner = self._build(model, train)
-        learner.replays, record = [], learner.compute_device.recorder
+            patch.setattr("hpcps.training.pytorch.trainer.compute_device", Gpu)
+            trainer = self._build(model, train)
+        trainer.replays, record = [], trainer.compute_device.recorder
 
         def recorder(compute):
-            replay, number = record(compute), len(learner.replays)
-            learner.replays.append(0)
+            replay, number = record(compute), len(trainer.replays)
+            trainer.replays.append(0)
 
             def counted():
-                learner.replays[number] += 1
+                trainer.replays[number] += 1
                 return replay()
 
             return counted
 
-        learner.compute_device.recorder = recorder
-        return learner
+        trainer.compute_device.recorder = recorder
+        return trainer
 
     def pair(self, model="mlp", **train):
         return self.usual(model, **train), self.replaying(model, **train)
 
     def _build(self, model, train):
         data, more = {**MODELS, **OWN, **ZOO}[model]
-        return build_learner(make_run(data, **{"model": model, **more, "device": self.device, **train}), "worker", 0)
+        return build_trainer(make_run(data, **{"model": model, **more, "device": self.device, **train}), "worker", 0)
 
 
 @pytest.fixture(params=[pytest.param("cpu", id="pretended"), GPU])
@@ -189,12 +189,12 @@ def test_a_recording_outlives_a_restored_state(kind, optimizer):
 
 def test_statistics_that_are_loaded_or_reestimated_are_those_of_the_recording(kind):
     one, other = kind.pair("cifar_resnet20_v1")
-    for learner in (one, other):
-        learner.train(WARM_UP + 1)
-        learner.reestimate_statistics()
-        learner.train(1)
-        learner.load_statistics(2 * learner.statistics)
-        learner.train(1)
+    for trainer in (one, other):
+        trainer.train(WARM_UP + 1)
+        trainer.reestimate_statistics()
+        trainer.train(1)
+        trainer.load_statistics(2 * trainer.statistics)
+        trainer.train(1)
     same(one, other)
 
 
@@ -351,6 +351,6 @@ def test_a_gpu_trains_as_the_cpu_does_but_for_rounding(device):
     seen = {}
     for where in ("cpu", device):
         run = make_run(data, model="cifar_resnet20_v1", **more, optimizer=optimizer, device=where)
-        learner = build_learner(run, "worker", 0)
-        seen[where] = [learner.train(1).loss for _ in range(WARM_UP + 3)]
+        trainer = build_trainer(run, "worker", 0)
+        seen[where] = [trainer.train(1).loss for _ in range(WARM_UP + 3)]
     np.testing.assert_allclose(seen[device], seen["cpu"], rtol=0.02)

@@ -5,7 +5,7 @@ import pytest
 from small import small
 
 import hpcps
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 
 def test_it_learns():
@@ -37,7 +37,7 @@ def test_updates_of_workers_for_a_rule():
 
 def test_it_is_the_worker_of_a_run():
     point = hpcps.load(small()).points[0]
-    ours, theirs = hpcps.Learner.of(point, worker=2), build_learner(point.run, "worker", 2)
+    ours, theirs = hpcps.Learner.of(point, worker=2), build_trainer(point.run, "worker", 2)
     assert ours.train(3) == theirs.train(3)
     expected = np.empty(theirs.layout.size, np.float32)
     theirs.copy_to(expected)

@@ -115,13 +115,13 @@ def test_the_loss_tells_good_updates_from_bad(tmp_path):
 
 
 def test_a_validator_trains_only_for_a_reference(tmp_path, monkeypatch):
-    from hpcps.training.build import learner_of
+    from hpcps.training.build import trainer_of
 
     trained = []
-    learner = learner_of(BACKEND, 1)
-    train = learner.train
+    trainer = trainer_of(BACKEND, 1)
+    train = trainer.train
     monkeypatch.setattr(
-        learner, "train", lambda self, *args, **more: trained.append(self) or train(self, *args, **more)
+        trainer, "train", lambda self, *args, **more: trained.append(self) or train(self, *args, **more)
     )
     numbers = {}
     for point in load_experiment(written(tmp_path, FILES["validators"])).points:

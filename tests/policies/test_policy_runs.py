@@ -258,7 +258,7 @@ def play_uncaught(run, folder):
 
 
 def test_the_model_moves_by_the_global_rate_times_the_mean_update(tmp_path):
-    """Learners halve their distance to 8 and 5: updates 4 and 2.5 of the model 0, and so on."""
+    """Trainers halve their distance to 8 and 5: updates 4 and 2.5 of the model 0, and so on."""
     model = np.float32(0.0)
     for _ in range(3):
         model = model + np.float32(0.5) * ((8 - model) / 2 + (5 - model) / 2) / 2

@@ -17,7 +17,7 @@ from plain_training import Blocks, Trainer, evaluate
 
 from hpcps import seeds
 from hpcps.spec.schema import Run
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 DRAWN = ("participation", "skipping", "attacked blocks", "attack noise")
 
@@ -202,10 +202,10 @@ def simulate(run: Run, data: Opened) -> History:
 
 
 def initial_model(run: Run) -> Blocks:
-    learner = build_learner(run, "worker", 0)
-    vector = np.empty(learner.layout.size, dtype=np.float32)
-    learner.copy_to(vector)
-    return [vector[block.offset : block.stop].reshape(block.shape) for block in learner.layout.blocks]
+    trainer = build_trainer(run, "worker", 0)
+    vector = np.empty(trainer.layout.size, dtype=np.float32)
+    trainer.copy_to(vector)
+    return [vector[block.offset : block.stop].reshape(block.shape) for block in trainer.layout.blocks]
 
 
 def flat(model: Blocks) -> Array:

@@ -21,7 +21,7 @@ from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.spec.schema import Run
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 ALONE: Tree = {
     "topology": {"servers": 0, "validators": 1, "workers": 0, "colocate_validators": True},
@@ -92,11 +92,11 @@ def test_it_is_an_ordinary_training_loop(case: str, tmp_path: Path) -> None:
     end = flat(trainer.read()).astype(np.float64)
     assert np.linalg.norm(model(directory) - end) <= 1e-4 * np.linalg.norm(end - start)
 
-    # And to the last bit the loop of a learner that knows nothing of rounds.
-    learner = build_learner(run, "validator", 0)
-    learner.train(steps)
-    exact = np.empty(learner.layout.size, np.float32)
-    learner.copy_to(exact)
+    # And to the last bit the loop of a trainer that knows nothing of rounds.
+    trainer = build_trainer(run, "validator", 0)
+    trainer.train(steps)
+    exact = np.empty(trainer.layout.size, np.float32)
+    trainer.copy_to(exact)
     assert model(directory).tobytes() == exact.tobytes()
 
 

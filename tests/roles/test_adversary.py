@@ -1,6 +1,6 @@
 """The adversary: what it is shown, what it makes of it, and that nobody else notices.
 
-The learners halve the distance to their target in each step, so that every update is known in advance.
+The trainers halve the distance to their target in each step, so that every update is known in advance.
 """
 
 import sys
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_learners import Quadratic, everyone, play, spec
+from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.attacks import Ipm, Negative, NoAttack, Omniscient, attackers
 from hpcps.errors import RunError
@@ -82,8 +82,8 @@ class Wire:
 def watched(path, run, change=None):
     """Play a run; return it and all messages: sender, receiver, message."""
     noted = []
-    learners = {peer: Quadratic(LAYOUT, 2.0 ** (peer.index + 1), steps_per_epoch=1) for peer in everyone(run)}
-    return play(path, run, learners, lambda peer, inner: Wire(peer, inner, noted, change)), noted
+    trainers = {peer: Quadratic(LAYOUT, 2.0 ** (peer.index + 1), steps_per_epoch=1) for peer in everyone(run)}
+    return play(path, run, trainers, lambda peer, inner: Wire(peer, inner, noted, change)), noted
 
 
 def test_ipm_is_what_a_plain_transcription_makes_of_it(tmp_path):
@@ -268,9 +268,9 @@ class Spoilt(Quadratic):
 def test_a_block_that_is_not_finite_is_zero_for_the_attack(tmp_path, probe):
     run = game(Probe(rate=0.34), workers=3, epochs=4)
     (bad,) = attackers(run.attack, 3, run.seed)
-    learners = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run)}
-    learners[Peer("worker", (bad + 1) % 3)] = Spoilt(LAYOUT, 4)
-    played = play(tmp_path, run, learners)
+    trainers = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run)}
+    trainers[Peer("worker", (bad + 1) % 3)] = Spoilt(LAYOUT, 4)
+    played = play(tmp_path, run, trainers)
     assert np.isfinite(played.model).all()
     assert len(played.lines("validator-0", "rejected")) == 2
     assert all(np.isfinite(honest).all() for honest, *_ in probe)
@@ -419,8 +419,8 @@ def test_copies_may_come_before_the_layout(tmp_path):
             return event
 
     noted = []
-    learners = {peer: Quadratic(LAYOUT, 2.0 ** (peer.index + 1), steps_per_epoch=1) for peer in everyone(run)}
-    played = play(tmp_path / "late", run, learners, lambda peer, inner: Delaying(peer, inner, noted, late))
+    trainers = {peer: Quadratic(LAYOUT, 2.0 ** (peer.index + 1), steps_per_epoch=1) for peer in everyone(run)}
+    played = play(tmp_path / "late", run, trainers, lambda peer, inner: Delaying(peer, inner, noted, late))
     np.testing.assert_array_equal(played.model, expected.model)
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from idle_learner import IdleLearner
+from idle_trainer import IdleTrainer
 
 from hpcps.execution.background import Finished
 from hpcps.execution.role_driver import RoleDriver
@@ -17,7 +17,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import AwaitBackground, Compute, InBackground, Record, Snapshot
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Evaluation
+from hpcps.training.trainer import Evaluation
 from hpcps.transport.inproc import Exchange
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
@@ -48,7 +48,7 @@ class Evaluator:
         raise AssertionError("nobody stops this run")
 
 
-class Watching(IdleLearner):
+class Watching(IdleTrainer):
     """Has an evaluator, and statistics that tell whose they are and after how many steps."""
 
     def __init__(self, index, step, size=0):

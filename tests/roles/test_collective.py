@@ -23,7 +23,7 @@ from hpcps.roles.collective.worker import CollectiveWorker
 from hpcps.roles.events import Now, Record, Reduce, Send
 
 sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_learners import Quadratic, play, spec
+from toy_trainers import Quadratic, play, spec
 
 LAYOUT = Layout.of([("a", (70,)), ("b", (1,)), ("c", (30,))])
 
@@ -197,12 +197,12 @@ def test_an_overflow_does_not_reach_the_model_and_is_recorded():
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_run_follows_the_definition_and_screens_updates(exchange, workers, tmp_path):
     """The last of three workers diverges; the others go on with its update as zeros."""
-    learners, targets = {}, [1.0, 2.0, float("nan")][:workers]
+    trainers, targets = {}, [1.0, 2.0, float("nan")][:workers]
     for k, target in enumerate(targets):
-        learners[Peer("worker", k)] = Quadratic(LAYOUT, target, steps_per_epoch=1)
+        trainers[Peer("worker", k)] = Quadratic(LAYOUT, target, steps_per_epoch=1)
     run = run_of(exchange, workers, train={"mode": "sync", "exchange": exchange, "epochs": 3, "local_steps": 2})
     with np.errstate(invalid="ignore"):
-        played = play(tmp_path, run, learners)
+        played = play(tmp_path, run, trainers)
     model = np.zeros(LAYOUT.size, np.float32)
     for _ in range(2):
         updates = []
@@ -222,8 +222,8 @@ def test_a_run_follows_the_definition_and_screens_updates(exchange, workers, tmp
 @pytest.mark.parametrize("exchange", ["ring", "allreduce"])
 def test_absent_workers_and_skipped_blocks_add_nothing(exchange, tmp_path):
     for name, communication in {"absent": {"participation": 0.0}, "skipped": {"skip_rate": 1.0}}.items():
-        learners = {Peer("worker", k): Quadratic(LAYOUT, k + 1) for k in range(3)}
-        played = play(tmp_path / name, run_of(exchange, 3, communication=communication), learners)
+        trainers = {Peer("worker", k): Quadratic(LAYOUT, k + 1) for k in range(3)}
+        played = play(tmp_path / name, run_of(exchange, 3, communication=communication), trainers)
         assert not played.model.any()
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_learners import Quadratic, everyone, play, spec
+from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.attacks import Omniscient, attackers
 from hpcps.numerics.layout import Layout
@@ -27,8 +27,8 @@ def test_an_attack_runs_to_the_end(tmp_path, kind, mode):
     communication = {"participation": 0.8, "skip_rate": 0.3}
     run = spec(rule, train={"mode": mode, "epochs": 10}, workers=6, validators=1, communication=communication)
     run = run.model_copy(update={"attack": attack})
-    learners = {peer: Quadratic(LAYOUT, 2.0 ** (peer.index + 1), steps_per_epoch=1) for peer in everyone(run)}
-    played = play(tmp_path, run, learners)
+    trainers = {peer: Quadratic(LAYOUT, 2.0 ** (peer.index + 1), steps_per_epoch=1) for peer in everyone(run)}
+    played = play(tmp_path, run, trainers)
     assert np.isfinite(played.model).all()
     lines = [line for name in ("round", "cycle") for line in played.lines("adversary-0", name)]
     replaced = [worker for line in lines for worker in np.atleast_1d(line["replaced"]).tolist()]

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from idle_learner import IdleLearner
+from idle_trainer import IdleTrainer
 
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, make_training_role
@@ -66,7 +66,7 @@ class Play:
         topology = run.topology
         trainees = [Peer("worker", k) for k in range(topology.workers)]
         trainees += [Peer("validator", v) for v in range(topology.validators)]
-        roles = [make_training_role(run, "test", peer, IdleLearner(LAYOUT, step=peer.index + 1)) for peer in trainees]
+        roles = [make_training_role(run, "test", peer, IdleTrainer(LAYOUT, step=peer.index + 1)) for peer in trainees]
         roles += [make_role(run, "test", Peer("server", s)) for s in range(topology.servers)]
         for role in roles:
             record = RecordWriter(folder, "test", role.peer.role, role.peer.index, "here")

@@ -1,4 +1,4 @@
-"""Runs of learners without a framework, in virtual time."""
+"""Runs of trainers without a framework, in virtual time."""
 
 import sys
 from contextlib import nullcontext
@@ -13,7 +13,7 @@ from hpcps.records.writer import RecordWriter
 from hpcps.spec.schema import Run
 
 sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_learners import Played, Quadratic, everyone
+from toy_trainers import Played, Quadratic, everyone
 
 from hpcps.numerics.layout import Layout
 
@@ -48,7 +48,7 @@ class Examined(Quadratic):
         return Quadratic(self.layout, self.target)
 
 
-def simulate(path, run, order=lambda nodes: nodes, learner=Quadratic):
+def simulate(path, run, order=lambda nodes: nodes, trainer=Quadratic):
     """Play a run in virtual time; `order` may have the roles begin in another order."""
     directory, simulation = RunDirectory(Path(path)), Simulation(run)
     directory.create({"run_id": "toy"})
@@ -57,7 +57,7 @@ def simulate(path, run, order=lambda nodes: nodes, learner=Quadratic):
         if peer.role in ("server", "adversary"):
             role = make_role(run, "toy", peer)
         else:
-            role = make_training_role(run, "toy", peer, learner(ONE, 8 - 3 * peer.index))
+            role = make_training_role(run, "toy", peer, trainer(ONE, 8 - 3 * peer.index))
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, simulation.host(peer), simulation.clock)
         nodes.append(
             RoleDriver(

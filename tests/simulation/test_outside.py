@@ -32,7 +32,7 @@ def test_rounds_take_as_long_as_without_it(tmp_path, mode):
 def test_an_attacker_waits_for_the_honest_workers(tmp_path):
     """It cannot know what they send before."""
     run = spec({"step": constant(1.0)}, workers=3, attack=IPM, heterogeneity={"slow": {"workers": [1], "factor": 3.0}})
-    played = simulate(tmp_path, run, learner=Quadratic)
+    played = simulate(tmp_path, run, trainer=Quadratic)
     (bad,) = played.lines("adversary-0", "round")[0]["replaced"]
     assert times(played, "server-0") == [3.0, 6.0]
     if bad != 1:

@@ -47,7 +47,7 @@ def test_a_round_is_as_long_as_its_slowest_worker(tmp_path):
 
 
 def test_a_class_changes_its_speed_with_the_epochs_of_its_workers(tmp_path):
-    # A step is an epoch of these learners.
+    # A step is an epoch of these trainers.
     slow = {
         "name": "slow",
         "workers": [1],
@@ -93,7 +93,7 @@ def test_every_task_takes_its_time(tmp_path):
 def test_an_evaluation_is_done_beside_the_steps(tmp_path, cores):
     """Two epochs of a step each, which a process does alone: 1 s, and 1.5 s for an evaluation."""
     costs = {**SECOND, "evaluate": 1.5, "cores": cores, "placement": [["worker-0"], ["server-0"]], "hosts": 2}
-    played = simulate(tmp_path, spec(costs, workers=1, epochs=2), learner=Examined)
+    played = simulate(tmp_path, spec(costs, workers=1, epochs=2), trainer=Examined)
     assert times(played, "worker-0", "evaluation") == times(played, "server-0")
     if cores == 2:
         # From 1 to 2.5 beside the second step; from 2.5, as they are measured one at a time.
@@ -106,7 +106,7 @@ def test_an_evaluation_is_done_beside_the_steps(tmp_path, cores):
         assert times(played, "worker-0", "end") == [3.5 + 1.5]
     # What the first one took is in no round: it ended after the last.
     assert [line.get("cpu_evaluate", 0.0) for line in played.lines("worker-0", "round")] == [0.0, 0.0]
-    long = simulate(tmp_path / "long", spec(costs, workers=1, epochs=4), learner=Examined)
+    long = simulate(tmp_path / "long", spec(costs, workers=1, epochs=4), trainer=Examined)
     assert [line.get("cpu_evaluate", 0.0) for line in long.lines("worker-0", "round")] == [0.0, 0.0, 1.5, 1.5]
     assert [line["wait"] for line in long.lines("worker-0", "round")][2] == pytest.approx(0.5), "for the one before"
 

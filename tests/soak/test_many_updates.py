@@ -11,7 +11,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 from stress import stressed
 from test_stress import DELAY, check
-from toy_learners import Played
+from toy_trainers import Played
 
 pytestmark = pytest.mark.soak
 ASYNCHRONOUS = Path(__file__).parents[1] / "asynchronous"

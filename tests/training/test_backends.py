@@ -1,4 +1,4 @@
-"""Both backends from the same weights on the same batches; each runs `learner_facts.py` in its own environment."""
+"""Both backends from the same weights on the same batches; each runs `trainer_facts.py` in its own environment."""
 
 import json
 import math
@@ -16,7 +16,7 @@ from zoo import COUNTS, SIZES
 from hpcps.cli.main import main
 from hpcps.errors import SpecError
 from hpcps.registry import active
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def both(of_mxnet):
 
 def both_with(of_mxnet, batch):
     return tuple(
-        facts(python, "learner_facts.py", backend, str(batch))
+        facts(python, "trainer_facts.py", backend, str(batch))
         for python, backend in ((of_mxnet, "mxnet"), (sys.executable, "torch"))
     )
 
@@ -103,7 +103,7 @@ def test_without_mxnet_the_message_names_the_environment():
     run = make_run({"name": "digits"})
     run = run.model_copy(update={"model": run.model.model_copy(update={"backend": "mxnet"})})
     with pytest.raises(SpecError, match=r"mxnet and gluoncv cannot be found here: `make mxnet-env`"):
-        build_learner(run, "worker", 0)
+        build_trainer(run, "worker", 0)
 
 
 @pytest.mark.skipif(find_spec("mxnet") is not None, reason="MXNet is here")

@@ -1,16 +1,16 @@
-"""What a network draws depends on the seed, the role and the step: not on other learners of the process."""
+"""What a network draws depends on the seed, the role and the step: not on other trainers of the process."""
 
 import numpy as np
 import torch
 from training_examples import make_run
 
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 DROPPING = {"name": "mlp", "dropout": 0.4}
 
 
-def learner(index=0, role="worker", **options):
-    return build_learner(make_run({"name": "digits"}, model=DROPPING, **options), role, index)
+def trainer(index=0, role="worker", **options):
+    return build_trainer(make_run({"name": "digits"}, model=DROPPING, **options), role, index)
 
 
 def watched(one):
@@ -27,10 +27,10 @@ def parameters(one):
     return out
 
 
-def test_learners_of_one_process_do_not_affect_each_other():
-    alone = [learner(index) for index in range(2)]
+def test_trainers_of_one_process_do_not_affect_each_other():
+    alone = [trainer(index) for index in range(2)]
     expected = [[one.train(1).loss for _ in range(4)] for one in alone]
-    together = [learner(index) for index in range(2)]
+    together = [trainer(index) for index in range(2)]
     found = [[], []]
     for _ in range(4):
         for index, one in enumerate(together):
@@ -43,7 +43,7 @@ def test_learners_of_one_process_do_not_affect_each_other():
 
 def test_masks_differ_by_step_role_and_seed():
     masks = []
-    for one in (learner(), learner(1), learner(role="validator"), learner(seed=2)):
+    for one in (trainer(), trainer(1), trainer(role="validator"), trainer(seed=2)):
         seen = watched(one)
         one.train(3)
         masks += seen
@@ -54,7 +54,7 @@ def test_masks_differ_by_step_role_and_seed():
 
 
 def test_masks_go_on_from_a_checkpoint():
-    one, other = learner(), learner()
+    one, other = trainer(), trainer()
     one.train(3)
     other.restore(one.state())
     assert one.train(2) == other.train(2)
@@ -65,7 +65,7 @@ def test_masks_go_on_from_a_checkpoint():
 
 
 def test_only_training_drops():
-    one = learner()
+    one = trainer()
     masks = watched(one)
     one.evaluate()
     one.loss_on(3)(parameters(one))

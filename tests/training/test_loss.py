@@ -1,17 +1,17 @@
-"""A learner tells the loss of any model on a batch of its shard, and does not change by it."""
+"""A trainer tells the loss of any model on a batch of its shard, and does not change by it."""
 
 import numpy as np
 import pytest
 from installed import BACKEND
 
 from hpcps.spec.schema import Run
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 MODELS = {"mlp": {"name": "digits", "limit": 320}, "cifar_resnet20_v1": {"name": "synthetic", "limit": 96}}
 
 
-def learner(model):
-    return build_learner(
+def trainer(model):
+    return build_trainer(
         Run.model_validate({
             "name": "loss",
             "topology": {"workers": 2},
@@ -32,7 +32,7 @@ def parameters(one):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_nothing_changes(model):
-    asked, other = learner(model), learner(model)
+    asked, other = trainer(model), trainer(model)
     for one in (asked, other):
         one.train(2)
     before, statistics = parameters(asked), asked.statistics
@@ -48,7 +48,7 @@ def test_nothing_changes(model):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_each_number_is_a_batch_of_its_own_whatever_was_trained(model):
-    one, other = learner(model), learner(model)
+    one, other = trainer(model), trainer(model)
     start = parameters(one)
     losses = [one.loss_on(number)(start) for number in range(4)]
     if not one.statistics.size:
@@ -58,15 +58,15 @@ def test_each_number_is_a_batch_of_its_own_whatever_was_trained(model):
 
 
 def test_it_is_the_cross_entropy_of_samples_of_the_shard():
-    one = learner("mlp")
+    one = trainer("mlp")
     one.copy_from(np.zeros(one.layout.size, np.float32))
     assert one.loss_on(1)(parameters(one)) == pytest.approx(np.log(10))
-    one = learner("mlp")
+    one = trainer("mlp")
     start = parameters(one)
     one.train(one.steps_per_epoch * 20)
     assert one.loss_on(1)(parameters(one)) < 0.5 * one.loss_on(1)(start)
 
 
 def test_what_is_not_finite_is_infinite():
-    one = learner("mlp")
+    one = trainer("mlp")
     assert one.loss_on(0)(np.full(one.layout.size, np.nan, np.float32)) == np.inf

@@ -8,7 +8,7 @@ from training_examples import make_run
 
 from hpcps import registry, seeds
 from hpcps.models import Cnn
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 from hpcps.training.pytorch.device import ComputeDevice
 from hpcps.training.pytorch.flat import TorchFlatModel
 
@@ -72,28 +72,28 @@ def test_which_models_have_it():
 def test_a_checkpoint_is_in_the_layouts_order(monkeypatch, optimizer):
     """One written with channels last is gone on from without them (on a GPU, say), and the other way round."""
     run = make_run({"name": "synthetic", "limit": 96}, optimizer=optimizer, **RESNET)
-    first = build_learner(run, "worker", 0)
+    first = build_trainer(run, "worker", 0)
     first.train(2)
-    other = build_learner(run, "worker", 0)
+    other = build_trainer(run, "worker", 0)
     monkeypatch.setattr(registry.models["cifar_resnet20_v1"], "channels_last", False)
-    usual = build_learner(run, "worker", 0)
-    for learner in (usual, other):
-        learner.restore(first.state())
+    usual = build_trainer(run, "worker", 0)
+    for trainer in (usual, other):
+        trainer.restore(first.state())
     steps = [np.empty(first.layout.size, np.float32) for _ in range(3)]
     start = steps[0].copy()
     first.copy_to(start)
-    for learner, values in zip((first, other, usual), steps, strict=True):
-        learner.train(1)
-        learner.copy_to(values)
+    for trainer, values in zip((first, other, usual), steps, strict=True):
+        trainer.train(1)
+        trainer.copy_to(values)
     assert np.array_equal(steps[0], steps[1])
     assert np.linalg.norm(steps[2] - steps[0]) < 0.02 * np.linalg.norm(steps[0] - start)
 
 
 def test_a_proximal_step_pulls_each_element_to_its_own():
     run = make_run({"name": "synthetic", "limit": 96}, optimizer={"name": "sgd", "lr": 1e-9}, **RESNET)
-    learner = build_learner(run, "worker", 0)
-    anchor = np.arange(learner.layout.size, dtype=np.float32)
-    learner.train(1, anchor=anchor, pull=1.0)
+    trainer = build_trainer(run, "worker", 0)
+    anchor = np.arange(trainer.layout.size, dtype=np.float32)
+    trainer.train(1, anchor=anchor, pull=1.0)
     after = np.empty_like(anchor)
-    learner.copy_to(after)
+    trainer.copy_to(after)
     np.testing.assert_allclose(after, anchor, rtol=1e-5)

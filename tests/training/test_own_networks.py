@@ -12,7 +12,7 @@ from hpcps.data import Data, Facts, InMemory, Samples
 from hpcps.errors import SpecError
 from hpcps.models import Model
 from hpcps.spec.schema import Run
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 
 class Points(Data):
@@ -47,11 +47,11 @@ def linear(loss=None):
     return network
 
 
-def learner(make, **train):
+def trainer(make, **train):
     train = {"epochs": 1, "batch_size": 8, "device": "cpu", "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.0}}
     model = type("Made", (Own,), {"make": staticmethod(make), "__module__": __name__})()
     table = {"name": "own", "topology": {"workers": 3}, "model": model, "data": Points(), "train": train}
-    return build_learner(Run.model_validate(table), "worker", 0)
+    return build_trainer(Run.model_validate(table), "worker", 0)
 
 
 def parameters(one):
@@ -85,7 +85,7 @@ def by_hand(loss, values, batch):
 
 @BY_LOSS
 def test_steps_follow_its_gradient_and_progress_is_the_loss_of_each_batch(loss):
-    one, other = learner(lambda: linear(loss)), learner(lambda: linear(loss))
+    one, other = trainer(lambda: linear(loss)), trainer(lambda: linear(loss))
     values, losses = parameters(other), []
     for _ in range(3):
         mean, gradient = by_hand(loss, values, next(other._stream))
@@ -98,7 +98,7 @@ def test_steps_follow_its_gradient_and_progress_is_the_loss_of_each_batch(loss):
 
 @BY_LOSS
 def test_it_is_measured_everywhere(loss):
-    one = learner(lambda: linear(loss))
+    one = trainer(lambda: linear(loss))
     one.train(2)
     values = parameters(one)
     assert one.loss_on(5)(values) == pytest.approx(by_hand(loss, values, one._stream.draw(5))[0], rel=1e-5)
@@ -122,7 +122,7 @@ def test_a_loss_may_have_parameters_which_are_trained():
         def loss(self, outputs, labels):
             return (outputs - self.centres[labels]).square().mean()
 
-    one = learner(Scaled)
+    one = trainer(Scaled)
     assert [block.name for block in one.layout.blocks] == ["centres", "linear.weight", "linear.bias"]
     before = parameters(one)
     one.train(1)
@@ -140,19 +140,19 @@ def test_scales_of_normalisation_layers_begin_as_one():
         "group": lambda: normed(nn.GroupNorm(2, 6)),
     }
     for name, make in norms.items():
-        one = learner(make)
+        one = trainer(make)
         (scale,) = (block for block in one.layout.blocks if block.name == "2.weight")
         assert (parameters(one)[scale.offset : scale.stop] == 1).all(), name
 
 
 def test_statistics_of_batchnorm_of_any_dimension_are_known():
-    one = learner(lambda: normed(nn.BatchNorm1d(6)))
+    one = trainer(lambda: normed(nn.BatchNorm1d(6)))
     assert one.statistics.tolist() == [0] * 6 + [1] * 6
     one.train(3)
     before = one.statistics
     one.reestimate_statistics()
     assert (one.statistics != before).all()
-    other = learner(lambda: nn.Sequential(nn.BatchNorm1d(2), nn.Flatten(), nn.Linear(20, 4)))
+    other = trainer(lambda: nn.Sequential(nn.BatchNorm1d(2), nn.Flatten(), nn.Linear(20, 4)))
     other.reestimate_statistics()
     batches = np.stack([samples for samples, _ in other._stream.sweep()])
     np.testing.assert_allclose(other.statistics[:2], batches.mean((0, 1, 3)), rtol=1e-4, atol=1e-5)
@@ -161,8 +161,8 @@ def test_statistics_of_batchnorm_of_any_dimension_are_known():
 def test_statistics_are_reestimated_without_dropout():
     """They are for the test, where nothing is dropped; and another thread may use torch's generator meanwhile."""
     norm = {"affine": False}
-    plain = learner(lambda: normed(nn.BatchNorm1d(6, **norm)))
-    dropping = learner(lambda: normed(nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(6, **norm))))
+    plain = trainer(lambda: normed(nn.BatchNorm1d(6, **norm)))
+    dropping = trainer(lambda: normed(nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(6, **norm))))
     dropping.copy_from(parameters(plain))
     for one in (plain, dropping):
         one.reestimate_statistics()
@@ -170,11 +170,11 @@ def test_statistics_are_reestimated_without_dropout():
 
 
 def test_layers_that_look_at_the_first_batch_for_their_shape_work():
-    assert learner(lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4))).layout.size == 84
+    assert trainer(lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(4))).layout.size == 84
 
 
 def test_trying_a_network_changes_nothing_of_it():
-    one = learner(lambda: normed(nn.BatchNorm1d(6), nn.Dropout(0.5)))
+    one = trainer(lambda: normed(nn.BatchNorm1d(6), nn.Dropout(0.5)))
     assert one.statistics.tolist() == [0] * 6 + [1] * 6
 
 
@@ -190,4 +190,4 @@ def test_trying_a_network_changes_nothing_of_it():
 )  # fmt: skip
 def test_a_network_that_cannot_be_trained_is_an_error_that_names_the_model(make, expected):
     with pytest.raises(SpecError, match="^Made: .*" + expected.replace("(float64)", r"\(float64\)")):
-        learner(make)
+        trainer(make)

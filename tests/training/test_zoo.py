@@ -14,7 +14,7 @@ from zoo import COUNTS, PUBLISHED, SIZES
 
 from hpcps import seeds
 from hpcps.registry import active
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 from hpcps.training.pytorch.device import ComputeDevice
 from hpcps.training.pytorch.evaluator import reestimate_statistics
 from hpcps.training.pytorch.flat import TorchFlatModel
@@ -55,7 +55,7 @@ def test_the_smallest_image_is_the_smallest(name):
 )
 def test_each_trains_a_step_and_is_evaluated(name):
     data = {"name": "digits", "resize": SIZES[name], "limit": 16, "test_limit": 5}
-    one = build_learner(make_run(data, model=name, workers=1, batch_size=8, optimizer={"lr": 1e-3}), "worker", 0)
+    one = build_trainer(make_run(data, model=name, workers=1, batch_size=8, optimizer={"lr": 1e-3}), "worker", 0)
     assert one.layout.size == COUNTS[name]
     before = np.empty(one.layout.size, np.float32)
     one.copy_to(before)

@@ -25,7 +25,7 @@ from hpcps.roles.stages import Stage
 from hpcps.roles.tally import Tally
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress
+from hpcps.training.trainer import Progress, Trainer
 
 
 class AsyncValidator:
@@ -37,28 +37,28 @@ class AsyncValidator:
 
     keeps_checkpoints = False
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer) -> None:
         self.peer = peer
-        self.device = learner.device
+        self.device = trainer.device
         self._run_id = run_id
         self._settings = run.asynchronous
-        self._learner = learner
+        self._trainer = trainer
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._rule = rule
-        self._filter = UpdateFilter(rule, learner.layout, RuleState(rule, run.seed, peer))
+        self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer))
         self._acceptance = Acceptance()
         # Updates that wait here are lost with a checkpoint, as are those on their way.
         self._training = LocalTraining(
-            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._gather,
+            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._gather,
             kept={"acceptance": self._acceptance, "rule": self._filter.kept},
             evaluation_fields=self._acceptance.fields,
         )  # fmt: skip
-        self._log = LogClient(run, run_id, learner.layout, self._training)
+        self._log = LogClient(run, run_id, trainer.layout, self._training)
         self._share = Roster.of(run).share(peer)
         self._reference: Vector | None = None
         if "reference" in rule.requires:
-            self._reference = np.empty(learner.layout.size, np.float32)
+            self._reference = np.empty(trainer.layout.size, np.float32)
         self._loss: Callable[[Vector], float] | None = None
         self._queue: deque[UpdateHeader] = deque()
         self._requests = dict.fromkeys(self._share, 0)
@@ -100,15 +100,15 @@ class AsyncValidator:
         """Train under a rule that needs a reference, and before the first model; else only run the batches."""
         training = self._training
         if self._reference is not None:
-            return self._learner.train(steps, anchor=training.base, pull=self._settings.proximal.validator)
-        if self._learner.steps_done < training.steps_before_model:
-            return self._learner.train(steps)
-        return self._learner.observe(steps)
+            return self._trainer.train(steps, anchor=training.base, pull=self._settings.proximal.validator)
+        if self._trainer.steps_done < training.steps_before_model:
+            return self._trainer.train(steps)
+        return self._trainer.observe(steps)
 
     def _gather(self) -> Iterator[Effect]:
         """Begin to handle the workers' messages: a share of them, or those that wait now, at least one."""
         if self._reference is not None:
-            self._learner.copy_to(self._reference)
+            self._trainer.copy_to(self._reference)
             self._reference -= self._training.base
         if "loss" in self._rule.requires:
             self._loss = self._training.loss_of_round()
@@ -129,7 +129,7 @@ class AsyncValidator:
             yield from self._refuse(source, f"it is of request {message.round}")
             return
         elif message.kind is Kind.UPDATE and (
-            reason := wrong_blocks(message, self._learner.layout) or wrong_rate(message)
+            reason := wrong_blocks(message, self._trainer.layout) or wrong_rate(message)
         ):
             yield from self._refuse(source, reason)
             return
@@ -170,7 +170,7 @@ class AsyncValidator:
             self._training.stage = Stage.COMBINING
             alpha = self._settings.alpha_in(self._decay_epoch)
             work = partial(self._filter, header, alpha, self._reference, self._loss)
-            yield Compute("combine", work, elements=self._learner.layout.size)
+            yield Compute("combine", work, elements=self._trainer.layout.size)
 
     def _send_filtered(self, filtered: FilteredUpdate) -> Iterator[Effect]:
         """Send the accepted part of an update to the servers; if it is empty, its worker just gets the model."""

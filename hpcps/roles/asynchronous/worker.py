@@ -19,33 +19,33 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress
 from hpcps.training.schedule import learning_rate, schedule_of
+from hpcps.training.trainer import Progress, Trainer
 
 
 class AsyncWorker:
     """Trains on its shard, sends its update, and goes on as soon as it has the model after it, whatever others do.
 
-    ZenoPS's c is the base of the training, x is the learner's model, Δ and e are the packer's.
+    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
     """
 
     keeps_checkpoints = False
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
         self.peer = peer
-        self.device = learner.device
+        self.device = trainer.device
         self._run_id = run_id
         self._settings = run.asynchronous
-        self._learner = learner
+        self._trainer = trainer
         combiners = Roster.of(run).combiners_of(peer.index)
         self._validator = combiners[0] if run.topology.validators else None
         # The residual is all that a checkpoint keeps of an update that is on its way.
-        self._packer = Packer(peer, run, combiners, learner.layout, resources.allocate)
+        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate)
         self._training = LocalTraining(
-            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
+            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._pack,
             kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
         )  # fmt: skip
-        self._log = LogClient(run, run_id, learner.layout, self._training)
+        self._log = LogClient(run, run_id, trainer.layout, self._training)
         self._adversary = AdversaryClient(peer, run, run_id, self._packer)
         self._packed: Packed | None = None
         rule = run.validation.rule
@@ -91,17 +91,17 @@ class AsyncWorker:
         epoch = training.log_epoch if settings.epochs == "validator" and not training.is_coordinator else None
         if self._schedule is not None:
             # The run has one local step in a cycle, so this is the learning rate of the whole update.
-            learner = self._learner
-            self._rate = learning_rate(self._schedule, learner.steps_done, learner.steps_per_epoch, epoch)
+            trainer = self._trainer
+            self._rate = learning_rate(self._schedule, trainer.steps_done, trainer.steps_per_epoch, epoch)
         relabel = self._packer.attacker.relabel(self.round, training.log_epoch)
         pull = settings.proximal.worker
-        return self._learner.train(steps, anchor=training.base, pull=pull, epoch=epoch, relabel=relabel)
+        return self._trainer.train(steps, anchor=training.base, pull=pull, epoch=epoch, relabel=relabel)
 
     def _pack(self) -> Iterator[Effect]:
         """Make the update of the local steps."""
         training = self._training
         training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._learner, training.base, self.round, training.log_epoch)
+        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
         yield Compute("pack", pack, elements=training.base.size)
 
     def _show_update(self) -> Iterator[Effect]:

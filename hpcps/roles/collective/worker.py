@@ -39,7 +39,7 @@ from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress
+from hpcps.training.trainer import Progress, Trainer
 
 
 class CollectiveWorker:
@@ -49,28 +49,28 @@ class CollectiveWorker:
     worker screens its own update: a block that is not finite does not enter the sum.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
         self.peer = peer
-        self.device = learner.device
+        self.device = trainer.device
         self._run = run
         self._run_id = run_id
-        self._learner = learner
+        self._trainer = trainer
         self._allocate = resources.allocate
         self._roster = Roster.of(run)
         count = run.topology.workers
         self._before, self._after = (Peer("worker", (peer.index + step) % count) for step in (-1, 1))
-        self._packer = Packer(peer, run, (peer,), learner.layout, resources.allocate)
-        self._model = OwnModel(peer, run, learner.layout.size, resources.allocate)
+        self._packer = Packer(peer, run, (peer,), trainer.layout, resources.allocate)
+        self._model = OwnModel(peer, run, trainer.layout.size, resources.allocate)
         self._training = LocalTraining(
-            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
+            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._pack,
             kept={"packer": self._packer, "model": self._model}, residual=self._packer.delta,
             see_model=self._packer.attacker.see_model, inbox=self._model,
         )  # fmt: skip
         self._averager: Averager
         if run.train.exchange == "ring":
-            self._averager = RingAverager(peer, run, run_id, learner.layout, self._model.values)
+            self._averager = RingAverager(peer, run, run_id, trainer.layout, self._model.values)
         else:
-            self._averager = AllreduceAverager(peer, run, learner.layout, self._model.values)
+            self._averager = AllreduceAverager(peer, run, trainer.layout, self._model.values)
         self._ledger = Ledger(self._roster)
         self._packed: Packed | None = None
         self._unpacked: Vector | None = None
@@ -129,9 +129,9 @@ class CollectiveWorker:
             yield from self._training.adopt_when_complete()
             return
         if self._training.is_coordinator:
-            averages = self._run.validation.batchnorm == "averaged" and self._learner.statistics.size > 0
+            averages = self._run.validation.batchnorm == "averaged" and self._trainer.statistics.size > 0
             self._model.values[:] = self._training.base
-            self._model.describe(self._learner.steps_per_epoch, statistics=averages)
+            self._model.describe(self._trainer.steps_per_epoch, statistics=averages)
             yield from self._begin_first_round()
         else:
             self._model.wait_for(self._before)
@@ -163,13 +163,13 @@ class CollectiveWorker:
     def _take_steps(self, steps: int) -> Progress:
         """Train on the own shard."""
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
-        return self._learner.train(steps, relabel=relabel)
+        return self._trainer.train(steps, relabel=relabel)
 
     def _pack(self) -> Iterator[Effect]:
         """Make the update of the local steps."""
         training = self._training
         training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._learner, training.base, self.round, training.log_epoch)
+        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
         yield Compute("pack", pack, elements=training.base.size)
 
     def _exchange(self) -> Iterator[Effect]:
@@ -192,12 +192,12 @@ class CollectiveWorker:
         if self._unpacked is None:
             self._unpacked = self._allocate(self._model.values.size)
         mask = packed.mask if packed.parts else np.zeros_like(packed.mask)
-        unpack(self._learner.layout, packed.payload, mask, self._unpacked)
+        unpack(self._trainer.layout, packed.payload, mask, self._unpacked)
         return self._unpacked
 
     def _screen(self, values: Vector) -> Mask:
         """Set the blocks of an update `[d]` that are not finite to 0; return them `[B]`."""
-        blocks = self._learner.layout.blocks
+        blocks = self._trainer.layout.blocks
         refused: Mask = np.zeros(len(blocks), np.bool_)
         if not np.isfinite(values).all():
             for number, block in enumerate(blocks):

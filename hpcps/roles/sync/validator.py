@@ -20,7 +20,7 @@ from hpcps.roles.stages import Stage
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, grants
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress
+from hpcps.training.trainer import Progress, Trainer
 
 
 class SyncValidator:
@@ -32,18 +32,18 @@ class SyncValidator:
 
     keeps_checkpoints = False
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
         self.peer = peer
-        self.device = learner.device
+        self.device = trainer.device
         self._run_id = run_id
-        self._learner = learner
-        layout, roster, rule = learner.layout, Roster.of(run), run.validation.rule
+        self._trainer = trainer
+        layout, roster, rule = trainer.layout, Roster.of(run), run.validation.rule
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
         self._acceptance = Acceptance()
         self._training = LocalTraining(
-            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._gather,
+            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._gather,
             kept={"acceptance": self._acceptance, "rule": self._rule_state},
             evaluation_fields=self._acceptance.fields, resources=resources,
         )  # fmt: skip
@@ -88,10 +88,10 @@ class SyncValidator:
 
     def _take_steps(self, steps: int) -> Progress:
         """Train under a rule that needs a reference, and before the first model; else only run the batches."""
-        trains = self._reference is not None or self._learner.steps_done < self._training.steps_before_model
+        trains = self._reference is not None or self._trainer.steps_done < self._training.steps_before_model
         if not trains:
-            return self._learner.observe(steps)
-        return self._learner.train(steps, epoch=self._training.rate_epoch)
+            return self._trainer.observe(steps)
+        return self._trainer.train(steps, epoch=self._training.rate_epoch)
 
     def _gather(self) -> Iterator[Effect]:
         """Begin to combine updates: the own local steps are done."""
@@ -109,7 +109,7 @@ class SyncValidator:
     def _combine(self) -> Combined:
         collector = self._collector
         if self._reference is not None and collector.current == 0:
-            self._learner.copy_to(self._reference)
+            self._trainer.copy_to(self._reference)
             self._reference -= self._training.base
         context = self._context()
         if "loss" in self._rule.requires:

@@ -17,26 +17,26 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Learner, Progress
+from hpcps.training.trainer import Progress, Trainer
 
 
 class SyncWorker:
     """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send.
 
-    ZenoPS's c is the base of the training, x is the learner's model, Δ and e are the packer's.
+    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
     """
 
     keeps_checkpoints = False
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, learner: Learner, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
         self.peer = peer
-        self.device = learner.device
+        self.device = trainer.device
         self._run_id = run_id
-        self._learner = learner
+        self._trainer = trainer
         self._receivers = Roster.of(run).combiners_of(peer.index)
-        self._packer = Packer(peer, run, self._receivers, learner.layout, resources.allocate, resources.local)
+        self._packer = Packer(peer, run, self._receivers, trainer.layout, resources.allocate, resources.local)
         self._training = LocalTraining(
-            peer, run, run_id, learner, take_steps=self._take_steps, after_steps=self._pack,
+            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._pack,
             kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
             resources=resources,
         )  # fmt: skip
@@ -77,13 +77,13 @@ class SyncWorker:
     def _take_steps(self, steps: int) -> Progress:
         """Train on the own shard."""
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
-        return self._learner.train(steps, relabel=relabel, epoch=self._training.rate_epoch)
+        return self._trainer.train(steps, relabel=relabel, epoch=self._training.rate_epoch)
 
     def _pack(self) -> Iterator[Effect]:
         """Make the update of the local steps."""
         training = self._training
         training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._learner, training.base, self.round, training.log_epoch)
+        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
         yield Compute("pack", pack, elements=training.base.size)
 
     def _show_update(self) -> Iterator[Effect]:

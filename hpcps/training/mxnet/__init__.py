@@ -1,1 +1,1 @@
-"""The learner in MXNet, with networks of Gluon."""
+"""The trainer in MXNet, with networks of Gluon."""

@@ -1,1 +1,1 @@
-"""The learner in PyTorch."""
+"""The trainer in PyTorch."""

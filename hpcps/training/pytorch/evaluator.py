@@ -10,9 +10,9 @@ import torch
 from hpcps.data.batches import Batch, Normaliser, evaluation_slices
 from hpcps.data.samples import Samples
 from hpcps.numerics.layout import Vector
-from hpcps.training.learner import CancelledError, Evaluation
 from hpcps.training.pytorch.counts import TorchCounts
 from hpcps.training.pytorch.flat import TorchFlatModel, readable
+from hpcps.training.trainer import CancelledError, Evaluation
 
 
 class TestSet:
@@ -67,15 +67,15 @@ def reestimate_statistics(
 
 
 class TorchEvaluator:
-    """Evaluates models in another thread than that of the learner; see `hpcps.training.learner.Evaluator`."""
+    """Evaluates models in another thread than that of the trainer; see `hpcps.training.trainer.Evaluator`."""
 
     def __init__(self, model: TorchFlatModel, test_set: TestSet, sweep: Callable[[], Iterable[Batch]]) -> None:
         """Take a network for evaluation only.
 
         Args:
             model: the network; no other object uses it.
-            test_set: the test set of the learner.
-            sweep: yields the batches of one pass over the learner's shard.
+            test_set: the test set of the trainer.
+            sweep: yields the batches of one pass over the trainer's shard.
         """
         self._model = model
         self._test_set = test_set

@@ -1,4 +1,4 @@
-"""Learners without a framework, on which every step can be computed by hand, and a run of them in process."""
+"""Trainers without a framework, on which every step can be computed by hand, and a run of them in process."""
 
 import json
 from pathlib import Path
@@ -15,12 +15,12 @@ from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.schema import Run
-from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.trainer import Evaluation, Progress
 from hpcps.transport.inproc import Exchange
 
 
 class Toy:
-    """What the learners share: a flat model, and epochs of `steps_per_epoch` steps."""
+    """What the trainers share: a flat model, and epochs of `steps_per_epoch` steps."""
 
     device = "cpu"
     batch_size = 1
@@ -162,8 +162,8 @@ class Played:
         return self.lines("server-0", "applied")
 
 
-def play(path, run, learners, change=None, clock=None):
-    """Run roles with these learners (by peer) in process; `change` may wrap an endpoint."""
+def play(path, run, trainers, change=None, clock=None):
+    """Run roles with these trainers (by peer) in process; `change` may wrap an endpoint."""
     directory, exchange, clock = RunDirectory(Path(path)), Exchange(), clock or EventQueue()
     directory.create({"run_id": "toy"})
     nodes = []
@@ -174,7 +174,7 @@ def play(path, run, learners, change=None, clock=None):
         role = (
             make_role(run, "toy", peer)
             if peer.role in ("server", "adversary")
-            else make_training_role(run, "toy", peer, learners[peer])
+            else make_training_role(run, "toy", peer, trainers[peer])
         )
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, "here")
         nodes.append(RoleDriver(role, transport, record, directory, clock=clock))

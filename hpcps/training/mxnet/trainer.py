@@ -1,4 +1,4 @@
-"""The learner in MXNet, with Gluon and GluonCV."""
+"""The trainer in MXNet, with Gluon and GluonCV."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.learner import Evaluation, Progress, Relabel, ShardLearner
 from hpcps.training.mxnet.counts import MxnetCounts
 from hpcps.training.mxnet.flat import MxnetFlatModel
 from hpcps.training.mxnet.framework import prepare_device
 from hpcps.training.mxnet.optimizers import build_optimizer
+from hpcps.training.trainer import Evaluation, Progress, Relabel, ShardTrainer
 
 KEPT = 0.9
 """Factor of the old running statistics in Gluon's BatchNorm at each batch."""
 
 
-class MxnetLearner(ShardLearner):
-    """Trains one Gluon network on one shard; see `hpcps.training.learner.Learner`."""
+class MxnetTrainer(ShardTrainer):
+    """Trains one Gluon network on one shard; see `hpcps.training.trainer.Trainer`."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class MxnetLearner(ShardLearner):
         normalise: Normaliser,
         step_seed: Callable[[int], int],
     ) -> None:
-        """Build the network and set its weights; the arguments are those of the PyTorch learner."""
+        """Build the network and set its weights; the arguments are those of the PyTorch trainer."""
         super().__init__(train, stream, step_seed)
         self._device = prepare_device(train)
         self._model = MxnetFlatModel(model, facts, self._device)

@@ -1,4 +1,4 @@
-"""The learner in PyTorch."""
+"""The trainer in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.learner import Evaluation, Progress, Relabel, ShardLearner
 from hpcps.training.pytorch.counts import TorchCounts
 from hpcps.training.pytorch.device import compute_device, prepare_device
 from hpcps.training.pytorch.evaluator import TestSet, TorchEvaluator, reestimate_statistics
@@ -23,10 +22,11 @@ from hpcps.training.pytorch.flat import TorchFlatModel, readable
 from hpcps.training.pytorch.network import build_network
 from hpcps.training.pytorch.optimizers import build_optimizer
 from hpcps.training.pytorch.step import Step
+from hpcps.training.trainer import Evaluation, Progress, Relabel, ShardTrainer
 
 
-class TorchLearner(ShardLearner):
-    """Trains one network on one shard; see `hpcps.training.learner.Learner`.
+class TorchTrainer(ShardTrainer):
+    """Trains one network on one shard; see `hpcps.training.trainer.Trainer`.
 
     Attributes:
         place: where it computes.

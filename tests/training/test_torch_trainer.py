@@ -11,20 +11,20 @@ import torch
 from training_examples import make_run
 
 from hpcps.errors import SpecError
-from hpcps.training.build import build_learner
-from hpcps.training.learner import CancelledError
+from hpcps.training.build import build_trainer
+from hpcps.training.trainer import CancelledError
 
 DIGITS = {"name": "digits"}
 # Few and small samples: a ResNet on one slow core.
 SYNTHETIC = {"name": "synthetic", "limit": 96, "test_limit": 32, "shards": 3}
 
 
-def learner(data=DIGITS, role="worker", index=0, **options):
-    return build_learner(make_run(data, **options), role, index)
+def trainer(data=DIGITS, role="worker", index=0, **options):
+    return build_trainer(make_run(data, **options), role, index)
 
 
 def resnet(role="worker", index=0):
-    return learner(SYNTHETIC, role, index, model="cifar_resnet20_v1", workers=2, batch_size=8)
+    return trainer(SYNTHETIC, role, index, model="cifar_resnet20_v1", workers=2, batch_size=8)
 
 
 def parameters(one):
@@ -34,7 +34,7 @@ def parameters(one):
 
 
 def test_every_role_starts_with_the_same_weights_and_has_batches_of_its_own():
-    roles = [learner(role="worker"), learner(role="worker", index=7), learner(role="validator")]
+    roles = [trainer(role="worker"), trainer(role="worker", index=7), trainer(role="validator")]
     first = [parameters(one) for one in roles]
     assert np.array_equal(first[0], first[1])
     assert np.array_equal(first[0], first[2])
@@ -42,21 +42,21 @@ def test_every_role_starts_with_the_same_weights_and_has_batches_of_its_own():
 
 
 def test_validators_share_a_shard_and_not_their_order():
-    one, other = learner(role="validator"), learner(role="validator", index=1)
+    one, other = trainer(role="validator"), trainer(role="validator", index=1)
     assert np.array_equal(one._stream._samples.images, other._stream._samples.images)
     assert one.train(1).loss != other.train(1).loss
 
 
 @pytest.mark.parametrize("model", ["cnn", "mlp"])
 def test_training_is_reproducible_bit_for_bit(model):
-    one, other = learner(model=model), learner(model=model)
+    one, other = trainer(model=model), trainer(model=model)
     assert [one.train(4), one.train(3)] == [other.train(4), other.train(3)]
     assert np.array_equal(parameters(one), parameters(other))
     assert one.evaluate() == other.evaluate()
 
 
 def test_training_learns():
-    one = learner(workers=1, lr_decay={"epochs": [3]})
+    one = trainer(workers=1, lr_decay={"epochs": [3]})
     assert one.steps_per_epoch == 44
     first, *_, last = [one.train(one.steps_per_epoch) for _ in range(5)]
     assert last.loss < 0.3 * first.loss
@@ -69,14 +69,14 @@ def test_training_learns():
 
 
 def test_a_step_is_a_nesterov_step_along_the_gradient_of_the_mean_loss():
-    one = learner(optimizer={"name": "nag", "lr": 0.5, "momentum": 0.9})
+    one = trainer(optimizer={"name": "nag", "lr": 0.5, "momentum": 0.9})
     before = parameters(one)
     progress = one.train(1)
     step = (before - parameters(one)) / (0.5 * 1.9)  # the momentum is the gradient at the first step
-    images, labels = next(learner()._stream)  # the same batch again
+    images, labels = next(trainer()._stream)  # the same batch again
 
     def loss_at(values):
-        probe = learner()
+        probe = trainer()
         probe.copy_from(values)
         logits = probe._model.network(torch.from_numpy(images)).detach().double().numpy()
         shifted = logits - logits.max(1, keepdims=True)
@@ -89,7 +89,7 @@ def test_a_step_is_a_nesterov_step_along_the_gradient_of_the_mean_loss():
 
 
 def test_the_model_crosses_by_copy_and_the_momentum_stays():
-    one = learner()
+    one = trainer()
     one.train(3)
     saved = parameters(one)
     one.train(2)
@@ -98,7 +98,7 @@ def test_the_model_crosses_by_copy_and_the_momentum_stays():
     frozen.setflags(write=False)
     one.copy_from(frozen)
     assert np.array_equal(parameters(one), saved)
-    other = learner()
+    other = trainer()
     other.copy_from(saved)
     one.train(1)
     other.train(1)
@@ -106,7 +106,7 @@ def test_the_model_crosses_by_copy_and_the_momentum_stays():
 
 
 def test_steps_drive_the_epoch_and_the_learning_rate():
-    one = learner(optimizer={"lr": 0.1}, lr_decay={"factor": 0.1, "epochs": [1]})
+    one = trainer(optimizer={"lr": 0.1}, lr_decay={"factor": 0.1, "epochs": [1]})
     assert (one.steps_per_epoch, one.steps_done, one.batch_size, one.device) == (9, 0, 16, "cpu")
     one.train(5)
     one.observe(3)
@@ -129,7 +129,7 @@ def test_observing_feeds_batchnorm_and_nothing_else():
 
 
 def test_observing_leaves_no_trace_in_the_next_step():
-    one, other = learner(), learner()
+    one, other = trainer(), trainer()
     one.observe(1)
     next(other._stream)
     other._steps_done = 1
@@ -149,7 +149,7 @@ def test_evaluating_uses_the_running_statistics_and_changes_nothing():
     assert one.evaluate().loss != first.loss
 
 
-def test_statistics_can_be_carried_to_another_learner():
+def test_statistics_can_be_carried_to_another_trainer():
     one, other = resnet(), resnet(index=1)
     one.observe(2)
     other.load_statistics(one.statistics)
@@ -213,9 +213,9 @@ def measured(evaluator, model, statistics, reestimate=False):
     return evaluator.evaluate()
 
 
-@pytest.mark.parametrize("make", [learner, lambda: learner(model="cnn"), resnet], ids=["mlp", "cnn", "resnet"])
+@pytest.mark.parametrize("make", [trainer, lambda: trainer(model="cnn"), resnet], ids=["mlp", "cnn", "resnet"])
 @pytest.mark.parametrize("reestimate", [False, True])
-def test_an_evaluator_measures_the_same_while_its_learner_trains(make, reestimate):
+def test_an_evaluator_measures_the_same_while_its_trainer_trains(make, reestimate):
     one, other = make(), make()
     for steps in (2, 3):
         one.train(steps)
@@ -269,19 +269,19 @@ def test_an_evaluator_computes_with_the_threads_of_the_experiment(model):
     program = """
 import json, os, sys, threading
 from hpcps.spec.schema import Run
-from hpcps.training.build import build_learner
-learner = build_learner(Run.model_validate_json(sys.stdin.read()), "worker", 0)
-learner.train(1)
+from hpcps.training.build import build_trainer
+trainer = build_trainer(Run.model_validate_json(sys.stdin.read()), "worker", 0)
+trainer.train(1)
 import numpy as np
-model = np.empty(learner.layout.size, np.float32)
-learner.copy_to(model)
-learner.evaluator
+model = np.empty(trainer.layout.size, np.float32)
+trainer.copy_to(model)
+trainer.evaluator
 counts = []
 def measure():
     before = len(os.listdir("/proc/self/task"))
-    learner.evaluator.copy_from(model)
-    learner.evaluator.reestimate_statistics()
-    learner.evaluator.evaluate()
+    trainer.evaluator.copy_from(model)
+    trainer.evaluator.reestimate_statistics()
+    trainer.evaluator.evaluate()
     counts.append(len(os.listdir("/proc/self/task")) - before)
 thread = threading.Thread(target=measure)
 thread.start()
@@ -299,7 +299,7 @@ print(json.dumps(counts))
 
 
 def test_without_batchnorm_there_are_no_statistics():
-    one = learner()
+    one = trainer()
     one.reestimate_statistics()
     one.load_statistics(one.statistics)
     assert one.statistics.shape == (0,)
@@ -307,7 +307,7 @@ def test_without_batchnorm_there_are_no_statistics():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
 def test_outputs_that_are_not_finite_count_as_wrong(value):
-    one = learner()
+    one = trainer()
     one.copy_from(np.full(one.layout.size, value, dtype=np.float32))
     result = one.evaluate()
     assert (result.accuracy, result.loss, result.finite, result.samples) == (0.0, math.inf, False, 360)
@@ -316,21 +316,21 @@ def test_outputs_that_are_not_finite_count_as_wrong(value):
 
 
 def test_no_steps_are_no_progress():
-    progress = learner().train(0)
+    progress = trainer().train(0)
     assert (progress.steps, progress.samples, progress.correct) == (0, 0, 0)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_gpu_that_is_not_there_is_said():
     with pytest.raises(SpecError, match=r'train.device = "cuda", but torch sees no GPU here'):
-        learner(device="cuda")
+        trainer(device="cuda")
 
 
 def test_a_worker_process_is_small_and_imports_no_more_than_it_needs():
     program = """
 import json, sys
 from hpcps.spec.schema import Run
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 from hpcps.data.shards import shard_size
 run = Run.model_validate_json(sys.stdin.read())
 shard_size(run.data, run.train.batch_size)
@@ -339,9 +339,9 @@ def memory(what):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what)) / 1024
 import torch
 alone = memory("VmRSS")
-learner = build_learner(run, "worker", 0)
-learner.train(8)
-learner.evaluate()
+trainer = build_trainer(run, "worker", 0)
+trainer.train(8)
+trainer.evaluate()
 after = sorted({"torch._dynamo", "sklearn", "pandas"} & sys.modules.keys())
 print(json.dumps([before, after, memory("VmHWM") - alone]))
 """
@@ -354,7 +354,7 @@ print(json.dumps([before, after, memory("VmHWM") - alone]))
 
 
 def test_the_proximal_step_pulls_the_model_towards_the_anchor_after_every_step():
-    plain, pulled = learner(optimizer={"momentum": 0.0}), learner(optimizer={"momentum": 0.0})
+    plain, pulled = trainer(optimizer={"momentum": 0.0}), trainer(optimizer={"momentum": 0.0})
     anchor = parameters(plain)
     plain.train(1)
     pulled.train(1, anchor=anchor, pull=0.25)
@@ -367,7 +367,7 @@ def test_the_proximal_step_pulls_the_model_towards_the_anchor_after_every_step()
 
 def test_another_epoch_drives_the_learning_rate():
     decay = {"lr_decay": {"factor": 1e-6, "epochs": [5]}}
-    one, other, before = learner(**decay), learner(**decay), parameters(learner())
+    one, other, before = trainer(**decay), trainer(**decay), parameters(trainer())
     one.train(2, epoch=0)
     other.train(2, epoch=5)
     assert np.abs(parameters(other) - before).max() < 1e-5 < np.abs(parameters(one) - before).max()

@@ -1,12 +1,12 @@
-"""A learner that does next to nothing, for tests of what is sent: a step adds the same to every element."""
+"""A trainer that does next to nothing, for tests of what is sent: a step adds the same to every element."""
 
 import numpy as np
 
 from hpcps.numerics.state import State
-from hpcps.training.learner import Evaluation, Progress
+from hpcps.training.trainer import Evaluation, Progress
 
 
-class IdleLearner:
+class IdleTrainer:
     """Its model is one flat vector; a step adds `step` to it."""
 
     device = "cpu"

@@ -1,4 +1,4 @@
-"""Prints what a learner of a backend does, as JSON: `python learner_facts.py BACKEND BATCH`; for test_backends.py.
+"""Prints what a trainer of a backend does, as JSON: `python trainer_facts.py BACKEND BATCH`; for test_backends.py.
 
 In MXNet's environment there is no torch, so each backend runs this in its own.
 """
@@ -9,15 +9,15 @@ import sys
 import numpy as np
 from training_examples import make_run
 
-from hpcps.training.build import build_learner
+from hpcps.training.build import build_trainer
 
 SYNTHETIC = {"name": "synthetic", "limit": 1920, "test_limit": 32, "shards": 3}
 
 
-def learner(backend, model="cifar_resnet20_v1", data=SYNTHETIC, **train):
+def trainer(backend, model="cifar_resnet20_v1", data=SYNTHETIC, **train):
     train = {"batch_size": 32, "optimizer": {"name": "nag", "lr": 0.001}, **train}
     run = make_run(data, model=model, workers=2, **train)
-    return build_learner(
+    return build_trainer(
         run.model_copy(update={"model": run.model.model_copy(update={"backend": backend})}), "worker", 0
     )
 
@@ -39,7 +39,7 @@ def resnet(backend, batch_size):
     more images in a batch, the less one counts: of 32, seeds 1 to 3 give losses 0.5e-4 to 1.5e-4 apart, of 128, 0.05e-4
     to 0.09e-4. Momentum of 0.9 would add these up.
     """
-    one = learner(backend, batch_size=batch_size, optimizer={"name": "sgd", "lr": 0.001, "momentum": 0.0})
+    one = trainer(backend, batch_size=batch_size, optimizer={"name": "sgd", "lr": 0.001, "momentum": 0.0})
     first = parameters(one)
     curve = losses(one)
     before, statistics = parameters(one), one.statistics
@@ -65,12 +65,12 @@ def resnet(backend, batch_size):
 
 def small(backend, **train):
     digits = {"name": "digits"}
-    one = learner(backend, "cnn", digits, lr_decay={"factor": 0.1, "epochs": [1]}, **train)
+    one = trainer(backend, "cnn", digits, lr_decay={"factor": 0.1, "epochs": [1]}, **train)
     anchor = parameters(one)
     curve = [*losses(one, 5), one.train(2, anchor=anchor, pull=0.3).loss, one.train(2, epoch=1).loss]
     state = one.state()
     on = losses(one, 4)
-    again = learner(backend, "cnn", digits, lr_decay={"factor": 0.1, "epochs": [1]}, **train)
+    again = trainer(backend, "cnn", digits, lr_decay={"factor": 0.1, "epochs": [1]}, **train)
     again.restore(state)
     return {"losses": [*curve, *on], "resumed": losses(again, 4) == on, "evaluation": one.evaluate().accuracy}
 

@@ -58,9 +58,9 @@ class Evaluation:
 
 
 class Evaluator(Protocol):
-    """A second network like a learner's, on the same device, that evaluates models while the learner trains.
+    """A second network like a trainer's, on the same device, that evaluates models while the trainer trains.
 
-    It runs in a thread other than the learner's, and only in one thread at a time.
+    It runs in a thread other than the trainer's, and only in one thread at a time.
     """
 
     def copy_from(self, values: Vector) -> None:
@@ -70,10 +70,10 @@ class Evaluator(Protocol):
         """Set the BatchNorm statistics for the evaluation, `[k]`."""
 
     def reestimate_statistics(self) -> None:
-        """Set the statistics to averages over one pass of the learner's shard; its training stream does not advance."""
+        """Set the statistics to averages over one pass of the trainer's shard; its training stream does not advance."""
 
     def evaluate(self) -> Evaluation:
-        """Evaluate on the learner's whole test set (loaded at the first call)."""
+        """Evaluate on the trainer's whole test set (loaded at the first call)."""
 
     def cancel(self) -> None:
         """Make the current evaluation and all later ones raise `CancelledError`, within one batch."""
@@ -83,7 +83,7 @@ class CancelledError(Exception):
     """The evaluation was cancelled."""
 
 
-class Learner(Protocol):
+class Trainer(Protocol):
     """A model, its optimizer and its shard of the data, on some device of some framework.
 
     Roles get and set the model only as one flat float32 host vector `[layout.size]`, by copy.
@@ -141,7 +141,7 @@ class Learner(Protocol):
             anchor: the centre of the proximal step after every optimizer step, `[d]`: the model x becomes
                 (1 - pull) x + pull anchor. Required if `pull` is not 0.
             pull: the weight of the anchor, 0 to 1.
-            epoch: the finished epochs for the learning rate's decay; by default the learner's own.
+            epoch: the finished epochs for the learning rate's decay; by default the trainer's own.
             relabel: changes the labels of each batch.
         """
 
@@ -152,13 +152,13 @@ class Learner(Protocol):
         """Return a function that measures models `[d]` on one batch of the shard: it returns the mean loss.
 
         The batch depends only on the number and is not augmented. The function uses the running statistics, as
-        `evaluate` does. The learner does not change, and its training stream does not advance. The loss is `inf` if it
+        `evaluate` does. The trainer does not change, and its training stream does not advance. The loss is `inf` if it
         is not finite.
         """
 
     @property
     def evaluator(self) -> Evaluator | None:
-        """The background evaluator, created at the first call; None if evaluation needs the learner itself."""
+        """The background evaluator, created at the first call; None if evaluation needs the trainer itself."""
 
     def evaluate(self) -> Evaluation:
         """Evaluate the current model, with its running statistics, on the test set (loaded at the first call)."""
@@ -177,8 +177,8 @@ class Learner(Protocol):
         """
 
 
-class ShardLearner:
-    """The parts of `Learner` that do not depend on the framework: the stream of batches and the count of steps."""
+class ShardTrainer:
+    """The parts of `Trainer` that do not depend on the framework: the stream of batches and the count of steps."""
 
     def __init__(self, train: Train, stream: BatchStream, step_seed: Callable[[int], int]) -> None:
         """Take the schedule, the batches to train on, and the seed of what the network draws in each step."""
@@ -189,22 +189,22 @@ class ShardLearner:
 
     @property
     def batch_size(self) -> int:
-        """See `Learner.batch_size`."""
+        """See `Trainer.batch_size`."""
         return self._train.batch_size
 
     @property
     def steps_per_epoch(self) -> int:
-        """See `Learner.steps_per_epoch`."""
+        """See `Trainer.steps_per_epoch`."""
         return self._train.passes_per_epoch * self._stream.batches_per_epoch
 
     @property
     def steps_done(self) -> int:
-        """See `Learner.steps_done`."""
+        """See `Trainer.steps_done`."""
         return self._steps_done
 
     @property
     def learning_rate(self) -> float:
-        """See `Learner.learning_rate`."""
+        """See `Trainer.learning_rate`."""
         return self._rate()
 
     def _rate(self, epoch: int | None = None) -> float:
@@ -223,12 +223,12 @@ class ShardLearner:
         self._stream.restore(StreamState(**state.facts["stream"]))
 
 
-def training_fields(learner: Learner, seen: Sequence[Progress]) -> dict[str, object]:
-    """Return how far a learner is, and the means over its steps since the last round."""
+def training_fields(trainer: Trainer, seen: Sequence[Progress]) -> dict[str, object]:
+    """Return how far a trainer is, and the means over its steps since the last round."""
     samples = sum(progress.samples for progress in seen)
     return {
-        "step": learner.steps_done,
-        "epoch": learner.steps_done / learner.steps_per_epoch,
+        "step": trainer.steps_done,
+        "epoch": trainer.steps_done / trainer.steps_per_epoch,
         "samples": samples,
         "loss": sum(p.loss * p.samples for p in seen) / samples if samples else None,
         "train_accuracy": sum(p.correct for p in seen) / samples if samples else None,
