@@ -1,5 +1,7 @@
 """The figures that compare methods, against hand-worked runs in simulated time."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +17,10 @@ from hpcps.figures.esync.tables import comparison_table
 from hpcps.figures.options import PlotOptions
 from hpcps.records.collect import collect
 from hpcps.records.table import read_table
+
+ROOT = Path(__file__).parents[2]
+PAPER = {"ESync": (1555, 22.0), "SSGD": (45, 32.5), "ASGD": (120, 84.0), "DC-ASGD": (105, 77.0)}
+"""Samples per second and MB/s of the paper's plots."""
 
 SPEC = """
 name = "unequal"
@@ -229,3 +235,31 @@ def test_a_published_table_is_enough(results, monkeypatch, empty_files):
     }
     (shown,) = comparisons_of([(read_table(copy / "table.parquet"), None)])
     assert len(shown.rates[""]) == 3
+
+
+def ratios_to_the_paper(shown):
+    for methods in shown.rates.values():
+        assert [one.line for one in methods] == [*PAPER]
+        for one in methods:
+            samples, megabytes = PAPER[one.line]
+            yield one.line, one.throughput.mean[0] / samples
+            yield one.line, one.traffic.mean[0] / 1e6 / megabytes
+            gpus, cpus = one.computing.mean[:4], one.computing.mean[4:]
+            if one.line == "ESync":
+                yield one.line, gpus.min() / 37
+                yield one.line, cpus.max() / 42
+            else:
+                assert gpus.max() <= 3 < cpus.min()
+
+
+def test_the_simulated_study_is_within_a_factor_of_two_of_the_paper_and_as_documented():
+    """results/published/esync_paper has the runs of experiments/esync_paper.toml."""
+    (shown,) = comparisons_of([(read_table(ROOT / "results/published/esync_paper/table.parquet"), None)])
+    assert [*shown.rates] == ["split: iid", "split: by class"]
+    for line, ratio in ratios_to_the_paper(shown):
+        assert 0.5 < ratio < 2, line
+    documented = (ROOT / "docs/explanation/esync.md").read_text()
+    for one in shown.rates["split: iid"]:
+        samples = one.throughput.mean[0]
+        stated = f"{samples:,.0f}" if samples >= 1000 else f"{samples:.3g}"
+        assert f"| {one.line} | {stated} | " in documented
