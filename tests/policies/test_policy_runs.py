@@ -56,6 +56,22 @@ def test_fast_workers_take_the_steps_that_fit(tmp_path, c, epsilon, expected, bl
     assert [line["steps"] for line in played.lines("server-0", "round")] == total
 
 
+def test_a_change_of_speed_in_the_middle_is_followed(tmp_path):
+    """A step of worker 0 takes 1 s at first, and 0.3 s from its ninth on; its median follows after two of them."""
+    slow = {"name": "slow", "workers": [0], "factor": 10, "then": [{"epoch": 8, "factor": 3}]}
+    run = spec(
+        {"step": constant(0.1)},
+        train={"epochs": 70, "local_steps": esync(epsilon_share=0.05)},
+        heterogeneity={"classes": [slow]},
+    )
+    played = simulate(tmp_path, run)
+    assert set(taken(played, "worker-0")) == {1}
+    _, *steps = taken(played, "worker-1")
+    assert steps[:7] == [9] * 7
+    assert set(steps[7:9]) <= {3, 4}, "worker 0 sends its update, and worker 1 follows"
+    assert set(steps[9:]) == {2}
+
+
 def test_latency_and_the_cost_of_queries_take_steps_from_fast_workers(tmp_path):
     """With 0.03 s of latency both ways and a step of 0.04 s, a step takes 0.1 s if the worker waits for answers."""
     run = {"epochs": 60, "workers": 3}
