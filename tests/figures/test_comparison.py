@@ -16,7 +16,8 @@ from hpcps.figures.esync.rates import rates
 from hpcps.figures.esync.tables import comparison_table
 from hpcps.figures.options import PlotOptions
 from hpcps.records.collect import collect
-from hpcps.records.table import read_table
+from hpcps.records.table import read_table, tabulate
+from hpcps.records.totals import sum_processes
 
 ROOT = Path(__file__).parents[2]
 PAPER = {"ESync": (1555, 22.0), "SSGD": (45, 32.5), "ASGD": (120, 84.0), "DC-ASGD": (105, 77.0)}
@@ -168,6 +169,11 @@ def test_diverged_and_missing_seeds_are_counted(table):
     broken.attrs["missing"] = [point]
     (shown,) = comparisons_of([(broken, None)])
     assert of(shown, "ASGD").diverged_seeds == 1
+    lost = broken[broken["mode"] == "async"]
+    lost.attrs["missing"] = [dict(broken.loc[broken["mode"] == "sync"].iloc[0]) | {"run_id": "gone"}]
+    (unfinished,) = comparisons_of([(lost, None)])
+    with pytest.raises(RunError, match="no method that the options choose has a result yet"):
+        list(draw_comparisons([unfinished], PlotOptions(lines=["ESync"])))
     text = comparison_table(shown)
     assert "† 1 of 2" in text
     assert "no result yet: the third" in text
@@ -189,6 +195,16 @@ def test_the_spread_is_that_of_the_seeds():
     assert np.isnan(one.traffic.mean[0])
     assert isinstance(one.throughput, Range)
     assert rates("standalone", rows[:0]) is None
+
+
+@pytest.mark.parametrize(("reason", "time"), [("finished", 4.0), ("stopped", 7.0), ("failed", 7.0)])
+def test_the_time_of_a_broken_round_counts_with_its_steps(reason, time):
+    lines = [
+        {"event": "round", "role": "worker", "index": 0, "time": 4.0, "compute": 4.0},
+        {"event": "end", "role": "worker", "index": 0, "time": 7.0, "compute": time - 4.0, "reason": reason},
+    ]
+    (row,) = sum_processes(tabulate(lines)).to_pylist()
+    assert (row["time"], row["compute"]) == (time, time)
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,9 @@ def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
     assert "ASGD" in hpcps("plot", "esync", "original")
     assert len(list((tmp_path / "results/original/figures").glob("esync_*.png"))) == 4
     assert "`hpcps plot esync original` draws what they have" in hpcps("plot", "original", status=2)
+    for command in ("report", "publish"):
+        assert "`hpcps plot esync original` draws what they have" in hpcps(command, "original", status=2)
+    assert not (tmp_path / "results/published").exists(), "no half of a copy"
     assert "note: without --model-bytes" in hpcps("import", "esync", logs, "--name", "original"), "it is replaced"
 
 
