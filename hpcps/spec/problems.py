@@ -229,6 +229,7 @@ def _unexpected(path: Path, key: Key, value: object) -> str:
         guess = plain({"kind": kind}) if kind else None
     elif isinstance(value, str) and "enum" in key.value:
         choice = nearest(value, key.value["enum"])
-        guess = _beside(path, value) or (plain(choice) if choice else None)
+        unfinished = choice is not None and choice.startswith(value)
+        guess = (None if unfinished else _beside(path, value)) or (plain(choice) if choice else None)
     default = "" if key.default is None or key.required else f" (default {plain(key.default)})"
     return f"expects {expects(key)}{default}, got {quote(value)}{_meant(guess)}"

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.role_driver import RoleDriver
+from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.identity import run_id
 
@@ -233,19 +235,7 @@ class CrashedError(BaseException):
 def test_a_run_goes_on_from_a_checkpoint(tables, tmp_path, monkeypatch):
     """Its steps and epochs are counted on; the speeds are known at once, so that no round is a first one."""
     run = timed(esync(), **tables, checkpoint={"every": 1})
-    take, turns = RoleDriver.take, 0
-
-    def counted(self):
-        nonlocal turns
-        turns += 1
-        if turns == 700:
-            raise CrashedError
-        return take(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RoleDriver, "take", counted)
-        with pytest.raises(CrashedError):
-            play_uncaught(run, tmp_path)
+    crash(run, tmp_path, 700, monkeypatch)
     assert play(run, tmp_path)
     lines = records(tmp_path, "server-0")
     start = next(n for n, line in enumerate(lines) if line["event"] == "start" and line["attempt"] == 2)
@@ -264,13 +254,33 @@ def test_a_run_goes_on_from_a_checkpoint(tables, tmp_path, monkeypatch):
     assert [line["epoch"] for line in valid if line["event"] == "evaluation"] == list(range(1, 9))
 
 
-def play_uncaught(run, folder):
-    from hpcps.execution.inprocess import run_in_process
-    from hpcps.records.run_directory import RunDirectory
+@pytest.mark.parametrize("policy", [esync(), esync(blocking=False)])
+def test_a_resumed_run_ends_as_one_that_was_not_interrupted_if_steps_take_the_same_time(policy, tmp_path, monkeypatch):
+    simulation = {"kind": "modelled", "step": {"kind": "constant", "seconds": 0.01}}
+    run = timed(policy, simulation=simulation, topology={"servers": 2, "validators": 0, "workers": 3})
+    assert play(run, tmp_path / "whole")
+    for turns in (700, 600):
+        crash(run, tmp_path / "cut", turns, monkeypatch)
+    assert play(run, tmp_path / "cut")
+    assert sum("continues" in line for line in records(tmp_path / "cut", "worker-1")) == 2
+    np.testing.assert_array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+
+
+def crash(run, folder, turns, monkeypatch):
+    """Play a run until its process is gone after so many turns of its roles."""
+    take, left = RoleDriver.take, iter(range(turns - 1))
+
+    def counted(self):
+        if next(left, None) is None:
+            raise CrashedError
+        return take(self)
 
     directory = RunDirectory(folder)
     directory.create({"run_id": "small", "run": run.model_dump(mode="json")})
-    run_in_process(run, "small", directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(RoleDriver, "take", counted)
+        with pytest.raises(CrashedError):
+            run_in_process(run, "small", directory)
 
 
 def test_the_model_moves_by_the_global_rate_times_the_mean_update(tmp_path):

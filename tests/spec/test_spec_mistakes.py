@@ -114,6 +114,7 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         (["train.local_steps.kind=esync", "transport.kind=inproc"], "so esync knows no speeds: add a [simulation]"),
         (["train.local_steps.kind=esync", "fidelity=artifact"], 'ends with a round: set evaluate = "global_model"'),
         (["train.local_steps={kind='esync',epsilon=1,epsilon_share=0.1}"], "epsilon and epsilon_share set the same"),
+        (["validation.batchnorm=average"], 'got "average": did you mean "averaged"?'),
         (["train.mode=esync"], 'got "esync": did you mean train.local_steps = { kind = "esync" }?'),
         (["train.local_steps={kind='esync',epsilonn=1}"], "unknown key: did you mean epsilon?"),
         (
