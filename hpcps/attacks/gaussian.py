@@ -16,10 +16,10 @@ from hpcps.registry.config import LARGEST_FACTOR
 class Gaussian(Attack):
     """u becomes scale * g (around zero), or u + scale * s * g (around its own), g ~ N(0, 1) elementwise.
 
-    s is the standard deviation of the elements of the block u, divided by their number. Around zero it is the attack
-    `random`; the source is C. Xie, O. Koyejo, I. Gupta, "Generalized Byzantine-tolerant SGD", arXiv:1802.10116, with
-    scale 200. Around its own it is the attack of the CRYPTO-KU FL-Byzantine-Library, which takes s over the whole
-    update and adds the noise in every local step.
+    s is the standard deviation of the elements of the block u; the divisor of their variance is their number. Around
+    zero it is the attack `random`; the source is C. Xie, O. Koyejo, I. Gupta, "Generalized Byzantine-tolerant SGD",
+    arXiv:1802.10116, with scale 200. Around its own it is the attack of the CRYPTO-KU FL-Byzantine-Library, which takes
+    s over the whole update and adds the noise in every local step.
     """
 
     kind: Literal["gaussian"] = "gaussian"

@@ -86,10 +86,10 @@ class Searched(Omniscient, ABC):
 class SearchedIpm(Searched):
     """Inner product manipulation with the strongest factor: -factor times the mean of the honest updates.
 
-    The strongest factor moves the result of the run's rule farthest from the mean of the honest updates, of 20 factors
-    that are tried in each round. The search follows Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan,
-    "Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity", AISTATS 2023, in the library ByzFL; the
-    attack is `ipm`.
+    The strongest factor moves the result of the run's rule farthest from the mean of the honest updates, of the
+    `evaluations` factors that are tried in each round. The search follows Allouah, Farhadkhani, Guerraoui, Gupta, Pinot
+    and Stephan, "Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity", AISTATS 2023, in the library
+    ByzFL; the attack is `ipm`.
     """
 
     kind: Literal["searched_ipm"] = "searched_ipm"
@@ -102,10 +102,10 @@ class SearchedIpm(Searched):
 class SearchedAlie(Searched):
     """A little is enough with the strongest factor: the mean of the honest updates minus factor * standard deviation.
 
-    The strongest factor moves the result of the run's rule farthest from the mean of the honest updates, of 20 factors
-    that are tried in each round. The search follows Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan,
-    "Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity", AISTATS 2023, in the library ByzFL, which
-    adds the deviation; the attack is `alie`.
+    The strongest factor moves the result of the run's rule farthest from the mean of the honest updates, of the
+    `evaluations` factors that are tried in each round. The search follows Allouah, Farhadkhani, Guerraoui, Gupta, Pinot
+    and Stephan, "Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity", AISTATS 2023, in the library
+    ByzFL, which adds the deviation; the attack is `alie`.
     """
 
     kind: Literal["searched_alie"] = "searched_alie"

@@ -6,9 +6,9 @@ the child. The parent, which the launcher watches, becomes this small program. I
 process ended and how, and then ends in the same way. The launcher thus sees the end after the message is printed. The
 guard prints the message as a sentence for people and as JSON for `hpcps.launch.cause`.
 
-If the guard itself is killed, the kernel sends the child a signal, and the child leaves a trace file when it ends
+If the guard itself is killed, the kernel sends the child a signal, and the child writes a file when it ends
 (`hpcps.launch.lost`), because launchers do not report which guard was killed. A launcher then kills the other guards
-together with their children, and these leave no trace.
+together with their children, and these write no file.
 
 The guard also removes a file in /tmp that MPICH's proxy leaves behind if the proxy is killed.
 """
@@ -54,7 +54,7 @@ def stand_guard(name: str, lost: Path) -> Callable[[], None]:
 
     Args:
         name: the name to report, such as `worker-3`; empty if unknown.
-        lost: the file in which this process leaves a trace when its guard is killed.
+        lost: the file in which this process writes when its guard is killed.
 
     Returns:
         A function to call once MPI has started, at least on this host.

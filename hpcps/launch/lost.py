@@ -1,4 +1,4 @@
-"""The files in which the processes of a launch leave a trace when their guards are killed.
+"""The files that the processes of a launch write when their guards are killed.
 
 They are files because every host can read the folder of the plan. The output of a process is not reliable: the process
 that was killed may have been the one that forwards it.

@@ -22,7 +22,10 @@ from hpcps.training.learner import Evaluation, Progress
 
 
 class Learner:
-    """Trains a model on one shard of a data set, as a worker of a run does: `Learner("mlp", "digits").train(10)`."""
+    """Trains a model on one shard of a data set, as a worker of a run does: `Learner("mlp", "digits").train(10)`.
+
+    It wraps a learner of a backend (`hpcps.training.learner.Learner`), which roles use.
+    """
 
     def __init__(
         self,

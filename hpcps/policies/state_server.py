@@ -15,9 +15,10 @@ took long, such as the first one of a process, and follows a change of speed aft
 
 
 class StateServer:
-    """Decides how many local steps the roles of a run take, and counts them; it has no clock and sends no messages.
+    """Decides how many local steps the roles of a run take, and counts them.
 
-    Its messages may come in any order; it never waits for any.
+    It is not a role: server 0 has one, reads the clock for it, and sends its answers. Reports may come in any order; it
+    never waits for any.
 
     Attributes:
         round: the newest round that a role has begun.

@@ -68,7 +68,7 @@ class Kind(IntEnum):
     CHECKPOINT = 11
     """Asynchronous, from server 0: write your part of the checkpoint at this position of the log."""
     PART = 12
-    """To server 0: a part of a checkpoint is written; the note holds its checksum."""
+    """To the keeper of checkpoints: a part of a checkpoint is written; the note holds its checksum."""
     GRANT = 13
     """From a combiner: the number of partitions of a round's update or combined update that the receiver of this
     message may send. A combiner that sends partitions of the next model does not send it: these permit the same."""

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.gram import reference_gram
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
@@ -57,13 +58,19 @@ class CenteredClipping(Weighted):
 
     def weights(self, products: Float64, n: int) -> Float64:
         """See `Weighted.weights`."""
-        found = np.append(np.zeros(n), 1.0)
+        found = np.append(np.zeros(n), 1.0)  # the sum of the rows times these numbers is v
         for _ in range(self.iterations):
             inner = (products * found).sum(axis=1)
             squared = np.diagonal(products)[:n] - 2 * inner[:n] + (found * inner).sum()
             shares = shrink(np.sqrt(np.maximum(squared, 0.0)), self.radius) / n
             found = np.append(shares, 0.0) + (1 - shares.sum()) * found
         return found
+
+    def _products(self, updates: Updates, row: Vector | None, threads: int) -> Float64:
+        """See `Weighted._products`: the first step compares no two updates."""
+        if self.iterations == 1 and row is not None and not updates.lazy:
+            return reference_gram(updates, row, threads)
+        return super()._products(updates, row, threads)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""

@@ -17,7 +17,7 @@ from hpcps.rules.context import Context
 
 Combine = Callable[[Updates, Context], Combined]
 
-PART = 1 << 21
+PART = 1 << 22
 """Elements of a part, over all rows: few enough for a processor's cache, and enough for several threads."""
 
 

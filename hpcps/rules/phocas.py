@@ -28,8 +28,8 @@ class Phocas(Trimming):
 
     b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(max(1, trim * n)), and too few are n <= 2. The
     result of too few is zero, and no update is accepted. Of two values at the same distance from the trimmed mean, the
-    smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional
-    Byzantine-resilient stochastic gradient descent", arXiv 1805.09682.
+    smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional Byzantine-resilient stochastic gradient descent",
+    arXiv 1805.09682.
     """
 
     sees: ClassVar[Sees] = "coordinate"

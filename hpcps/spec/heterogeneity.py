@@ -12,7 +12,7 @@ from hpcps.registry.config import DAY, MOST, MOST_ROLES, NAME, Config
 
 
 class NoDelay(Config):
-    """No delay."""
+    """No time: 0 seconds."""
 
     kind: Literal["none"] = "none"
 
@@ -22,10 +22,10 @@ class NoDelay(Config):
 
 
 class ConstantDelay(Config):
-    """A constant delay."""
+    """A constant time."""
 
     kind: Literal["constant"] = "constant"
-    seconds: float = Field(1.0, ge=0, le=DAY, description="The delay in seconds.")
+    seconds: float = Field(1.0, ge=0, le=DAY, description="The time in seconds.")
 
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""
@@ -33,7 +33,7 @@ class ConstantDelay(Config):
 
 
 class UniformDelay(Config):
-    """A delay drawn uniformly between two bounds."""
+    """A time drawn uniformly between two bounds."""
 
     kind: Literal["uniform"] = "uniform"
     low: float = Field(0.0, ge=0, le=DAY, description="Lower bound in seconds.")
@@ -45,7 +45,7 @@ class UniformDelay(Config):
 
 
 class LogNormalDelay(Config):
-    """A lognormal delay: usually short, occasionally very long."""
+    """A lognormal time: usually short, occasionally very long."""
 
     kind: Literal["lognormal"] = "lognormal"
     median: float = Field(1.0, gt=0, le=DAY, description="Median in seconds.")

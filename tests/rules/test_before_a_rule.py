@@ -169,7 +169,8 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
     np.testing.assert_array_equal(got[0].accepted[:, filled], mixture.entered(wanted.accepted)[:, filled])
 
 
-def test_kernels_and_definitions_mix_to_the_same_bits(monkeypatch) -> None:
+@pytest.mark.parametrize("scaled", [False, True])
+def test_kernels_and_definitions_mix_to_the_same_bits(scaled: bool, monkeypatch) -> None:
     if not kernels.installed():
         pytest.skip("numba is missing: it is optional")
     monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
@@ -180,6 +181,8 @@ def test_kernels_and_definitions_mix_to_the_same_bits(monkeypatch) -> None:
     for blocks_of in (1, len(LAYOUT.blocks)):
         weights = np.random.default_rng(2).standard_normal((blocks_of, 7, 19))
         weights[np.random.default_rng(3).random(weights.shape) < 0.5] = 0
+        if scaled:  # as clipping does: a row is one update times a factor, or zero
+            weights *= np.eye(19)[[4, 0, 3, 18, 0, 9, 9]] * np.array([1, 1, 1e3, -1, 0, 1, 1])[:, None]
         mixtures = [Mixture(Updates(LAYOUT, payloads, sent, checked=True), weights, threads=t) for t in (1, 2)]
         for columns in (slice(0, LAYOUT.size), slice(5, 5), slice(500, 600), slice(543, 5000)):
             with patch.object(kernels, "SMALLEST", 1 << 62):

@@ -71,4 +71,5 @@ def _call_all() -> None:
     pairs.gram(updates, 1)
     pairs.weighted_sum(updates, np.ones((3, 1)), vector, None, 1)
     mixing.mix(updates, np.ones((1, 1, 3)), slice(0, 1), vector[None, :], 1)
+    mixing.mix(updates, np.eye(3)[None, :1], slice(0, 1), vector[None, :], 1)
     engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1), vector)

@@ -20,6 +20,34 @@ SMALL = 4096
 
 
 @kernel
+def scale_rows(table: Table, first: int, last: int, rows: Integers, factors: Float64, target: Integers) -> None:
+    """Compute rows that are one update times a factor each, segment by segment, to the same bits as `mix_segments`.
+
+    Args:
+        table: see `mix_segments`.
+        first: see `mix_segments`.
+        last: see `mix_segments`.
+        rows: the update of each row: `[B or 1, m]`.
+        factors: its factor: `[B or 1, m]`.
+        target: see `mix_segments`.
+    """
+    addresses, offsets, segments = table
+    origin, out, step = target[0], target[1], target[2]
+    for number in range(first, last):
+        block, start, stop = segments[number]
+        which = block if len(rows) > 1 else 0
+        for one in range(rows.shape[1]):
+            result = floats(out + step * one + 4 * (start - origin), stop - start)
+            place, factor = addresses[rows[which, one], block], factors[which, one]
+            if place == 0:
+                result[:] = 0.0
+                continue
+            source = floats(place + 4 * (start - offsets[block]), stop - start)
+            for k in range(stop - start):
+                result[k] = np.float32(min(max(0.0 + factor * source[k], -LARGEST), LARGEST))  # -0 becomes +0
+
+
+@kernel
 def mix_segments(table: Table, first: int, last: int, weights: Float64, m: int, target: Integers) -> None:
     """Compute weighted sums of the updates, segment by segment.
 
@@ -71,12 +99,21 @@ def mix(updates: Updates, weights: Float64, columns: slice, out: Vector, threads
         threads: the maximum number of threads.
     """
     m, n = weights.shape[1:]
+    target = np.array([columns.start, out.__array_interface__["data"][0], out.strides[0]], np.int64)
+    places = replace(Places.of(updates), segments=_within(updates.layout.segments(SEGMENT), columns))
+    if (np.count_nonzero(weights, axis=2) <= 1).all():
+        rows = np.abs(weights).argmax(axis=2)
+        places.run(scale_rows, threads, rows, np.take_along_axis(weights, rows[:, :, None], axis=2)[:, :, 0], target)
+        return
     padded = np.zeros((len(weights), -(-m // TOGETHER) * TOGETHER, n))
     padded[:, :m] = weights
-    segments = updates.layout.segments(SEGMENT)
+    places.run(mix_segments, threads, padded, m, target)
+
+
+def _within(segments: Integers, columns: slice) -> Integers:
+    """Return the parts of segments that are in a range of coordinates."""
     first = np.searchsorted(segments[:, 2], columns.start, side="right")
     last = np.searchsorted(segments[:, 1], columns.stop, side="left")
     part = segments[first:last].copy()
     np.clip(part[:, 1:], columns.start, columns.stop, out=part[:, 1:])
-    target = np.array([columns.start, out.__array_interface__["data"][0], out.strides[0]], np.int64)
-    replace(Places.of(updates), segments=part).run(mix_segments, threads, padded, m, target)
+    return part

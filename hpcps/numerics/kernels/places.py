@@ -24,7 +24,10 @@ SMALLEST_SHARED = 1 << 21
 """The minimum number of elements of all updates for which threads share the work: waking a thread costs as much as half
 a million elements."""
 _PIECES = 8
-"""Pieces of work per thread, so that a thread which shares its core with another process does not delay the others."""
+"""The maximum number of pieces of work per thread: a thread that shares its core with another process then does not
+delay the others."""
+_SMALLEST_PIECE = 1 << 20
+"""The minimum number of elements of all updates in a piece, if there are more pieces than threads."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Places:
         lengths = np.cumsum(self.segments[:, 2] - self.segments[:, 1]) if shared else None
         if lengths is None or lengths[-1] * rows < SMALLEST_SHARED:
             return [work(0, count)] if count else []
-        shares = np.arange(1, threads * _PIECES) * (lengths[-1] / (threads * _PIECES))
+        pieces = threads * max(1, min(_PIECES, int(lengths[-1] * rows // (threads * _SMALLEST_PIECE))))
+        shares = np.arange(1, pieces) * (lengths[-1] / pieces)
         cuts = np.unique([0, *np.searchsorted(lengths, shares), count]).tolist()
         return list(_pool(threads).map(work, cuts[:-1], cuts[1:]))
 

@@ -18,15 +18,16 @@ def vote_segments(
     """Compute a step by the signs of the updates, or their mean with a sign, segment by segment; see `engine.votes`.
 
     Returns:
-        The largest bit patterns, without signs, of the means and of the result if there is a base.
+        The largest bit patterns, without signs: of a mean, or of NaN if a value is not finite; and of the result if
+        there is a base.
     """
     addresses, offsets, segments = table
     places = np.empty(len(addresses) + TOGETHER, np.int64)
     zeros = np.zeros(SEGMENT, np.float32)
-    total, signs = np.empty(COLUMNS, np.float64), np.empty(COLUMNS, np.float32)
-    found = np.empty(COLUMNS, np.float32)
+    total, signs = np.empty(COLUMNS, np.float64), np.empty(COLUMNS, np.int32)
+    spoilt, found = np.empty(COLUMNS, np.float32), np.empty(COLUMNS, np.float32)
     worst = result = NONE
-    zero, one = np.float32(0), np.float32(1)
+    zero = np.float32(0)
     for number in range(first, last):
         block, start, stop = segments[number]
         present = 0
@@ -38,27 +39,37 @@ def vote_segments(
         for begin in range(0, stop - start, COLUMNS):
             count = min(COLUMNS, stop - start - begin)
             total[:] = 0.0
-            signs[:] = zero
+            signs[:] = 0
+            spoilt[:] = zero
             for row in range(0, present, TOGETHER):
                 a, b = floats(places[row] + 4 * begin, count), floats(places[row + 1] + 4 * begin, count)
                 c, d = floats(places[row + 2] + 4 * begin, count), floats(places[row + 3] + 4 * begin, count)
-                for k in range(count):
-                    up = (one if a[k] > zero else zero) + (one if b[k] > zero else zero)
-                    up += (one if c[k] > zero else zero) + (one if d[k] > zero else zero)
-                    down = (one if a[k] < zero else zero) + (one if b[k] < zero else zero)
-                    down += (one if c[k] < zero else zero) + (one if d[k] < zero else zero)
-                    signs[k] += up - down
-                for k in range(count):
-                    total[k] = total[k] + a[k] + b[k] + c[k] + d[k]
-            for k in range(count):
-                found[k] = np.float32(total[k] / len(addresses))
-            worst = max(worst, largest(found[:count]))
+                for k in range(count):  # additions in this form become masked ones
+                    votes = signs[k]
+                    votes += np.int32(a[k] > zero)
+                    votes -= np.int32(a[k] < zero)
+                    votes += np.int32(b[k] > zero)
+                    votes -= np.int32(b[k] < zero)
+                    votes += np.int32(c[k] > zero)
+                    votes -= np.int32(c[k] < zero)
+                    votes += np.int32(d[k] > zero)
+                    votes -= np.int32(d[k] < zero)
+                    signs[k] = votes
+                if step == 0.0:
+                    for k in range(count):
+                        total[k] = total[k] + a[k] + b[k] + c[k] + d[k]
+                else:  # NaN if a value is not finite
+                    for k in range(count):
+                        spoilt[k] = spoilt[k] + a[k] * zero + b[k] * zero + c[k] * zero + d[k] * zero
             if step == 0.0:
                 for k in range(count):
-                    mean = total[k] / len(addresses)
-                    found[k] = np.float32(mean if abs(signs[k]) >= threshold else -1.0 * mean)
-            else:
+                    found[k] = np.float32(total[k] / len(addresses))
+                worst = max(worst, largest(found[:count]))
                 for k in range(count):
-                    found[k] = np.float32(np.sign(signs[k]) * step)
+                    found[k] = found[k] if abs(signs[k]) >= threshold else -found[k]
+            else:
+                worst = max(worst, largest(spoilt[:count]))
+                for k in range(count):
+                    found[k] = np.float32((np.int32(signs[k] > 0) - np.int32(signs[k] < 0)) * step)
             result = max(result, write(found[:count], start + begin, base, out))
     return worst, result

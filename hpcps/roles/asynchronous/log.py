@@ -106,10 +106,10 @@ class LogEntry:
 
 @dataclass(frozen=True)
 class LogPosition:
-    """The place of an entry in the log.
+    """The place of an entry in the log, and what the log knows there.
 
     Attributes:
-        index: its place in the log, from 1.
+        index: the number of the entry in the log, from 1.
         version: how many updates the model holds with it.
         epoch: the coordinator's epoch, as far as the log knows.
         submitter: the submitter of the entry; None for the initial model.

@@ -45,7 +45,8 @@ def grants(sender: Peer, run_id: str, round: int, dealt_with: int, total: int, t
 class PartitionSender:
     """Sends the partitions of an answer as fast as their receivers take them, while the next model comes in.
 
-    The round is over once the stage is SENDING and all is sent.
+    The answer to a model is a worker's update, or a validator's combined update. The round is over once the stage is
+    SENDING and all is sent.
     """
 
     def __init__(self, training: LocalTraining, receivers: tuple[Peer, ...], record_round: Continuation) -> None:
