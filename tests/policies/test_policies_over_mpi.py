@@ -7,6 +7,7 @@ from statistics import median
 
 import pytest
 
+from hpcps.figures.esync.comparison import comparisons_of
 from hpcps.records.collect import collect
 
 pytestmark = pytest.mark.soak
@@ -88,6 +89,19 @@ factor = {FACTORS[2]}
 """
 
 
+UNEQUAL = """
+[[heterogeneity.classes]]
+name = "slow"
+workers = [3]
+factor = 10
+
+[[sweep]]
+"train.local_steps" = [1, { kind = "esync", epsilon_share = 0.05 }]
+"train.epochs" = [5, 35]
+"""
+"""A slow worker and three fast ones, of which ESync takes about 7 times as many steps in the same time."""
+
+
 def closed_form(point, seconds):
     """Return the steps of each worker by the formula of its policy, from its seconds per step."""
     if point == 3:
@@ -97,12 +111,26 @@ def closed_form(point, seconds):
     return [1 if each == slowest else max(1, floor((slowest - epsilon) / each)) for each in seconds]
 
 
+def table_of(text, folder):
+    """Run an experiment, and return its records."""
+    (folder / "speeds.toml").write_text(text)
+    (folder / "sleeper.py").write_text(SLEEPER)
+    command = [sys.executable, "-m", "hpcps", "run", "speeds.toml", "--results", folder]
+    subprocess.run(command, cwd=folder, check=True, timeout=240)
+    return collect(folder / "speeds").table
+
+
+def test_esync_processes_five_times_as_many_samples_as_waiting_for_the_slowest(tmp_path):
+    text = EXPERIMENT.partition("[[heterogeneity.classes]]")[0] + UNEQUAL
+    for change in (("workers = 3", "workers = 4"), ("shards = 3", "shards = 4"), ("passes_per_epoch = 12\n", "")):
+        text = text.replace(*change)
+    (shown,) = comparisons_of([(table_of(text, tmp_path), None)])
+    rates = {one.line: float(one.throughput.mean[0]) for one in shown.rates[""]}
+    assert rates["ESync"] >= 5 * rates["SSGD"], rates
+
+
 def test_workers_take_the_steps_of_the_closed_form(tmp_path):
-    (tmp_path / "speeds.toml").write_text(EXPERIMENT)
-    (tmp_path / "sleeper.py").write_text(SLEEPER)
-    command = [sys.executable, "-m", "hpcps", "run", "speeds.toml", "--results", tmp_path]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=240)
-    table = collect(tmp_path / "speeds").table
+    table = table_of(EXPERIMENT, tmp_path)
     rounds = table[(table["event"] == "round") & (table["role"] == "worker") & (table["round"] > 0)]
     found = {}
     for point, own in rounds.groupby("point"):
