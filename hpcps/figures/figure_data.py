@@ -12,6 +12,7 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.figures.applied import AppliedUpdates, applied
 from hpcps.figures.curve import Curve, curve
+from hpcps.records.esync.table import IMPORTED
 
 REDUCED_BY = (
     "model.name",
@@ -146,6 +147,8 @@ def figure_data_of(
         RunError: the table has no evaluations.
     """
     if not (frame["event"] == "evaluation").any():
+        if frame.attrs.get(IMPORTED):
+            raise RunError(f"the logs of {frame.attrs.get('experiment')} have no accuracy, which `hpcps plot` needs")
         raise RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
     require_epochs(frame)
     rows = frame[frame["event"].isin(["evaluation", "updates"])]

@@ -76,6 +76,12 @@ def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
     assert "note: without --model-bytes" in hpcps("import", "esync", logs, "--name", "original"), "it is replaced"
 
 
+def test_logs_without_an_accuracy_are_named(hpcps, tmp_path):
+    write_logs(tmp_path / "dark", ("sync",), devices=("cloud1/cpu",))
+    assert "1 device, 4 rounds, no accuracy" in hpcps("import", "esync", tmp_path / "dark")
+    assert "the logs of dark have no accuracy" in hpcps("plot", "esync", "dark", status=2)
+
+
 def test_a_folder_of_a_mode_and_one_of_a_device_are_read(logs, tmp_path):
     assert {run.network for run in read_logs(tmp_path)} == {"resnet18-v1"}
     (run,) = read_logs(logs / "esync")
