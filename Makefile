@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python compiles a module when it is first imported; to compile all of torch takes as long as to install it.
+PIP_INSTALL := pip install --quiet --no-compile
 
 .PHONY: help docs gpu-env gpu-figures mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
@@ -40,13 +42,13 @@ $(VENV)/.ready: setup.cfg constraints.txt
 	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
 	@echo "setting up $(VENV) (a minute or two) ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard]'
+	@$(BIN)/python -m $(PIP_INSTALL) -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard]'
 	@$(BIN)/python -m hpcps.numerics.kernels
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
 	@echo "adding the test tools to $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs]'
+	@$(BIN)/python -m $(PIP_INSTALL) -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs]'
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready
@@ -144,23 +146,32 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 ON_GPU := PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON)
 
-gpu-env: .venv-gpu/.ready
+# An environment with another MPI or for another CUDA is set up anew.
+GPU_CHOICE := MPI=$(MPI) CUDA=$(CUDA)
+gpu-env:
+	@[ "$$(cat .venv-gpu/.choice 2>/dev/null)" = "$(GPU_CHOICE)" ] || rm -f .venv-gpu/.ready
+	@$(MAKE) --no-print-directory .venv-gpu/.ready MPI=$(MPI) CUDA=$(CUDA)
 
-# PyTorch's CUDA build brings the version of Triton that it needs.
+# PyTorch's CUDA build brings the version of Triton that it needs. PyPI has the build for CUDA 13.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cu126
 .venv-gpu/.ready: setup.cfg constraints.txt
 	@echo "setting up .venv-gpu with MPI=$(MPI), CUDA=$(CUDA) (some GB, minutes) ..."
 	@$(PYTHON) -m venv --clear .venv-gpu
 	@grep -v '^triton==' constraints.txt > .venv-gpu/constraints.txt
 	@.venv-gpu/bin/python -m pip install --quiet -c .venv-gpu/constraints.txt $(filter-out system,$(MPI)) \
+	  $(if $(filter 12,$(CUDA)),--extra-index-url $(TORCH_INDEX)) \
 	  -e '.[torch,digits,pslite,kernels,report,dev,$(if $(filter 12,$(CUDA)),gpu-cu12,gpu)]'
 	@.venv-gpu/bin/python -m hpcps.numerics.kernels
+	@echo "$(GPU_CHOICE)" > .venv-gpu/.choice
 	@touch $@
 
-# Without a GPU all tests would be skipped, which looks like success.
+# Without a GPU all tests would be skipped, which looks like success. Other versions of packages than ours give other
+# warnings. Most tests start processes or compile kernels: with pytest-xdist, several run at a time.
 gpu: $(GPU_READY)
 	@$(ON_GPU) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
 	  "torch %s of $(GPU_PYTHON) sees no GPU" % torch.__version__)'
-	$(ON_GPU) -m pytest tests/gpu
+	$(ON_GPU) -m pytest -W default -W error::RuntimeWarning --durations 10 $(shell $(GPU_PYTHON) -c \
+	  'import importlib.util as u; print("-n 4" if u.find_spec("xdist") else "")' 2>/dev/null) tests/gpu
 
 # Seconds of a call, launches at a time, and the folder of archives of `make gpu-figures`.
 LIMIT ?= 540

@@ -1,6 +1,7 @@
 """Measures the kernels of the rules on a GPU, in shares of the bandwidth of a copy in the same run; for gpu.py."""
 
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import bars
@@ -12,8 +13,9 @@ from hpcps.numerics.layout import Layout
 from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno
 from hpcps.rules.on_device import DeviceContext
 
-ELEMENTS = 1 << 28
-"""Elements of all updates of a measurement: 1 GiB, more than any cache holds."""
+ELEMENTS = 1 << 30
+"""Elements of all updates of a measurement: 4 GiB, more than any cache holds, and so many that the device is still at
+work on one call when the host asks for the next: a call is a dozen launches."""
 NUMBERS = (4, 8, 16, 32, 64)
 """The numbers of updates."""
 SORTING = ("trimmed_mean", "median", "phocas")
@@ -50,8 +52,13 @@ def seconds(call, repetitions) -> float:
     return statistics.median(begin.elapsed_time(end) for begin, end in events) / 1e3
 
 
-def measure(*, quick: bool) -> list[Rate]:
-    """Measure all rules; only n = 4 and fewer repetitions if `quick`. Empty if there is no GPU for Triton."""
+def measure(*, quick: bool, keep: Callable[[list[Rate]], None] = lambda found: None) -> list[Rate]:
+    """Measure all rules; only n = 4 and fewer repetitions if `quick`. Empty if there is no GPU for Triton.
+
+    Args:
+        quick: see above.
+        keep: called with all results so far, after each.
+    """
     if not torch.cuda.is_available() or not supports(torch.zeros(1, device="cuda")):
         return []
     repetitions, found = 5 if quick else 20, []
@@ -76,6 +83,7 @@ def measure(*, quick: bool) -> list[Rate]:
             )
             bandwidth = 4 * size * (n + 1 + bool(rule.needs)) / took
             found.append(Rate(name, n, bandwidth, bandwidth / copy))
+            keep(found)
         del rows, flat, updates
     return found
 

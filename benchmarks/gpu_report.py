@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import bars
@@ -22,6 +22,7 @@ PARTS = {
     "steps": "a step of one worker alone",
 }
 """The parts in the order in which they are measured."""
+STATES = {(True, False): "measured", (True, True): "measured in part: ", (False, True): "not measured: "}
 
 
 def report(found: Mapping[str, Any], missing: Mapping[str, str], about: str) -> str:
@@ -29,16 +30,16 @@ def report(found: Mapping[str, Any], missing: Mapping[str, str], about: str) -> 
 
     Args:
         found: the result of each part that was measured.
-        missing: why the other parts were not.
+        missing: why the other parts were not, or not in whole.
         about: the machine and the settings.
     """
     lines = ["# Sixteen workers on one GPU", "", about, "", "| Part | |", "|---|---|"]
     lines += [
-        f"| {title} | {'measured' if name in found else f'not measured: {missing[name]}'} |"
+        f"| {title} | {STATES[name in found, name in missing]}{missing.get(name, '')} |"
         for name, title in PARTS.items()
         if name in found or name in missing
     ]
-    if wanted := bars_of(found):
+    if wanted := bars_of(found, missing):
         lines += ["", "| | Wanted | Measured | |", "|---|---|---|---|"]
         verdicts = {True: "✓", False: "**missed**"}
         lines += [f"| {bar.what} | {bar.wanted} | {bar.measured} | {verdicts[bar.holds]} |" for bar in wanted]
@@ -46,7 +47,7 @@ def report(found: Mapping[str, Any], missing: Mapping[str, str], about: str) -> 
         lines += _runs(played)
     if "ddp" in found:
         lines += ["", "| torch DDP | ranks | batch of a rank | images/s |", "|---|---:|---:|---:|"]
-        lines += [f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.0f} |" for row in found["ddp"]]
+        lines += [f"| {row[0]} | {row[1]} | {row[2]} | {row[3]:.0f} |" for row in found["ddp"]["rows"]]
     if "steps" in found:
         eager, replayed = (f"{each * 1e3:.2f} ms" if each else "not possible here" for each in found["steps"])
         lines += ["", f"A step of one worker alone: eager {eager}, replayed as a CUDA graph {replayed}."]
@@ -88,10 +89,10 @@ def _runs(played: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def bars_of(found: Mapping[str, Any]) -> list[bars.Bar]:
-    """Return the targets of the measured parts: of runs, those of the slowest rule."""
+def bars_of(found: Mapping[str, Any], missing: Container[str] = ()) -> list[bars.Bar]:
+    """Return the targets of the parts that were measured in whole: of runs, those of the slowest rule."""
     reached = []
-    if "runs" in found:
+    if "runs" in found and "runs" not in missing:
         played, startup = [Played(**one) for one in found["runs"]["played"]], found["runs"]["startup"]
         images, between = min(one.images for one in played), max(one.between for one in played)
         curve = max(one.curve(startup) for one in played) / 60
@@ -101,4 +102,5 @@ def bars_of(found: Mapping[str, Any]) -> list[bars.Bar]:
             bars.Bar("share of its rounds that is exchange and combining", "< 8 %", f"{between:.1%}", between < 0.08),
             bars.Bar("minutes of a 200-epoch curve on one GPU", "< 5", f"{curve:.1f}", curve < 5),
         ]
-    return reached + device_rules.bars_of([device_rules.Rate(**rate) for rate in found.get("rules", [])])
+    rates = () if "rules" in missing else found.get("rules", ())
+    return reached + device_rules.bars_of([device_rules.Rate(**rate) for rate in rates])

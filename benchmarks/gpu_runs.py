@@ -109,8 +109,11 @@ def overrides(device: str, rounds: int, more: list[str]) -> list[str]:
     return [*settings, f"train.epochs={epochs}"]
 
 
-def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[list[Played], float]:
-    """Play points in one launch; return the results of each, and the seconds of the launch outside of runs.
+def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[list[Played], float, str]:
+    """Play points in one launch.
+
+    Returns:
+        The results of the runs that are done, the seconds of the launch outside of these, and why others are not done.
 
     Args:
         folder: an empty folder.
@@ -119,19 +122,21 @@ def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[
         limit: the time limit, in seconds.
 
     Raises:
-        MeasurementError: the launch failed.
+        MeasurementError: no run is done.
     """
     options = [word for setting in settings for word in ("--set", setting)]
     command = [sys.executable, "-m", "hpcps", "run", str(EXPERIMENT), "--only", points, "--results", str(folder)]
     began = time.monotonic()
-    if problem := run_together([Command([*command, *options], name="hpcps run")], folder / "logs", limit):
-        raise MeasurementError(problem)
+    problem = run_together([Command([*command, *options], name="hpcps run")], folder / "logs", limit)
     took = time.monotonic() - began
     runs = folder / EXPERIMENT.stem / "runs"
     chosen = select(load_experiment(EXPERIMENT, settings).points, points)
-    found = [(next(runs.glob(f"{point.run_id}*")), point.run) for point in chosen]
+    found = [(path.parent, point.run) for point in chosen for path in runs.glob(f"{point.run_id}*/DONE")]
+    if not found:
+        raise MeasurementError(problem or "no run is done")
     walls = [json.loads((run / "DONE").read_text())["wall"] for run, _ in found]
-    return [read(*each) for each in found], took - sum(walls)
+    missing = f"{len(found)} of {len(chosen)} runs are done: {problem}" if problem else ""
+    return [read(*each) for each in found], took - sum(walls), missing
 
 
 def seconds_of_a_step(settings: list[str], *, replays: bool, seconds: float) -> float | None:

@@ -23,7 +23,7 @@ if [ "$2" = mxnet ]; then
   # working tree, and the test tools are there for the part of the tests that needs no torch.
   echo "setting up $new (mxnet==1.9.1, a minute or two) ..."
   "$venv/bin/python" -m venv --clear "$new"
-  if "$new/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+  if "$new/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt \
     -e '.[mxnet,digits,mpich,pslite]' hypothesis jsonschema pytest pytest-timeout pytest-xdist nbformat &&
     "$new/bin/python" -W ignore -c 'import gluoncv.model_zoo, mxnet'; then
     touch "$new/.ready"
@@ -35,7 +35,7 @@ if [ "$2" = mxnet ]; then
 fi
 echo "setting up $new ($wheel) ..."
 "$venv/bin/python" -m venv --clear "$new"
-if ! "$new/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel"; then
+if ! "$new/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$wheel"; then
   [ "$2" = triton ] && [ -z "${CI:-}" ] || exit 1
   # The wheel is for Linux only and takes 1 GB of disk.
   echo "no Triton: the tests of the rules on a GPU, which need none, are skipped" >&2

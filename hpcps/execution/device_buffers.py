@@ -87,9 +87,13 @@ class DeviceBuffers:
 
     def choose(self, run: Run) -> Buffers:
         """Choose the buffers of a run; all processes call this."""
-        if reason := unsuitable(run):
-            return Buffers("staged", reason)
         asked, group = run.transport.device_buffers, self.group
+        if reason := unsuitable(run):
+            # Who asks for these buffers, or for no GPU, knows; that asynchronous runs have no others is worth a line.
+            told = run.transport.kind == "mpi" and run.train.mode == "async" and run.train.device != "cpu"
+            if told and asked == "auto" and not absence():
+                self._say(reason)
+            return Buffers("staged", reason)
         members = {rank: each for rank, each in enumerate(self.plan.world) if self._takes_part(each, run)}
         missing = self._first(members, group.collect(absence() if group.rank in members else ""))
         if missing:
@@ -143,10 +147,15 @@ class DeviceBuffers:
         if asked != "auto":
             refusal = f'transport.device_buffers = "{asked}": {why}; "auto" takes what works'
             return Buffers("staged", why, refusal=refusal)
-        if self._device is not None and self.group.rank == 0 and why not in self._said:
-            sys.stderr.write(f"hpcps: updates and models on devices are copied through the host: {why}\n")
-        self._said.add(why)
+        if self._device is not None:
+            self._say(why)
         return Buffers("staged", why)
+
+    def _say(self, why: str) -> None:
+        """Say once in a launch why buffers are in the memory of the host."""
+        if self.group.rank == 0 and why not in self._said:
+            sys.stderr.write(f"hpcps: updates and models on devices are copied through the host: {why}\n")
+            self._said.add(why)
 
     def _open(self) -> str:
         """Open the device; return why there is none."""
@@ -200,6 +209,8 @@ class DeviceBuffers:
         vector = device.allocate(_TOKEN)
         device.copy(np.frombuffer(token, np.float32), vector)
         device.finish()
-        # Hosts and containers number their processes alike.
-        host = f"{socket.gethostname()} {os.stat('/proc/self/ns/pid').st_ino}"
+        # Hosts and containers number their processes alike; without this file the token tells.
+        host = socket.gethostname()
+        with suppress(OSError):
+            host += " " + os.readlink("/proc/self/ns/pid")
         return {"pid": os.getpid(), "address": device.export(vector).hex(), "token": token.hex(), "host": host}

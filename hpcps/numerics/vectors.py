@@ -170,6 +170,10 @@ class DeviceVector:
         self.device.enqueue(_subtract, self, self, other)
         return self
 
+    def __imul__(self, factor: float) -> DeviceVector:
+        self.device.enqueue(lambda out, values: _multiply(out, values, float(factor)), self, self)
+        return self
+
     def __array__(self, *arguments: Any, **more: Any) -> Any:
         raise TypeError(f"the vector is in the memory of {self.device.name}: on_host() copies it")
 
@@ -247,6 +251,15 @@ def _finite(memory: Any) -> bool:
 
 def _fill(out: Any, value: float) -> None:
     out[:] = value
+
+
+def _multiply(out: Any, values: Any, factor: float) -> None:
+    if _is_tensor(out):
+        import torch
+
+        torch.mul(values, factor, out=out)
+    else:
+        np.multiply(values, np.float32(factor), out=out)
 
 
 def _subtract(out: Any, left: Any, right: Any) -> None:

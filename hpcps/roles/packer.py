@@ -103,6 +103,7 @@ class Packer:
         self.delta = local(layout.size)
         self.delta[:] = 0
         self._outgoing = allocate(layout.size)
+        self._replacement: Vector | None = None
         purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
         self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
         choice, noise = self._streams["attacked blocks"], self._streams["attack noise"]
@@ -142,7 +143,10 @@ class Packer:
             packed: the update that was packed last; its payload is overwritten.
             payload: the values of its blocks, one after another.
         """
-        values = self._local(self._layout.size)
+        # Once: memory of a device is not given back before the run ends.
+        if self._replacement is None:
+            self._replacement = self._local(self._layout.size)
+        values = self._replacement
         unpack(self._layout, payload, packed.mask, values)
         return self._pack(values, packed.mask, packed.sent, packed.delay)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.updates import Updates
-from hpcps.numerics.vectors import DeviceVector, placed
+from hpcps.numerics.vectors import DeviceVector, as_vector, placed
 from hpcps.rules import screening
 from hpcps.rules.base import Rule
 from hpcps.rules.combined import Combined
@@ -47,6 +49,29 @@ def combine_placed(
         return screening.combine(rule, Updates(layout, rows, sent), there)
 
     return device.compute(work, out, *updates, *(placed(vector, device) for vector in base + reference))
+
+
+def prepare(rule: Rule, layout: Layout, numbers: Iterable[int], context: Context) -> None:
+    """Combine zeros, so that the kernels for some numbers of updates are compiled before a round needs them.
+
+    The kernel of a sorting rule is compiled for each number of updates, which takes up to seconds.
+
+    Args:
+        rule: the rule.
+        layout: the blocks of the d elements.
+        numbers: the numbers of updates.
+        context: see `combine_placed`; its `out` is overwritten.
+    """
+    out: Any = context.out
+    assert isinstance(out, DeviceVector), "the result is on a device"
+    if not out.device.has_tensors:
+        return
+    zeros = out.device.borrow(layout.size)
+    zeros[:] = 0
+    for n in numbers:
+        if rule.kernel_for(n) is not None:
+            payload = as_vector(zeros)
+            combine_placed(rule, layout, [payload] * n, np.ones((n, len(layout.blocks)), np.bool_), context)
 
 
 def _combine_tensors(

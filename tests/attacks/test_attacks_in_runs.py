@@ -139,6 +139,23 @@ def test_a_schedule_does_not_shift_the_draws_after_it(kind, schedule):
     assert any(attacked for always in sent[0] for attacked, _, _ in always)
 
 
+def test_replacements_of_an_adversary_take_memory_once():
+    """Memory of a device is given back at the end of a run."""
+    layout, taken = Layout.of([("b", (3,)), ("c", (2,))]), []
+
+    def local(size):
+        taken.append(np.zeros(size, np.float32))
+        return taken[-1]
+
+    run = tiny(attack={"kind": "ipm", "rate": 0.4}, communication=ALL)
+    packer = Packer(Peer("worker", 0), run, (Peer("validator", 0),), layout, np.zeros, local)
+    packed = packer.pack(IdleLearner(layout), np.zeros(layout.size, np.float32), 0, 0)
+    for round in range(3):
+        values = np.arange(5, dtype=np.float32) + round
+        assert packer.replaced(packed, values).parts[0].payload.tolist() == values.tolist()
+    assert len(taken) == 2
+
+
 @pytest.mark.parametrize(("mode", "rule"), [("sync", "average"), ("async", "naive_async")])
 def test_if_all_are_free_riders_the_model_stays_where_it_is(mode, rule, tmp_path):
     for kind in ("free_rider", "zero"):

@@ -17,6 +17,7 @@ import gpu  # noqa: E402
 import gpu_report  # noqa: E402
 import gpu_runs  # noqa: E402
 import suite  # noqa: E402
+from processes import MeasurementError  # noqa: E402
 
 from hpcps.spec.load import load_experiment  # noqa: E402
 
@@ -53,6 +54,35 @@ def test_what_is_read_of_a_run(tmp_path):
     assert played.buffers == "in place"
 
 
+def test_runs_that_are_done_at_the_time_limit_count(tmp_path, monkeypatch):
+    point = load_experiment(gpu_runs.EXPERIMENT, []).points[0]
+
+    def first_run(commands, logs, limit):
+        records(tmp_path / gpu_runs.EXPERIMENT.stem / "runs" / point.run_id)
+        (tmp_path / gpu_runs.EXPERIMENT.stem / "runs/other").mkdir()
+        return "too long"
+
+    monkeypatch.setattr(gpu_runs, "run_together", first_run)
+    (played,), _, problem = gpu_runs.play(tmp_path, gpu_runs.POINTS, [], 1.0)
+    assert (played.rule, played.images) == ("average", pytest.approx(512))
+    assert problem == "1 of 4 runs are done: too long"
+    monkeypatch.setattr(gpu_runs, "run_together", lambda commands, logs, limit: "too long")
+    with pytest.raises(MeasurementError, match="too long"):
+        gpu_runs.play(tmp_path / "nothing", gpu_runs.POINTS, [], 1.0)
+
+
+def test_what_a_part_kept_before_its_time_limit_counts(tmp_path, monkeypatch):
+    def too_long(commands, logs, limit):
+        assert commands[0].words[-2] == "--until"
+        gpu.keep(tmp_path / "rules.json", [{"rule": "average"}])
+        return "it took longer than 80 s; rules had not ended"
+
+    monkeypatch.setattr(gpu, "run_together", too_long)
+    assert gpu.in_child("rules", tmp_path) == ([{"rule": "average"}], "it took longer than 80 s; rules had not ended")
+    monkeypatch.setattr(gpu, "run_together", lambda *arguments: "rules ended with status 1: error: no GPU")
+    assert gpu.in_child("runs", tmp_path) == (None, "no GPU")
+
+
 def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
     good, bad = gpu_runs.read(records(tmp_path / "a", 0.005, 0.95), RUN), gpu_runs.read(records(tmp_path / "b"), RUN)
     good, bad = asdict(good), asdict(bad)
@@ -60,7 +90,10 @@ def test_the_worst_rule_is_held_against_what_was_to_be_reached(tmp_path):
     assert [bar.holds for bar in gpu_report.bars_of(found)] == [True, True, True]
     found["runs"]["played"].append(bad)
     assert [bar.holds for bar in gpu_report.bars_of(found)] == [False, False, False]
-    text = gpu_report.report(found | {"direct": found["runs"]}, {"ddp": "why"}, "about")
+    assert gpu_report.bars_of(found, {"runs": "1 of 4 runs are done"}) == [], "others may be slower"
+    missing = {"ddp": "why", "direct": "1 of 2 runs are done: slow"}
+    text = gpu_report.report(found | {"direct": found["runs"]}, missing, "about")
+    assert "| buffers direct: MPI sends device memory | measured in part: 1 of 2 runs are done: slow |" in text
     assert "| torch DDP of the same model | not measured: why |" in text
     assert "| average | in place | 512 | 1000.0 | 900.0 | 10.0% | 38.6 |" in text
     assert "| average | direct | 512 |" in text

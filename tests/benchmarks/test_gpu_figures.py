@@ -64,8 +64,22 @@ def test_archives_are_small_and_few_and_say_what_they_lack(tmp_path):
     assert archive.unpack(folder, there) == ["a", "c"]
     assert (there / "a/x").read_bytes() == (root / "a/x").read_bytes()
     assert not (there / "b").exists()
+    assert archive.pack(groups, root, folder, part=1000, whole=2900) == ["b", "c"]
     assert archive.pack([], root, tmp_path / "none") == []
     assert archive.unpack(tmp_path / "none", there) == []
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_what_did_not_come_along_in_whole_is_left_out(tmp_path, capsys, lost):
+    root, folder, there = tmp_path / "here", tmp_path / "archives", tmp_path / "there"
+    for name in "ab":
+        (root / name).mkdir(parents=True)
+        (root / name / "x").write_bytes(np.random.default_rng(1).bytes(3500))
+    archive.pack([(name, [root / name]) for name in "ab"], root, folder, part=1000)
+    (folder / f"a.tar.gz.{lost}").unlink()
+    assert archive.unpack(folder, there) == ["b"]
+    assert capsys.readouterr().out.startswith("a is left out, because its archives cannot be read: ")
+    assert [path.name for path in there.iterdir()] == ["b"]
 
 
 def test_launches_at_a_time_share_one_mps_daemon(tmp_path, monkeypatch):
@@ -79,9 +93,14 @@ def test_launches_at_a_time_share_one_mps_daemon(tmp_path, monkeypatch):
     with gpu_figures.shared_mps(2):
         assert log.read_text() == "started -d\n"
     assert log.read_text() == "started -d\nstarted \nquit\n"
+    (tmp_path / "own").mkdir()
+    with gpu_figures.shared_mps(2, tmp_path / "own") as variables:
+        assert all(Path(folder).parent == tmp_path / "own" for folder in variables.values())
+        assert len(variables) == 2
     (tmp_path / "busy").touch()  # a daemon of somebody else runs already: it stays
-    with gpu_figures.shared_mps(2):
-        pass
+    (tmp_path / "other").mkdir()
+    with gpu_figures.shared_mps(2, tmp_path / "other") as variables:
+        assert variables == {}, "it did not start"
     assert log.read_text().endswith("quit\nstarted -d\n")
 
 

@@ -45,11 +45,12 @@ def test_roles_compute_with_vectors_as_with_arrays(device):
     there, other, out = vector(device, a), vector(device, b), device.allocate(100)
     out[:] = there
     out -= other
+    out *= 0.7
     np.add(there[10:20], other[10:20], out=out[10:20])
     out[90:] = 0
     out[5:6] = float("nan")
     out[6:8] = b[:2]
-    here = a - b
+    here = (a - b) * np.float32(0.7)
     here[10:20] = a[10:20] + b[10:20]
     here[90:], here[5], here[6:8] = 0, np.nan, b[:2]
     assert on_host(out).tobytes() == here.tobytes()

@@ -54,6 +54,7 @@ POINTS = {
     "a rule of whole updates": spec("krum", 1, 0, validation={"rule": {"kind": "krum", "f": 0}}),
     "a rule with a loss": spec("loss_score", 1, 1),
     "blocks that are divided and not finite": spec("average", 2, 0, attack={"kind": "nan", "rate": 0.4}, **CUT),
+    "a global learning rate": spec("average", 2, 1, train={"global_lr": 0.7}),
     "an attack with a model": spec("average", 1, 0, attack={"kind": "free_rider", "rate": 0.4}),
     "an adversary": spec("average", 2, 1, attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5}),
     "BatchNorm": spec(
@@ -65,7 +66,7 @@ POINTS = {
 
 SMALL = {"topology": {"workers": 2}, "train": {"epochs": 1}}
 FEW = {
-    "servers combine": spec("average", 2, 0, **SMALL),
+    "servers combine": spec("average", 2, 0, topology={"workers": 2}, train={"epochs": 1, "global_lr": 0.7}),
     "in partitions": spec("zeno", 2, 1, **SMALL, **CUT),
     "an adversary": spec("average", 1, 1, **SMALL, attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5}),
 }

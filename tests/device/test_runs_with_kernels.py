@@ -15,12 +15,17 @@ from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role
 from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.numerics import device
+from hpcps.numerics.layout import Layout
 from hpcps.numerics.vectors import DeviceVector
-from hpcps.protocol.messages import Message, Received
+from hpcps.protocol.messages import Message, Peer, Received
+from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.resources import Resources
+from hpcps.roles.sync import partitions
+from hpcps.roles.sync.partitions import PartitionCollector
+from hpcps.rules import Context, Median
 from hpcps.spec.schema import Run
 from hpcps.transport.base import Traffic
 
@@ -79,3 +84,22 @@ def test_a_run_with_kernels_gives_the_model_of_the_host(tmp_path, rule, monkeypa
         assert (kind, DeviceVector) in kinds
     models = [np.load(directory.path / "final/server-0.npy") for directory in (here, there)]
     np.testing.assert_allclose(models[1], models[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("absences", "most", "numbers"), [(True, 16, [1, 2, 3]), (True, 2, []), (False, 2, [3])])
+def test_no_round_waits_for_a_compiler(monkeypatch, absences, most, numbers):
+    """A kernel that sorts is compiled for a number of updates, and the number of workers that take part changes."""
+    monkeypatch.setattr(torch, "empty", torch.empty)
+    asked, kernel_for, there = [], Median.kernel_for, cuda_on_host.open_device()
+
+    def noted(rule, n):
+        kernel = kernel_for(rule, n)
+        return lambda updates, context: (asked.append(len(updates)), kernel(updates, context))[1]
+
+    monkeypatch.setattr(Median, "kernel_for", noted)
+    monkeypatch.setattr(partitions, "PREPARED", most)
+    layout, share = Layout.of([("a", (4,)), ("b", (2,))]), [Peer("worker", worker) for worker in range(3)]
+    collector = PartitionCollector(share, [Partition.of(layout, (0, 6))])
+    collector.prepare(Median(), Context(out=there.allocate(6)), absences=absences)
+    assert asked == numbers
+    assert collector.waiting_for == tuple(share), "nothing of a round is used up"

@@ -29,6 +29,10 @@ on its way, and one covers the time until the sender hears of progress. So a rec
 of each sender. A larger window does not help: the network then lets one sender fall behind the others by up to the
 window, and all wait for that sender at the end of the round."""
 
+PREPARED = 16
+"""The most senders for which kernels are compiled before the first round if their number changes; with more it would
+take minutes."""
+
 _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
 
@@ -245,6 +249,21 @@ class PartitionCollector:
         self._gathered[row].append((mask, payload))
         self._present[row] = True
         self._left[source] -= 1
+
+    def prepare(self, rule: Rule, context: Context, *, absences: bool) -> None:
+        """Have the kernels of a rule compiled, if the updates are combined on a device.
+
+        Args:
+            rule: the rule.
+            context: as for `combine`; its `out` is overwritten.
+            absences: whether senders may be absent, so that the number of updates changes from round to round.
+        """
+        if isinstance(context.out, DeviceVector):
+            from hpcps.rules.placed import prepare
+
+            most = len(self._share)
+            numbers = (most,) if not absences else range(1, most + 1) if most <= PREPARED else ()
+            prepare(rule, self.partition.layout, numbers, context)
 
     def combine(self, rule: Rule, context: Context) -> Combined:
         """Combine the finite blocks of the next partition; for the context, see `Rule.combine`."""

@@ -14,7 +14,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import on_host
+from hpcps.numerics.vectors import finite, on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
@@ -71,27 +71,30 @@ class SyncShard:
         self.model, self.coming = resources.allocate(self.size), resources.allocate(self.size)
         self._threads = resources.threads
         self._global_lr = np.float32(run.train.global_lr)
+        self._adds = self._global_lr == 1  # then the rule adds its result to the model
         prepare(run.topology.workers * self.size)
         self.finite = True
+
+    def context(self, columns: slice, kept: RuleState) -> Context:
+        """Return what the rule may use for some columns, and where its result goes."""
+        return Context(
+            random=kept.random,
+            state=kept.arrays,
+            base=self.model[columns] if self._adds else None,
+            out=self.coming[columns],
+            threads=self._threads,
+        )
 
     def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
         """Make the next partition: that of this round's model plus the combined updates."""
         columns = collector.partition.columns
         model, coming = self.model[columns], self.coming[columns]
-        whole = self._global_lr == 1  # then the rule adds its result to the model
-        context = Context(
-            random=kept.random,
-            state=kept.arrays,
-            base=model if whole else None,
-            out=coming,
-            threads=self._threads,
-        )
-        finite = collector.combine(rule, context).finite
-        if not whole:
-            np.multiply(coming, self._global_lr, out=coming)
+        good = collector.combine(rule, self.context(columns, kept)).finite
+        if not self._adds:
+            coming *= self._global_lr
             np.add(model, coming, out=coming)
-            finite = bool(np.isfinite(coming).all())
-        self.finite = self.finite and finite
+            good = finite(coming)
+        self.finite = self.finite and good
 
     def turn(self) -> None:
         """Begin the next round: all partitions of its model are made."""
@@ -220,6 +223,11 @@ class SyncServer:
         if train.policy is None:
             schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside_rounds=inside)
         collector = PartitionCollector(self._senders, shard.partitions, shard.first_block)
+        collector.prepare(
+            self._rule,
+            shard.context(collector.partition.columns, self._rule_state),
+            absences=self._run.communication.participation < 1,
+        )
         self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import State
@@ -56,6 +57,7 @@ class SyncValidator:
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
         prepare(len(share) * layout.size)
+        self._collector.prepare(rule, self._context(), absences=run.communication.participation < 1)
 
     @property
     def round(self) -> int:
@@ -105,19 +107,25 @@ class SyncValidator:
             yield Compute("combine", self._combine, elements=self._collector.elements)
 
     def _combine(self) -> Combined:
-        collector, columns = self._collector, self._collector.partition.columns
+        collector = self._collector
         if self._reference is not None and collector.current == 0:
             self._learner.copy_to(self._reference)
             self._reference -= self._training.base
-        context = Context(
+        context = self._context()
+        if "loss" in self._rule.requires:
+            context = replace(context, loss=self._training.loss_of_round())
+        return collector.combine(self._rule, context)
+
+    def _context(self) -> Context:
+        """Return what the rule may use for the next partition, but for a loss, and where its result goes."""
+        columns = self._collector.partition.columns
+        return Context(
             None if self._reference is None else self._reference[columns],
-            self._training.loss_of_round() if "loss" in self._rule.requires else None,
-            self._rule_state.random,
-            self._rule_state.arrays,
+            random=self._rule_state.random,
+            state=self._rule_state.arrays,
             out=self._combined[columns],
             threads=self._threads,
         )
-        return collector.combine(self._rule, context)
 
     def _send_combined(self) -> Iterator[Effect]:
         """Send the combined partition to the servers; go on with the next one."""

@@ -118,13 +118,17 @@ class MpiTransport:
             if isinstance(message.payload, DeviceVector) and payload is not None:
                 if rank in self.link.direct:
                     tag = _TO_DEVICE
-                elif rank not in self.link.mapped or rank not in self.neighbours:
+                elif rank not in self.link.mapped:
                     payload = self.link.staged(message)
         if rank in self.neighbours:
             self._send_to_neighbour(rank, header, payload, tag)
         else:
-            request = self._communicator.Isend([header, MPI.BYTE], rank, tag)
-            self._pending.append((request, header))
+            packet = header
+            if isinstance(payload, DeviceVector) and tag != _TO_DEVICE:
+                # A process may not be allowed to open the files of another one, which pipes and shared memory need.
+                packet, payload, tag = self._address(payload)[1:] + header, None, _ON_DEVICE
+            request = self._communicator.Isend([packet, MPI.BYTE], rank, tag)
+            self._pending.append((request, packet))
             if payload is not None:
                 self._post(rank, payload)
         self._sent_to[rank] += 1
