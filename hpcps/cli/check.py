@@ -103,7 +103,8 @@ def _topology(run: Run) -> str:
         return f"single-process baseline, over {run.transport.kind}"
     if run.collective:
         workers = _count(run.topology.workers, "worker")
-        return f"{workers} in exchange {run.train.exchange}: {run.processes} processes over {run.transport.kind}"
+        processes = f"{run.processes} process{'es' * (run.processes > 1)}"
+        return f"{workers} in exchange {run.train.exchange}: {processes} over {run.transport.kind}"
     parts = ", ".join(_count(count, role) for role, count in counts.items())
     return f"{parts}: {run.processes} processes over {run.transport.kind}"
 

@@ -76,10 +76,12 @@ def _described(run: LoggedRun) -> str:
     from hpcps.records.esync.table import evaluating_device
 
     rounds = [len(each) for each in run.devices.values()]
-    number = f"{min(rounds)} rounds" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)} rounds"
+    number = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"
     split = "by class" if run.by_class else "iid"
     evaluations = sum(each.accuracy is not None for each in run.devices[evaluating_device(run)])
-    accuracies = f"{evaluations} accuracies, of {evaluating_device(run)}" if evaluations else "no accuracy"
+    number += f" round{'s' * (max(rounds) != 1)}"
+    some = "1 accuracy" if evaluations == 1 else f"{evaluations} accuracies"
+    accuracies = f"{some}, of {evaluating_device(run)}" if evaluations else "no accuracy"
     source = "; from a summary: evaluations and queries count as computing" if run.summary else ""
     devices = f"{len(rounds)} device{'s' * (len(rounds) != 1)}"
     return " ".join(filter(None, [run.network, f"{run.mode}, {split}: {devices}, {number}, {accuracies}{source}"]))

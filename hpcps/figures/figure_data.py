@@ -12,6 +12,7 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.figures.applied import AppliedUpdates, applied
 from hpcps.figures.curve import Curve, curve
+from hpcps.records.esync.table import IMPORTED
 
 REDUCED_BY = (
     "model.name",
@@ -114,6 +115,17 @@ class FigureData:
         return tuple(line for line in self.lines if line in having)
 
 
+def require_epochs(frame: pd.DataFrame) -> None:
+    """Raise an error if a table is of the logs of another system, which do not count epochs.
+
+    Raises:
+        RunError: it is.
+    """
+    if "epoch" not in frame and (frame["event"] == "evaluation").any():
+        name = frame.attrs.get("experiment")
+        raise RunError(f"the logs of {name} do not count epochs: `hpcps plot esync {name}` draws what they have")
+
+
 def figure_data_of(
     frame: pd.DataFrame, baseline: pd.DataFrame | None = None, *, merge_tied: bool = True
 ) -> list[FigureData]:
@@ -135,10 +147,10 @@ def figure_data_of(
         RunError: the table has no evaluations.
     """
     if not (frame["event"] == "evaluation").any():
+        if frame.attrs.get(IMPORTED):
+            raise RunError(f"the logs of {frame.attrs.get('experiment')} have no accuracy, which `hpcps plot` needs")
         raise RunError("no evaluation in this table yet: wait for the first epoch to end, then collect again")
-    if "epoch" not in frame:
-        name = frame.attrs.get("experiment")
-        raise RunError(f"the logs of {name} do not count epochs: `hpcps plot esync {name}` draws what they have")
+    require_epochs(frame)
     rows = frame[frame["event"].isin(["evaluation", "updates"])]
     swept = [key for key in frame.attrs.get("swept", []) if key != "seed"]
     away = rows["outside"].astype(str) if "outside" in rows else pd.Series("", rows.index)

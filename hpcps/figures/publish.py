@@ -15,7 +15,7 @@ from hpcps.figures.drawing import draw_all
 from hpcps.figures.esync.comparison import comparisons_of
 from hpcps.figures.esync.drawing import draw_comparisons
 from hpcps.figures.esync.methods import compares_methods
-from hpcps.figures.figure_data import FigureData, figure_data_of
+from hpcps.figures.figure_data import FigureData, figure_data_of, require_epochs
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.grid.drawing import draw_grid
 from hpcps.figures.grid.study import is_grid, studies_of
@@ -125,6 +125,7 @@ def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> P
         write_provenance(source, own, folder, {run: facts for run, facts in further.items() if run in there})
     else:
         table = read_table(source / "table.parquet")
+        require_epochs(table)
         attributes = table.attrs
         table = table[table["event"].isin(DRAWN)]
         table.attrs.update({"baseline": place.baseline} | attributes)

@@ -120,7 +120,10 @@ class Experiment:
         """Return the same points for one process; the transport is a part of a run and of its id."""
         if all(point.run.transport.kind == "inproc" for point in self.points):
             return self
-        here = _load(self._content, (*self._set, "transport.kind=inproc"), None, self.results)
+        try:
+            here = _load(self._content, (*self._set, "transport.kind=inproc"), None, self.results)
+        except SpecError as error:
+            raise SpecError(f"{error}\n  in_process=False executes it in the processes of its transport") from error
         chosen = {point.index for point in self.points}
         return replace(here, points=tuple(point for point in here.points if point.index in chosen), _only=self._only)
 

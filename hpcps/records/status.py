@@ -149,7 +149,7 @@ class _Rank:
         for line in self.tail.read():
             event = line.get("event")
             if event == "start":
-                self.first = {}
+                self.first = self.standings = {}
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
                     self.received = self.applied = 0.0

@@ -32,11 +32,11 @@ def sum_processes(table: Any) -> Any:
         A row per process with lines that have counts and times: `event` ("totals"), `role`, `index`, `host`, `class`
         (if it has one), `rounds` (the number of its `round` lines), the sums of `COUNTED` and `SECONDS` over all its
         lines, and `time`: the seconds from the start of the run to its last round, or to its last line if it has no
-        rounds.
+        rounds or did not finish.
     """
     if not set(table.column_names) >= _NEEDED:
         return tabulate([])
-    wanted = (*_NEEDED, *_CONSTANT, *COUNTED, *SECONDS)
+    wanted = (*_NEEDED, "reason", *_CONSTANT, *COUNTED, *SECONDS)
     rows = table.select([name for name in wanted if name in table.column_names]).to_pandas()
     sums = [name for name in (*COUNTED, *SECONDS) if name in rows]
     for name in ("index", "time", *sums):
@@ -52,5 +52,8 @@ def sum_processes(table: Any) -> Any:
         row |= {name: str(own[name].dropna().iloc[0]) for name in _CONSTANT if name in own and own[name].notna().any()}
         total = lines[sums].sum().to_dict()
         row |= {str(name): round(value) if name in COUNTED else value for name, value in total.items()}
-        found.append(row | {"time": float((rounds if len(rounds) else lines)["time"].max())})
+        last = lines["event"] == "round"
+        if "reason" in lines:  # a process that was stopped in a round states in its last line what it did in it
+            last |= (lines["event"] == "end") & (lines["reason"] != "finished")
+        found.append(row | {"time": float((lines[last] if len(rounds) else lines)["time"].max())})
     return tabulate(found)

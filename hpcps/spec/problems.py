@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcps.errors import SpecError
-from hpcps.registry import KINDS, Config
+from hpcps.registry import KINDS, Config, active
 from hpcps.registry.similarity import nearest
 from hpcps.spec.keys import Key, Table, dotted_keys, expects, keys_of, plain, root
 from hpcps.spec.locate import Path
@@ -209,6 +209,13 @@ def _kind(path: Path, key: Key, value: object) -> Problem:
     return Problem((*path, "kind"), f"unknown {noun} {quote(kind)}{did_you_mean} choices: {choices}")
 
 
+def _beside(path: Path, value: str) -> str | None:
+    """Return what selects the component of this name, if another key of the same table does."""
+    kinds = [kind for kind in KINDS.values() if kind.tag == "kind" and kind.key.startswith(f"{path[0]}.")]
+    kind = next((kind for kind in kinds if value in active().of(kind.name)), None)
+    return f"{kind.key} = {plain({'kind': value})}" if kind else None
+
+
 def _unexpected(path: Path, key: Key, value: object) -> str:
     if isinstance(path[-1], int) and not key.items:
         if isinstance(value, list):  # pydantic reports a list that is too short as a missing item
@@ -222,6 +229,7 @@ def _unexpected(path: Path, key: Key, value: object) -> str:
         guess = plain({"kind": kind}) if kind else None
     elif isinstance(value, str) and "enum" in key.value:
         choice = nearest(value, key.value["enum"])
-        guess = plain(choice) if choice else None
+        unfinished = choice is not None and choice.startswith(value)
+        guess = (None if unfinished else _beside(path, value)) or (plain(choice) if choice else None)
     default = "" if key.default is None or key.required else f" (default {plain(key.default)})"
     return f"expects {expects(key)}{default}, got {quote(value)}{_meant(guess)}"

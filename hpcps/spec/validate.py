@@ -60,6 +60,8 @@ def _build(tree: Tree, shared: Shared) -> tuple[Run | None, list[Problem]]:
         return run, []
     except ValidationError as error:
         found = [problem for detail in error.errors(include_url=False) for problem in translate(detail)]
+        # pydantic reports a value that fits none of several types once for each of them.
+        found = list({problem.path: problem for problem in reversed(found)}.values())[::-1]
     meant = {path for problem in found for path in problem.stands_for}
     return None, [problem for problem in found if not (problem.missing and problem.path in meant)]
 

@@ -1,5 +1,7 @@
 """The figures that compare methods, against hand-worked runs in simulated time."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,12 @@ from hpcps.figures.esync.rates import rates
 from hpcps.figures.esync.tables import comparison_table
 from hpcps.figures.options import PlotOptions
 from hpcps.records.collect import collect
-from hpcps.records.table import read_table
+from hpcps.records.table import read_table, tabulate
+from hpcps.records.totals import sum_processes
+
+ROOT = Path(__file__).parents[2]
+PAPER = {"ESync": (1555, 22.0), "SSGD": (45, 32.5), "ASGD": (120, 84.0), "DC-ASGD": (105, 77.0)}
+"""Samples per second and MB/s of the paper's plots."""
 
 SPEC = """
 name = "unequal"
@@ -162,6 +169,11 @@ def test_diverged_and_missing_seeds_are_counted(table):
     broken.attrs["missing"] = [point]
     (shown,) = comparisons_of([(broken, None)])
     assert of(shown, "ASGD").diverged_seeds == 1
+    lost = broken[broken["mode"] == "async"]
+    lost.attrs["missing"] = [dict(broken.loc[broken["mode"] == "sync"].iloc[0]) | {"run_id": "gone"}]
+    (unfinished,) = comparisons_of([(lost, None)])
+    with pytest.raises(RunError, match="no method that the options choose has a result yet"):
+        list(draw_comparisons([unfinished], PlotOptions(lines=["ESync"])))
     text = comparison_table(shown)
     assert "† 1 of 2" in text
     assert "no result yet: the third" in text
@@ -183,6 +195,16 @@ def test_the_spread_is_that_of_the_seeds():
     assert np.isnan(one.traffic.mean[0])
     assert isinstance(one.throughput, Range)
     assert rates("standalone", rows[:0]) is None
+
+
+@pytest.mark.parametrize(("reason", "time"), [("finished", 4.0), ("stopped", 7.0), ("failed", 7.0)])
+def test_the_time_of_a_broken_round_counts_with_its_steps(reason, time):
+    lines = [
+        {"event": "round", "role": "worker", "index": 0, "time": 4.0, "compute": 4.0},
+        {"event": "end", "role": "worker", "index": 0, "time": 7.0, "compute": time - 4.0, "reason": reason},
+    ]
+    (row,) = sum_processes(tabulate(lines)).to_pylist()
+    assert (row["time"], row["compute"]) == (time, time)
 
 
 @pytest.mark.parametrize(
@@ -229,3 +251,47 @@ def test_a_published_table_is_enough(results, monkeypatch, empty_files):
     }
     (shown,) = comparisons_of([(read_table(copy / "table.parquet"), None)])
     assert len(shown.rates[""]) == 3
+
+
+def ratios_to_the_paper(shown):
+    for methods in shown.rates.values():
+        assert [one.line for one in methods] == [*PAPER]
+        for one in methods:
+            samples, megabytes = PAPER[one.line]
+            yield one.line, one.throughput.mean[0] / samples
+            yield one.line, one.traffic.mean[0] / 1e6 / megabytes
+            gpus, cpus = one.computing.mean[:4], one.computing.mean[4:]
+            if one.line == "ESync":
+                yield one.line, gpus.min() / 37
+                yield one.line, cpus.max() / 42
+            else:
+                assert gpus.max() <= 3 < cpus.min()
+
+
+def test_the_simulated_study_is_within_a_factor_of_two_of_the_paper_and_as_documented():
+    """results/published/esync_paper has the runs of experiments/esync_paper.toml."""
+    (shown,) = comparisons_of([(read_table(ROOT / "results/published/esync_paper/table.parquet"), None)])
+    assert [*shown.rates] == ["split: iid", "split: by class"]
+    for line, ratio in ratios_to_the_paper(shown):
+        assert 0.5 < ratio < 2, line
+    documented = (ROOT / "docs/explanation/esync.md").read_text()
+    for one in shown.rates["split: iid"]:
+        samples = one.throughput.mean[0]
+        stated = f"{samples:,.0f}" if samples >= 1000 else f"{samples:.3g}"
+        assert f"| {one.line} | {stated} | " in documented
+
+
+@pytest.mark.soak
+def test_the_simulated_study_repeats_itself(tmp_path):
+    """In a minute: experiments/esync_paper.toml gives what is published."""
+    experiment, only = ROOT / "experiments/esync_paper.toml", "data.split=iid"
+    assert main(["run", str(experiment), "--only", only, "--results", str(tmp_path)]) == 0
+    published = read_table(ROOT / "results/published/esync_paper/table.parquet")
+    rates_of = [
+        comparisons_of([(table, None)])[0].rates for table in (collect(tmp_path / "esync_paper").table, published)
+    ]
+    for found, told in zip(*(methods["split: iid"] for methods in rates_of), strict=True):
+        assert found.line == told.line
+        for ours, theirs in ((found.throughput, told.throughput), (found.traffic, told.traffic)):
+            assert ours.mean == pytest.approx(theirs.mean)
+        assert found.computing.mean == pytest.approx(told.computing.mean)

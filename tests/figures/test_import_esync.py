@@ -70,7 +70,16 @@ def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
     assert "ASGD" in hpcps("plot", "esync", "original")
     assert len(list((tmp_path / "results/original/figures").glob("esync_*.png"))) == 4
     assert "`hpcps plot esync original` draws what they have" in hpcps("plot", "original", status=2)
+    for command in ("report", "publish"):
+        assert "`hpcps plot esync original` draws what they have" in hpcps(command, "original", status=2)
+    assert not (tmp_path / "results/published").exists(), "no half of a copy"
     assert "note: without --model-bytes" in hpcps("import", "esync", logs, "--name", "original"), "it is replaced"
+
+
+def test_logs_without_an_accuracy_are_named(hpcps, tmp_path):
+    write_logs(tmp_path / "dark", ("sync",), devices=("cloud1/cpu",))
+    assert "1 device, 4 rounds, no accuracy" in hpcps("import", "esync", tmp_path / "dark")
+    assert "the logs of dark have no accuracy" in hpcps("plot", "esync", "dark", status=2)
 
 
 def test_a_folder_of_a_mode_and_one_of_a_device_are_read(logs, tmp_path):

@@ -215,3 +215,11 @@ def test_the_processes_of_a_launch(tmp_path):
         hpcps.run(TEXT, in_process=False)
     with pytest.raises(hpcps.LaunchError, match="leave them out, or in_process=False"):
         hpcps.run("small.toml", in_process=False, callbacks=hpcps.Callbacks(on_round=print))
+
+
+@pytest.mark.parametrize(
+    "key", [{"train.local_steps": {"kind": "esync"}}, {"heterogeneity.slow": {"workers": [1], "factor": 2}}]
+)
+def test_what_takes_real_time_needs_processes(key):
+    with pytest.raises(hpcps.SpecError, match=r"in one process computation takes no time(.|\n)*in_process=False exe"):
+        hpcps.run(TEXT, set=key)

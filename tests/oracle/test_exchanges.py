@@ -61,6 +61,8 @@ def test_every_command_takes_their_runs(results, capsys):
     assert "# 2 runs on 4 processes" in capsys.readouterr().out
     assert main(["check", str(EXPERIMENT)]) == 0
     assert "4 workers in exchange ring: 4 processes over mpi" in capsys.readouterr().out
+    assert main(["check", str(EXPERIMENT), "--only", "train.exchange=ring", "--set", "topology.workers=1"]) == 0
+    assert "1 worker in exchange ring: 1 process over mpi" in capsys.readouterr().out
 
 
 @pytest.mark.soak

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.role_driver import RoleDriver
+from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.identity import run_id
 
@@ -54,6 +56,22 @@ def test_fast_workers_take_the_steps_that_fit(tmp_path, c, epsilon, expected, bl
     assert [line["step_seconds"] for line in lines] == pytest.approx([c[1]] * len(lines))
     total = [sum(steps) for steps in zip(*(taken(played, f"worker-{k}") for k in range(3)), strict=True)]
     assert [line["steps"] for line in played.lines("server-0", "round")] == total
+
+
+def test_a_change_of_speed_in_the_middle_is_followed(tmp_path):
+    """A step of worker 0 takes 1 s at first, and 0.3 s from its ninth on; its median follows after two of them."""
+    slow = {"name": "slow", "workers": [0], "factor": 10, "then": [{"epoch": 8, "factor": 3}]}
+    run = spec(
+        {"step": constant(0.1)},
+        train={"epochs": 70, "local_steps": esync(epsilon_share=0.05)},
+        heterogeneity={"classes": [slow]},
+    )
+    played = simulate(tmp_path, run)
+    assert set(taken(played, "worker-0")) == {1}
+    _, *steps = taken(played, "worker-1")
+    assert steps[:7] == [9] * 7
+    assert set(steps[7:9]) <= {3, 4}, "worker 0 sends its update, and worker 1 follows"
+    assert set(steps[9:]) == {2}
 
 
 def test_latency_and_the_cost_of_queries_take_steps_from_fast_workers(tmp_path):
@@ -217,19 +235,7 @@ class CrashedError(BaseException):
 def test_a_run_goes_on_from_a_checkpoint(tables, tmp_path, monkeypatch):
     """Its steps and epochs are counted on; the speeds are known at once, so that no round is a first one."""
     run = timed(esync(), **tables, checkpoint={"every": 1})
-    take, turns = RoleDriver.take, 0
-
-    def counted(self):
-        nonlocal turns
-        turns += 1
-        if turns == 700:
-            raise CrashedError
-        return take(self)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RoleDriver, "take", counted)
-        with pytest.raises(CrashedError):
-            play_uncaught(run, tmp_path)
+    crash(run, tmp_path, 700, monkeypatch)
     assert play(run, tmp_path)
     lines = records(tmp_path, "server-0")
     start = next(n for n, line in enumerate(lines) if line["event"] == "start" and line["attempt"] == 2)
@@ -248,13 +254,33 @@ def test_a_run_goes_on_from_a_checkpoint(tables, tmp_path, monkeypatch):
     assert [line["epoch"] for line in valid if line["event"] == "evaluation"] == list(range(1, 9))
 
 
-def play_uncaught(run, folder):
-    from hpcps.execution.inprocess import run_in_process
-    from hpcps.records.run_directory import RunDirectory
+@pytest.mark.parametrize("policy", [esync(), esync(blocking=False)])
+def test_a_resumed_run_ends_as_one_that_was_not_interrupted_if_steps_take_the_same_time(policy, tmp_path, monkeypatch):
+    simulation = {"kind": "modelled", "step": {"kind": "constant", "seconds": 0.01}}
+    run = timed(policy, simulation=simulation, topology={"servers": 2, "validators": 0, "workers": 3})
+    assert play(run, tmp_path / "whole")
+    for turns in (700, 600):
+        crash(run, tmp_path / "cut", turns, monkeypatch)
+    assert play(run, tmp_path / "cut")
+    assert sum("continues" in line for line in records(tmp_path / "cut", "worker-1")) == 2
+    np.testing.assert_array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+
+
+def crash(run, folder, turns, monkeypatch):
+    """Play a run until its process is gone after so many turns of its roles."""
+    take, left = RoleDriver.take, iter(range(turns - 1))
+
+    def counted(self):
+        if next(left, None) is None:
+            raise CrashedError
+        return take(self)
 
     directory = RunDirectory(folder)
     directory.create({"run_id": "small", "run": run.model_dump(mode="json")})
-    run_in_process(run, "small", directory)
+    with monkeypatch.context() as patch:
+        patch.setattr(RoleDriver, "take", counted)
+        with pytest.raises(CrashedError):
+            run_in_process(run, "small", directory)
 
 
 def test_the_model_moves_by_the_global_rate_times_the_mean_update(tmp_path):

@@ -403,6 +403,9 @@ def test_the_local_steps_of_a_policy_are_shown_while_it_runs(directory):
     assert "0123456789: worker-0: k 1, c 3.5 s, te 9.2 s of 12.5 s, sends its update\n" in text
     assert "0123456789: worker-1: k 12, c 0.0312 s, te 12.4 s of 12.5 s\n" in text
     assert text.endswith("0123456789: worker-2: k 0, c unknown, has not begun the round")
+    with RecordWriter(directory.path, "0123456789", "server", 0, "n0") as record:
+        record.write("start")
+    assert "worker-1: k" not in overview(SweepProgress([directory.path]).poll()), "those of an earlier attempt"
     directory.finish(3.0)
     assert "worker-1: k" not in overview(SweepProgress([directory.path]).poll())
 

@@ -194,6 +194,15 @@ def test_an_overflow_does_not_reach_the_model_and_is_recorded():
 
 
 @pytest.mark.parametrize("exchange", ["ring", "allreduce"])
+def test_a_model_that_overflows_is_no_warning(exchange):
+    """It diverges, which is a valid result; numpy would warn in what the driver does not know as a task."""
+    large = np.full(LAYOUT.size, 3e38, np.float32)
+    net = Net(exchange, run_of(exchange, 2), large, random.Random(1))
+    net.play([[Contribution(0, large * np.float32(k), 1, Flag.NONE) for k in (0, 1)]])
+    assert all(np.isinf(model).all() for model in net.models)
+
+
+@pytest.mark.parametrize("exchange", ["ring", "allreduce"])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_a_run_follows_the_definition_and_screens_updates(exchange, workers, tmp_path):
     """The last of three workers diverges; the others go on with its update as zeros."""

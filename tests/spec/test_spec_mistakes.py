@@ -114,6 +114,8 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         (["train.local_steps.kind=esync", "transport.kind=inproc"], "so esync knows no speeds: add a [simulation]"),
         (["train.local_steps.kind=esync", "fidelity=artifact"], 'ends with a round: set evaluate = "global_model"'),
         (["train.local_steps={kind='esync',epsilon=1,epsilon_share=0.1}"], "epsilon and epsilon_share set the same"),
+        (["validation.batchnorm=average"], 'got "average": did you mean "averaged"?'),
+        (["train.mode=esync"], 'got "esync": did you mean train.local_steps = { kind = "esync" }?'),
         (["train.local_steps={kind='esync',epsilonn=1}"], "unknown key: did you mean epsilon?"),
         (
             ["train.global_lr=0.5", "train.mode=async", "validation.rule={kind='naive_async'}"],
@@ -309,6 +311,7 @@ rule = { kind = 'dc_asgd' }
         (f"{DC_ASGD}[asynchronous]\nproximal = {{ worker = 0.2 }}", "asynchronous.proximal.worker: dc_asgd needs"),
         (f"{DC_ASGD}[communication]\nparticipation = 0.5", 'asynchronous.absent: dc_asgd needs'),
         (DC_ASGD.replace("local_steps = 1", "local_steps = 2"), "train.local_steps: dc_asgd needs updates"),
+        (DC_ASGD.replace("local_steps = 1", "local_steps = { kind = 'dylu' }"), "train.local_steps: dylu fits"),
         (DC_ASGD.replace("momentum = 0.0", "momentum = 0.9"), "train.optimizer.momentum: dc_asgd needs"),
         (DC_ASGD.replace("name = 'sgd', momentum = 0.0", "name = 'adam'"), "train.optimizer.name: dc_asgd needs"),
         ("[validation.rule]\nkind = 'zeno++'", "validation.rule: zeno++ is for train.mode = \"async\""),
@@ -376,6 +379,11 @@ RING, ALLREDUCE = (
         (ALLREDUCE, ["transport.partition=4096"], "transport.partition: Allreduce divides the vector itself"),
         (ALLREDUCE, ["transport.shared_memory=off"], "transport.shared_memory: MPI decides how Allreduce sends"),
         (ALLREDUCE, ["transport.kind=inproc", "simulation.kind=modelled"], "simulation: has no model of the time of"),
+        (
+            ALLREDUCE,
+            ["transport.kind=inproc", "simulation={kind='measured', records='x'}"],
+            "simulation: has no model of the time of Allreduce: leave it out",
+        ),
         (
             RING,
             ["transport.kind=inproc", "simulation={kind='measured', records='x'}"],

@@ -36,6 +36,8 @@ def test_a_speed_follows_the_epochs_of_the_worker() -> None:
          "16: heterogeneity.classes[1].workers: the classes have 5 workers in all, and there are 4: use fewer"),
         (f"{CLASS}name = 'a'\nworkers = [0, 4]", "13: heterogeneity.classes[0].workers: [4] are not among"),
         (f"{CLASS}name = 'a'\nworkers = []", "13: heterogeneity.classes[0].workers: an empty list"),
+        (f"{CLASS}name = 'a'\nworkers = [-1]",
+         "13: heterogeneity.classes[0].workers: expects a whole number from 1 to 65536 or a list"),
         (f"{CLASS}name = 'a'\nworkers = [2, 2]", "13: heterogeneity.classes[0].workers: lists [2] twice"),
         (f"{CLASS}name = 'a'\nworkers = [2]\n{CLASS}name = 'b'\nworkers = [2]",
          '16: heterogeneity.classes[1].workers: worker 2 is in class "a" too: a worker has one class'),

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from hpcps.errors import RunError
 from hpcps.figures import accuracy
 from hpcps.figures.curve import Range
 from hpcps.figures.esync.bars import Number, bar_handles, draw_bars
@@ -31,9 +32,11 @@ def draw_comparisons(comparisons: Sequence[Comparison], options: PlotOptions) ->
     """Yield the name and the figure of each figure of each variant: accuracy, throughput, traffic, computing time.
 
     Raises:
-        RunError: there is no method or panel that the options choose.
+        RunError: there is no method or panel that the options choose, or it has no result yet.
     """
     chosen = select([comparison.figure_data for comparison in comparisons], options)
+    if not any(figure_data.curves for figure_data in chosen):
+        raise RunError("no method that the options choose has a result yet")
     endings = suffixes([comparison.figure_data.variant for comparison in comparisons])
     for whole, figure_data, suffix in zip(comparisons, chosen, endings, strict=True):
         if not figure_data.curves:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from hpcps.errors import InputError, RunError
-from hpcps.figures.figure_data import FigureData, figure_data_of
+from hpcps.figures.figure_data import FigureData, figure_data_of, require_epochs
 from hpcps.figures.grid.study import Study, is_grid, studies_of
 from hpcps.figures.publish import baseline
 from hpcps.inputs import MiB, finite, read_json
@@ -62,6 +62,7 @@ def read_content(place: ExperimentLocation) -> ReportContent:
     if published:
         frame: pd.DataFrame | None = read_table(results / "table.parquet")
         assert frame is not None
+        require_epochs(frame)
         frame.attrs.setdefault("baseline", place.baseline)
         status = ExperimentStatus(results.name, _statuses(frame))
         provenances = _published_provenances(results / "provenance.json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,7 @@ from hpcps.numerics.layout import Layout, Vector
 from hpcps.protocol.messages import Flag, Malformed, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.roles.collective.averager import Contribution
-from hpcps.roles.events import Effect, Join, Reduce
+from hpcps.roles.events import Effect, Join, Now, Reduce
 from hpcps.spec.schema import Run
 
 
@@ -68,10 +69,12 @@ class AllreduceAverager:
         if own is not None:
             self._own = None
             self.flags, self._exponents = Flag(int(event.values[-1])), event.values[:-1]
-            to_units(self._layout, own.values, self._exponents, count, self._units[:-1])
+            scale = partial(to_units, self._layout, own.values, self._exponents, count, self._units[:-1])
+            yield Now("apply", scale, elements=self._layout.size)
             self._units[-1] = own.count
             yield Reduce(self._units, "sum", soon=True)
             return
         divisor = max(1, int(self._units[-1]))
-        add_mean(self._layout, self._units[:-1], self._exponents, count, divisor, self._model)
+        add = partial(add_mean, self._layout, self._units[:-1], self._exponents, count, divisor, self._model)
+        yield Now("apply", add, elements=self._layout.size)
         self.done = True

@@ -71,7 +71,7 @@ def _transport_can_reduce(run: Run) -> Iterator[Problem]:
         yield Problem(("transport", "partition"), "Allreduce divides the vector itself: leave it out", involved)
     if transport.shared_memory != "auto":
         yield Problem(("transport", "shared_memory"), "MPI decides how Allreduce sends: leave it out", involved)
-    if isinstance(run.simulation, Modelled):
+    if isinstance(run.simulation, (Modelled, Measured)):
         message = 'has no model of the time of Allreduce: leave it out, or use train.exchange = "ring"'
         yield Problem(("simulation",), message, involved)
 
@@ -88,8 +88,8 @@ def _rounds_are_alike(run: Run) -> Iterator[Problem]:
 
 
 def _costs_are_known(run: Run) -> Iterator[Problem]:
-    if run.collective and isinstance(run.simulation, Measured):
-        message = f'fits the costs of servers, not of train.exchange = {quote(run.train.exchange)}: use "modelled"'
+    if run.train.exchange == "ring" and isinstance(run.simulation, Measured):
+        message = 'fits the costs of servers, not of train.exchange = "ring": use "modelled"'
         yield Problem(("simulation", "kind"), message, (EXCHANGE,))
 
 

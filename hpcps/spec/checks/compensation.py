@@ -18,9 +18,10 @@ def _an_update_is_a_gradient(run: Run) -> Iterator[Problem]:
     rule, train = run.validation.rule, run.train
     if not isinstance(rule, AsyncRule) or rule.compares_with is None or train.mode != "async":
         return
-    optimizer = train.optimizer
+    optimizer, steps = train.optimizer, train.local_steps
     reasons: list[tuple[Path, bool, str]] = [
-        (("train", "local_steps"), train.local_steps != 1, f"not {train.local_steps} local steps: use 1"),
+        # Another check refuses a policy.
+        (("train", "local_steps"), train.policy is None and steps != 1, f"not {steps} local steps: use 1"),
         (("train", "optimizer", "name"), optimizer.name == "adam", 'adam divides it: use "sgd" with momentum = 0'),
         (
             ("train", "optimizer", "momentum"),
