@@ -12,7 +12,7 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.figures.applied import AppliedUpdates, applied
 from hpcps.figures.curve import Curve, curve
-from hpcps.records.esync.table import IMPORTED
+from hpcps.records.esync_logs.table import IMPORTED
 
 REDUCED_BY = (
     "model.name",

@@ -5,7 +5,7 @@
 - `checkpoint`: the checkpoints of a run
 - `collect`: one long table of all records of an experiment
 - `display`: shows the progress of runs
-- `esync/`: the logs of the published ESync code as a table
+- `esync_logs/`: the logs of the published ESync code as a table
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
 - `export`: writes CSV files and event files of TensorBoard
 - `files`: writes files atomically

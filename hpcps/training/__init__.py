@@ -1,10 +1,10 @@
 """Local training: a trainer for each backend, its schedule and its initial weights.
 
 - `build`: builds the trainer of one role
-- `trainer`: the interface between roles and backends
 - `mxnet/`: the trainer in MXNet
 - `pytorch/`: the trainer in PyTorch
 - `schedule`: the learning rate of each step
+- `trainer`: the interface between roles and backends
 - `trial`: tries the components of runs before anything starts
 - `weights`: the initial weights, the same for every backend
 """

@@ -12,7 +12,7 @@ from hpcps.policies import DyLU, ESync
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Compute, Drain, Record, Send, SetDeadline
 from hpcps.roles.sync.queried_steps import QueriedSteps
-from hpcps.roles.sync.step_counter import StepCounter
+from hpcps.roles.sync.query_answers import QueryAnswers
 from hpcps.spec.schema import Run
 
 SERVER = Peer("server", 0)
@@ -64,7 +64,7 @@ class World:
     """Workers and the step counter, with one queue of messages in each direction."""
 
     def __init__(self, policy, workers):
-        self.counter = StepCounter(SERVER, run_of(policy, workers), "toy", policy)
+        self.queries = QueryAnswers(SERVER, run_of(policy, workers), "toy", policy)
         self.to_server = [deque() for _ in range(workers)]
         self.to_worker = [deque() for _ in range(workers)]
         self.workers = [Worker(index, policy, self.to_server[index]) for index in range(workers)]
@@ -86,7 +86,7 @@ class World:
         self.now += seconds / 10
         if what == "deliver":
             message = self.to_server[index].popleft()
-            for effect in self.counter.query(worker.peer, message, self.round, self.now):
+            for effect in self.queries.query(worker.peer, message, self.round, self.now):
                 if isinstance(effect, Send):
                     self.to_worker[effect.to.index].append(effect.message)
                 else:
@@ -136,7 +136,7 @@ def test_every_round_ends_whatever_the_times_of_messages_and_steps(policy, data)
             while world.to_server[index]:
                 world.do("deliver", index, 0.1)
             assert world.workers[index].computing == 0
-        assert world.counter.progress(1) == total / 3
+        assert world.queries.progress(1) == total / 3
     assert not [record for record in world.records if record.event == "rejected"]
 
 
@@ -147,20 +147,20 @@ BAD = [{}, {"k": -1}, {"k": 8}, {"k": "x"}, {"k": 1.0}, {"k": 1, "c": -0.1}, {"k
 def test_a_bad_query_is_recorded_and_its_sender_sends_its_update(note):
     world = World(ESync(most=7), 2)
     query = Message(Kind.QUERY, Peer("worker", 1), "toy", 0, note=note)
-    rejected, answer, *_ = world.counter.query(Peer("worker", 1), query, 0, 1.0)
+    rejected, answer, *_ = world.queries.query(Peer("worker", 1), query, 0, 1.0)
     assert isinstance(rejected, Record)
     assert rejected.event == "rejected"
     assert (answer.to, answer.message.note["steps"]) == (Peer("worker", 1), 0)
-    assert world.counter.progress(1) == 0
+    assert world.queries.progress(1) == 0
 
 
 def test_a_query_of_a_later_round_begins_no_round():
     world = World(ESync(most=7), 2)
     for worker, round in ((0, 0), (1, 2**60)):
         query = Message(Kind.QUERY, Peer("worker", worker), "toy", round, note={"k": 1, "c": 0.1})
-        found = list(world.counter.query(Peer("worker", worker), query, 0, 1.0))
+        found = list(world.queries.query(Peer("worker", worker), query, 0, 1.0))
     assert found[0].event == "rejected"
-    assert world.counter.takes_steps(Peer("worker", 0))
+    assert world.queries.takes_steps(Peer("worker", 0))
 
 
 def test_an_answer_without_steps_ends_the_run():

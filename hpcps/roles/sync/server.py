@@ -40,7 +40,7 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import ServerStage
 from hpcps.roles.sync.partitions import PartitionCollector, grants
-from hpcps.roles.sync.step_counter import StepCounter
+from hpcps.roles.sync.query_answers import QueryAnswers
 from hpcps.rules import Average, Context, Rule
 from hpcps.spec.schema import Run
 
@@ -132,7 +132,7 @@ class SyncServer:
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
         policy = run.train.policy
-        self._counter = StepCounter(peer, run, run_id, policy) if policy and peer == KEEPER else None
+        self._answers = QueryAnswers(peer, run, run_id, policy) if policy and peer == KEEPER else None
         self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
@@ -156,16 +156,16 @@ class SyncServer:
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
         event = vetted(event, self._run_id)
-        counter = self._counter if self._part is not None else None
+        answers = self._answers if self._part is not None else None
         match event:
             case Start() if self._part is not None:
                 yield from self._publish(self._part)
             case Start():
                 yield SetDeadline((self._roster.coordinator,))
-            case Received(source, Message(kind=Kind.QUERY) as message, time) if counter and source in counter.roles:
-                yield from counter.query(source, message, self.round, time)
-            case Malformed(source, reason) if counter and counter.takes_steps(source):
-                yield from counter.excuse(source, reason, self.round)
+            case Received(source, Message(kind=Kind.QUERY) as message, time) if answers and source in answers.roles:
+                yield from answers.query(source, message, self.round, time)
+            case Malformed(source, reason) if answers and answers.takes_steps(source):
+                yield from answers.excuse(source, reason, self.round)
             case Received(source, message):
                 yield from self._receive(source, message)
             case Malformed(source, reason):
@@ -242,7 +242,7 @@ class SyncServer:
             "diverged": self._diverged,
             "epochs": self._part.schedule.ended(self.round),
         }
-        counted = {} if self._counter is None else {"counter": self._counter.state()}
+        counted = {} if self._answers is None else {"counter": self._answers.state()}
         model = on_host(self._part.shard.model)
         return State({"model": model}, facts).having(rule=self._rule_state.state(), **counted)
 
@@ -255,8 +255,8 @@ class SyncServer:
         self._rule_state.restore(state.part("rule"))
         if isinstance(part.schedule, OpenSchedule):
             part.schedule.learn(self.round - 1, facts["epochs"])
-        if self._counter is not None:
-            self._counter.restore(state.part("counter"))
+        if self._answers is not None:
+            self._answers.restore(state.part("counter"))
 
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written; go on, or end."""
@@ -276,8 +276,8 @@ class SyncServer:
         """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it."""
         schedule, flags, next_round = part.schedule, Flag.NONE, round + 1
         if isinstance(schedule, OpenSchedule):
-            if self._counter is not None:
-                schedule.learn(round, self._counter.ended(part.steps_per_epoch))
+            if self._answers is not None:
+                schedule.learn(round, self._answers.ended(part.steps_per_epoch))
             next_round = round  # how many epochs this round ends is not known
         if self.keeps_checkpoints and self._ledger.open is None and not schedule.over(next_round):
             due = periodic(self._run.checkpoint.every, schedule.ended(next_round - 1), schedule.ended(next_round))
@@ -300,9 +300,9 @@ class SyncServer:
     def _give(self, part: _Part, number: int, model: Vector, round: int) -> Iterator[Effect]:
         """Send a partition of a round's model to all who read it."""
         payload = model[part.shard.partitions[number].columns]
-        note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._counter else {}
-        if self._counter:
-            note["progress"] = self._counter.progress(part.steps_per_epoch)
+        note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._answers else {}
+        if self._answers:
+            note["progress"] = self._answers.progress(part.steps_per_epoch)
         message = Message(
             Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
             note=note, payload=payload, partition=number,
@@ -314,7 +314,7 @@ class SyncServer:
         """Wait for the answers to the model that was sent; end if it was the last."""
         self._flags = self._announced & ECHOED
         if part.schedule.over(self.round):
-            if self._counter is not None:
+            if self._answers is not None:
                 for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):
                     yield Send(peer, Message(Kind.STOP, self.peer, self._run_id, self.round))
             self._stage = ServerStage.FINISHED
@@ -358,7 +358,7 @@ class SyncServer:
         """Record the round, all of whose partitions are combined."""
         fields, rejections = part.collector.report()
         yield from rejections
-        counted = {} if self._counter is None else self._counter.round_fields(part.steps_per_epoch)
+        counted = {} if self._answers is None else self._answers.round_fields(part.steps_per_epoch)
         yield Record("round", ({} if self._roster.validators else fields) | counted)
         if not self._diverged and not part.shard.finite:
             self._diverged = True

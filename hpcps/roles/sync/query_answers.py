@@ -18,7 +18,7 @@ _PERIOD = 1.0
 """Seconds between two records of the standings, at least."""
 
 
-class StepCounter:
+class QueryAnswers:
     """Gives the state server the queries of the roles, and counts epochs by the steps that it has counted.
 
     Attributes:

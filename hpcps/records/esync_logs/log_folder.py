@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import MiB, read_json
-from hpcps.records.esync.device_log import LoggedRound, parse_summary, read_reports
+from hpcps.records.esync_logs.device_log import LoggedRound, parse_summary, read_reports
 
 MODES = ("esync", "sync", "async", "dcasgd", "local")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcps.records.esync.log_folder import LoggedRun
+from hpcps.records.esync_logs.log_folder import LoggedRun
 from hpcps.records.table import constant, stack, tabulate, to_frame
 from hpcps.records.totals import sum_processes
 
