@@ -70,7 +70,7 @@ class Plan:
         trace: whether every rank writes a trace.
         progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
-        device_memory: whether MPI takes device memory, as `device_trial.try_mpi` says.
+        device_memory: whether MPI takes device memory, as `device_trial` found out.
         umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """
 

@@ -21,7 +21,7 @@ from hpcps.launch.detect import known_launchers, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_scheduler
-from hpcps.launch.plan import UNTRIED, Plan, PlannedRun
+from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.spec.revisions import revisions
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def prepare(
     *,
     trace: bool = False,
     supervised: bool = False,
-    device_memory: str = UNTRIED,
 ) -> tuple[Launch, ...]:
     """Plan and render the launches that run the given points.
 
@@ -73,7 +72,6 @@ def prepare(
         site: the launcher and the hosts.
         trace: whether every rank shall write a trace.
         supervised: whether `hpcps run` supervises the launches and prints their progress.
-        device_memory: see `Plan.device_memory`.
 
     Raises:
         LaunchError: roles cannot be placed, or the launcher cannot express the job.
@@ -95,7 +93,6 @@ def prepare(
                 _plan(group, results, site),
                 trace=trace,
                 progress=not supervised,
-                device_memory=device_memory,
                 umask=_umask(),
             ),
             plan_file=path.with_name(f"{path.name}.plan.json"),

@@ -9,8 +9,9 @@ import pytest
 
 from hpcps.execution.device_buffers import DeviceBuffers
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.device_trial import ACCEPTED, device_memory, try_in_place, try_mpi
-from hpcps.launch.plan import UNTRIED, Plan
+from hpcps.launch.device_trial import ACCEPTED, NOT_NEEDED, DeviceTrials, try_in_place, try_mpi
+from hpcps.launch.launchers import Job, Launch
+from hpcps.launch.plan import UNTRIED, Plan, Rank
 from hpcps.spec.device_buffers import unsuitable
 from hpcps.spec.schema import Run
 
@@ -67,7 +68,28 @@ def test_nothing_is_tried_without_a_device(monkeypatch):
     monkeypatch.delenv("HPCPS_DEVICE", raising=False)
     if not os.path.exists("/dev/nvidiactl"):
         assert try_mpi(detect_mpi(MPIRUN)) == "through MPI: there is no NVIDIA driver"
-        assert device_memory([Run.model_validate(RUN)], detect_mpi(MPIRUN)) == UNTRIED
+        assert memory_of_a_launch() == UNTRIED
+
+
+@pytest.mark.parametrize(
+    ("device", "sharing", "said"),
+    [
+        ("open_device", "auto", NOT_NEEDED),
+        ("open_device", "off", "through MPI: mpirun cannot be started: No such file or directory"),
+        ("Lying", "auto", "through MPI: mpirun cannot be started: No such file or directory"),
+    ],
+)
+def test_mpi_is_tried_on_one_host_only_where_memory_is_not_read_in_place(use, device, sharing, said, tmp_path):
+    use(device)
+    assert memory_of_a_launch(tmp_path, sharing) == said
+
+
+def memory_of_a_launch(folder=Path("/nowhere"), sharing="auto"):
+    """Return what the trials of a launch on this host, whose launcher is missing, find out."""
+    world = tuple(Rank(rank, "worker", rank, "localhost") for rank in range(2))
+    launcher, run = detect_mpi(MPIRUN).launcher, Run.model_validate({**RUN, "transport": {"shared_memory": sharing}})
+    job = Job(Plan(world, ()), folder / "plan", folder / "conf", folder / "mpirun", Path(sys.executable))
+    return DeviceTrials().device_memory([run], Launch(job, {}, ()), launcher)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from hpcps.execution.sweep.batch import Batch, Ending, play
 from hpcps.execution.sweep.queue import PointQueue
 from hpcps.execution.sweep.slots import Slots
 from hpcps.launch.cores import Cores
-from hpcps.launch.detect import Mpi
-from hpcps.launch.device_trial import device_memory
+from hpcps.launch.device_trial import DeviceTrials
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import Site, prepare
 from hpcps.launch.signals import stops_of
@@ -79,6 +78,7 @@ class _Play:
         self._queue = queue
         self._display = display
         self._launches = 0
+        self._trials = DeviceTrials()
 
     def one_by_one(self) -> int:
         """Execute one batch after another, from this process."""
@@ -135,8 +135,9 @@ class _Play:
             sweep.site,
             trace=sweep.trace,
             supervised=True,
-            device_memory=device_memory([point.run for point in points], Mpi(sweep.site.launcher, sweep.site.mpirun)),
         )
+        found = self._trials.device_memory([point.run for point in points], launch, sweep.site.launcher)
+        launch = replace(launch, job=replace(launch.job, plan=replace(launch.job.plan, device_memory=found)))
         launch.write()
         return replace(batch, launch=launch)
 

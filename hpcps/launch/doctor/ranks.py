@@ -1,14 +1,15 @@
-"""`python -m mpi4py -m hpcps.launch.doctor.ranks FILE [MODE]`: the ranks of a trial launch; rank 0 writes the result.
+"""`python -m mpi4py -m hpcps.launch.doctor.ranks FILE SECONDS MODE`: the ranks of a trial; rank 0 writes the result.
 
 With `cuda`, rank 0 sends memory of the first GPU to rank 1, which sends it back; with `device`, memory as runs allocate
-it. An MPI library that is not CUDA-aware reads a
-device pointer as a host pointer, and the process crashes: then the file has no result.
+it. An MPI library that is not CUDA-aware reads a device pointer as a host pointer, and the process crashes: then the
+file has no result. After SECONDS a rank ends itself, also where no launcher ends it any more.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -105,8 +106,9 @@ def exchange_vectors(communicator: Any) -> bool | str:
     return device.fetch(back).tobytes() == values.tobytes()
 
 
-def main(file: str, mode: str = "") -> None:
+def main(file: str, seconds: str, mode: str) -> None:
     """Take part in the trial launch."""
+    signal.alarm(int(seconds) + 1)
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
