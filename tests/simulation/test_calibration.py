@@ -28,13 +28,13 @@ def measured_run(**changes):
     return run
 
 
-def write_run(path, rounds=30, run=None, columns=True, byte=BYTE, late=0):
+def write_run(path, rounds=30, run=None, columns=True, byte=BYTE, late=0, plugins=()):
     """Write the records of a run whose costs are known, with a few rounds in which the machine did something else.
 
     An evaluation ends so many rounds later than it began.
     """
     directory, draw = RunDirectory(path), random.Random(1)
-    directory.create({"run_id": "known", "run": run or measured_run()})
+    directory.create({"run_id": "known", "run": run or measured_run(), "plugins": plugins})
     directory.write_provenance({"machine": {"usable_cores": 3}})
     for server in range(2):
         directory.save(f"final/server-{server}", np.zeros(SIZE // 2, np.float32))

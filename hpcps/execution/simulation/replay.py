@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.simulation.calibration import RunRecords
-from hpcps.records.run_directory import RunDirectory
+from hpcps.records.run_directory import PLUGINS, RunDirectory
+from hpcps.registry import using
+from hpcps.registry.plugins import registry_of, sha256
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured
 
 
-def seconds_per_round(run: Run, simulation: Measured) -> float:
-    """Simulate a run, with its records in a temporary folder; return the time per round."""
+def seconds_per_round(run: Run, simulation: Measured, plugins: Iterable[tuple[str, str]] = ()) -> float:
+    """Simulate a run, with its records in a temporary folder; return the time per round.
+
+    Args:
+        run: the run.
+        simulation: the costs.
+        plugins: the file name and the text of each plugin file that the run uses.
+    """
     transport = run.transport.model_copy(update={"kind": "inproc"})
     simulated = run.model_copy(update={"transport": transport, "simulation": simulation})
     with tempfile.TemporaryDirectory(prefix="hpcps-") as folder:
         directory = RunDirectory(Path(folder))
-        directory.create({"run_id": "replay", "run": simulated.model_dump(mode="json")})
-        run_in_process(simulated, "replay", directory)
+        copies = [{"file": file, "text": text, "sha256": sha256(text)} for file, text in plugins]
+        directory.create({"run_id": "replay", "run": simulated.model_dump(mode="json"), "plugins": copies})
+        with using(registry_of(directory.plugins, directory.path / PLUGINS)):
+            run_in_process(simulated, "replay", directory)
         return RunRecords(directory.path).seconds_per_round
 
 
@@ -36,4 +47,5 @@ def speed_of(path: str | Path) -> float:
         RunError: its records cannot be used.
     """
     records = RunRecords(Path(path))
-    return seconds_per_round(records.run, Measured(records=str(path))) / records.seconds_per_round
+    simulated = seconds_per_round(records.run, Measured(records=str(path)), RunDirectory(Path(path)).plugins)
+    return simulated / records.seconds_per_round
