@@ -230,6 +230,8 @@ def test_single_mistakes_do_not_hide_contradictions_nor_cause_them(write: Write)
     text = 'name = "x"\n[topology]\nworkers = 0\n[data]\nname = "digits"\naugment = true\n[train]\nepoch = 2\n'
     found = [line.split(": ")[1] for line in mistakes(write(text=text))]
     assert found == ["model.name", "topology.workers", "data.augment", "train.epoch"]
+    exchange = mistakes(write(), "train.exchange=rings", "topology.servers=0", "topology.validators=0")
+    assert [line.split(": ")[1] for line in exchange] == ["train.exchange"]
 
 
 def test_values_that_are_replaced_everywhere_are_still_to_be_right(write: Write) -> None:

@@ -11,7 +11,7 @@ from hpcps.registry.failures import told
 from hpcps.rules import Rule
 from hpcps.rules.share import DEFAULT
 from hpcps.rules.trimming import EXCLUSIVE, Trimming
-from hpcps.spec.checks.paths import MODE, SERVERS, VALIDATORS, WORKERS
+from hpcps.spec.checks.paths import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
 
@@ -25,7 +25,8 @@ def _topology_is_whole(run: Run) -> Iterator[Problem]:
     if topology.alone and topology.validators != 1:
         yield Problem(VALIDATORS, f"{alone}; there are {topology.validators} validators", (SERVERS, WORKERS))
     elif topology.servers == 0 and topology.workers:
-        yield Problem(SERVERS, f"the workers need a server that keeps the model: use 1 or more; {alone}", (WORKERS,))
+        what = f"the workers need a server that keeps the model: use 1 or more; {alone}"
+        yield Problem(SERVERS, what, (WORKERS, EXCHANGE))
     elif topology.workers == 0 and topology.servers:
         yield Problem(WORKERS, f"without workers there is no update to combine: use 1 or more; {alone}", (SERVERS,))
 
