@@ -43,9 +43,12 @@ def handle(args: argparse.Namespace) -> int:
     shown = False
     for experiment in _experiments(args.what, args.results):
         found = experiment.poll()
+        shown = True
+        if not found.runs:
+            print(f"{found.name}: {_without_runs(found.name, experiment.folder)}")
+            continue
         note = f"  {found.note}\n" if found.note else ""
         print(f"{found.name}: {summary(found.runs)}\n{overview(found.runs)}\n{note}")
-        shown = True
     if not shown:
         print(f"no runs in {args.results}/")
     return 0
@@ -94,6 +97,19 @@ def overview(runs: Sequence[RunStatus]) -> str:
     return "\n".join(table + notes)
 
 
+def _without_runs(name: str, folder: Path) -> str:
+    """Describe an experiment without runs: usually a table of imported logs."""
+    table = folder / "table.parquet"
+    if not table.is_file():
+        return f"no runs in {folder}/"
+    from hpcps.records.esync_logs.table import IMPORTED
+    from hpcps.records.table import read_table
+
+    if read_table(table).attrs.get(IMPORTED) == "esync":
+        return f"logs of the ESync code, imported as {table}, and no runs; `hpcps plot esync {name}` draws them"
+    return f"no runs, only the table {table}"
+
+
 def _local_steps(standing: StepStanding) -> str:
     """Describe the local steps of a role in the present round of a run with a policy."""
     speed = "unknown" if standing.c is None else f"{standing.c:.3g} s"
@@ -120,7 +136,7 @@ def _experiments(what: str | None, results: Path) -> Iterator[ExperimentRuns]:
     meant = [path for path in results.glob("*/runs/*") if _ID.fullmatch(what) and path.name.startswith(what)]
     if meant:
         for path in sorted(meant):
-            yield ExperimentRuns(path.parent.parent.name, [path], {})
+            yield ExperimentRuns(path.parent.parent.name, [path], {}, path.parent.parent)
         return
     place = locate(what, results, experiments)
     yield ExperimentRuns.of(place.results, place.points)

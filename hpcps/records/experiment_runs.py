@@ -35,12 +35,14 @@ class ExperimentRuns:
     Attributes:
         paths: its run folders; a folder need not exist.
         points: the points of its file and of its sweeps, in the form of `spec.json`, by run id.
+        folder: its results.
         file: the ids of the points of its current file.
     """
 
     name: str
     paths: Sequence[Path]
     points: Mapping[str, Mapping[str, Any]]
+    folder: Path
     file: frozenset[str] = frozenset()
 
     @classmethod
@@ -54,7 +56,7 @@ class ExperimentRuns:
         by_id = {str(point["run_id"]): point for point in points} | planned(folder, points)
         paths = [folder / "runs" / run_id for run_id in by_id]
         others = [path for path in _in_order(folder) if path.name not in by_id and belongs(RunDirectory(path), by_id)]
-        return cls(folder.name, paths + others, by_id, frozenset(str(point["run_id"]) for point in points))
+        return cls(folder.name, paths + others, by_id, folder, frozenset(str(point["run_id"]) for point in points))
 
     def poll(self) -> ExperimentStatus:
         """Read the status of the runs."""

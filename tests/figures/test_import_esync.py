@@ -73,6 +73,10 @@ def test_the_command_writes_a_table_that_plot_draws(logs, hpcps, tmp_path):
     for command in ("report", "publish"):
         assert "`hpcps plot esync original` draws what they have" in hpcps(command, "original", status=2)
     assert not (tmp_path / "results/published").exists(), "no half of a copy"
+    table = tmp_path / "results/original/table.parquet"
+    assert hpcps("status", "original") == (
+        f"original: logs of the ESync code, imported as {table}, and no runs; `hpcps plot esync original` draws them\n"
+    )
     assert "note: without --model-bytes" in hpcps("import", "esync", logs, "--name", "original"), "it is replaced"
 
 
