@@ -100,13 +100,18 @@ def _topology(run: Run) -> str:
     counts = {"server": run.topology.servers, "validator": run.topology.validators, "worker": run.topology.workers}
     counts |= {"adversary": 1} if run.has_adversary else {}
     if run.topology.alone:
-        return f"single-process baseline, over {run.transport.kind}"
+        return f"single-process baseline, {_processes(run)}"
     if run.collective:
         workers = _count(run.topology.workers, "worker")
-        processes = f"{run.processes} process{'es' * (run.processes > 1)}"
-        return f"{workers} in exchange {run.train.exchange}: {processes} over {run.transport.kind}"
+        return f"{workers} in exchange {run.train.exchange}: {_processes(run)}"
     parts = ", ".join(_count(count, role) for role, count in counts.items())
-    return f"{parts}: {run.processes} processes over {run.transport.kind}"
+    return f"{parts}: {_processes(run)}"
+
+
+def _processes(run: Run) -> str:
+    if run.transport.kind == "inproc":
+        return "all in one process"
+    return f"{run.processes} process{'es' * (run.processes > 1)} over {run.transport.kind}"
 
 
 def _model(run: Run) -> str:

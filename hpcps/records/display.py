@@ -32,17 +32,19 @@ class ProgressDisplay:
     In a terminal the current line is updated in place; elsewhere (a batch job's output) it is printed at intervals.
     """
 
-    def __init__(self, runs: RunSource, stream: TextIO, epochs: Sequence[int] = ()) -> None:
+    def __init__(self, runs: RunSource, stream: TextIO, epochs: Sequence[int] = (), *, alone: bool = False) -> None:
         """Follow runs.
 
         Args:
             runs: the runs.
             stream: where to print.
             epochs: the number of epochs of each run, for the estimate of the remaining time.
+            alone: whether each run is one process.
         """
         self._runs = runs
         self._epochs = epochs or [0] * len(runs)
         self._stream = stream
+        self._alone = alone
         self._live = stream.isatty()
         self._count = len(runs)
         self._ended: set[str] = set()
@@ -50,7 +52,8 @@ class ProgressDisplay:
         self._open_line = False
 
     def __enter__(self) -> ProgressDisplay:
-        self.say(f"{self._count} run{'s' * (self._count > 1)} to execute; starting the processes ...")
+        how = f", {'each ' * (self._count > 1)}in one process ..." if self._alone else "; starting the processes ..."
+        self.say(f"{self._count} run{'s' * (self._count > 1)} to execute{how}")
         return self
 
     def __exit__(

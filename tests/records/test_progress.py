@@ -47,6 +47,20 @@ def test_a_run_by_itself_is_shown_in_full(paths, monkeypatch):
     assert "about 30 s left" in text
 
 
+@pytest.mark.parametrize(
+    ("count", "alone", "first"),
+    [
+        (1, False, "1 run to execute; starting the processes ..."),
+        (1, True, "1 run to execute, in one process ..."),
+        (3, True, "3 runs to execute, each in one process ..."),
+    ],
+)
+def test_the_first_line_says_what_starts(paths, count, alone, first):
+    stream = io.StringIO()
+    with ProgressDisplay(SweepProgress(paths[:count]), stream, alone=alone):
+        assert stream.getvalue() == f"{first}\n"
+
+
 def test_a_line_does_not_wrap(paths, monkeypatch):
     lines = drawn(paths, monkeypatch, columns=30).split("\r\033[K")
     assert len(lines[1]) == 29

@@ -41,6 +41,11 @@ def test_aspects_that_differ_between_points_are_all_named(
     )
 
 
+def test_a_run_in_one_process_is_no_processes(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(str(write()), "--set", "transport.kind=inproc") == 0
+    assert "1 server, 1 validator, 4 workers: all in one process\n" in capsys.readouterr().out
+
+
 def test_one_is_singular(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     options = ("train.epochs=1", "train.local_steps=1")
     assert run(str(write()), *(word for option in options for word in ("--set", option))) == 0
