@@ -15,7 +15,10 @@ ROLES = [
     "worker-1",
     pytest.param("validator-0", marks=pytest.mark.soak),
     pytest.param("server-1", marks=pytest.mark.soak),
+    pytest.param("adversary-0", marks=pytest.mark.soak),
 ]
+ATTACK = ("--set", "topology={servers=2, validators=1, workers=3}", "--set", "validation.rule={kind='average'}")
+ATTACK += ("--set", "attack={kind='ipm', rate=0.4, epsilon=0.1}")
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +36,11 @@ def used(play: Play, process: str) -> str:
 @pytest.mark.parametrize("who", ROLES)
 def test_a_process_that_others_read_in_place_is_killed(who: str, start: Callable[..., Play]) -> None:
     before = set(os.listdir("/dev/shm"))
-    play = start(*TOPOLOGY, "--set", "transport.device_buffers=in_place")
+    attacked = who == "adversary-0"
+    play = start(*(ATTACK if attacked else TOPOLOGY), "--set", "transport.device_buffers=in_place")
     play.until(who)
-    assert used(play, who) == "in_place"
+    assert used(play, "worker-1") == "in_place"
+    assert used(play, who) == ("staged" if attacked else "in_place"), "the adversary's vectors are on the host"
     os.kill(play.pid(who), signal.SIGKILL)
     assert play.end() > 0
     within(SOON, lambda: not play.left(), "the end of the ranks")
