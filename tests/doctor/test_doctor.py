@@ -233,6 +233,13 @@ def test_a_probe_that_hangs_or_fails_is_named(tmp_path, monkeypatch):
     assert diagnosis._probe("nonsense") == {"problem": "the probe ended with status 1: KeyError: 'nonsense'"}
 
 
+def test_compiled_kernels_are_found(monkeypatch):
+    pytest.importorskip("numba")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    subprocess.run([sys.executable, "-m", "hpcps.numerics.kernels"], check=True, capture_output=True)
+    assert diagnosis._probe("kernels")["cached"] is True
+
+
 def test_every_probe_may_fail(monkeypatch, capsys):
     monkeypatch.setattr(diagnosis, "_probe", lambda name: {"problem": "the probe was killed by SIGSEGV"})
     assert diagnose().mpi.problem.startswith("mpi4py loads no MPI library: the probe was killed by SIGSEGV")

@@ -118,7 +118,8 @@ def kernels() -> dict[str, Any]:
     except ImportError as error:
         return {**found, "problem": str(error)}
     found["folder"] = compiled.CACHE and str(compiled.CACHE)
-    found["cached"] = compiled.CACHE is not None and any(compiled.CACHE.glob("*.nbc"))
+    # numba keeps the files in a folder of its own in there.
+    found["cached"] = compiled.CACHE is not None and any(compiled.CACHE.rglob("*.nbc"))
     if found["cached"]:
         found["cached"] = loading.load() == 0
     return found
