@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.layout import Layout, Mask, Vector, private
 from hpcps.numerics.packing import pack, packed_size, runs
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import DeviceVector, beside, copied, finite, on_host
@@ -88,9 +88,10 @@ class AsyncShard:
         self.model = resources.local(self.layout.size)
         self.model[:] = model
         self.finite = finite(self.model)
-        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), resources.local)
-        if not run.topology.validators:
-            self.filter.prepare()
+        # Validators filter instead, if there are any.
+        allocate = private if run.topology.validators else resources.local
+        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
+        self.filter.prepare()
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
         # The models on a device that readers may read in place.
         self._lent: dict[Peer, Vector] = {}
@@ -117,25 +118,32 @@ class AsyncShard:
             weight = self._rule.weight(staleness)
         if entry.mask is None or entry.payload is None:
             return weight
-        taken = 0
+        changed, payload, taken = runs(self.layout, entry.mask), entry.payload, 0
         with np.errstate(over="ignore", invalid="ignore"):
-            changed = runs(self.layout, entry.mask)
+            if self.backups is not None and changed:
+                payload = self._compensated(entry, changed, self.backups)
+            if weight != 1.0:
+                payload = copied(payload)
+                payload *= np.float32(weight)
             for start, stop in changed:
-                part = entry.payload[taken : taken + stop - start]
-                if self.backups is not None:
-                    drift = self.backups.drift(entry.reader, self.model, start, stop)
-                    with told(self._rule, "its compensate() failed", foreign=True):
-                        part = self._rule.compensate(on_host(part), drift, entry.rate)
-                if weight != 1.0:
-                    part = copied(part)
-                    part *= np.float32(weight)
                 model = self.model[start:stop]
-                np.add(model, part, out=model)
+                np.add(model, payload[taken : taken + stop - start], out=model)
                 taken += stop - start
             # Once, because a device is waited for; what lies between has not changed.
             if changed and self.finite:
                 self.finite = finite(self.model[changed[0][0] : changed[-1][1]])
         return weight
+
+    def _compensated(self, entry: LogEntry, changed: list[tuple[int, int]], backups: Backups) -> Vector:
+        """Return what the rule makes of an update's payload with the earlier weights, on the host."""
+        payload, parts, taken = on_host(entry.payload), [], 0
+        for start, stop in changed:
+            drift = backups.drift(entry.reader, self.model, start, stop)
+            with told(self._rule, "its compensate() failed", foreign=True):
+                part = payload[taken : taken + stop - start]
+                parts.append(self._rule.compensate(part, drift, entry.rate))
+            taken += stop - start
+        return np.concatenate(parts)
 
     def reply(
         self,
