@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of processes: without bytecode each would compile every module that it imports.
+export PYTHONDONTWRITEBYTECODE :=
 # Python compiles a module when it is first imported; to compile all of torch takes as long as to install it.
 PIP_INSTALL := pip install --quiet --no-compile
 
