@@ -89,10 +89,6 @@ class DeviceBuffers:
         """Choose the buffers of a run; all processes call this."""
         asked, group = run.transport.device_buffers, self.group
         if reason := unsuitable(run):
-            # Who asks for these buffers, or for no GPU, knows; that asynchronous runs have no others is worth a line.
-            told = run.transport.kind == "mpi" and run.train.mode == "async" and run.train.device != "cpu"
-            if told and asked == "auto" and not absence():
-                self._say(reason)
             return Buffers("staged", reason)
         members = {rank: each for rank, each in enumerate(self.plan.world) if self._takes_part(each, run)}
         missing = self._first(members, group.collect(absence() if group.rank in members else ""))

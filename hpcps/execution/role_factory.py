@@ -44,7 +44,7 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
     """
     if peer.role == "server":
         if run.train.mode == "async":
-            return AsyncServer(peer, run, run_id)
+            return AsyncServer(peer, run, run_id, resources)
         return SyncServer(peer, run, run_id, resources)
     if peer == ADVERSARY:
         return (AsyncAdversary if run.train.mode == "async" else SyncAdversary)(peer, run, run_id, resources)
@@ -77,4 +77,4 @@ def make_training_role(run: Run, run_id: str, peer: Peer, trainer: Trainer, reso
         return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, run_id, trainer, resources)
     if peer.role == "worker":
         return AsyncWorker(peer, run, run_id, trainer, resources)
-    return AsyncValidator(peer, run, run_id, trainer)
+    return AsyncValidator(peer, run, run_id, trainer, resources)

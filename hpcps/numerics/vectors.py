@@ -201,6 +201,21 @@ def on_host(values: Any) -> Vector:
     return array
 
 
+def beside(values: Vector, size: int) -> Vector:
+    """Return a vector of `size` elements where `values` are, contents unspecified; see `Device.borrow`."""
+    there: Any = values
+    if not isinstance(there, DeviceVector):
+        return np.empty(size, np.float32)
+    return as_vector(there.device.borrow(size) if size else there[:0])
+
+
+def copied(values: Vector) -> Vector:
+    """Return a copy of values where they are."""
+    there = beside(values, values.size)
+    there[:] = values
+    return there
+
+
 def copy(values: Vector, out: Vector) -> None:
     """Copy values into `out`, wherever both are."""
     out[:] = values if isinstance(out, DeviceVector) else on_host(values)

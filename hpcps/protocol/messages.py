@@ -126,7 +126,9 @@ class Message:
         note: small additional values, JSON.
         payload: float32 `[m]`. The sender must not change it before the receiver has answered. So a received payload
             is valid and constant until then: an update until the next model is sent to its worker, and a combined
-            update likewise; a copy, until the adversary answers. The receiver must not write to it.
+            update likewise; a copy, until the adversary answers; an asynchronous model, until its reader asks for the
+            next one; an asynchronous validator's part of an update, until the servers answer its own next request.
+            The receiver must not write to it.
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
         index: asynchronous: the position in the servers' log of the entry that is ordered or answered; ring: the number
             of updates in a sum.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 
 from hpcps.numerics.blocks import tiles
 from hpcps.numerics.kernels import worthwhile
-from hpcps.numerics.layout import Mask
+from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.updates import NotFiniteError, Updates
+from hpcps.rules.asynchronous import AsyncRule, Decision
 from hpcps.rules.base import Rule
 from hpcps.rules.combined import Combined
-from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.context import NOTHING, AsyncContext, Context
 
 Values = TypeVar("Values", bound=NDArray[Any])
 
@@ -68,3 +70,21 @@ def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[C
             return combine_finite(rule, updates, context), np.zeros_like(updates.sent)
     refused = screen(updates, context.threads)
     return combine_finite(rule, updates.without(refused), context), refused
+
+
+def decide(rule: AsyncRule, payload: Vector, context: AsyncContext, out: Vector) -> tuple[Decision, Mask]:
+    """Reject blocks that are not finite, as if they had been skipped, and decide on the others.
+
+    Args:
+        rule: the rule.
+        payload: the sent blocks of an update, one after another.
+        context: see `AsyncRule.decide`; its `sent` are the blocks in the payload.
+        out: gets what is added to the model `[d]`; valid in the applied blocks.
+
+    Returns:
+        The decision, and the rejected blocks `[B]`.
+    """
+    updates = Updates(context.layout, [payload], context.sent[None, :])
+    refused = screen(updates)
+    updates.without(refused).tile(slice(0, context.layout.size), out[None, :])
+    return rule.checked_decision(out, replace(context, sent=context.sent & ~refused[0])), refused[0]

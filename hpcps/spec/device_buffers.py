@@ -12,7 +12,6 @@ def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
     """
     found: dict[tuple[str, ...], tuple[object, bool]] = {
         ("transport", "kind"): (run.transport.kind, run.transport.kind != "mpi"),
-        ("train", "mode"): (run.train.mode, run.train.mode != "sync"),
         ("train", "exchange"): (run.train.exchange, run.collective),
         ("model", "backend"): (run.model.backend, run.model.backend != "torch"),
         ("train", "device"): (run.train.device, run.train.device == "cpu"),

@@ -72,7 +72,7 @@ class Transport(Config):
     )
     device_buffers: Literal["auto", "in_place", "direct", "staged"] = Field(
         "auto",
-        description="Updates and models of synchronous training on GPUs over MPI. `in_place`: processes of one host "
+        description="Updates and models of training on GPUs with servers, over MPI. `in_place`: processes of one host "
         "read them in each other's device memory; `direct`: MPI, which must be CUDA-aware, gets their addresses there; "
         "`staged`: they are copied through the memory of the host; `auto`: the first of these that works, which a "
         "trial finds out before the run. Rules run where the updates are.",

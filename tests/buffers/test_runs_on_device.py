@@ -63,12 +63,38 @@ POINTS = {
     ),
 }  # fmt: skip
 
+ALONE = {"topology": {"workers": 1}, "communication": {"participation": 1.0}}
+"""With one worker that always sends, asynchronous training leaves nothing to chance."""
+ASYNC = {**ALONE, "train": {"mode": "async", "epochs": 1}}
+DC_ASGD = {
+    **ALONE, "attack": {"kind": "sign_flip"},
+    "train": {**ASYNC["train"], "local_steps": 1, "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.0}},
+    "validation": {"rule": {"kind": "dc_asgd", "compensation": 2.0}},
+}  # fmt: skip
+POINTS |= {
+    "asynchronous, a validator": spec("zeno++", 3, 1, **ASYNC),
+    "asynchronous, servers filter": spec("fed_async", 2, 0, **ASYNC),
+    "asynchronous, blocks that are not finite": spec("naive_async", 2, 1, **ASYNC, attack={"kind": "nan", "rate": 0.4}),
+    "asynchronous, near the model": spec(
+        "zeno++", 1, 1, **ASYNC, asynchronous={"proximal": {"worker": 0.2, "validator": 0.1}}
+    ),
+    "asynchronous, an adversary": spec(
+        "naive_async", 2, 1, **ASYNC, attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5}
+    ),
+    "asynchronous, pulled weights": spec("dc_asgd", 2, 1, **DC_ASGD),
+    "asynchronous, previous weights": spec(
+        "dc_asgd", 3, 0, **{**DC_ASGD, "validation": {"rule": {"kind": "dc_asgd", "backup": "previous"}}}
+    ),
+}
+MANY = spec("zeno++", 2, 2, train={"mode": "async", "epochs": 6}, attack={"kind": "negative", "rate": 0.1})
+"""Its result depends on the order of arrivals; but no process ever reads anything that is not finite."""
 
 SMALL = {"topology": {"workers": 2}, "train": {"epochs": 1}}
 FEW = {
     "servers combine": spec("average", 2, 0, topology={"workers": 2}, train={"epochs": 1, "global_lr": 0.7}),
     "in partitions": spec("zeno", 2, 1, **SMALL, **CUT),
     "an adversary": spec("average", 1, 1, **SMALL, attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5}),
+    **{f"asynchronous, {name}": POINTS[f"asynchronous, {name}"] for name in ("a validator", "pulled weights")},
 }
 """What `make test` plays: both kinds of combiners, with everything that a run can send."""
 
@@ -114,8 +140,9 @@ def start_of(directory, process):
 
 @pytest.mark.parametrize("points", [FEW, pytest.param(POINTS, marks=pytest.mark.soak)], ids=["few", "all"])
 def test_a_run_on_devices_gives_the_model_of_a_run_on_the_host(tmp_path, points):
-    world = Topology(**{role: max(getattr(run.topology, role) for run in points.values()) for role in ROLES})
-    runs = {f"{name}, {mode}": with_buffers(run, mode) for name, run in points.items() for mode in MODES}
+    played = {**points, "many workers": MANY}
+    world = Topology(**{role: max(getattr(run.topology, role) for run in played.values()) for role in ROLES})
+    runs = {f"{name}, {mode}": with_buffers(run, mode) for name, run in played.items() for mode in MODES}
     outcome, output = play(tmp_path, runs, "open_device", world)
     assert outcome.status == 0, "\n".join([str(outcome), *output])
     different = []
@@ -133,4 +160,12 @@ def test_a_run_on_devices_gives_the_model_of_a_run_on_the_host(tmp_path, points)
                 found = start_of(there, process)
                 assert found["device_buffers"] == mode
                 assert len(found[f"device_buffers_{mode}"]) == sum(getattr(run.topology, role) for role in ROLES) - 1
+    for mode in MODES:
+        there = tmp_path / f"many workers, {mode}"
+        assert np.isfinite(model(there, MANY.topology.servers)).all()
+        events = [
+            json.loads(line) for file in (there / "records").glob("*.jsonl") for line in file.read_text().splitlines()
+        ]
+        assert any(event["event"] == "applied" and event["kind"] == "apply" for event in events)
+        different += [f"{there.name}: {event}" for event in events if event["event"] in ("rejected", "diverged")]
     assert not different, "\n".join(different)

@@ -3,11 +3,9 @@
 import os
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from hpcps.execution.device_buffers import DeviceBuffers
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.device_trial import ACCEPTED, NOT_NEEDED, DeviceTrials, try_in_place, try_mpi
 from hpcps.launch.launchers import Job, Launch
@@ -97,7 +95,7 @@ def memory_of_a_launch(folder=Path("/nowhere"), sharing="auto"):
     [
         ("transport", {"device_buffers": "staged"}, 'transport.device_buffers = "staged"'),
         ("transport", {"kind": "inproc"}, 'transport.kind = "inproc"'),
-        ("train", {"mode": "async"}, 'train.mode = "async"'),
+        ("train", {"mode": "async"}, ""),
         ("train", {"device": "cpu"}, 'train.device = "cpu"'),
         ("model", {"backend": "mxnet"}, 'model.backend = "mxnet"'),
         ("train", {}, ""),
@@ -108,20 +106,3 @@ def test_what_keeps_buffers_on_the_host(table, values, why):
     if values.get("mode") == "async":
         tables["validation"] = {"rule": {"kind": "zeno++"}}
     assert unsuitable(Run.model_validate(tables)) == why
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, 'hpcps: updates and models on devices are copied through the host: train.mode = "async"\n'),
-        ({"transport": {"device_buffers": "staged"}}, ""),
-        ({"train": {"epochs": 1, "mode": "async", "device": "cpu"}}, ""),
-    ],
-)
-def test_asynchronous_runs_on_devices_say_once_that_they_copy(use, capsys, changes, said):
-    use("open_device")
-    tables = {**RUN, "train": {"epochs": 1, "mode": "async"}, "validation": {"rule": {"kind": "zeno++"}}, **changes}
-    choice = DeviceBuffers(Plan((), ()), SimpleNamespace(rank=0))
-    for _ in range(2):
-        assert choice.choose(Run.model_validate(tables)).mode == "staged"
-    assert capsys.readouterr().err == said

@@ -33,7 +33,12 @@ if not device.interpreted():
     pytest.skip("make test runs it in .venv-triton, in Triton's interpreter", allow_module_level=True)
 
 pytestmark = pytest.mark.skipif(cuda_on_host.compiler() is None, reason="no C compiler for a stand-in of libcuda")
-RULES = ["average", "zeno", "krum", *(pytest.param(rule, marks=pytest.mark.soak) for rule in ("phocas", "median"))]
+RULES = [
+    *("average", "zeno", "krum", "zeno++"),
+    *(pytest.param(rule, marks=pytest.mark.soak) for rule in ("phocas", "median", "naive_async")),
+]
+
+ASYNC = ("zeno++", "naive_async")
 
 
 class Passed:
@@ -61,7 +66,10 @@ def test_a_run_with_kernels_gives_the_model_of_the_host(tmp_path, rule, monkeypa
         "topology": {"servers": 1, "validators": 1, "workers": 4},
         "model": {"name": "mlp"},
         "data": {"name": "digits", "limit": 80, "test_limit": 20},
-        "train": {"epochs": 1, "batch_size": 4, "local_steps": 2, "optimizer": {"lr": 0.05}, "device": "cpu"},
+        "train": {
+            "epochs": 1, "batch_size": 4, "local_steps": 2, "optimizer": {"lr": 0.05}, "device": "cpu",
+            "mode": "async" if rule in ASYNC else "sync",
+        },
         "communication": {"skip_rate": 0.3},
         "validation": {"rule": {"kind": rule, **({"f": 0} if rule == "krum" else {})}},
         "attack": {"kind": "negative", "rate": 0.3},
@@ -80,7 +88,7 @@ def test_a_run_with_kernels_gives_the_model_of_the_host(tmp_path, rule, monkeypa
     take_turns(drivers, there, EventQueue())
     for record in records:
         record.close()
-    for kind in ("UPDATE", "COMBINED", "MODEL"):
+    for kind in ("UPDATE", "APPLY" if rule in ASYNC else "COMBINED", "MODEL"):
         assert (kind, DeviceVector) in kinds
     models = [np.load(directory.path / "final/server-0.npy") for directory in (here, there)]
     np.testing.assert_allclose(models[1], models[0], rtol=1e-4, atol=1e-5)

@@ -11,14 +11,15 @@ from fault_runs import SOON, Play, assert_blamed, assert_quiet, hpcps, within
 
 BUFFERS = Path(__file__).parents[1] / "buffers"
 TOPOLOGY = ("--set", "topology={servers=2, validators=1, workers=2}", "--set", "validation.rule={kind='zeno'}")
-ROLES = [
-    "worker-1",
-    pytest.param("validator-0", marks=pytest.mark.soak),
-    pytest.param("server-1", marks=pytest.mark.soak),
-    pytest.param("adversary-0", marks=pytest.mark.soak),
+ASYNC = (*TOPOLOGY[:2], "--set", "validation.rule={kind='zeno++'}", "--set", "train.mode=async")
+SOAK = [
+    pytest.param(settings, who, marks=pytest.mark.soak)
+    for settings in (TOPOLOGY, ASYNC)
+    for who in ("worker-1", "validator-0", "server-1")[settings is TOPOLOGY :]
 ]
 ATTACK = ("--set", "topology={servers=2, validators=1, workers=3}", "--set", "validation.rule={kind='average'}")
 ATTACK += ("--set", "attack={kind='ipm', rate=0.4, epsilon=0.1}")
+SOAK += [pytest.param(ATTACK, "adversary-0", marks=pytest.mark.soak)]
 
 
 @pytest.fixture(autouse=True)
@@ -33,14 +34,18 @@ def used(play: Play, process: str) -> str:
     return str(start["device_buffers"])
 
 
-@pytest.mark.parametrize("who", ROLES)
-def test_a_process_that_others_read_in_place_is_killed(who: str, start: Callable[..., Play]) -> None:
+@pytest.mark.parametrize(("settings", "who"), [(TOPOLOGY, "worker-1"), *SOAK])
+def test_a_process_that_others_read_in_place_is_killed(
+    settings: tuple[str, ...], who: str, start: Callable[..., Play]
+) -> None:
     before = set(os.listdir("/dev/shm"))
-    attacked = who == "adversary-0"
-    play = start(*(ATTACK if attacked else TOPOLOGY), "--set", "transport.device_buffers=in_place")
-    play.until(who)
+    play = start(*settings, "--set", "transport.device_buffers=in_place")
+    # An asynchronous server records no rounds.
+    play.until("worker-1" if settings is ASYNC else who)
     assert used(play, "worker-1") == "in_place"
-    assert used(play, who) == ("staged" if attacked else "in_place"), "the adversary's vectors are on the host"
+    assert used(play, who) == ("staged" if who == "adversary-0" else "in_place"), (
+        "the adversary's vectors are on the host"
+    )
     os.kill(play.pid(who), signal.SIGKILL)
     assert play.end() > 0
     within(SOON, lambda: not play.left(), "the end of the ranks")
@@ -50,12 +55,17 @@ def test_a_process_that_others_read_in_place_is_killed(who: str, start: Callable
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("mode", ["in_place", "direct"])
+@pytest.mark.parametrize(
+    ("settings", "mode"), [(TOPOLOGY, "in_place"), (TOPOLOGY, "direct"), (ASYNC, "in_place"), (ASYNC, "direct")]
+)
 def test_a_killed_run_goes_on_from_its_checkpoint(
-    mode: str, start: Callable[..., Play], experiment: Path, tmp_path: Path
+    settings: tuple[str, ...], mode: str, start: Callable[..., Play], experiment: Path, tmp_path: Path
 ) -> None:
-    """Checkpoints hold copies of what is on devices; another device, or none, goes on from them."""
-    arguments = (*TOPOLOGY, "--set", "train.epochs=120", "--set", "checkpoint.every=10")
+    """Checkpoints hold copies of what is on devices; another device, or none, goes on from them.
+
+    The result of an asynchronous run depends on the order of arrivals.
+    """
+    arguments = (*settings, "--set", "train.epochs=120", "--set", "checkpoint.every=10")
     play = start(*arguments, "--set", f"transport.device_buffers={mode}")
     within(120, lambda: list(play.results.glob("*/runs/*/checkpoints/*/manifest.json")), "a checkpoint")
     os.kill(play.pid("server-0"), signal.SIGKILL)
@@ -66,6 +76,9 @@ def test_a_killed_run_goes_on_from_its_checkpoint(
     assert used(last, "worker-0") == mode
     starts = (last.run.path / "records" / "server-0.jsonl").read_text()
     assert '"continues"' in starts
+    if settings is ASYNC:
+        assert '"diverged"' not in starts
+        return
     done = hpcps("run", experiment, *arguments, "--set", "transport.kind=inproc", "--results", tmp_path / "other")
     assert done.returncode == 0, done.stderr
     (other,) = (tmp_path / "other").glob("*/runs/*")

@@ -39,7 +39,15 @@ def test_vectors_compute_as_arrays_do():
     assert (on_host(out) == here).all()
 
 
-@pytest.mark.parametrize("rule", ["average", "zeno", "krum"])
+ALONE = ("train.mode=async", "topology.workers=1")
+"""Asynchronous, with one worker, so that the order of arrivals is always the same."""
+SETTINGS = {
+    "zeno++": ALONE,
+    "dc_asgd": (*ALONE, "train.local_steps=1", "train.optimizer={name='sgd', lr=0.01, momentum=0.0}"),
+}
+
+
+@pytest.mark.parametrize("rule", ["average", "zeno", "krum", *SETTINGS])
 def test_runs_in_place_and_direct_give_the_model_of_staged_up_to_rounding(tmp_path, rule):
     models, modes = {}, ["staged", "in_place"] + ["direct"] * (try_mpi(detect_mpi()) == ACCEPTED)
     file = tmp_path / "buffers.toml"
@@ -52,7 +60,8 @@ def test_runs_in_place_and_direct_give_the_model_of_staged_up_to_rounding(tmp_pa
     for mode in modes:
         results = tmp_path / mode
         command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results)]
-        command += ["--set", f"transport.device_buffers={mode}"]
+        settings = (f"transport.device_buffers={mode}", *SETTINGS.get(rule, ()))
+        command += [word for setting in settings for word in ("--set", setting)]
         done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
         (folder,) = results.glob("*/runs/*")

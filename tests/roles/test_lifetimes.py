@@ -1,7 +1,8 @@
 """A payload that is read where its sender keeps it is never changed under its reader, whoever is slow.
 
-The same run is played twice in the same random order: once every payload is copied when it is sent, once it is read in
-place, as between processes that share memory. Were anything changed too early, the models would differ.
+The same run is played in the same random order: once every payload is copied when it is sent, once it is read in
+place, as between processes that share memory, and once it is in the memory of a device, which is used again when its
+owner has no vector there. Were anything changed too early, the models would differ.
 """
 
 import random
@@ -11,16 +12,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from buffers.late_device import LateDevice
 from installed import BACKEND
 
 from hpcps.execution.inprocess import check_finished
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role
 from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.numerics.vectors import DeviceVector
 from hpcps.protocol.messages import Message, Received
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 from hpcps.transport.base import Traffic
 
@@ -40,6 +44,7 @@ ASYNC = {
     "one validator": ("zeno++", 1, 2, {}),
     "two validators": ("naive_async", 2, 2, {}),
     "servers judge": ("naive_async", 0, 1, {}),
+    "weights": ("fed_async", 0, 2, {}),
     "checkpoints": ("naive_async", 1, 1, {"checkpoint": {"every": 1}}),
 }
 
@@ -79,6 +84,25 @@ class Post:
         return Received(source, Message.decode(header, payload))
 
 
+class DevicePost(Post):
+    """The mailbox of a role with a device; its readers map the memory there, which does not keep its vector alive."""
+
+    def __init__(self, owner, boxes, device):
+        super().__init__(owner, boxes, lambda payload: payload.memory)
+        self._device = device
+
+    def send(self, to, message):
+        self._device.finish()
+        super().send(to, message)
+
+    def receive(self):
+        if not self._boxes[self._owner]:
+            return None
+        source, header, memory = self._boxes[self._owner].popleft()
+        payload = None if memory is None else DeviceVector(self._device, memory)
+        return Received(source, Message.decode(header, payload))
+
+
 def in_place(payload):
     view = payload[:]
     view.flags.writeable = False
@@ -94,8 +118,12 @@ def play(run: Run, folder: Path, place, seed: int) -> dict[str, np.ndarray]:
         nodes = []
         for peer in (*roster.readers(), *roster.all_servers()):
             record = stack.enter_context(RecordWriter(folder, "lifetimes", peer.role, peer.index, "here"))
-            role = make_role(run, "lifetimes", peer)
-            nodes.append(RoleDriver(role, Post(peer, boxes, place), record, directory, clock=clock))
+            resources, post = ALONE, Post(peer, boxes, place)
+            if place is None:
+                device = LateDevice()
+                resources, post = Resources(device.allocate, device.allocate), DevicePost(peer, boxes, device)
+            role = make_role(run, "lifetimes", peer, resources)
+            nodes.append(RoleDriver(role, post, record, directory, clock=clock))
         while left := [node for node in nodes if not node.finished]:
             chance.shuffle(left)
             for _ in range(chance.choice((1, 3, 30))):
@@ -109,9 +137,11 @@ def assert_same(run: Run, folder: Path, seed: int) -> None:
     copied = play(run, folder / "copied", np.copy, seed)
     shared = play(run, folder / "shared", in_place, seed)
     assert len(copied) == run.topology.servers
+    on_device = play(run, folder / "device", None, seed) if BACKEND == "torch" else shared
     for name, model in copied.items():
         assert np.isfinite(model).all()
         np.testing.assert_array_equal(shared[name], model, err_msg=name)
+        np.testing.assert_array_equal(on_device[name], model, err_msg=name)
 
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))]

@@ -329,7 +329,7 @@ rule = { kind = 'dc_asgd' }
         ("[transport]\nkind = 'pslite'\nshared_memory = 'off'", "transport.shared_memory: has an effect only with"),
         (
             "[transport]\nkind = 'inproc'\ndevice_buffers = 'direct'",
-            "transport.device_buffers: has an effect only on synchronous training over MPI, with torch on a GPU, but "
+            "transport.device_buffers: has an effect only on training with servers over MPI, with torch on a GPU, but "
             'transport.kind = "inproc": leave it out',
         ),
         (

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
+from hpcps.numerics.vectors import DeviceVector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.checks import rate_of
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.tally import Tally
-from hpcps.rules import AsyncContext, AsyncRule, screen
+from hpcps.rules import AsyncContext, AsyncRule
+from hpcps.rules.screening import decide
 
 
 @dataclass(frozen=True)
@@ -78,11 +79,19 @@ class UpdateFilter:
         kept: what the rule keeps from one update to the next.
     """
 
-    def __init__(self, rule: AsyncRule, layout: Layout, kept: RuleState) -> None:
+    def __init__(self, rule: AsyncRule, layout: Layout, kept: RuleState, allocate: Allocate = private) -> None:
         self._rule = rule
         self.kept = kept
         self._layout = layout
-        self.update: Vector = np.zeros(layout.size, np.float32)
+        self.update = allocate(layout.size)
+        self.update[:] = 0
+
+    def prepare(self, reference: Vector | None = None) -> None:
+        """Have the kernels of the rule compiled, if it decides on a device; the reference `[d]` may have any values."""
+        if isinstance(self.update, DeviceVector):
+            from hpcps.rules.placed import prepare_decision
+
+            prepare_decision(self._rule, self._layout, reference, self.update)
 
     def __call__(
         self,
@@ -101,14 +110,15 @@ class UpdateFilter:
         """
         layout = self._layout
         sent = header.mask if header.mask is not None else np.zeros(len(layout.blocks), np.bool_)
-        payload = header.payload if header.payload is not None else np.zeros(0, np.float32)
-        updates = Updates(layout, [payload], sent[None, :])
-        refused = screen(updates)
-        updates.without(refused).tile(slice(0, layout.size), self.update[None, :])
-        rejected = refused[0]
-        sent = sent & ~rejected
+        payload = self.update[:0] if header.payload is None or not header.payload.size else header.payload
         context = AsyncContext(reference, loss, self.kept.random, self.kept.arrays, layout=layout, sent=sent)
-        decision = self._rule.checked_decision(self.update, context)
+        if isinstance(self.update, DeviceVector):
+            from hpcps.rules.placed import decide_placed
+
+            decision, rejected = decide_placed(self._rule, payload, context, self.update)
+        else:
+            decision, rejected = decide(self._rule, payload, context, self.update)
+        sent = sent & ~rejected
         if alpha != 1.0:
             self.update *= np.float32(alpha)
         accepted = int((decision.applied & ~decision.negated).sum())

@@ -6,12 +6,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.packing import pack, packed_size
 from hpcps.numerics.state import State
+from hpcps.numerics.vectors import DeviceVector, beside
 from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checkpointing import KEEPER
@@ -96,8 +95,13 @@ class LogEntry:
         )  # fmt: skip
 
     def kept(self) -> LogEntry:
-        """Return it with a copy of its payload, which outlives the message."""
-        return self if self.payload is None else replace(self, payload=self.payload.copy())
+        """Return it with a copy of its payload, which outlives the message; that on a device does so anyway.
+
+        Its sender keeps that until all servers have answered.
+        """
+        if self.payload is None or isinstance(self.payload, DeviceVector):
+            return self
+        return replace(self, payload=self.payload.copy())
 
     def refused(self) -> LogEntry:
         """Return it as a READ, if its update cannot be used: its reader still gets the model."""
@@ -157,6 +161,7 @@ class LogClient:
         self._shards = [(start, stop, layout.restrict(start, stop)) for start, stop in shards_of(run, layout)]
         self.request = 0
         self._entries = 0
+        self._lent: list[Vector] = []
 
     def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a shard of the model that was asked for; the run is over with the last model."""
@@ -196,14 +201,26 @@ class LogClient:
             yield Send(server, entry.message(self._run_id, shard))
 
     def cut(self, update: Vector, mask: Mask) -> list[tuple[Mask, Vector]]:
-        """Cut the masked blocks of an update `[d]` into a part (mask, payload of its own) for each server."""
-        parts = []
-        for start, stop, layout in self._shards:
+        """Cut the masked blocks of an update `[d]` into a part (mask, payload) for each server.
+
+        Servers may read the parts in place until they answer the next request of this role, so parts on a device are
+        kept until `take_back`.
+        """
+        payload = pack(self._layout, update, mask, beside(update, packed_size(self._layout, mask)))
+        if isinstance(payload, DeviceVector):
+            self._lent.append(payload)
+        parts, taken = [], 0
+        for start, _, layout in self._shards:
             first = self._layout.first_in(start)
             here = mask[first : first + len(layout.blocks)]
-            payload = np.empty(packed_size(layout, here), np.float32)
-            parts.append((here, pack(layout, update[start:stop], here, payload)))
+            size = packed_size(layout, here)
+            parts.append((here, payload[taken : taken + size]))
+            taken += size
         return parts
+
+    def take_back(self) -> None:
+        """Use the memory of parts again, once the servers have answered a request that came after them."""
+        self._lent.clear()
 
 
 class Log:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.layout import Layout, Mask, Vector, private
 from hpcps.numerics.packing import pack, packed_size, runs
 from hpcps.numerics.state import State
+from hpcps.numerics.vectors import DeviceVector, beside, copied, finite, on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.registry.failures import told
@@ -34,6 +35,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import ServerStage
 from hpcps.rules import AsyncRule
@@ -73,18 +75,26 @@ class AsyncShard:
         start, stop = shards_of(run, Layout.from_json(table))[server.index]
         return stop - start
 
-    def __init__(self, server: Peer, run: Run, table: list[list[Any]], model: Vector) -> None:
-        """Take the initial weights, `[size(server, run, table)]`."""
+    def __init__(
+        self, server: Peer, run: Run, table: list[list[Any]], model: Vector, resources: Resources = ALONE
+    ) -> None:
+        """Copy the initial weights, `[size(server, run, table)]`."""
         whole, rule = Layout.from_json(table), run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._server = server
         self._rule = rule
         self.table = table
         self.layout = whole.restrict(*shards_of(run, whole)[server.index])
-        self.model = model
-        self.finite = bool(np.isfinite(self.model).all())
-        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server))
-        self.backups = Backups(rule.compares_with, model) if rule.compares_with else None
+        self.model = resources.local(self.layout.size)
+        self.model[:] = model
+        self.finite = finite(self.model)
+        # Validators filter instead, if there are any.
+        allocate = private if run.topology.validators else resources.local
+        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
+        self.filter.prepare()
+        self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
+        # The models on a device that readers may read in place.
+        self._lent: dict[Peer, Vector] = {}
 
     def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
         """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
@@ -97,7 +107,7 @@ class AsyncShard:
         """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
         update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload, rate=entry.rate)
         filtered = self.filter(update, alpha)
-        payload = np.empty(packed_size(self.layout, filtered.applied), np.float32)
+        payload = beside(self.filter.update, packed_size(self.layout, filtered.applied))
         pack(self.layout, self.filter.update, filtered.applied, payload)
         records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []
         return replace(entry, mask=filtered.applied, payload=payload, rate=filtered.rate), records
@@ -108,18 +118,32 @@ class AsyncShard:
             weight = self._rule.weight(staleness)
         if entry.mask is None or entry.payload is None:
             return weight
-        taken = 0
+        changed, payload, taken = runs(self.layout, entry.mask), entry.payload, 0
         with np.errstate(over="ignore", invalid="ignore"):
-            for start, stop in runs(self.layout, entry.mask):
-                part = entry.payload[taken : taken + stop - start]
-                if self.backups is not None:
-                    drift = self.backups.drift(entry.reader, self.model, start, stop)
-                    with told(self._rule, "its compensate() failed", foreign=True):
-                        part = self._rule.compensate(part, drift, entry.rate)
-                self.model[start:stop] += part if weight == 1.0 else part * np.float32(weight)
+            if self.backups is not None and changed:
+                payload = self._compensated(entry, changed, self.backups)
+            if weight != 1.0:
+                payload = copied(payload)
+                payload *= np.float32(weight)
+            for start, stop in changed:
+                model = self.model[start:stop]
+                np.add(model, payload[taken : taken + stop - start], out=model)
                 taken += stop - start
-                self.finite = self.finite and bool(np.isfinite(self.model[start:stop]).all())
+            # Once, because a device is waited for; what lies between has not changed.
+            if changed and self.finite:
+                self.finite = finite(self.model[changed[0][0] : changed[-1][1]])
         return weight
+
+    def _compensated(self, entry: LogEntry, changed: list[tuple[int, int]], backups: Backups) -> Vector:
+        """Return what the rule makes of an update's payload with the earlier weights, on the host."""
+        payload, parts, taken = on_host(entry.payload), [], 0
+        for start, stop in changed:
+            drift = backups.drift(entry.reader, self.model, start, stop)
+            with told(self._rule, "its compensate() failed", foreign=True):
+                part = payload[taken : taken + stop - start]
+                parts.append(self._rule.compensate(part, drift, entry.rate))
+            taken += stop - start
+        return np.concatenate(parts)
 
     def reply(
         self,
@@ -131,8 +155,15 @@ class AsyncShard:
         *,
         last: bool = False,
     ) -> Message:
-        """Return the message with the model for a reader, a copy: the next update may come before it is sent."""
-        model = self.model.copy()
+        """Return the message with the model for a reader, a copy: the next update may come before it is sent.
+
+        A reader reads a copy on a device in place. It has done so before it asks again, so the memory of the copy that
+        it got last is used again.
+        """
+        self._lent.pop(reader, None)
+        model = copied(self.model)
+        if isinstance(model, DeviceVector):
+            self._lent[reader] = model
         if self.backups is not None:
             self.backups.pull(reader, model)
         return Message(
@@ -148,11 +179,12 @@ class AsyncServer:
     one version. Without validators each server filters its shard of the workers' updates itself.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
         self.peer = peer
         self.round = 0
         self._run = run
         self._run_id = run_id
+        self._resources = resources
         self._roster = Roster.of(run)
         # Validators submit entries, or workers if there are no validators.
         self._log = Log(tuple(p for p in self._roster.readers() if p.role == self._roster.coordinator.role))
@@ -208,7 +240,7 @@ class AsyncServer:
             raise RunError(f"{self.peer} {expected}; {source} sent {message.kind.name}")
         if reason := wrong_size(message, AsyncShard.size(self.peer, self._run, message.note["layout"])):
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        self._shard = AsyncShard(self.peer, self._run, message.note["layout"], message.values.copy())
+        self._shard = AsyncShard(self.peer, self._run, message.note["layout"], message.values, self._resources)
         yield from self._present(self._shard)
 
     def _present(self, shard: AsyncShard) -> Iterator[Effect]:
@@ -229,13 +261,13 @@ class AsyncServer:
         assert self._shard is not None, "there is no checkpoint before the first model"
         facts = {"layout": self._shard.table, "diverged": self._diverged}
         backups = {} if self._shard.backups is None else {"backups": self._shard.backups.state()}
-        return State({"model": self._shard.model}, facts).having(
+        return State({"model": on_host(self._shard.model)}, facts).having(
             log=self._log.state(), rule=self._shard.filter.kept.state(), **backups
         )
 
     def restore(self, state: State) -> None:
         """Restore the model; everyone gets it, and numbers entries and requests from the start."""
-        self._shard = AsyncShard(self.peer, self._run, state.facts["layout"], state.arrays["model"])
+        self._shard = AsyncShard(self.peer, self._run, state.facts["layout"], state.arrays["model"], self._resources)
         self._shard.filter.kept.restore(state.part("rule"))
         if self._shard.backups is not None:
             self._shard.backups.restore(state.part("backups"))
@@ -379,5 +411,5 @@ class AsyncServer:
         if self.keeps_checkpoints:
             for adversary in self._roster.adversaries():
                 yield Send(adversary, Message(Kind.STOP, self.peer, self._run_id, place.index))
-        yield Save(f"final/{self.peer}", shard.model)
+        yield Save(f"final/{self.peer}", on_host(shard.model))
         yield Finish()

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
@@ -20,6 +18,7 @@ from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks, wrong_rate
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
 from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import Stage
 from hpcps.roles.tally import Tally
@@ -37,7 +36,7 @@ class AsyncValidator:
 
     keeps_checkpoints = False
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
         self.peer = peer
         self.device = trainer.device
         self._run_id = run_id
@@ -46,19 +45,20 @@ class AsyncValidator:
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._rule = rule
-        self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer))
+        self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer), resources.local)
         self._acceptance = Acceptance()
         # Updates that wait here are lost with a checkpoint, as are those on their way.
         self._training = LocalTraining(
             peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._gather,
             kept={"acceptance": self._acceptance, "rule": self._filter.kept},
-            evaluation_fields=self._acceptance.fields,
+            evaluation_fields=self._acceptance.fields, resources=resources,
         )  # fmt: skip
         self._log = LogClient(run, run_id, trainer.layout, self._training)
         self._share = Roster.of(run).share(peer)
         self._reference: Vector | None = None
         if "reference" in rule.requires:
-            self._reference = np.empty(trainer.layout.size, np.float32)
+            self._reference = resources.local(trainer.layout.size)
+        self._filter.prepare(self._reference)
         self._loss: Callable[[Vector], float] | None = None
         self._queue: deque[UpdateHeader] = deque()
         self._requests = dict.fromkeys(self._share, 0)
@@ -107,6 +107,7 @@ class AsyncValidator:
 
     def _gather(self) -> Iterator[Effect]:
         """Begin to handle the workers' messages: a share of them, or those that wait now, at least one."""
+        self._log.take_back()
         if self._reference is not None:
             self._trainer.copy_to(self._reference)
             self._reference -= self._training.base

@@ -40,10 +40,11 @@ class AsyncWorker:
         combiners = Roster.of(run).combiners_of(peer.index)
         self._validator = combiners[0] if run.topology.validators else None
         # The residual is all that a checkpoint keeps of an update that is on its way.
-        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate)
+        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
         self._training = LocalTraining(
             peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._pack,
             kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
+            resources=resources,
         )  # fmt: skip
         self._log = LogClient(run, run_id, trainer.layout, self._training)
         self._adversary = AdversaryClient(peer, run, run_id, self._packer)
