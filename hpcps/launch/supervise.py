@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from hpcps.errors import LaunchError
 from hpcps.launch.cause import ProcessDeath, find_cause, last_lines, lost_guards, read_death
@@ -172,11 +172,15 @@ def supervise(
     on_tick()
     run = current(launch.job.plan)
     failed = _failed(run, known)
+    # What comes later, such as a crash while MPI finalises, takes nothing from the results.
+    saved = not failed and _saved(launch, asked)
+    if saved and process.returncode and not stops and not hangs:
+        on_output(f"hpcps: {launch.command[0]} {describe(process.returncode)} after the results had been written")
     unexplained = hangs or (process.returncode > 0 and process.returncode not in EXPLAINED)
     if unexplained and not failed and not deaths:
         deaths += lost_guards(launch.job.plan, lost)
     # The status of a launcher that we killed is no information about the run.
-    ended = 0 if hangs and not failed and not deaths else process.returncode
+    ended = 0 if saved or (hangs and not failed and not deaths) else process.returncode
     unharmed = ended == 0 or (stops and run is not None and not begun(run, launch.job.plan_file))
     suspended = run is not None and bool(unharmed)
     outcome = Outcome(ExitStatus.SUSPENDED if suspended else 0, suspended=suspended)
@@ -196,17 +200,33 @@ def _over(launch: Launch, stop: StopFile, asked: bool, known: Collection[Failure
         return True
     records = begun(run, launch.job.plan_file) if asked else ()
     # Between two runs, the first rank removes the request after all ranks have received it.
-    return asked and all(map(_ended, records)) and (bool(records) or not stop.requested())
+    return (
+        asked
+        and all(_last(record).get("event") == "end" for record in records)
+        and (bool(records) or not stop.requested())
+    )
+
+
+def _saved(launch: Launch, asked: bool) -> bool:
+    """Whether all runs are done, or every role has ended the current one at a checkpoint, as it was asked."""
+    if not launch.job.plan.runs:
+        return False
+    run = current(launch.job.plan)
+    if run is None:
+        return True
+    # The role that keeps the checkpoints has begun if any role has been suspended.
+    records = begun(run, launch.job.plan_file) if asked else ()
+    return bool(records) and all(_last(record).get("reason") == "suspended" for record in records)
 
 
 def _failed(run: RunDirectory | None, known: Collection[Failure]) -> bool:
     return run is not None and any(failure not in known for failure in run.failures)
 
 
-def _ended(record: Path) -> bool:
-    """Whether the role has written the last line of its record."""
+def _last(record: Path) -> dict[str, Any]:
+    """Return the last line of a record; empty without one."""
     lines = Tail(record, _LAST_BYTES).read()
-    return bool(lines) and lines[-1].get("event") == "end"
+    return lines[-1] if lines else {}
 
 
 def _hanging(launch: Launch, process: subprocess.Popen[str]) -> str:

@@ -101,6 +101,34 @@ def test_a_launcher_that_hangs_after_its_walltime_is_ended_at_the_checkpoint(pla
     assert said.count("time is nearly over") == 1
 
 
+def suspended(run, record, launcher):
+    """Return the shell of a launch that begins, is asked to stop, writes this line of a record, and ends so."""
+    path = f"{run.path}/records/worker-0.jsonl"
+    asked = f"while [ ! -e {run.path.parent}/conf.plan.json.stop ]; do sleep 0.05; done"
+    return f"echo '{{}}' > {path}; {asked}; echo '{record}' >> {path}; {launcher}"
+
+
+@pytest.mark.parametrize("end", ["exit 139", "kill -SEGV $$"])
+def test_a_crash_after_the_checkpoint_does_not_harm_the_run(play, end):
+    line = suspended(play.run, '{"event": "end", "reason": "suspended"}', end)
+    outcome, said = play(line, until=time.monotonic() + 0.5)
+    assert (outcome.status, outcome.suspended, outcome.failure) == (ExitStatus.SUSPENDED, True, None)
+    assert "sh exited with status 139 after the results had been written" in said or "SIGSEGV) after the" in said
+
+
+@pytest.mark.parametrize("record", ['{"event": "end", "reason": "failed"}', '{"event": "round", "round": 7}'])
+def test_a_crash_before_the_checkpoint_is_a_failure(play, record):
+    outcome, said = play(suspended(play.run, record, "exit 139"), until=time.monotonic() + 0.5)
+    assert (outcome.status, outcome.suspended) == (139, False)
+    assert "after the results" not in said
+
+
+def test_a_crash_when_all_is_done_is_told_and_all_is_well(play):
+    outcome, said = play(f"{done(play.run)}; exit 139")
+    assert (outcome.status, str(outcome)) == (0, "finished")
+    assert "hpcps: sh exited with status 139 after the results had been written" in said
+
+
 def test_nobody_waits_long_for_ranks_that_are_not_there(play):
     """A batch system kills what is left after some 20 seconds."""
     person = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
