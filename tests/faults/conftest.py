@@ -29,7 +29,7 @@ def start(experiment: Path) -> Iterator[Callable[..., Play]]:
 
     yield begin
     for play in plays:
-        play.clean()
+        play.kill()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -135,8 +135,8 @@ class Play:
         """Find the processes that are still there."""
         return processes(self.mark) | processes(str(self.results))
 
-    def clean(self) -> None:
-        """End what a failed test leaves behind."""
+    def kill(self) -> None:
+        """Kill all processes that are still there."""
         for pid in self.left():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

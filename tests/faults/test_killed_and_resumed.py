@@ -1,11 +1,8 @@
 """Real jobs that are killed at random moments, or run out of time, and go on."""
 
-import os
 import random
-import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +37,10 @@ def test_killed_at_random_moments(case: str, start: Callable[..., Play], experim
             until_sealed(play)
         time.sleep(chance.uniform(0, 0.5 if number % 3 else 2.0))
         # `hpcps run` itself, or everything at once.
-        for pid in [play.process.pid] if number % 2 else play.left():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if number % 2:
+            play.process.kill()
+        else:
+            play.kill()
         play.end()
         until_nobody_is_left(play)
     last = start(*arguments)

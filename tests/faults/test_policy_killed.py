@@ -1,9 +1,6 @@
 """A run with a policy of local steps that is killed goes on from its checkpoint: with its speeds and its counts."""
 
-import os
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 from fault_runs import Play, assert_quiet
@@ -34,10 +31,7 @@ def test_a_killed_run_knows_the_speeds_and_counts_on(
     for _ in range(2):
         play = start(*arguments)
         until_sealed(play)
-        for pid in play.left():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        play.end()
+        play.kill()
         until_nobody_is_left(play)
     last = start(*arguments)
     assert last.end(200) == 0, last.text
