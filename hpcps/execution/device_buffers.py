@@ -121,9 +121,8 @@ class DeviceBuffers:
         if group.rank not in members:
             return Buffers("staged", f"{self.plan.world[group.rank].role} uses no device")
         assert self._device is not None, "it has been opened"
-        if group.rank == 0 and self._device.has_tensors and (reason := _on_host(run)) and reason not in self._said:
-            sys.stderr.write(f"hpcps: {reason}\n")
-            self._said.add(reason)
+        if self._device.has_tensors and (reason := _on_host(run)):
+            self._say(reason)
         link = DeviceLink(self._device, mapped, direct)
         named = [tuple(str(everyone[rank]) for rank in sorted(ranks)) for ranks in (mapped, direct - {group.rank})]
         found = {"in_place": "others map the memory of this device", "direct": "MPI takes the memory of this device"}
@@ -144,14 +143,14 @@ class DeviceBuffers:
             refusal = f'transport.device_buffers = "{asked}": {why}; "auto" takes what works'
             return Buffers("staged", why, refusal=refusal)
         if self._device is not None:
-            self._say(why)
+            self._say(f"updates and models on devices are copied through the host: {why}")
         return Buffers("staged", why)
 
-    def _say(self, why: str) -> None:
-        """Say once in a launch why buffers are in the memory of the host."""
-        if self.group.rank == 0 and why not in self._said:
-            sys.stderr.write(f"hpcps: updates and models on devices are copied through the host: {why}\n")
-            self._said.add(why)
+    def _say(self, text: str) -> None:
+        """Say something once in a launch; rank 0 does."""
+        if self.group.rank == 0 and text not in self._said:
+            sys.stderr.write(f"hpcps: {text}\n")
+            self._said.add(text)
 
     def _open(self) -> str:
         """Open the device; return why there is none."""
