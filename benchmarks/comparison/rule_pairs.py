@@ -48,7 +48,7 @@ RULE_PAIRS: list[Pair] = [
     ),
     playground("trimmed_mean", "TrimmedMeanAggregation", {"trim_fraction": 0.2}, {"trim": 0.2}),
     byzfl("meamed", "Meamed", F, F),
-    coordinate("meamed", "MeanOfMedians", F, F, note="Its median is the lower of the two middle values if n is even."),
+    coordinate("meamed", "MeanOfMedians", F, {**F, "middle": "lower"}),
     byzfl("krum", "Krum", F, KRUM_1),
     byzfl("krum", "Krum", F, F, note="The default of hpcps counts the neighbours of the paper."),
     geometric("krum", "Krum", F, KRUM_1),

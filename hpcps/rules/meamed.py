@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import Field
+
 from hpcps.numerics.updates import Updates
 from hpcps.rules.around_median import around_median
 from hpcps.rules.base import Sees
 from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.ranks import nothing
+from hpcps.rules.ranks import MIDDLE, Middle, nothing
 from hpcps.rules.tolerance import Tolerant
 
 
@@ -24,6 +26,7 @@ class Meamed(Tolerant):
     checks: ClassVar[bool] = True
 
     kind: Literal["meamed"] = "meamed"
+    middle: Middle = Field("mean", description=MIDDLE)
 
     def unable(self, n: int) -> str:
         """See `BaseRule.unable`."""
@@ -35,4 +38,4 @@ class Meamed(Tolerant):
         n = len(updates)
         if n == 0 or self.unable(n):
             return nothing(updates, context)
-        return around_median(updates, n - self.byzantine(n), context)
+        return around_median(updates, n - self.byzantine(n), context, self.middle)

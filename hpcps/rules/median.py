@@ -12,7 +12,7 @@ from hpcps.rules.base import Rule, Sees
 from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.on_device import DeviceKernel
-from hpcps.rules.ranks import mean_of_ranks, nothing
+from hpcps.rules.ranks import MIDDLE, Middle, mean_of_ranks, nothing, ranks_of_median
 
 
 class Median(Rule):
@@ -26,22 +26,15 @@ class Median(Rule):
     checks: ClassVar[bool] = True
 
     kind: Literal["median"] = "median"
-    middle: Literal["mean", "lower"] = Field(
-        "mean", description="The median of an even number of values: the mean of the two middle ones, or the lower one."
-    )
-
-    def _ranks(self, n: int) -> tuple[int, int]:
-        """Return the first rank that enters the mean, and the one after the last."""
-        first = (n - 1) // 2
-        return first, first + 1 if self.middle == "lower" else n // 2 + 1
+    middle: Middle = Field("mean", description=MIDDLE)
 
     def device_kernel(self, n: int) -> DeviceKernel | None:
         """See `Rule.device_kernel`."""
-        return on_device.mean_of_ranks(n, *self._ranks(n))
+        return on_device.mean_of_ranks(n, *ranks_of_median(n, self.middle))
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n = len(updates)
         if n == 0:
             return nothing(updates, context)
-        return mean_of_ranks(updates, *self._ranks(n), context)
+        return mean_of_ranks(updates, *ranks_of_median(n, self.middle), context)

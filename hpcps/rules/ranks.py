@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from hpcps.numerics.blocks import mean, tiles
@@ -11,6 +13,15 @@ from hpcps.numerics.updates import NotFiniteError, Updates
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import Context
 from hpcps.rules.screening import finite, screen
+
+Middle = Literal["mean", "lower"]
+MIDDLE = "The median of an even number of values: the mean of the two middle ones, or the lower one."
+
+
+def ranks_of_median(n: int, middle: Middle) -> tuple[int, int]:
+    """Return the first rank whose value enters the median of n values, and the rank after the last."""
+    first = (n - 1) // 2
+    return first, first + 1 if middle == "lower" else n // 2 + 1
 
 
 def mean_of_ranks(updates: Updates, low: int, high: int, context: Context) -> Combined:

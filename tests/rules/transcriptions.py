@@ -117,10 +117,11 @@ def bulyan(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact:
     around_median(rows[accepted], n - 4 * f, update)
 
 
-def around_median(rows: Rows, keep: int, update: Rows) -> None:
+def around_median(rows: Rows, keep: int, update: Rows, middle: str = "mean") -> None:
     for column, got in zip(rows.T, update, strict=True):
         values = np.sort(column)
-        away = np.abs(values - np.median(values))
+        median = np.median(values) if middle == "mean" else values[(len(values) - 1) // 2]
+        away = np.abs(values - median)
         windows = [values[k : k + keep] for k in range(len(values) - keep + 1)]
         worst = [max(away[k], away[k + keep - 1]) for k in range(len(windows))]
         slack = 1e-13 * np.abs(values).sum()
@@ -131,7 +132,7 @@ def around_median(rows: Rows, keep: int, update: Rows) -> None:
 
 def meamed(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
     assert accepted.all()
-    around_median(rows, len(rows) - f_of(rule, len(rows)), update)
+    around_median(rows, len(rows) - f_of(rule, len(rows)), update, rule.middle)
 
 
 def geometric_median(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:

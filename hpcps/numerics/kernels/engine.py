@@ -66,13 +66,17 @@ def ordered(
 
 
 def around_median(
-    updates: Updates, keep: int, base: Vector | None, out: Vector | None, threads: int
+    updates: Updates, middle: tuple[int, int], keep: int, base: Vector | None, out: Vector | None, threads: int
 ) -> tuple[Vector, bool]:
-    """Compute, per coordinate, the mean of the `keep` values nearest to the median; see `average`."""
+    """Compute, per coordinate, the mean of the `keep` values nearest to the median.
+
+    The median is the mean of the sorted values of ranks `middle[0]` to `middle[1]` (exclusive), one or two. For the
+    other arguments see `average`.
+    """
     n = len(updates)
     out, to = ends(updates, base, out)
     network = _network(n, 0, n)
-    return out, finite(updates, Places.of(updates).run(ordered_segments, threads, network, (0, n, False), keep, *to))
+    return out, finite(updates, Places.of(updates).run(ordered_segments, threads, network, (*middle, False), keep, *to))
 
 
 def votes(

@@ -75,12 +75,15 @@ def mean_of_ranks(tile: Vector, ranks: tuple[int, int, bool], work: tuple[Float6
 
 
 @kernel
-def mean_around_median(tile: Vector, n: int, keep: int, work: tuple[Float64, Float64], mean: Vector) -> None:
+def mean_around_median(
+    tile: Vector, n: int, middle: tuple[int, int, bool], keep: int, work: tuple[Float64, Float64], mean: Vector
+) -> None:
     """Compute the mean of the `keep` of n sorted rows nearest to their median; see `rules.around_median`."""
+    low, high = middle[0], middle[1] - 1
     total, centre = work
     for k in range(COLUMNS):
         total[k] = 0.0
-        centre[k] = tile[n // 2, k] if n % 2 else (0.0 + tile[n // 2 - 1, k] + tile[n // 2, k]) / 2
+        centre[k] = tile[low, k] if low == high else (0.0 + tile[low, k] + tile[high, k]) / 2
     for row in range(n):
         here, above, below = tile[row], tile[min(row + keep, n - 1)], tile[max(row - keep, 0)]
         may_drop, may_add = row < n - keep, row >= keep
@@ -112,7 +115,8 @@ def ordered_segments(
         network: how the rows are sorted.
         ranks: the first rank of the mean; the rank after the last; and whether to compute the mean of as many values as
             that rank, nearest to the first mean, instead.
-        keep: if it is not 0, compute the mean of as many values, nearest to the median, instead.
+        keep: if it is not 0, compute the mean of as many values, nearest to the first mean, instead; the first mean is
+            that of one or two ranks.
         base: the address of the vector to which the result is added, or 0.
         out: the address of the result.
 
@@ -146,7 +150,7 @@ def ordered_segments(
             sort_classes(network, places, tile, dirty)
             sort_pairs(network[2], tile)
             if keep:
-                mean_around_median(tile, len(addresses), keep, work, mean)
+                mean_around_median(tile, len(addresses), ranks, keep, work, mean)
             else:
                 mean_of_ranks(tile, ranks, work, mean)
             result = max(result, write(mean[:count], start + begin, base, out))
