@@ -117,8 +117,7 @@ RULE_PAIRS: list[Pair] = [
     geometric(
         "geometric_median",
         "GeometricMedian",
-        ours={**EPSILON, "smoothing": 1e-12, "iterations": 256},
-        note="It begins at the median per coordinate and stops after a step below 1e-6.",
+        ours={**EPSILON, "start": "lower_median", "smoothing": 1e-12, "iterations": 256},
     ),
     geometric(
         "geometric_median",

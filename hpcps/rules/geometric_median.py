@@ -8,7 +8,12 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
+from hpcps.rules.context import Context
+from hpcps.rules.median import Median
+from hpcps.rules.parts import combine_part_by_part
 from hpcps.rules.weighted import Weighted
 
 
@@ -21,8 +26,10 @@ class GeometricMedian(Weighted):
     """
 
     kind: Literal["geometric_median"] = "geometric_median"
-    start: Literal["zero", "mean"] = Field(
-        "zero", description="The vector before the first step; from the mean, a huge update takes many more steps."
+    start: Literal["zero", "mean", "median", "lower_median"] = Field(
+        "zero",
+        description="The vector before the first step; a median is that of each coordinate. From the mean, a huge "
+        "update takes many more steps.",
     )
     smoothing: float = Field(1e-6, gt=0, le=LARGEST_FACTOR, description="nu, the smallest distance that counts.")
     iterations: int = Field(100, ge=1, le=MOST, description="Largest number of steps.")
@@ -33,18 +40,30 @@ class GeometricMedian(Weighted):
         description="Stop after a step that lowers the sum of distances by less than this share; 0: do all steps.",
     )
 
+    def row(self, updates: Updates, context: Context) -> Vector | None:
+        """See `Weighted.row`: the vector before the first step, if no weights of the updates give it."""
+        if self.start in ("zero", "mean"):
+            return None
+        median = Median(middle="lower" if self.start == "lower_median" else "mean")
+        return combine_part_by_part(updates, Context(threads=context.threads), median.combine).update
+
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
-        found = np.zeros(n) if self.start == "zero" else np.full(n, 1 / n)
+        """See `Weighted.weights`; with a further row, its weight is 1 before the first step and 0 after it."""
+        found = np.zeros(len(products))
+        if self.start == "mean":
+            found[:] = 1 / n
+        elif self.start != "zero":
+            found[n] = 1
         before = np.inf
         for _ in range(self.iterations):
-            distances = _distances(products, found)
+            distances = _distances(products, found)[:n]
             total = distances.sum()
             if self.tolerance and before - total <= self.tolerance * before < np.inf:
                 break
             before = total
             inverse = 1 / np.maximum(distances, self.smoothing)
-            found = inverse / inverse.sum()
+            found = np.zeros(len(products))
+            found[:n] = inverse / inverse.sum()
         return found
 
 

@@ -220,7 +220,11 @@ KEYS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "monna": {"f": f, "per": per},
     "aksel": {"f": f, "per": per, "keep": st.sampled_from(["half", "n-f"])},
     "meamed": {"f": f, "middle": st.sampled_from(["mean", "lower"])},
-    "geometric_median": {"per": per, "start": st.sampled_from(["zero", "mean"]), "iterations": st.integers(1, 8)},
+    "geometric_median": {
+        "per": per,
+        "start": st.sampled_from(["zero", "mean", "median", "lower_median"]),
+        "iterations": st.integers(1, 8),
+    },
     "norm_clipping": {"per": per, "radius": st.sampled_from([1e-3, 1.0, 1e3])},
     "centered_clipping": {"radius": st.sampled_from([1e-3, 1.0, 1e3]), "iterations": st.integers(1, 4)},
     "fltrust": {"per": per},

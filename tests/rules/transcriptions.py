@@ -136,7 +136,8 @@ def meamed(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact:
 
 
 def geometric_median(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bool) -> None:
-    found = np.zeros(rows.shape[1]) if rule.start == "zero" else rows.mean(axis=0)
+    starts = {"zero": np.zeros(rows.shape[1]), "mean": rows.mean(axis=0), "median": np.median(rows, axis=0)}
+    found = {**starts, "lower_median": np.sort(rows, axis=0)[(len(rows) - 1) // 2]}[rule.start]
     for _ in range(rule.iterations):
         weights = 1 / np.maximum(np.sqrt(distances_to(rows, found)), rule.smoothing)
         found = (weights[:, None] * rows).sum(axis=0) / weights.sum()
