@@ -139,7 +139,7 @@ class Machine:
 
     def wait_until_clean(self):
         """Nothing is left: no daemon, no keeper, no folder."""
-        within(20, lambda: not self.daemons() and not self.keepers(), lambda: (self.daemons(), self.keepers()))
+        within(40, lambda: not self.daemons() and not self.keepers(), lambda: (self.daemons(), self.keepers()))
         assert list(self.room.iterdir()) == []
 
     def close(self):

@@ -117,7 +117,7 @@ class SlurmCluster:
         words = self.say("scontrol", "--oneliner", "show", "job", number).split()
         return {key: value for key, _, value in (word.partition("=") for word in words)}
 
-    def finish(self, number: str, seconds: float = 60) -> dict[str, str]:
+    def finish(self, number: str, seconds: float = 150) -> dict[str, str]:
         """Wait for the end of a job; return what the controller knows of it."""
         deadline = time.monotonic() + seconds
         while (job := self.job(number))["JobState"] in ("PENDING", "RUNNING", "COMPLETING", "CONFIGURING"):
@@ -126,7 +126,7 @@ class SlurmCluster:
         return job
 
     def _daemon(self, *command: str) -> None:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=90)
         assert done.returncode == 0, done.stderr
 
     def _logs(self) -> str:

@@ -45,7 +45,7 @@ def guarded(tmp_path):
 def test_a_death_is_told_to_people_and_to_programs(guarded, tmp_path, program, end, status):
     process = guarded("worker-3", program)
     pid, host = process.stdout.readline().split()
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=90)
     assert process.returncode == status
     assert f"hpcps: worker-3 (pid {pid}) on {host} {end}\n" in output
     deaths = [death for line in output.splitlines() if (death := read_death(f"[3] {line}"))]
@@ -54,7 +54,7 @@ def test_a_death_is_told_to_people_and_to_programs(guarded, tmp_path, program, e
 
 
 def test_one_whom_nobody_knows_is_told_to_people_alone(guarded):
-    output, _ = guarded("", "sys.exit(7)").communicate(timeout=30)
+    output, _ = guarded("", "sys.exit(7)").communicate(timeout=90)
     assert "hpcps: a process of unknown rank (pid " in output
     assert not any(map(read_death, output.splitlines()))
 

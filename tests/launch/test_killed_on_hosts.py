@@ -76,7 +76,7 @@ def play(tmp_path):
     for pid in mine(tmp_path):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
 
 
 def firsts(tmp_path):

@@ -44,7 +44,7 @@ def test_without_mps_the_run_goes_on_and_one_process_says_why(machine, name):
     (line,) = members[2].leave().splitlines()
     assert line.startswith("hpcps: processes of ")
     assert f" share a GPU without MPS, which is slower: {why}" in line
-    within(10, lambda: not machine.keepers(), machine.keepers)
+    within(30, lambda: not machine.keepers(), machine.keepers)
     assert machine.noted.count("asked to start") <= 1, "the others are told"
     left = [path.name for folder in machine.room.iterdir() for path in folder.iterdir()]
     assert left == (["log"] if "logs in" in line else [])

@@ -61,7 +61,7 @@ def job(tmp_path):
         # A test that failed must not leave its job behind.
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=90)
 
 
 def finish(process):

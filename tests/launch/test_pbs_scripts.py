@@ -168,7 +168,7 @@ def start(tmp_path):
         environment["PATH"] = imitation(spool / "bin", python=PYTHON, **{**tools, **dict(programs)})
         script = shutil.copy(LAUNCHER / batch / f"{name}.sh", spool / "12.server.SC")
         return subprocess.run(
-            ["bash", script], env={**environment, **variables}, cwd=spool, capture_output=True, text=True, timeout=30
+            ["bash", script], env={**environment, **variables}, cwd=spool, capture_output=True, text=True, timeout=90
         )
 
     return start
@@ -288,7 +288,7 @@ def test_submit_gives_sbatch_what_the_site_wants(tmp_path):
     def submit(site):
         command = [LAUNCHER / "slurm" / "submit.sh", script, "--time=1:00:00"]
         environment = {"PATH": path, "HPCPS_SITE": site}
-        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30)
+        return subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=90)
 
     wanted = [str(ROOT), "--account=mine", "--partition=prod", "--time=1:00:00", str(script), str(profile)]
     assert submit("site.sh").returncode == 2  # where it was typed is not where it is read

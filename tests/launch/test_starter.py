@@ -89,7 +89,7 @@ def gone(tmp_path, seconds=10.0):
 
 def test_each_gets_its_rank(start, tmp_path):
     process = start([(2, "localhost", "worker"), (1, "localhost", "server")], {"worker": "", "server": ""})
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=90)
     assert process.returncode == 0
     assert sorted(output.splitlines()) == ["0 ['worker']", "1 ['worker']", "2 ['server']"]
 
@@ -101,7 +101,7 @@ REPEATED = pytest.param("sys.exit(7)", 7, marks=pytest.mark.soak)
 def test_the_first_failure_ends_all(start, tmp_path, end, status):
     programs = {"sleeps": "time.sleep(100)", "fails": end}
     process = start([(2, "localhost", "sleeps"), (1, "localhost", "fails")], programs)
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     assert process.returncode == status
     assert not left(tmp_path)
 
@@ -116,7 +116,7 @@ def test_who_is_told_to_stop_may_end_by_itself(start, tmp_path):
     lines = [process.stdout.readline() for _ in range(4)]
     assert sum("ready" in line for line in lines) == 2
     process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate(timeout=30)
+    output, _ = process.communicate(timeout=90)
     assert output.count("ended") == 2
     assert process.returncode == 143
 
