@@ -55,14 +55,14 @@ _whole = process.RoleDriver
 _letters = iter(os.environ.get("TRACED", ""))
 
 
-def play_one(part: ProcessContext, stop: StopFile, group: ProcessGroup, clocks: Clocks | None) -> bool:
+def play_one(part: ProcessContext, stop: StopFile, group: ProcessGroup, clocks: Clocks | None, *more: Any) -> bool:
     """Play a run, traced or not, and write its times."""
     letter = next(_letters)
     process.RoleDriver = InTurns if letter == "r" else _whole
     gc.collect()
     group.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
-    well = _play_one(part, stop, group, None if letter == "n" else clocks)
+    well = _play_one(part, stop, group, None if letter == "n" else clocks, *more)
     group.barrier()
     with Path(sys.argv[1]).with_name(f"rank-{group.rank}.jsonl").open("a") as file:
         print(json.dumps([time.perf_counter() - wall, time.process_time() - cpu]), file=file)
