@@ -43,7 +43,7 @@ def test_mutated_messages_of_a_known_worker(caplog):
     def attack(kv):
         kv.init(7, value)
         kv.barrier()
-        sockets, sent = kv.node._sockets, 0
+        sockets, sent = kv.node._members.sockets, 0
         while sent < MESSAGES:
             frame = mutated(source)
             if not obeyed(frame):
@@ -51,7 +51,7 @@ def test_mutated_messages_of_a_known_worker(caplog):
                 sockets.send(source.choice((1, 8)), [frame, *frames])
                 sent += 1
         # An answer to a forged request of this worker's must not be taken for the answer to what it asks for now.
-        kv.node._timestamp += 1 << 20
+        kv.node._members._timestamp += 1 << 20
         # Messages are read in order: when this is answered, all before it were read.
         kv.pull(7, np.empty_like(value))
         return sent
