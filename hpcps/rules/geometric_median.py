@@ -12,8 +12,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.context import Context
-from hpcps.rules.median import Median
-from hpcps.rules.parts import combine_part_by_part
+from hpcps.rules.median import median_of
 from hpcps.rules.weighted import Weighted
 
 
@@ -44,8 +43,7 @@ class GeometricMedian(Weighted):
         """See `Weighted.row`: the vector before the first step, if no weights of the updates give it."""
         if self.start in ("zero", "mean"):
             return None
-        median = Median(middle="lower" if self.start == "lower_median" else "mean")
-        return combine_part_by_part(updates, Context(threads=context.threads), median.combine).update
+        return median_of(updates, context.threads, "lower" if self.start == "lower_median" else "mean")
 
     def weights(self, products: Float64, n: int) -> Float64:
         """See `Weighted.weights`; with a further row, its weight is 1 before the first step and 0 after it."""

@@ -6,13 +6,20 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
 from hpcps.rules import on_device
 from hpcps.rules.base import Rule, Sees
 from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.on_device import DeviceKernel
+from hpcps.rules.parts import combine_part_by_part
 from hpcps.rules.ranks import MIDDLE, Middle, mean_of_ranks, nothing, ranks_of_median
+
+
+def median_of(updates: Updates, threads: int, middle: Middle = "mean") -> Vector:
+    """Return the median of the updates per coordinate, in an array of its own: `[d]`."""
+    return combine_part_by_part(updates, Context(threads=threads), Median(middle=middle).combine).update
 
 
 class Median(Rule):

@@ -14,8 +14,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
 from hpcps.rules.base import Need
 from hpcps.rules.context import Context
-from hpcps.rules.median import Median
-from hpcps.rules.parts import combine_part_by_part
+from hpcps.rules.median import median_of
 from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
@@ -100,7 +99,7 @@ class Aksel(NearestRule):
 
     def row(self, updates: Updates, context: Context) -> Vector | None:
         """See `Weighted.row`."""
-        return combine_part_by_part(updates, Context(threads=context.threads), Median().combine).update
+        return median_of(updates, context.threads)
 
     def distances(self, products: Float64, n: int) -> Float64:
         """See `NearestRule.distances`."""
