@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcps.errors import LaunchError
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi
 from hpcps.launch.doctor.trial import start_pair, start_ranks
@@ -98,11 +97,8 @@ def _try_pair(launch: Launch, launcher: Launcher, hosts: tuple[str, str], second
     where = " between {} and {}".format(*hosts) if hosts[0] != hosts[1] else ""
     # In a folder of the launch, which all of its hosts can read.
     folder = launch.job.plan_file.parent / f"trial-{'-'.join(dict.fromkeys(hosts))}"
-    try:
-        job = replace(launch.job, plan=replace(plan, runs=()))
-        return _result(where, *start_pair(job, launcher, folder, seconds, "device"))
-    except LaunchError as error:
-        return f"through MPI{where}: {error}"
+    job = replace(launch.job, plan=replace(plan, runs=()))
+    return _result(where, *start_pair(job, launcher, folder, seconds, "device"))
 
 
 def _result(where: str, found: dict[str, object], problem: str) -> str:
