@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Peer
-from hpcps.rules.asynchronous import Backup
+from hpcps.registry.failures import told
+from hpcps.roles.asynchronous.log import LogEntry
+from hpcps.rules.asynchronous import AsyncRule, Backup
 
 
 class Backups:
@@ -25,11 +29,25 @@ class Backups:
         if self._previous is None and reader.role == "worker":
             self._pulled[reader] = on_host(model)
 
-    def drift(self, worker: Peer, model: Vector, start: int, stop: int) -> Vector:
-        """Return the difference between the model and the weights for an update of a worker, `[stop - start]`.
+    def compensated(self, rule: AsyncRule, entry: LogEntry, changed: list[tuple[int, int]], model: Vector) -> Vector:
+        """Return what the rule makes of an update's payload, on the host; the update is applied next.
 
-        The update is applied next: then these are the weights before it.
+        Args:
+            rule: the rule.
+            entry: the update, with a payload.
+            changed: the ranges of the model that it changes, at least one.
+            model: the model `[m]` before the update.
         """
+        payload, parts, taken = on_host(entry.payload), [], 0
+        for start, stop in changed:
+            drift = self._drift(entry.reader, model, start, stop)
+            with told(rule, "its compensate() failed", foreign=True):
+                parts.append(rule.compensate(payload[taken : taken + stop - start], drift, entry.rate))
+            taken += stop - start
+        return np.concatenate(parts)
+
+    def _drift(self, worker: Peer, model: Vector, start: int, stop: int) -> Vector:
+        """Return the difference between the model and a worker's weights, and keep the model as previous weights."""
         backup = self._pulled[worker] if self._previous is None else self._previous
         weights = on_host(model[start:stop])
         drift: Vector = weights - backup[start:stop]

@@ -94,6 +94,16 @@ class LogEntry:
             message.mask, message.payload, rate=rate_of(message),
         )  # fmt: skip
 
+    def fields(self) -> dict[str, object]:
+        """Return what a server's record says of it."""
+        return {
+            "kind": self.kind.name.lower(),
+            "submitter": str(self.submitter),
+            "number": self.number,
+            "reader": str(self.reader),
+            "request": self.request,
+        }
+
     def kept(self) -> LogEntry:
         """Return it with a copy of its payload, which outlives the message; that on a device does so anyway.
 

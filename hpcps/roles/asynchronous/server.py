@@ -121,7 +121,7 @@ class AsyncShard:
         changed, payload, taken = runs(self.layout, entry.mask), entry.payload, 0
         with np.errstate(over="ignore", invalid="ignore"):
             if self.backups is not None and changed:
-                payload = self._compensated(entry, changed, self.backups)
+                payload = self.backups.compensated(self._rule, entry, changed, self.model)
             if weight != 1.0:
                 payload = copied(payload)
                 payload *= np.float32(weight)
@@ -133,17 +133,6 @@ class AsyncShard:
             if changed and self.finite:
                 self.finite = finite(self.model[changed[0][0] : changed[-1][1]])
         return weight
-
-    def _compensated(self, entry: LogEntry, changed: list[tuple[int, int]], backups: Backups) -> Vector:
-        """Return what the rule makes of an update's payload with the earlier weights, on the host."""
-        payload, parts, taken = on_host(entry.payload), [], 0
-        for start, stop in changed:
-            drift = backups.drift(entry.reader, self.model, start, stop)
-            with told(self._rule, "its compensate() failed", foreign=True):
-                part = payload[taken : taken + stop - start]
-                parts.append(self._rule.compensate(part, drift, entry.rate))
-            taken += stop - start
-        return np.concatenate(parts)
 
     def reply(
         self,
@@ -377,19 +366,7 @@ class AsyncServer:
             applied = update.mask
             blocks = 0 if applied is None else int(applied.sum())
             fields = {"staleness": staleness, "weight": update.weight, "blocks": blocks}
-        yield Record(
-            "applied",
-            {
-                "entry": place.index,
-                "version": place.version,
-                "kind": entry.kind.name.lower(),
-                "submitter": str(entry.submitter),
-                "number": entry.number,
-                "reader": str(entry.reader),
-                "request": entry.request,
-                **fields,
-            },
-        )
+        yield Record("applied", {"entry": place.index, "version": place.version, **entry.fields(), **fields})
         if not self._diverged and not shard.finite:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})
