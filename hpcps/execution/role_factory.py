@@ -24,10 +24,16 @@ PARTITION = 3 << 17
 
 
 def spread(run: Run, hosts: int) -> Run:
-    """Return the run with the partition size that its number of hosts implies; all processes get the same result."""
-    if run.transport.partition != "auto" or hosts == 1 or run.validation.rule.scope == "vector":
-        return run
-    return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": PARTITION})})
+    """Return the run with the partition size that its rule and number of hosts imply.
+
+    All processes get the same result, and their records state it.
+    """
+    size = run.transport.partition
+    if run.validation.rule.scope == "vector":
+        size = "auto"  # updates are whole
+    elif size == "auto" and hosts > 1:
+        size = PARTITION
+    return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": size})})
 
 
 def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -> Role:

@@ -91,9 +91,11 @@ def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
 
 
 def partitioning_of(run: Run, layout: Layout) -> Partitioning:
-    """Return the partitioning of a run's model; asynchronous updates and those of a collective exchange are whole."""
+    """Return the partitioning of a run's model.
+
+    Asynchronous updates, those of a collective exchange, and those for a rule that sees whole updates are whole.
+    """
     size, sees = run.transport.partition, run.validation.rule.scope
-    assert size == "auto" or sees != "vector", "the specification has been checked"
-    whole = run.train.mode == "async" or run.collective
+    whole = run.train.mode == "async" or run.collective or sees == "vector"
     elements = None if size == "auto" or whole else size // 64 * 16  # whole cache lines
     return Partitioning(layout, shards_of(run, layout), run.topology.validators, elements, whole=sees == "block")

@@ -437,8 +437,6 @@ BEFORE = "[validation.rule]\nkind = 'median'\nbefore = "
         (f"{BEFORE}[{{kind='nnm', f=4}}]", "11: validation.rule: nnm needs more than f updates, and f = 4 of 4"),
         ("[validation.rule]\nkind = 'median'\nskipped = 'left_out'\n[attack]\nkind = 'searched_alie'\nrate = 0.25",
          "15: attack.kind: searched_alie tries the rule on whole updates, so blocks cannot be left out: use skipped"),
-        (f"{BEFORE}[{{kind='arc'}}, {{kind='nnm'}}]\n[transport]\npartition = 4096",
-         "15: transport.partition: median after arc, nnm sees whole updates, which cannot be cut into partitions"),
         (f"{BEFORE}[{{kind='nnm'}}]\nskipped = 'left_out'",
          "14: validation.rule.skipped: median after nnm sees whole updates, so blocks cannot be left out"),
         ("[validation.rule]\nkind = 'krum'\nskipped = 'left_out'", "13: validation.rule.skipped: krum sees whole"),

@@ -21,9 +21,6 @@ def _partitions_are_of_rounds(run: Run) -> Iterator[Problem]:
         yield Problem(path, "only synchronous training uses partitions: leave it out", (MODE,))
     elif run.topology.alone:
         yield Problem(path, "the single-process baseline sends no messages: leave it out", (SERVERS, WORKERS))
-    elif run.validation.rule.scope == "vector":
-        message = f"{run.validation.rule.title} sees whole updates, which cannot be cut into partitions: leave it out"
-        yield Problem(path, message, (("validation", "rule"),))
 
 
 def _slow_workers_exist(run: Run) -> Iterator[Problem]:
