@@ -10,9 +10,9 @@ from importlib.util import find_spec
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.refusals import refusals
 from hpcps.records.results import add_results_argument
-from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment, select
+from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment
 from hpcps.spec.schema import Run
-from hpcps.spec.selection import SELECTOR_HELP
+from hpcps.spec.selection import add_point_arguments
 from hpcps.training.trial import try_components
 
 
@@ -20,10 +20,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     """Add the command to the command line."""
     parser = commands.add_parser("check", help="check an experiment file and list its points", description=__doc__)
     parser.add_argument("file", nargs="?", metavar="FILE", help="the experiment file")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change the value of a key"
-    )
-    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    add_point_arguments(parser)
     parser.add_argument(
         "--schema",
         action="store_true",
@@ -44,10 +41,10 @@ def handle(args: argparse.Namespace) -> int:
         return 0
     if args.file is None:
         args.parser.error("FILE is required without --schema")
-    experiment = load_experiment(args.file, args.overrides)
-    points = select(experiment.points, args.only)
+    experiment = load_experiment(args.file, args.overrides, only=args.only)
+    points = experiment.chosen
     try_components(point.run for point in points)
-    print(summary(experiment, points))
+    print(summary(experiment))
     results = args.results.absolute() / experiment.name
     # The file may be for another machine, and no folder is created here.
     there = next(path for path in (results, *results.parents) if path.exists())
@@ -70,11 +67,11 @@ def _without_gpu(points: Sequence[Point]) -> Iterator[HpcpsError]:
         yield error
 
 
-def summary(experiment: LoadedExperiment, points: Sequence[Point]) -> str:
-    """Describe an experiment and list the given points."""
+def summary(experiment: LoadedExperiment) -> str:
+    """Describe an experiment and list the selected points."""
+    points, count = experiment.chosen, experiment.count
     runs = [point.run for point in points]
-    some = f"{len(points)} of " if len(points) < len(experiment.points) else ""
-    count = len(experiment.points)
+    some = f"{len(points)} of " if len(points) < count else ""
     lines = [f"{experiment.name}: {some}{count} point{'s' * (count > 1)}, no mistakes"]
     if runs[0].description:
         lines.append(runs[0].description)

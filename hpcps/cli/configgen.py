@@ -20,8 +20,8 @@ from hpcps.records.results import add_results_argument
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
-from hpcps.spec.load import Point, cautions_of, load_experiment, select
-from hpcps.spec.selection import SELECTOR_HELP
+from hpcps.spec.load import Point, load_experiment
+from hpcps.spec.selection import add_point_arguments
 
 
 def parser() -> argparse.ArgumentParser:
@@ -32,10 +32,7 @@ def parser() -> argparse.ArgumentParser:
     names = f"{', '.join(active().of('launchers'))}, or that of a plugin"
     parser.add_argument("--dialect", metavar="NAME", help=f"the launcher: {names} (default: that of the mpirun here)")
     add_site_arguments(parser)
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="give a key another value"
-    )
-    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    add_point_arguments(parser)
     parser.add_argument("--trace", action="store_true", help="trace every process, for `hpcps plot timeline`")
     parser.add_argument("--all", action="store_true", help="include points that are done already")
     add_results_argument(parser)
@@ -116,9 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _generate(args: argparse.Namespace) -> ExitStatus:
-    experiment = load_experiment(args.file, args.overrides)
-    points = select(experiment.points, args.only)
-    for caution in cautions_of(points):
+    experiment = load_experiment(args.file, args.overrides, only=args.only)
+    points = experiment.chosen
+    for caution in experiment.cautions:
         print(f"configgen: caution: {caution}", file=sys.stderr)
     chosen = points if args.all else tuple(point for point in points if not _done(point, args.results))
     if not chosen:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.records.results import add_results_argument
-from hpcps.spec.selection import SELECTOR_HELP
+from hpcps.spec.selection import add_point_arguments
 
 if TYPE_CHECKING:
     from hpcps.launch.doctor.diagnosis import Diagnosis
@@ -26,10 +26,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "What may hang or crash runs in a separate process with a deadline.",
     )
     parser.add_argument("file", nargs="?", metavar="FILE", help="an experiment file")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change the value of a key"
-    )
-    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    add_point_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
@@ -39,11 +36,11 @@ def handle(args: argparse.Namespace) -> int:
     """Print the result; return 0, or `ExitStatus.UNMET` if needs of the file are not met."""
     from hpcps.launch.doctor.diagnosis import diagnose
     from hpcps.launch.doctor.needs import needs_of
-    from hpcps.spec.load import load_experiment, select
+    from hpcps.spec.load import load_experiment
 
     # A file with mistakes ends the command before the diagnosis, which takes some seconds.
-    experiment = load_experiment(args.file, args.overrides) if args.file else None
-    points = select(experiment.points, args.only) if experiment else ()
+    experiment = load_experiment(args.file, args.overrides, only=args.only) if args.file else None
+    points = experiment.chosen if experiment else ()
     machine = diagnose()
     needs = needs_of(points, machine, args.results) if points else None
     if args.json:

@@ -29,8 +29,8 @@ from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.inventory import enumerated
 from hpcps.records.results import add_results_argument
 from hpcps.records.sweep import write_sweep
-from hpcps.spec.load import Point, cautions_of, load_experiment, select
-from hpcps.spec.selection import SELECTOR_HELP
+from hpcps.spec.load import Point, load_experiment
+from hpcps.spec.selection import add_point_arguments
 
 if TYPE_CHECKING:
     from hpcps.launch.launchers import Launch
@@ -52,10 +52,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         fromfile_prefix_chars="@",
     )
     parser.add_argument("file", metavar="FILE", type=Path, help="the experiment file")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change the value of a key"
-    )
-    parser.add_argument("--only", metavar="SELECTOR", help=SELECTOR_HELP)
+    add_point_arguments(parser)
     parser.add_argument(
         "--resume", action=argparse.BooleanOptionalAction, default=True, help="skip runs that are done (the default)"
     )
@@ -84,10 +81,10 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 def handle(args: argparse.Namespace) -> int:
     """Execute the unfinished runs; return 0 if all are done, 1 if a run failed, 128 + the signal that stopped us."""
-    experiment = load_experiment(args.file, args.overrides)
+    experiment = load_experiment(args.file, args.overrides, only=args.only)
     refuse_site_arguments(args, experiment.points)
-    points = select(experiment.points, args.only)
-    for caution in cautions_of(points):
+    points = experiment.chosen
+    for caution in experiment.cautions:
         print(f"hpcps: caution: {caution}", file=sys.stderr)
     # A successor resumes the run of its predecessor, even if the predecessor had --no-resume.
     args.resume = args.resume or predecessors() > 0

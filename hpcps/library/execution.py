@@ -132,12 +132,12 @@ def _settings_kept(points: Sequence[Point]) -> Iterator[None]:
         yield
 
 
-def launch(file: Path, only: str | None, overrides: Sequence[str], results: Path, *, progress: bool | None) -> None:
+def launch(file: Path, only: Sequence[str], overrides: Sequence[str], results: Path, *, progress: bool | None) -> None:
     """Execute the runs of an experiment file with `hpcps run`, which starts the processes of each.
 
     Args:
         file: the experiment file.
-        only: a selector of points.
+        only: the selectors of points.
         overrides: the values of keys that were set.
         results: the folder of all results.
         progress: whether to show what the command prints; None: if a person types the code.
@@ -150,7 +150,7 @@ def launch(file: Path, only: str | None, overrides: Sequence[str], results: Path
         raise LaunchError(f"in_process=False starts `hpcps run`, which needs an experiment file: write {file} to one")
     command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results)]
     command += [word for override in overrides for word in ("--set", override)]
-    command += ["--only", only] if only is not None else []
+    command += [word for selector in only for word in ("--only", selector)]
     shown = is_interactive() if progress is None else progress
     said = []
     # In its own session: Ctrl-C reaches only this process, which forwards it, as it must from a notebook.

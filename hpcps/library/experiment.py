@@ -17,7 +17,7 @@ from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
 from hpcps.records.results import default_results
 from hpcps.registry import Registry, active, using
-from hpcps.spec.load import LoadedExperiment, Point, load_experiment, select
+from hpcps.spec.load import LoadedExperiment, Point, load_experiment
 from hpcps.training.trial import try_components
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Experiment:
     results: Path
     _content: Content
     _set: tuple[str, ...]
-    _only: str | None
+    _only: tuple[str, ...]
     _loaded: LoadedExperiment
     _registry: Registry
 
@@ -120,12 +120,13 @@ class Experiment:
         """Return the same points for one process; the transport is a part of a run and of its id."""
         if all(point.run.transport.kind == "inproc" for point in self.points):
             return self
+        # By index, because ids and the transport, which a selector may name, are others here.
+        indices = ",".join(str(point.index) for point in self.points)
         try:
-            here = _load(self._content, (*self._set, "transport.kind=inproc"), None, self.results)
+            here = _load(self._content, (*self._set, "transport.kind=inproc"), (indices,), self.results)
         except SpecError as error:
             raise SpecError(f"{error}\n  in_process=False executes it in the processes of its transport") from error
-        chosen = {point.index for point in self.points}
-        return replace(here, points=tuple(point for point in here.points if point.index in chosen), _only=self._only)
+        return replace(here, _only=self._only)
 
     def table(self, *, events: Collection[str] | None = None) -> pd.DataFrame:
         """Return the records of these runs, as `hpcps collect` writes them: a row for each record line.
@@ -165,7 +166,7 @@ def load(
     experiment: Given,
     *,
     set: Mapping[str, Any] | None = None,
-    only: str | None = None,
+    only: str | Sequence[str] | None = None,
     results: str | Path | None = None,
 ) -> Experiment:
     """Read an experiment, expand its sweep and check every point; nothing is printed or executed except plugins.
@@ -177,17 +178,20 @@ def load(
         experiment: a TOML file, its text (of more than one line), or its content as a dictionary. In a dictionary and
             in `set`, a component such as `hpcps.rules.Zeno(rho=0.1)` may stand for its table.
         set: values of keys that override the file, such as `{"train.epochs": 5}`, as `hpcps run --set` does.
-        only: selects points, as `hpcps run --only` does: `"zeno"`, `"0-3"`, `"attack.kind=none"`.
+        only: selects points, as `hpcps run --only` does: `"zeno"`, `"0-3"`, `"attack.kind=none"`. Each further
+            text of a list narrows the selection, as a further `--only` does.
         results: the folder of all results; by default `$HPCPS_RESULTS`, else `results`.
 
     Raises:
         SpecError: the experiment has mistakes; the message lists all of them.
     """
     folder = default_results() if results is None else Path(results)
-    return _load(Content.of(experiment), overrides_of(set), only, folder)
+    return _load(Content.of(experiment), overrides_of(set), _selectors(only), folder)
 
 
-def check(experiment: Given, *, set: Mapping[str, Any] | None = None, only: str | None = None) -> Experiment:
+def check(
+    experiment: Given, *, set: Mapping[str, Any] | None = None, only: str | Sequence[str] | None = None
+) -> Experiment:
     """Load an experiment and try its components, as `hpcps check` does; see `load` for the arguments.
 
     Returns:
@@ -203,7 +207,7 @@ def run(
     experiment: Given | Experiment,
     *,
     set: Mapping[str, Any] | None = None,
-    only: str | None = None,
+    only: str | Sequence[str] | None = None,
     in_process: bool = True,
     callbacks: Callbacks | Sequence[Callbacks] = (),
     results: str | Path | None = None,
@@ -218,7 +222,7 @@ def run(
     Args:
         experiment: an experiment that `load` returned, or what `load` takes.
         set: values of keys that override the experiment.
-        only: selects points.
+        only: selects points, of those that `load` selected.
         in_process: whether all roles of a run are in this process. `transport.kind` is then `inproc`, which is a part
             of a run's id. Otherwise `hpcps run` starts the processes, over the transport that the experiment names.
         callbacks: functions that are called after rounds and evaluations, for runs in this process.
@@ -238,7 +242,7 @@ def run(
         experiment = load(experiment, set=set, only=only)
     elif set or only is not None:
         content, more = experiment._content, (*experiment._set, *overrides_of(set))
-        experiment = _load(content, more, experiment._only if only is None else only, experiment.results)
+        experiment = _load(content, more, (*experiment._only, *_selectors(only)), experiment.results)
     return experiment.run(in_process=in_process, callbacks=callbacks, results=results, progress=progress, resume=resume)
 
 
@@ -287,18 +291,25 @@ def _collected(folder: Path, points: Sequence[Mapping[str, Any]], events: Collec
         return collect(folder, points, events).table
 
 
-def _load(content: Content, overrides: tuple[str, ...], only: str | None, results: Path) -> Experiment:
-    if not isinstance(only, str | None):
-        raise SpecError(f'only: expects a text such as "0" or "zeno", got {named(only)}')
+def _selectors(only: str | Sequence[str] | None) -> tuple[str, ...]:
+    texts = (only,) if isinstance(only, str) else () if only is None else only
+    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+        raise SpecError(f'only: expects a text such as "0" or "zeno", or a list of texts, got {named(only)}')
+    return tuple(texts)
+
+
+def _load(content: Content, overrides: tuple[str, ...], only: tuple[str, ...], results: Path) -> Experiment:
     try:
         with using(active()):  # what the experiment activates ends with this block
-            loaded = load_experiment(content.file, overrides, content.text)
+            loaded = load_experiment(content.file, overrides, content.text, only)
             registry = active()
-            loaded = replace(loaded, points=tuple(_with_data_dir(point, content.file) for point in loaded.points))
-            points = select(loaded.points, only)
+            file = content.file
+            points = tuple(_with_data_dir(point, file) for point in loaded.points)
+            chosen = tuple(_with_data_dir(point, file) for point in loaded.chosen)
+            loaded = replace(loaded, points=points, chosen=chosen)
     except SpecError as error:
         raise SpecError(_without_lines(str(error))) from None
-    return Experiment(loaded.name, points, results, content, overrides, only, loaded, registry)
+    return Experiment(loaded.name, chosen, results, content, overrides, only, loaded, registry)
 
 
 def _with_data_dir(point: Point, file: Path) -> Point:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import MiB, parse_toml, read_text
@@ -20,14 +22,11 @@ from hpcps.spec.overrides import Override, last_of_each, parse_override, shorten
 from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registry_of, used
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
-from hpcps.spec.selection import select
+from hpcps.spec.selection import Candidate, selected
 from hpcps.spec.shared import Shared
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import validate
-
-__all__ = ["LoadedExperiment", "Point", "cautions_of", "load_experiment", "select"]
-
 
 MOST_BYTES = 2 * MiB
 """The largest experiment file."""
@@ -65,17 +64,22 @@ class LoadedExperiment:
     Attributes:
         path: the file.
         name: the experiment's name.
-        points: its runs: those of the product in its order, then the included ones.
+        points: its runs: those of the product in its order, then the included ones. Points with mistakes are missing,
+            which exist only if `--only` leaves them out.
+        chosen: the points that `--only` selects, in the same order.
+        count: the number of points of the file, with those that have mistakes.
     """
 
     path: Path
     name: str
     points: tuple[Point, ...]
+    chosen: tuple[Point, ...]
+    count: int
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """The cautions of all points, each once."""
-        return cautions_of(self.points)
+        """The cautions of the selected points, each once."""
+        return cautions_of(self.chosen)
 
 
 def cautions_of(points: Iterable[Point]) -> tuple[str, ...]:
@@ -83,13 +87,22 @@ def cautions_of(points: Iterable[Point]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(caution for point in points for caution in point.cautions))
 
 
-def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: str | None = None) -> LoadedExperiment:
-    """Read an experiment file, expand its sweep and check every point.
+def select(points: Sequence[Point], selectors: Sequence[str]) -> tuple[Point, ...]:
+    """Return the points that all selectors match, in the order of the file; see `selected`."""
+    indices = selected([Candidate(p.index, p.run_id, p.label, partial(_values, p.run)) for p in points], selectors)
+    return tuple(point for point in points if point.index in indices)
+
+
+def load_experiment(
+    path: str | Path, overrides: Sequence[str] = (), content: str | None = None, only: Sequence[str] = ()
+) -> LoadedExperiment:
+    """Read an experiment file, expand its sweep and check every point that is selected.
 
     Args:
         path: the TOML file.
         overrides: `key=value` texts that override the file; one for a swept key replaces the sweep of that key.
         content: the content of the file, which then need not exist.
+        only: the selectors of points; mistakes in a sweep or an `[[include]]` that concern other points do not count.
 
     Raises:
         SpecError: the file cannot be read or has mistakes; the message lists all of them.
@@ -102,15 +115,28 @@ def load_experiment(path: str | Path, overrides: Sequence[str] = (), content: st
     activate(registry_of(path, tables, over, mistakes))
     drafts = drafts_of(tables, over, mistakes)
     shared = Shared()
-    runs = _validate(tables, drafts, shared, mistakes)
+    outcomes = [validate(draft.tree, shared) for draft in drafts]
+    runs = [run for run, _ in outcomes]
+    wrong = {index for index, (_, problems) in enumerate(outcomes) if problems}
+    chosen = frozenset(range(len(drafts)))
+    if only and wrong:
+        # If no point matches, the mistakes of all points are the likely cause.
+        with suppress(SpecError):
+            chosen = selected(_candidates(drafts, runs, wrong, shared), only)
+    for index in sorted(chosen):
+        for problem in outcomes[index][1]:
+            mistakes.add(problem, drafts[index].changes)
+    _check_base(tables, mistakes)
     mistakes.stop()
     names = _labels(drafts, runs, shared)
-    result = tuple(
-        _point(index, run, label, draft, shared, Mistakes(path, lines))
-        for index, (run, label, draft) in enumerate(zip(runs, names, drafts, strict=True))
+    points = tuple(
+        _point(index, run, names[index], drafts[index], shared, Mistakes(path, lines))
+        for index, run in enumerate(runs)
+        if run is not None and index not in wrong
     )
-    _reject_duplicates(result, over, mistakes)
-    return LoadedExperiment(path, runs[0].name, result)
+    picked = tuple(point for point in points if point.index in chosen) if wrong else select(points, only)
+    _reject_duplicates(picked, over, mistakes)
+    return LoadedExperiment(path, picked[0].run.name, points, picked, len(drafts))
 
 
 def activate_plugins(path: str | Path) -> None:
@@ -157,10 +183,14 @@ def _plain(value: object, shared: Shared) -> object:
     return shared.of(value, "plain", partial(value.model_dump, mode="json")) if isinstance(value, Config) else value
 
 
-def _labels(drafts: Sequence[Draft], runs: Sequence[Run], shared: Shared) -> list[str]:
+def _labels(drafts: Sequence[Draft], runs: Sequence[Run | None], shared: Shared) -> list[str]:
     """Return the labels: points of the product by their swept keys, included ones also by the keys they set."""
     changed = {assignment.key[0] for draft in drafts for assignment in draft.made}
-    named = Labels([{name: _plain(getattr(run, name), shared) for name in changed} for run in runs], runs[0].name)
+    trees = [
+        {name: _plain(getattr(run, name), shared) if run else draft.tree.get(name) for name in changed}
+        for draft, run in zip(drafts, runs, strict=True)
+    ]
+    named = Labels(trees, next((run.name for run in runs if run), ""))
     swept = dict.fromkeys(a.key for draft in drafts if draft.included is None for a in draft.made)
     names = []
     for place, draft in enumerate(drafts):
@@ -170,6 +200,26 @@ def _labels(drafts: Sequence[Draft], runs: Sequence[Run], shared: Shared) -> lis
             own = dict.fromkeys(assignment.key for assignment in draft.made)
             names.append(draft.included.label or named.of(place, [*(swept | own)]))
     return names
+
+
+def _candidates(
+    drafts: Sequence[Draft], runs: Sequence[Run | None], wrong: Collection[int], shared: Shared
+) -> list[Candidate]:
+    """Return what `--only` selects from if some points have mistakes: these have no id, and may have raw values."""
+    names = _labels(drafts, runs, shared)
+    return [
+        Candidate(
+            index,
+            "" if run is None or index in wrong else run_id(run, shared),
+            names[index],
+            partial(_values, run) if run else partial(dict, draft.tree),
+        )
+        for index, (draft, run) in enumerate(zip(drafts, runs, strict=True))
+    ]
+
+
+def _values(run: Run) -> dict[str, Any]:
+    return run.model_dump(mode="json")
 
 
 def _overrides(texts: Iterable[str], mistakes: Mistakes) -> list[Override]:
@@ -182,19 +232,11 @@ def _overrides(texts: Iterable[str], mistakes: Mistakes) -> list[Override]:
     return last_of_each(overrides)
 
 
-def _validate(base: Tree, drafts: Sequence[Draft], shared: Shared, mistakes: Mistakes) -> list[Run]:
-    runs = []
-    for draft in drafts:
-        run, problems = validate(draft.tree, shared)
-        if run is not None:
-            runs.append(run)
-        for problem in problems:
-            mistakes.add(problem, draft.changes)
-    # A value of the base must be valid even if the sweep or an override replaces it in every point.
+def _check_base(base: Tree, mistakes: Mistakes) -> None:
+    """Add the mistakes of the base: its values must be valid even if the sweep replaces them in every point."""
     for problem in validate(base)[1]:
         if not problem.involves and get(base, _names(problem)) is not None:
             mistakes.add(problem)
-    return runs
 
 
 def _names(problem: Problem) -> KeyPath:

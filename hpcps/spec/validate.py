@@ -31,13 +31,12 @@ def validate(tree: Tree, shared: Shared | None = None) -> tuple[Run | None, list
         shared: what it has in common with other points of its file.
 
     Returns:
-        The run and no problems, or no run and all problems: those of single keys, and contradictions between keys that
-        are valid.
+        The run, and all problems: those of single keys, and contradictions between keys that are valid. There is no
+        run if the value of a key is wrong.
     """
     run, problems = _build(tree, shared or Shared())
     if run is not None:
-        problems = contradictions(run)
-        return (None, problems) if problems else (run, [])
+        return run, contradictions(run)
     failed = [problem.path for problem in problems]
     mended = _mend(tree, problems)
     if mended is not None:

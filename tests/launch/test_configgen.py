@@ -41,6 +41,11 @@ def generate(*more):
     return configgen.main(["small.toml", "--hostfile", "hosts", "--dialect", "intel", "-o", "conf", *more])
 
 
+def test_several_selectors_narrow_each_other(capsys):
+    assert generate("--only", "average,zeno", "--only", "1") == 0
+    assert [run.label for run in Plan.read(Path("conf.plan.json")).runs] == ["zeno"]
+
+
 def test_the_script_writes_the_files_and_prints_the_command(folder):
     command = [sys.executable, SCRIPT, "small.toml", "--hostfile", "hosts", "--dialect", "hydra", "-o", "conf"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=folder)

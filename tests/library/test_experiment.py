@@ -70,6 +70,15 @@ def test_keys_set_and_only():
     assert keys["validation.rule.kind"] == "zeno"
 
 
+def test_selectors_narrow_each_other():
+    experiment = hpcps.load(TEXT, only=["average,zeno", "1"])
+    assert experiment.labels == ("zeno",)
+    narrowed = hpcps.load(TEXT, only="zeno,average")
+    assert hpcps.run(narrowed, only=["zeno", "0-1"], set={"train.epochs": 1}, results="results").labels == ("zeno",)
+    with pytest.raises(hpcps.SpecError, match="no point matches all of these"):
+        hpcps.run(experiment, only="average")
+
+
 def test_errors_are_those_of_the_file(tmp_path, capsys):
     text = TEXT.replace("workers = 3", "workrs = 3").replace("epochs = 2", "epochs = 0")
     (tmp_path / "small.toml").write_text(text)
@@ -92,7 +101,9 @@ def test_errors_are_those_of_the_file(tmp_path, capsys):
         ({"experiment": "none.toml"}, "none.toml: there is no such file"),
         ({"experiment": 3}, "expects a file, the text of one, or a dictionary; got an int"),
         ({"experiment": TEXT, "only": "phocas"}, 'no point matches "phocas"'),
-        ({"experiment": TEXT, "only": 0}, 'only: expects a text such as "0" or "zeno", got an int'),
+        ({"experiment": TEXT, "only": 0}, 'only: expects a text such as "0" or "zeno", or a list of texts, got an int'),
+        ({"experiment": TEXT, "only": ["zeno", 1]}, "or a list of texts, got a list"),
+        ({"experiment": TEXT, "only": ""}, "has no terms"),
         ({"experiment": TEXT, "set": {"train.epoch": 3}}, "--set train.epoch=3: train.epoch: unknown key"),
         ({"experiment": TEXT, "set": ["train.epochs=3"]}, "set: expects a dictionary"),
         ({"experiment": TEXT, "set": {"seed": None}}, "seed: got None; leave the key out"),

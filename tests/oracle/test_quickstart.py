@@ -17,7 +17,7 @@ def accuracy(tmp_path_factory):
     """Final test accuracy by (rule, attack), of the runs that the claim is about."""
     results = tmp_path_factory.mktemp("results") / "quickstart"
     points = load_experiment(EXPERIMENT).points
-    chosen = select(points, "validation.rule.kind=zeno") + select(points, "validation.rule.kind=average")
+    chosen = select(points, ["validation.rule.kind=zeno"]) + select(points, ["validation.rule.kind=average"])
     for point in chosen:
         directory = RunDirectory(results / "runs" / point.run_id)
         run = point.run.model_dump(mode="json")

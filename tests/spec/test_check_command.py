@@ -72,12 +72,32 @@ def test_no_file_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_it_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from hpcps.spec.load import load_experiment, select; from hpcps.cli import check; "
-        f"e = load_experiment({str(FIG3)!r}); check.summary(e, e.points); "
+        "import sys; from hpcps.spec.load import load_experiment; from hpcps.cli import check; "
+        f"e = load_experiment({str(FIG3)!r}); check.summary(e); "
         "print([m for m in ('torch', 'pandas', 'matplotlib', 'mpi4py', 'pyarrow') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
+
+
+def test_several_selectors_narrow_each_other(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert run(str(FIG3), "--only", "zeno", "--only", "attack=none,attack=random") == 0
+    said = capsys.readouterr().out
+    assert "2 of 16 points, no mistakes" in said
+    assert [line.split(maxsplit=2)[2] for line in said.splitlines()[-2:]] == ["zeno · none", "zeno · random 1"]
+
+
+def test_cautions_are_those_of_the_selected_points(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(write("[[sweep]]\n'data.split' = ['iid', 'by_class']"))
+    assert run(path, "--only", "iid") == 0
+    assert "caution" not in capsys.readouterr().out
+    assert run(path, "--only", "by_class") == 0
+    assert "caution" in capsys.readouterr().out
 
 
 def test_what_is_odd_is_printed(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -274,45 +274,76 @@ def figure_3() -> LoadedExperiment:
 
 
 @pytest.mark.parametrize(
-    ("selector", "expected"),
+    ("selectors", "expected"),
     [
-        (None, list(range(16))),
-        ("3", [3]),
-        ("0-3,7", [0, 1, 2, 3, 7]),
-        ("14-99", [14, 15]),
-        ("zeno", [12, 13, 14, 15]),
-        ("Zeno · Negative", [13]),
-        ("random 1", [2, 6, 10, 14]),
-        ("validation.rule=zeno", [12, 13, 14, 15]),
-        ("validation.rule.kind=zeno,attack.scale=8", [15]),
-        ("attack={kind='negative'}", [1, 5, 9, 13]),
-        ("0-7, attack=none", [0, 4]),
-        ("train.lr_decay.epochs=[100, 150], 5", [5]),
-        ("topology.colocate_validators=false,2", [2]),
+        ([], list(range(16))),
+        (["3"], [3]),
+        (["0-3,7"], [0, 1, 2, 3, 7]),
+        (["14-99"], [14, 15]),
+        (["zeno"], [12, 13, 14, 15]),
+        (["Zeno · Negative"], [13]),
+        (["random 1"], [2, 6, 10, 14]),
+        (["validation.rule=zeno"], [12, 13, 14, 15]),
+        (["validation.rule.kind=zeno,attack.scale=8"], [3, 7, 11, 12, 13, 14, 15]),
+        (["validation.rule.kind=zeno", "attack.scale=8"], [15]),
+        (["attack={kind='negative'}"], [1, 5, 9, 13]),
+        (["0-7, attack=none"], [0, 1, 2, 3, 4, 5, 6, 7, 8, 12]),
+        (["0-7", "attack=none"], [0, 4]),
+        (["zeno,phocas", "attack=none,random 1", "8-13"], [8, 10, 12]),
+        (["train.lr_decay.epochs=[100, 150]", "5"], [5]),
+        (["topology.colocate_validators=false", "2"], [2]),
     ],
 )
-def test_selectors(figure_3: LoadedExperiment, selector: str | None, expected: list[int]) -> None:
-    assert [point.index for point in select(figure_3.points, selector)] == expected
+def test_commas_widen_and_further_selectors_narrow(
+    figure_3: LoadedExperiment, selectors: list[str], expected: list[int]
+) -> None:
+    assert [point.index for point in select(figure_3.points, selectors)] == expected
 
 
 def test_a_run_is_selected_by_the_start_of_its_id(figure_3: LoadedExperiment) -> None:
     for point in figure_3.points:
-        assert point in select(figure_3.points, point.run_id[:6])
-        assert select(figure_3.points, point.run_id) == (point,)
+        assert point in select(figure_3.points, [point.run_id[:6]])
+        assert select(figure_3.points, [point.run_id]) == (point,)
 
 
 @pytest.mark.parametrize(
-    "selector", ["16", "krum", "20-30", "attack.scale=7", "seed=true", "3,krum", "zeno,validation.rule=average", ","]
+    "selectors",
+    [["16"], ["krum"], ["20-30"], ["attack.scale=7"], ["seed=true"], ["3,krum"], [","], ["zeno", "average"], ["3", ""]],
 )
-def test_a_selector_that_fits_nothing_lists_the_points(figure_3: LoadedExperiment, selector: str) -> None:
+def test_a_selector_that_fits_nothing_lists_the_points(figure_3: LoadedExperiment, selectors: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
-        select(figure_3.points, selector)
+        select(figure_3.points, selectors)
     assert all(f"{point.run_id}  {point.label}" in str(caught.value) for point in figure_3.points)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "only", "label", "mistake"),
+    [
+        # A wrong value; a contradiction; a wrong value inside a table.
+        ("'validation.rule.kind' = ['zeno', 'zenno']", "zeno", "zeno", "zenno"),
+        ("'topology.workers' = [1, 4]\n'heterogeneity.slow.factor' = [2, 1]", "workers 4", "workers 4", "an effect"),
+        ("attack = [{kind='none'}, {kind='random', rate=3}]", "attack=none", "none", "attack.rate"),
+    ],
+)
+def test_mistakes_of_points_that_are_left_out_do_not_count(
+    write: Write, sweep: str, only: str, label: str, mistake: str
+) -> None:
+    path = write(f"[[sweep]]\n{sweep}")
+    with pytest.raises(SpecError, match=mistake):
+        load_experiment(path)
+    with pytest.raises(SpecError, match="1 mistake"):
+        load_experiment(path, only=["no such point"])
+    experiment = load_experiment(path, only=[only])
+    (point,) = experiment.chosen
+    assert (point.label.split(" · ")[0], experiment.count) == (label, 2)
+    other = 1 - point.index
+    with pytest.raises(SpecError, match=mistake):
+        load_experiment(path, only=[str(other)])
 
 
 def test_a_condition_on_an_unknown_key_names_the_nearest(figure_3: LoadedExperiment) -> None:
     with pytest.raises(SpecError, match=r"unknown key: did you mean validation\.rule\?"):
-        select(figure_3.points, "rule=zeno")
+        select(figure_3.points, ["rule=zeno"])
 
 
 def test_what_is_unusual_in_an_attack_is_in_its_label(write: Write) -> None:
