@@ -186,8 +186,8 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
         trace=args.trace,
     )
     paths = [directory_of(point, args.results).path for point in left]
-    epochs = [point.run.train.epochs for point in left]
-    with ProgressDisplay(SweepProgress(paths), sys.stdout, epochs, alone=not there) as display:
+    runs = [(point.label, point.run.model_dump(mode="json")) for point in left]
+    with ProgressDisplay(SweepProgress(paths), sys.stdout, runs, alone=not there) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
         status = sweep.play(left, display)

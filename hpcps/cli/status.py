@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.records.results import add_results_argument
+from hpcps.spec.selection import add_point_arguments
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
@@ -24,7 +25,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "status",
         help="show the status of runs",
         description="Show the progress of runs, the remaining time, the accuracy so far, the slowest process, and the "
-        "reason for a failure. Only reads files, so it works on a login node.",
+        "reason for a failure. With --set or --only, show only these points, as `hpcps run` selects them. Only reads "
+        "files, so it works on a login node.",
     )
     parser.add_argument(
         "what",
@@ -32,6 +34,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="experiment (file, folder, name or its prefix), or the first four or more characters of a run id; "
         "default: all",
     )
+    add_point_arguments(parser)
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
@@ -41,7 +44,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.forecast import summary
 
     shown = False
-    for experiment in _experiments(args.what, args.results):
+    for experiment in _experiments(args.what, args.results, args.overrides, args.only):
         found = experiment.poll()
         shown = True
         if not found.runs:
@@ -118,13 +121,20 @@ def _local_steps(standing: StepStanding) -> str:
     return f"{standing.who}: k {standing.k}, c {speed}, {moment}{ready}"
 
 
-def _experiments(what: str | None, results: Path) -> Iterator[ExperimentRuns]:
+def _experiments(
+    what: str | None, results: Path, overrides: Sequence[str], only: Sequence[str]
+) -> Iterator[ExperimentRuns]:
     """Yield the selected experiments."""
-    from hpcps.errors import SpecError
+    from hpcps.errors import RunError, SpecError
     from hpcps.records.experiment_runs import ExperimentRuns
     from hpcps.records.locate import locate
 
     experiments = Path("experiments")
+    if overrides or only:
+        if what is None:
+            raise RunError("--set and --only choose points of one experiment: name it")
+        yield ExperimentRuns.selection(locate(what, results, experiments, overrides, only), overrides, only)
+        return
     if what is None:
         for folder in sorted(path for path in results.glob("*") if (path / "runs").is_dir()):
             try:

@@ -76,6 +76,4 @@ class LaunchProgress:
 
 
 def _status(run: PlannedRun) -> RunStatus:
-    return RunStatus(
-        Path(run.directory), run.run_id, run.label, "not started", epochs=run.spec["run"]["train"]["epochs"]
-    )
+    return RunStatus(Path(run.directory), run.run_id, "", "not started").planned(run.label, run.spec["run"])

@@ -7,9 +7,12 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TextIO
 
-from hpcps.records.forecast import duration
+from hpcps.records.forecast import duration, time_left
+from hpcps.records.status import RunStatus
 from hpcps.spec.load import Point
 
 _INTERVAL = 0.1
@@ -41,10 +44,12 @@ class ProgressBar:
         self._stream = stream
         self._count, self._done = len(points) + done, done
         self._epochs = sum(point.run.train.epochs for point in points)
+        self._runs = {point.run_id: _waiting(point) for point in points}
         self._finished = 0.0
         self._point: Point | None = None
         self._epoch, self._accuracy = 0.0, None
-        self._began, self._shown = time.monotonic(), 0.0
+        self._began = self._run_began = time.monotonic()
+        self._shown = 0.0
         self._handle: Any = None
 
     _accuracy: float | None
@@ -52,6 +57,7 @@ class ProgressBar:
     def begin(self, point: Point) -> None:
         """Show a run as the current one."""
         self._point, self._epoch, self._accuracy = point, 0.0, None
+        self._run_began = time.monotonic()
         self._show(now=True)
 
     def update(self, epoch: float, accuracy: float | None) -> None:
@@ -65,9 +71,13 @@ class ProgressBar:
         """Show that the current run has ended."""
         if self._point is None:
             return
+        took, epochs = time.monotonic() - self._run_began, self._point.run.train.epochs
         if state == "done":
+            self._follow(state="done", epoch=float(epochs), pace=took / epochs, left=None)
             self._done += 1
-            self._finished += self._point.run.train.epochs
+            self._finished += epochs
+        else:
+            self._follow(state="failed")
         line = f"[{self._done}/{self._count}] {self._run(self._point)}  {state}"
         self._point, self._epoch = None, 0.0
         if self._stream is not None and shell_kernel() is None:
@@ -117,13 +127,27 @@ class ProgressBar:
         took = time.monotonic() - self._began
         if self._point is None:
             return f"{self._done} of {self._count} runs done, {duration(took)}"
-        left = f"  about {duration(took * (1 / self._share - 1))} left" if self._share > 0 else ""
-        return f"[{self._done + 1}/{self._count}] {self._run(self._point)}{left}"
+        self._follow(state="running", epoch=self._epoch)
+        if self._epoch:
+            pace = (time.monotonic() - self._run_began) / self._epoch
+            self._follow(pace=pace, left=max(0.0, self._point.run.train.epochs - self._epoch) * pace)
+        left = time_left([*self._runs.values()])
+        return f"[{self._done + 1}/{self._count}] {self._run(self._point)}{f'  {left}' if left else ''}"
+
+    def _follow(self, **changes: Any) -> None:
+        """Change the status of the current run."""
+        assert self._point is not None
+        run_id = self._point.run_id
+        self._runs[run_id] = replace(self._runs[run_id], **changes)
 
     def _run(self, point: Point) -> str:
         accuracy = f"  accuracy {100 * self._accuracy:.1f} %" if self._accuracy is not None else ""
         epoch = f"  epoch {self._epoch:.1f}/{point.run.train.epochs}" if self._epoch else ""
         return f"{point.label}{epoch}{accuracy}"
+
+
+def _waiting(point: Point) -> RunStatus:
+    return RunStatus(Path(), point.run_id, "", "not started").planned(point.label, point.run.model_dump(mode="json"))
 
 
 def shell_kernel() -> Any:

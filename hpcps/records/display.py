@@ -5,12 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Protocol, TextIO
 
-from hpcps.records.forecast import duration, time_left
+from hpcps.records.forecast import time_left
 from hpcps.records.status import RunStatus
+from hpcps.spec.tree import Tree
 
 PLAIN_INTERVAL = 30.0
 """Seconds between two lines about a current run where they cannot be updated in place."""
@@ -32,17 +32,19 @@ class ProgressDisplay:
     In a terminal the current line is updated in place; elsewhere (a batch job's output) it is printed at intervals.
     """
 
-    def __init__(self, runs: RunSource, stream: TextIO, epochs: Sequence[int] = (), *, alone: bool = False) -> None:
+    def __init__(
+        self, runs: RunSource, stream: TextIO, points: Sequence[tuple[str, Tree]] = (), *, alone: bool = False
+    ) -> None:
         """Follow runs.
 
         Args:
             runs: the runs.
             stream: where to print.
-            epochs: the number of epochs of each run, for the estimate of the remaining time.
+            points: the label and the values of the keys of each run, for the estimate of the remaining time.
             alone: whether each run is one process.
         """
         self._runs = runs
-        self._epochs = epochs or [0] * len(runs)
+        self._points = points
         self._stream = stream
         self._alone = alone
         self._live = stream.isatty()
@@ -68,10 +70,9 @@ class ProgressDisplay:
 
     def update(self) -> None:
         """Read the status of the runs and print changes."""
-        runs = [
-            replace(run, epochs=run.epochs or epochs)
-            for run, epochs in zip(self._runs.poll(), self._epochs, strict=True)
-        ]
+        runs = self._runs.poll()
+        if self._points:
+            runs = [run.planned(*point) for run, point in zip(runs, self._points, strict=True)]
         current = []
         for run in runs:
             if run.state == "done" and run.run_id not in self._ended:
@@ -84,7 +85,7 @@ class ProgressDisplay:
             return
         self._printed = now
         left = time_left(runs)
-        rest = f"  about {duration(left)} left" if left is not None else ""
+        rest = f"  {left}" if left is not None else ""
         if len(current) == 1:
             text = f"      {self._line(current[0])}{rest}"
         else:

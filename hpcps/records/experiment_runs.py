@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hpcps.errors import RunError
+from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import RunStatus, SweepProgress
-from hpcps.records.sweep import belongs, planned
+from hpcps.records.sweep import belongs, launched, planned
 from hpcps.records.variants import variants
+from hpcps.spec.selection import Candidate, selected
 
 
 @dataclass(frozen=True)
@@ -58,11 +62,36 @@ class ExperimentRuns:
         others = [path for path in _in_order(folder) if path.name not in by_id and belongs(RunDirectory(path), by_id)]
         return cls(folder.name, paths + others, by_id, folder, frozenset(str(point["run_id"]) for point in points))
 
+    @classmethod
+    def selection(cls, place: ExperimentLocation, overrides: Sequence[str], only: Sequence[str]) -> ExperimentRuns:
+        """Return the selected points of an experiment, with the values of `--set`.
+
+        Args:
+            place: its results, and the points of its file with these values.
+            overrides: the values of `--set`.
+            only: the selectors of points.
+
+        Raises:
+            RunError: its points are not known.
+            SpecError: no point matches.
+        """
+        # A file that names plugins has no points here: reading results executes no plugin.
+        points = place.points or launched(place.results, overrides)
+        if not points:
+            given = " ".join(f"--set {override}" for override in overrides)
+            raise RunError(f"the points of {place.results.name} are not known before `hpcps run` {given}".rstrip())
+        candidates = [Candidate(p["index"], p["run_id"], p["label"], partial(dict, p["run"])) for p in points]
+        indices = selected(candidates, only)
+        by_id = {str(point["run_id"]): point for point in points if point["index"] in indices}
+        folder = place.results
+        return cls(folder.name, [folder / "runs" / run_id for run_id in by_id], by_id, folder, frozenset(by_id))
+
     def poll(self) -> ExperimentStatus:
         """Read the status of the runs."""
         runs = SweepProgress(self.paths).poll()
         texts = self._variants(runs)
-        runs = [_named(run, self.points.get(run.run_id)) for run in runs]
+        points = self.points
+        runs = [run.planned(p["label"], p["run"]) if (p := points.get(run.run_id)) else run for run in runs]
         idle = [run for run in runs if run.run_id in self.file and run.state == "not started"]
         note = ""
         if idle and len(idle) == len(self.file) < len(runs):
@@ -83,13 +112,6 @@ class ExperimentRuns:
         texts = variants(list(specs.values()), [point for run_id, point in self.points.items() if run_id in self.file])
         found = {run_id: f" ({text})" for run_id, text in zip(specs, texts, strict=True) if text}
         return {run.run_id: found.get(run.run_id, "") for run in runs}
-
-
-def _named(run: RunStatus, point: Mapping[str, Any] | None) -> RunStatus:
-    """Complete a run that has not started from its point of the file."""
-    if point is None or run.label:
-        return run
-    return replace(run, label=point["label"], epochs=point["run"]["train"]["epochs"])
 
 
 def _in_order(experiment: Path) -> list[Path]:

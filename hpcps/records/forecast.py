@@ -2,28 +2,96 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from hpcps.records.status import RunStatus
+from hpcps.spec.tree import get, kind_of
+
+if TYPE_CHECKING:
+    from hpcps.records.status import RunStatus
+
+_WORK = ("model", "data.name", "data.limit", "data.resize", "train.device")
+_ROUND = (
+    *("topology", "train.mode", "train.exchange", "train.batch_size", "train.local_steps", "train.threads"),
+    *("transport.kind", "heterogeneity", "simulation", "communication.participation"),
+)
 
 
-def time_left(runs: Sequence[RunStatus]) -> float | None:
-    """Return the seconds until the sweep is done; None if nothing is running or no pace is known.
+def kinds_of(run: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the kinds of a run, from the narrowest to the widest: runs of one kind have about the same pace.
 
-    The estimate assumes that runs which have not started are as fast as the runs whose pace is known, and that as many
-    run at a time as now. It ignores failed runs, because only the user can decide to repeat them.
+    Runs of the narrowest kind also have the same rule, attack and number of epochs; those of the widest kind only have
+    the same model, backend and number of samples in common.
+
+    Args:
+        run: the resolved values of its keys.
+    """
+    work, rounds = ([get(dict(run), key.split(".")) for key in keys] for keys in (_WORK, _ROUND))
+    rule = get(dict(run), ("validation", "rule"))
+    before = rule.get("before") if isinstance(rule, dict) else None
+    formulas = [kind_of(rule), *map(kind_of, before if isinstance(before, list) else ()), kind_of(run.get("attack"))]
+    epochs = get(dict(run), ("train", "epochs"))
+    return tuple(
+        json.dumps(kind) for kind in ([work, rounds, formulas, epochs], [work, rounds, formulas], [work, rounds], work)
+    )
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """An estimate of the time until a sweep is done.
+
+    Attributes:
+        seconds: the remaining seconds of the runs whose kind is known.
+        others: the number of further runs, of kinds of which no run has made progress.
+    """
+
+    seconds: float
+    others: int = 0
+
+    def __str__(self) -> str:
+        runs = f"{self.others} run{'s' * (self.others != 1)} of other kinds"
+        return f"about {duration(self.seconds)} left" + (f" without {runs}" if self.others else "")
+
+
+def time_left(runs: Sequence[RunStatus]) -> Forecast | None:
+    """Return the estimated time until the sweep is done; None if nothing is running or no pace is known.
+
+    A run takes as long per epoch as the runs of its narrowest kind of which one has made progress: as those that are
+    done, or else as those that are not. The estimate assumes that as many run at a time as now. It ignores failed runs,
+    because only the user can decide to repeat them.
     """
     runs = _with_epochs(runs)
     running = [run for run in runs if run.state == "running"]
-    paces = [run.pace for run in runs if run.pace is not None]
+    paces = _paces(run for run in runs if run.state != "done")
+    paces |= _paces(run for run in runs if run.state == "done")
     if not running or not paces:
         return None
-    usual = sum(paces) / len(paces)
-    current = [run.left if run.left is not None else (run.epochs - run.epoch) * usual for run in running]
-    waiting = sum(run.epochs * usual for run in runs if run.state in ("not started", "stopped", "incomplete"))
-    return max(*current, (sum(current) + waiting) / len(running))
+
+    def seconds(run: RunStatus) -> float | None:
+        if run.left is not None:
+            return run.left
+        pace = next((paces[kind] for kind in run.kinds if kind in paces), None)
+        return None if pace is None else (run.epochs - run.epoch) * pace
+
+    waiting = [
+        replace(run, left=None, epoch=0.0) for run in runs if run.state in ("not started", "stopped", "incomplete")
+    ]
+    now, then = ([seconds(run) for run in part] for part in (running, waiting))
+    current = [each for each in now if each is not None]
+    whole = (sum(current) + sum(each for each in then if each is not None)) / len(running)
+    return Forecast(max([*current, whole]), (now + then).count(None))
+
+
+def _paces(runs: Iterable[RunStatus]) -> dict[str, float]:
+    """Return the mean pace of the runs of each kind."""
+    found: dict[str, list[float]] = {}
+    for run in runs:
+        for kind in run.kinds if run.pace is not None else ():
+            found.setdefault(kind, []).append(run.pace or 0.0)
+    return {kind: sum(paces) / len(paces) for kind, paces in found.items()}
 
 
 def summary(runs: Sequence[RunStatus]) -> str:
@@ -36,9 +104,9 @@ def summary(runs: Sequence[RunStatus]) -> str:
     if epochs and states["done"] < len(runs):
         behind = sum(run.epochs if run.state == "done" else run.epoch for run in whole)
         parts.append(f"{min(99, round(100 * behind / epochs))} % of all epochs")
-    left = time_left(runs)
-    if left is not None:
-        parts.append(f"about {duration(left)} left")
+    forecast = time_left(runs)
+    if forecast is not None:
+        parts.append(str(forecast))
     return "; ".join(parts)
 
 

@@ -67,13 +67,17 @@ def _fresh(own: Path) -> bool:
     return (own / "table.parquet").is_file() or any((own / "runs").glob("*"))
 
 
-def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
+def locate(
+    text: str, results: Path, experiments: Path, overrides: Sequence[str] = (), only: Sequence[str] = ()
+) -> ExperimentLocation:
     """Find an experiment by its file, its results folder, its name or a prefix of its name.
 
     Args:
         text: the user's text.
         results: the folder of all results.
         experiments: the folder of all experiment files.
+        overrides: the values of `--set`, for the points of its file.
+        only: the selectors of points; mistakes of other points of its file do not count.
 
     Raises:
         RunError: no experiment or several match; the message lists the experiments.
@@ -83,10 +87,10 @@ def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
     if path.suffix == ".toml":
         if not path.is_file():
             raise RunError(f"no experiment file {path}")
-        name, points = load_points(path)
+        name, points = load_points(path, overrides, only)
         return ExperimentLocation(results_of(name, results), points)
     if (path / "runs").is_dir() or (path / "table.parquet").is_file():
-        return _place(path, experiments)
+        return _place(path, experiments, overrides, only)
     folders = {p.name for p in (*results.glob("*"), *results.glob(f"{PUBLISHED}/*")) if p.is_dir()} - {PUBLISHED}
     names = sorted(folders | {p.stem for p in experiments.glob("*.toml")})
     meant = [text] if text in names else [name for name in names if name.startswith(text)]
@@ -94,9 +98,9 @@ def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
         file, folder = experiments / f"{meant[0]}.toml", results_of(meant[0], results)
         if file.is_file() and not folder.is_dir():
             # The name of an experiment may differ from that of its file.
-            name, points = load_points(file)
+            name, points = load_points(file, overrides, only)
             return ExperimentLocation(results_of(name, results), points)
-        return _place(folder, experiments)
+        return _place(folder, experiments, overrides, only)
     if meant:
         raise RunError(f"{text!r} matches {', '.join(meant)}: type more of the name")
     near = difflib.get_close_matches(text, names, n=1)
@@ -105,13 +109,15 @@ def locate(text: str, results: Path, experiments: Path) -> ExperimentLocation:
     raise RunError(f"no experiment {text!r}{hint} The experiments in {results}/ and {experiments}/ are: {known}")
 
 
-def _place(results: Path, experiments: Path) -> ExperimentLocation:
+def _place(results: Path, experiments: Path, overrides: Sequence[str], only: Sequence[str]) -> ExperimentLocation:
     file = experiments / f"{results.name}.toml"
-    return ExperimentLocation(results, load_points(file)[1] if file.is_file() else ())
+    return ExperimentLocation(results, load_points(file, overrides, only)[1] if file.is_file() else ())
 
 
-def load_points(file: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[dict[str, Any], ...]]:
-    """Return an experiment's name and the points of its file, each in the form of `spec.json`.
+def load_points(
+    file: Path, overrides: Sequence[str] = (), only: Sequence[str] = ()
+) -> tuple[str, tuple[dict[str, Any], ...]]:
+    """Return an experiment's name and the points of its file that are selected, each in the form of `spec.json`.
 
     Raises:
         SpecError: the file has mistakes.
@@ -124,7 +130,7 @@ def load_points(file: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[d
     if plugins:
         # Reading results must not execute a user's code: then only the points that were run are known.
         return name, ()
-    experiment = load_experiment(file, overrides)
+    experiment = load_experiment(file, overrides, only=only)
     points = tuple(
         {
             "run_id": point.run_id,
@@ -134,6 +140,6 @@ def load_points(file: Path, overrides: Sequence[str] = ()) -> tuple[str, tuple[d
             "revisions": revisions(point.run),
             "run": point.run.model_dump(mode="json"),
         }
-        for point in experiment.points
+        for point in experiment.chosen
     )
     return experiment.name, points

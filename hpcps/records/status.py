@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from hpcps.inputs import finite
+from hpcps.records.forecast import kinds_of
 from hpcps.records.run_directory import Failure, RunDirectory
 from hpcps.records.tail import Tail
 from hpcps.spec.tree import get
@@ -81,6 +82,7 @@ class RunStatus:
         last_line: the last record line of the first process that failed.
         missing: the missing files of a run that has a `DONE`.
         standings: with a policy of local steps, what the state server last recorded of each role.
+        kinds: the kinds of runs that it belongs to, for forecasts; see `kinds_of`.
     """
 
     path: Path
@@ -106,6 +108,12 @@ class RunStatus:
     last_line: Mapping[str, Any] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     standings: tuple[StepStanding, ...] = ()
+    kinds: tuple[str, ...] = ()
+
+    def planned(self, label: str, run: Mapping[str, Any]) -> RunStatus:
+        """Complete a run that has no files yet from its point: the label and the values of its keys."""
+        epochs = int(finite(get(dict(run), ("train", "epochs"))))
+        return self if self.kinds else replace(self, label=label, epochs=epochs, kinds=kinds_of(run))
 
 
 class SweepProgress:
@@ -191,6 +199,7 @@ class _Followed:
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
         self._spec: dict[str, Any] = {}
+        self._kinds: tuple[str, ...] = ()
         self._ranks: dict[Path, _Rank] = {}
         self._final: RunStatus | None = None
 
@@ -201,6 +210,7 @@ class _Followed:
         done, failures = self._directory.done, self._directory.failures
         self._spec = self._spec or self._directory.spec
         run = self._spec.get("run") or {}
+        self._kinds = self._kinds or (kinds_of(run) if run else ())
         coordinator = "validator-0" if get(run, ("topology", "validators")) != 0 else "worker-0"
         for path in self._directory.records:
             if path not in self._ranks:
@@ -278,6 +288,7 @@ class _Followed:
             last_line=first.last if first else {},
             missing=missing,
             standings=StepStanding.of(ranks["server-0"].standings) if "server-0" in ranks else (),
+            kinds=self._kinds,
         )
 
 

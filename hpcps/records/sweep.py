@@ -31,12 +31,11 @@ def write_sweep(results: Path, file: Path, overrides: Sequence[str], points: Poi
     Raises:
         RunError: it cannot be written.
     """
-    name = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()[:10]
     # Points of a large sweep have most of their content in common.
     first: Mapping[str, Any] = points[0] if points else {"run": {}}
     others = [_difference(point, first) | {"run": _difference(point["run"], first["run"])} for point in points]
     sweep = {"file": str(file.absolute()), "overrides": list(overrides), "common": first, "points": others}
-    path = results / "sweeps" / f"{name}.json"
+    path = _path(results, overrides)
     text = json.dumps(sweep)
     try:
         if path.exists() and path.read_bytes() == text.encode():
@@ -59,20 +58,25 @@ def planned(results: Path, points: Points = ()) -> dict[str, Mapping[str, Any]]:
     """
     sweeps: dict[tuple[str, ...], Points] = {}
     for path in sorted((results / "sweeps").glob("*.json")):
-        with suppress(InputError):
-            match read_json(path):
-                case {"file": str(file), "overrides": [*overrides], "points": [*differences]} as sweep if all(
-                    isinstance(override, str) for override in overrides
-                ):
-                    then: Any = [_whole(difference, sweep.get("common")) for difference in differences]
-                    if not all(map(_is_point, then)):
-                        continue
-                    now = points if not overrides else ()
-                    sweeps[tuple(overrides)] = now or _now(results.name, Path(file), overrides) or then
+        if (sweep := _read(path)) is not None:
+            file, overrides, then = sweep
+            now = points if not overrides else ()
+            sweeps[overrides] = now or _now(results.name, file, overrides) or then
     if points and not sweeps:
         sweeps[()] = points
     begun = [sweep for sweep in sweeps.values() if any(_begun(results, point) for point in sweep)]
     return {str(point["run_id"]): point for sweep in begun for point in sweep}
+
+
+def launched(results: Path, overrides: Sequence[str]) -> Points:
+    """Return the points of the sweep with these values of `--set`, as its last launch wrote them; none without one.
+
+    Args:
+        results: the experiment's folder.
+        overrides: the values of `--set`.
+    """
+    sweep = _read(_path(results, overrides))
+    return sweep[2] if sweep else ()
 
 
 def belongs(run: RunDirectory, whole: Mapping[str, Any]) -> bool:
@@ -89,6 +93,23 @@ def belongs(run: RunDirectory, whole: Mapping[str, Any]) -> bool:
         return True
     known = (run.path.parent.parent / "sweeps").is_dir()
     return bool(run.spec) and (not known or run.done or bool(run.records or run.failures))
+
+
+def _path(results: Path, overrides: Sequence[str]) -> Path:
+    name = hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()[:10]
+    return results / "sweeps" / f"{name}.json"
+
+
+def _read(path: Path) -> tuple[Path, tuple[str, ...], Points] | None:
+    """Return the file, the overrides and the points of a sweep; None if its file is missing or damaged."""
+    with suppress(InputError):
+        match read_json(path):
+            case {"file": str(file), "overrides": [*overrides], "points": [*differences]} as sweep if all(
+                isinstance(override, str) for override in overrides
+            ):
+                points: Any = [_whole(difference, sweep.get("common")) for difference in differences]
+                return (Path(file), tuple(overrides), points) if all(map(_is_point, points)) else None
+    return None
 
 
 def _is_point(point: object) -> bool:

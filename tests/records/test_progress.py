@@ -31,7 +31,8 @@ def paths(tmp_path):
 def drawn(paths, monkeypatch, columns=200):
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Terminal()
-    with ProgressDisplay(SweepProgress(paths), stream, [4] * len(paths)) as display:
+    run = {"topology": {"validators": 1}, "train": {"epochs": 4}}
+    with ProgressDisplay(SweepProgress(paths), stream, [("", run)] * len(paths)) as display:
         display.update()
     return stream.getvalue()
 

@@ -2,6 +2,7 @@ import json
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,10 +11,10 @@ from hpcps.cli.status import overview
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.forecast import summary, time_left
+from hpcps.records.forecast import Forecast, kinds_of, summary, time_left
 from hpcps.records.locate import locate
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import STALLED_AFTER, SweepProgress
+from hpcps.records.status import STALLED_AFTER, RunStatus, SweepProgress
 from hpcps.records.writer import RecordWriter
 
 SPEC = {
@@ -263,17 +264,61 @@ def test_a_sweep_takes_as_long_as_what_runs_and_what_has_not_begun(directory):
     waiting = replace(one, state="not started", pace=None, left=None, epoch=0.0, epochs=10)
     done = replace(one, state="done", pace=4.0, left=None, epoch=4.0)
     failed = replace(waiting, state="failed")
-    assert time_left([one]) == 5.0
-    assert time_left([one, waiting, failed]) == 5.0 + 10 * 2.0
-    assert time_left([one, done, waiting]) == 5.0 + 10 * 3.0  # the mean pace
-    assert time_left([one, one, waiting]) == (5.0 + 5.0 + 20.0) / 2
-    assert time_left([one, replace(one, left=100.0)]) == 100.0
+    assert time_left([one]) == Forecast(5.0)
+    assert time_left([one, waiting, failed]) == Forecast(5.0 + 10 * 2.0)
+    assert time_left([one, done, waiting]) == Forecast(5.0 + 10 * 4.0)  # the pace of what is done
+    assert time_left([one, one, waiting]) == Forecast((5.0 + 5.0 + 20.0) / 2)
+    assert time_left([one, replace(one, left=100.0)]) == Forecast(100.0)
     assert time_left([waiting, done]) is None
     assert time_left([replace(one, pace=None, left=None), waiting]) is None
     assert summary([one, done, waiting]) == (
-        "3 runs: 1 running, 1 done, 1 not started; 31 % of all epochs; about 35 s left"
+        "3 runs: 1 running, 1 done, 1 not started; 31 % of all epochs; about 45 s left"
     )
     assert summary([done]) == "1 run: 1 done"
+
+
+def unequal(model, epochs, rule="average", state="not started", **fields):
+    """A run whose pace depends on the model: seconds for one, milliseconds for the other."""
+    run = {
+        "model": {"backend": "torch", "name": model}, "data": {"name": "digits"}, "topology": {"workers": 4},
+        "train": {"epochs": epochs}, "validation": {"rule": {"kind": rule, "before": []}}, "attack": {"kind": "none"},
+    }  # fmt: skip
+    left = RunStatus(Path(), model, "", "not started").planned(model, run)
+    return replace(left, state=state, **fields)
+
+
+def test_the_forecast_of_unequal_runs_is_per_kind():
+    """One epoch of a large model takes a minute, and one of a small model 10 ms."""
+    slow = unequal("resnet", 1, state="done", epoch=1.0, pace=60.0)
+    fast = unequal("mlp", 100, state="running", epoch=50.0, pace=0.01, left=0.5)
+    waiting = [unequal("mlp", 100)] * 39
+    assert time_left([slow, fast, *waiting]).seconds == pytest.approx(0.5 + 39 * 1.0)
+    assert time_left([slow, fast, *waiting, unequal("resnet", 1)]).seconds == pytest.approx(0.5 + 39 + 60)
+    # Another rule, another number of epochs: as other runs of this model.
+    assert time_left([slow, fast, unequal("mlp", 300, "median")]).seconds == pytest.approx(0.5 + 3.0)
+    # What is done says more than what runs, and the same rule more than another one.
+    other = unequal("mlp", 100, "median", state="done", epoch=100.0, pace=0.03)
+    assert time_left([fast, other, unequal("mlp", 100, "median")]).seconds == pytest.approx(0.5 + 3.0)
+    assert time_left([fast, other, unequal("mlp", 300, "median")]).seconds == pytest.approx(0.5 + 9.0)
+
+
+def test_runs_of_kinds_without_progress_are_not_in_the_forecast():
+    slow = unequal("resnet", 2, state="running", epoch=1.0, pace=60.0, left=60.0)
+    fast = [unequal("mlp", 1000)] * 3
+    assert time_left([slow, *fast]) == Forecast(60.0, others=3)
+    assert summary([slow, *fast]).endswith("; about 60 s left without 3 runs of other kinds")
+    begun = unequal("mlp", 1000, state="running")
+    assert time_left([slow, begun]) == Forecast(60.0, others=1)
+
+
+def test_the_kinds_of_a_run_ignore_its_seed_and_its_rates():
+    from hpcps.spec.load import load_experiment
+
+    sweep = "[[sweep]]\n'validation.rule.kind' = ['average', 'median']\n[[sweep]]\nseed = [1, 2]\n"
+    points = load_experiment("x.toml", content=FILE.partition("[[")[0] + sweep).points
+    one, two, three, _ = (kinds_of(point.run.model_dump(mode="json")) for point in points)
+    assert one == two
+    assert [a == b for a, b in zip(one, three, strict=True)] == [False, False, True, True]
 
 
 def test_earlier_attempts_are_counted_and_their_causes_kept(directory):
@@ -338,6 +383,42 @@ def test_a_sweep_is_shown_whole_and_runs_of_other_values_apart(results, capsys):
         assert head == "demo: 4 runs: 2 done, 2 not started; 50 % of all epochs"
         labels = [row[12:].split("  ")[0] for row in rows]
         assert labels == ["seed 1", "seed 2", "seed 1 (train.epochs=2)", "seed 2 (train.epochs=2)"]
+
+
+def test_points_are_selected_as_for_run(results, capsys):
+    def rows(*arguments):
+        code, text = shown(capsys, *arguments)
+        head, _, *rows = text.strip().splitlines()
+        return code, head, [row[12:].split("  ")[0] for row in rows]
+
+    for what in ("demo", "experiments/demo.toml", str(results / "demo")):
+        assert rows(what, "--only", "seed=1") == (0, "demo: 1 run: 1 done", ["seed 1"])
+        head = "demo: 2 runs: 1 done, 1 not started; 50 % of all epochs"
+        assert rows(what, "--set", "train.epochs=2") == (0, head, ["seed 1", "seed 2"])
+    head = "demo: 1 run: 1 not started; 0 % of all epochs"
+    assert rows("demo", "--set", "train.epochs=3", "--only", "0-1", "--only", "seed=2") == (0, head, ["seed 2"])
+    for arguments, words in (
+        (["demo", "--only", "zeno"], 'no point matches "zeno"'),
+        (["--only", "0"], "--set and --only choose points of one experiment: name it"),
+        (["demo", "--set", "train.epoch=3"], "train.epoch: unknown key"),
+    ):
+        code, text = shown(capsys, *arguments)
+        assert (code, words in text) == (2, True)
+
+
+def test_a_file_with_plugins_is_selected_from_what_was_launched(results, capsys):
+    from hpcps.launch.prepare import spec_of
+    from hpcps.records.sweep import write_sweep
+    from hpcps.spec.load import load_experiment
+
+    file = results.parent / "experiments" / "demo.toml"
+    points = [spec_of(point) for point in load_experiment(file).points]
+    file.write_text(f'plugins = ["./rule.py"]\n{FILE}')
+    code, text = shown(capsys, "demo", "--only", "1")
+    assert (code, "the points of demo are not known before `hpcps run`" in text) == (2, True)
+    write_sweep(results / "demo", file, (), points)
+    code, text = shown(capsys, "demo", "--only", "1")
+    assert (code, text.splitlines()[0]) == (0, "demo: 1 run: 1 not started; 0 % of all epochs")
 
 
 def test_a_file_that_nobody_has_run_as_it_is_does_not_fill_the_screen(results, capsys):
