@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Python compiles a module when it is first imported; to compile all of torch takes as long as to install it.
 PIP_INSTALL := pip install --quiet --no-compile
 
-.PHONY: help docs gpu-env gpu-figures mxnet-env unit-mxnet unit-triton demo test beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env gpu-figures mxnet-env unit-mxnet unit-triton demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -83,7 +83,10 @@ PROCESSES ?= 2
 
 # Setting up the environments and checking use one core each. The tests of faults mostly wait, so other tests run
 # beside them.
-test: $(VENV)/.dev
+test:
+	@tests/ordinary.sh $(MAKE) --no-print-directory stages
+
+stages: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
 	@$(MAKE) --no-print-directory -j2 unit beside
 	@$(MAKE) --no-print-directory mpi

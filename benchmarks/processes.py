@@ -175,7 +175,8 @@ def end(processes: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
 
 
 def _start(command: Command, file: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, **command.variables}
+    # A Python that buffers stdout writes it after the message on stderr that it ends with.
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **command.variables}
     with file.open("wb") as output:
         return subprocess.Popen(
             command.words,

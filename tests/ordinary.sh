@@ -1,0 +1,15 @@
+#!/bin/sh
+# tests/ordinary.sh COMMAND...: run a command with the few variables of the environment that the tests may depend on.
+# The others differ between machines: PYTHONUNBUFFERED, say, hides mistakes in the order of output.
+set -eu
+
+names=$(awk 'BEGIN { for (name in ENVIRON) print name }')
+for name in $names; do
+  case $name in
+    *[!A-Za-z0-9_]*) ;;
+    HOME | PATH | TMPDIR | CI | HPCPS_* | PIP_* | UV_* | *_proxy | *_PROXY | SSL_CERT_* | *_CA_BUNDLE | MAKEFLAGS | MAKELEVEL)
+      eval "set -- \"$name=\$$name\" \"\$@\""
+      ;;
+  esac
+done
+exec env -i "$@"
