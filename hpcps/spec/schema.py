@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -273,6 +274,10 @@ class Run(Config):
     simulation: AnySimulation = Field(
         NoSimulation(), description="Simulated timing of a cluster, for a run in one process."
     )
+
+    def __reduce__(self) -> tuple[Callable[[Any], Run], tuple[dict[str, Any]]]:
+        """Pickle the values of the keys only: the class of a component may be no attribute of any module."""
+        return type(self).model_validate, (self.model_dump(mode="json"),)
 
     @model_validator(mode="after")
     def _fill_in(self) -> Run:

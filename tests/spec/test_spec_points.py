@@ -1,5 +1,6 @@
 """Points: resolved values, presets, labels and their selection; and the experiments that are shipped."""
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ def test_resolved_runs_survive_json(path: Path) -> None:
         written = point.run.model_dump_json()
         assert Run.model_validate_json(written, strict=True) == point.run
         assert Run.model_validate(point.run.model_dump(mode="json")) == point.run
+
+
+@pytest.mark.parametrize("name", ["cifar_resnet20_v1", "resnet18_v1"])
+def test_points_survive_pickling_with_every_network(name: str) -> None:
+    """The classes of these networks are made in a loop, so that pickle does not find them by name."""
+    points = load_experiment(FIG3, [f"model.name={name}"]).points
+    assert pickle.loads(pickle.dumps(points)) == points
 
 
 ALWAYS = {"from_epoch": 0, "every": 1, "on": 1}
