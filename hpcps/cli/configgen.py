@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcps.cli.failures import exit_status_of
+from hpcps.cli.points import add_point_arguments
 from hpcps.errors import LaunchError
 from hpcps.launch.detect import detect_mpi, find_launcher
 from hpcps.launch.exit_status import ExitStatus
@@ -21,7 +22,6 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
 from hpcps.spec.load import Point, load_experiment
-from hpcps.spec.selection import add_point_arguments
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
+from hpcps.cli.points import add_point_arguments
 from hpcps.errors import LaunchError, RunError
 from hpcps.execution.sweep.claims import (
     check_ready,
@@ -30,7 +31,6 @@ from hpcps.records.inventory import enumerated
 from hpcps.records.results import add_results_argument
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import Point, load_experiment
-from hpcps.spec.selection import add_point_arguments
 
 if TYPE_CHECKING:
     from hpcps.launch.launchers import Launch

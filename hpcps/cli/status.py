@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcps.cli.points import add_point_arguments
 from hpcps.records.results import add_results_argument
-from hpcps.spec.selection import add_point_arguments
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns

@@ -78,8 +78,8 @@ class ExperimentRuns:
         # A file that names plugins has no points here: reading results executes no plugin.
         points = place.points or launched(place.results, overrides)
         if not points:
-            given = " ".join(f"--set {override}" for override in overrides)
-            raise RunError(f"the points of {place.results.name} are not known before `hpcps run` {given}".rstrip())
+            given = "".join(f" --set {override}" for override in overrides)
+            raise RunError(f"the points of {place.results.name} are not known before `hpcps run`{given}")
         candidates = [Candidate(p["index"], p["run_id"], p["label"], partial(dict, p["run"])) for p in points]
         indices = selected(candidates, only)
         by_id = {str(point["run_id"]): point for point in points if point["index"] in indices}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,21 +36,6 @@ class Candidate:
     run_id: str
     label: str
     values: Callable[[], Mapping[str, Any]]
-
-
-def add_point_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--set` and `--only` to a parser; docs/reference/experiment-file.md has the details."""
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change the value of a key"
-    )
-    parser.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="SELECTOR",
-        help="select points: indices (3, 0-3), run ids, parts of labels or key=value conditions; commas widen the "
-        "selection, and a further --only narrows it",
-    )
 
 
 def selected(candidates: Sequence[Candidate], selectors: Sequence[str]) -> frozenset[int]:

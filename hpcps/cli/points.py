@@ -1,0 +1,20 @@
+"""The arguments `--set` and `--only` of several commands."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_point_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--set` and `--only` to a parser; docs/reference/experiment-file.md has the details."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change the value of a key"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="SELECTOR",
+        help="select points: indices (3, 0-3), run ids, parts of labels or key=value conditions; commas widen the "
+        "selection, and a further --only narrows it",
+    )
