@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.colors import to_hex
+from matplotlib.colors import hsv_to_rgb, to_hex
 
 # Colours of Okabe and Ito (https://jfly.uni-koeln.de/color/), ordered so that neighbours differ in lightness too.
 _BLACK, _ORANGE, _BLUE, _VERMILION = "#000000", "#E69F00", "#0072B2", "#D55E00"
@@ -64,19 +65,30 @@ _OTHERS = (
 
 _DASHES = ("solid", _DASHED, _DOTTED, _DASH_DOT)
 
+_GOLDEN = 0.6180339887
+"""The golden ratio: its multiples, modulo 1, are far from each other."""
 
-def _unknown() -> tuple[Look, ...]:
-    """Return the styles of other lines: the colours in turn, then once more with other dashes and markers."""
-    taken = {(look.color, look.dashes) for look in _KNOWN.values()}
-    found = [
-        Look(look.color, _DASHES[(_DASHES.index(look.dashes) + turn) % len(_DASHES)], _OTHERS[place - turn].marker)
-        for turn in range(len(_DASHES))
-        for place, look in enumerate(_OTHERS)
-    ]
-    return tuple(look for look in found if (look.color, look.dashes) not in taken)
+_GREYS = (_GREY, "#444444", "#a6a6a6")
 
 
-_REFERENCES = (Look(_GREY, _DASHED, "", 1.8), Look(_GREY, _DOTTED, "", 1.8), Look(_GREY, _DASH_DOT, "", 1.8))
+def _free() -> Iterator[Look]:
+    """Yield the styles of other lines: all colours in turn, then with other dashes and markers, then new colours."""
+    known = {(look.color, look.dashes) for look in _KNOWN.values()}
+    for turn in count():
+        for place, look in enumerate(_OTHERS):
+            dashes = _DASHES[(_DASHES.index(look.dashes) + turn) % len(_DASHES)]
+            color = look.color if turn < len(_DASHES) else _hue(place + len(_OTHERS) * turn)
+            if (color, dashes) not in known:
+                yield Look(color, dashes, _OTHERS[(place - turn) % len(_OTHERS)].marker)
+
+
+def _hue(number: int) -> str:
+    """Return one of many colours; colours of consecutive numbers differ much."""
+    hue = number * _GOLDEN % 1
+    red, green, blue = hsv_to_rgb((hue, 0.85, 0.55 + 0.35 * (number * _GOLDEN**2 % 1)))
+    return to_hex((red, green, blue))
+
+
 _SIGNS: tuple[tuple[str, str | tuple[float, tuple[float, ...]]], ...] = (("Blues", "solid"), ("Oranges", _DASHED))
 _MARKERS = "oDsv^P"
 
@@ -84,13 +96,31 @@ _MARKERS = "oDsv^P"
 def looks(lines: Sequence[str], references: Sequence[str] = ()) -> dict[str, Look]:
     """Return the style of each line: a known rule has its own, other lines get the next free one; references are grey.
 
-    Numbers of both signs, such as those of `zeno rho -0.1`, go from dark blue over black (zero) to dark orange.
+    No two lines have the same colour and marker, so that they differ where the markers hide the dashes. Numbers of both
+    signs, such as those of `zeno rho -0.1`, go from dark blue over black (zero) to dark orange.
     """
-    others = [line for line in lines if line not in _KNOWN]
-    free = _unknown()
-    given = _by_sign(others) or {line: free[place % len(free)] for place, line in enumerate(others)}
-    grey = {line: _REFERENCES[place % len(_REFERENCES)] for place, line in enumerate(references)}
-    return {line: _KNOWN.get(line) or given[line] for line in lines} | grey
+    own = _by_sign([line for line in lines if line not in _KNOWN]) | _KNOWN
+    grey = dict(zip(references, _references(), strict=False))
+    given: dict[str, Look] = {}
+    taken = {(look.color, look.marker) for look in grey.values()}
+    free = _free()
+    # Lines with a style of their own keep it, wherever they stand among the others.
+    for line in sorted(dict.fromkeys(lines), key=lambda line: line not in own):
+        look = own.get(line) or next(free)
+        while (look.color, look.marker) in taken:
+            look = next(free)
+        given[line] = look
+        taken.add((look.color, look.marker))
+    return {line: given[line] for line in lines} | grey
+
+
+def _references() -> Iterator[Look]:
+    """Yield greys without markers, then with markers."""
+    for marker in ("", *(look.marker for look in _OTHERS)):
+        for color, dashes in zip(_GREYS, _DASHES[1:], strict=True):
+            yield Look(color, dashes, marker, 1.8)
+    for number in count():
+        yield Look(_hue(number), _DASHED, "", 1.8)
 
 
 def _by_sign(lines: Sequence[str]) -> dict[str, Look]:

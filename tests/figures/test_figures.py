@@ -382,3 +382,14 @@ def test_more_lines_than_colours_can_be_told_apart():
     lines = ["zeno", "average", "median", "phocas", "trimmed_mean", *(f"rule {place}" for place in range(24))]
     styles = looks(lines)
     assert len({(look.color, look.dashes) for look in styles.values()}) == len(lines)
+
+
+@pytest.mark.parametrize("number", (4, 40, 400))
+def test_lines_of_one_figure_never_share_colour_and_marker(number):
+    """Also a known rule and one without a style of its own, rules of two modes, and references."""
+    rules = ["zeno", "zeno++", "average", "naive_async", "median", "krum"]
+    names = [*rules, *(f"rule {place}" for place in range(number))]
+    styles = looks(names, ["SGD", *(f"reference {place}" for place in range(number))])
+    assert len({(look.color, look.marker) for look in styles.values()}) == len(styles) == len(names) + number + 1
+    signed = looks([f"zeno rho {place}" for place in range(-number, number + 1)])
+    assert len({(look.color, look.marker) for look in signed.values()}) == 2 * number + 1
