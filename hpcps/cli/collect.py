@@ -73,6 +73,8 @@ def report(runs: tuple[CollectedRun, ...]) -> str:
         left_out += list(run.unreadable)
         if left_out:
             lines.append(f"  {run.run_id} ({run.label}): ignored {'; '.join(left_out)}")
+        if run.damage:
+            lines.append(f"  {run.run_id} ({run.label}): {run.damage}: `hpcps run` runs it again")
         if run.unchanged:
             lines.append(f"  {run.run_id} ({run.label}): no update was accepted, so the model is the initial one")
     return "\n".join(lines)

@@ -12,13 +12,13 @@ from pathlib import Path
 from hpcps.cli.failures import exit_status_of
 from hpcps.cli.points import add_point_arguments
 from hpcps.errors import LaunchError
+from hpcps.execution.sweep.claims import is_done
 from hpcps.launch.detect import detect_mpi, find_launcher
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.hostfile import STYLES, read_hostfile
 from hpcps.launch.launchers import Launcher, Plain
-from hpcps.launch.prepare import Site, prepare, run_folder, spec_of
+from hpcps.launch.prepare import Site, prepare, spec_of
 from hpcps.records.results import add_results_argument
-from hpcps.records.run_directory import RunDirectory
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
 from hpcps.spec.load import Point, load_experiment
@@ -117,7 +117,7 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
     points = experiment.chosen
     for caution in experiment.cautions:
         print(f"configgen: caution: {caution}", file=sys.stderr)
-    chosen = points if args.all else tuple(point for point in points if not _done(point, args.results))
+    chosen = points if args.all else tuple(point for point in points if not is_done(point, args.results))
     if not chosen:
         done = f"all {len(points)} points are done" if len(points) > 1 else "the point is done"
         what = f"{done} in {args.results}, so {args.output} is not written; --all includes points that are done"
@@ -136,7 +136,3 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
         launch.write()
         print(launch.summary("point"))
     return ExitStatus.DONE
-
-
-def _done(point: Point, results: Path) -> bool:
-    return RunDirectory(run_folder(point, results)).done

@@ -31,6 +31,8 @@ def handle(args: argparse.Namespace) -> int:
     made = publish(locate(args.experiment, args.results, Path("experiments")), args.results, add=args.add)
     states = ", ".join(f"{count} {state}" for state, count in made.runs.items())
     print(f"wrote {made.folder}: a table of {made.rows} rows, {len(made.figures)} files of figures; runs: {states}")
+    for message in made.damaged:
+        print(f"  {message}: `hpcps run` runs it again")
     if set(made.runs) != {"done"}:
         print("note: some runs are not done; the headings of the tables and figures say so")
     return 0

@@ -16,10 +16,10 @@ from hpcps.errors import LaunchError, RunError
 from hpcps.execution.sweep.claims import (
     check_ready,
     claim,
+    damage_of,
     directory_of,
     forget,
     is_done,
-    missing_files,
 )
 from hpcps.execution.sweep.cores import crowding, divide
 from hpcps.launch.cores import Cores, own_cores
@@ -27,7 +27,6 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder, prepare, spec_of
 from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import may_go_on, predecessors, seconds
-from hpcps.records.inventory import enumerated
 from hpcps.records.results import add_results_argument
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import Point, load_experiment
@@ -95,9 +94,9 @@ def handle(args: argparse.Namespace) -> int:
         if args.trace and args.resume:
             print("--no-resume executes and traces them too", flush=True)
     for point in left if args.resume else ():
-        if lost := missing_files(point, args.results):
-            what = f"{point.run_id} ({point.label}) is marked as done, but it lacks {enumerated(lost)}"
-            print(f"{experiment.name}: {what}: it runs again", flush=True)
+        if found := damage_of(point, args.results):
+            again = "it runs again; its files move to its folder earlier/" if found.done else "it runs again"
+            print(f"{experiment.name}: {point.run_id} ({point.label}): {found}: {again}", flush=True)
     sweep = args.results / experiment.name, args.file, args.overrides, [spec_of(point) for point in experiment.points]
     if not left:
         with suppress(RunError):  # the results may be read-only

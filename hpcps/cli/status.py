@@ -34,6 +34,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="experiment (file, folder, name or its prefix), or the first four or more characters of a run id; "
         "default: all",
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="read all files of finished runs and compare their checksums; the status is 1 if one is missing or has "
+        "changed",
+    )
     add_point_arguments(parser)
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
@@ -43,24 +49,38 @@ def handle(args: argparse.Namespace) -> int:
     """Print a table per experiment and the cause of each failure, or a message if there are no runs."""
     from hpcps.records.forecast import summary
 
-    shown = False
+    shown = damaged = False
     for experiment in _experiments(args.what, args.results, args.overrides, args.only):
-        found = experiment.poll()
+        found = experiment.poll(verify=args.verify)
         shown = True
+        damaged = damaged or any(run.damage for run in found.runs)
         if not found.runs:
             print(f"{found.name}: {_without_runs(found.name, experiment.folder)}")
             continue
         note = f"  {found.note}\n" if found.note else ""
         print(f"{found.name}: {summary(found.runs)}\n{overview(found.runs)}\n{note}")
+        if args.verify:
+            print(f"{found.name}: {verified(found.runs)}\n")
     if not shown:
         print(f"no runs in {args.results}/")
-    return 0
+    return 1 if args.verify and damaged else 0
+
+
+def verified(runs: Sequence[RunStatus]) -> str:
+    """Describe how many runs have files whose checksums were compared."""
+    from hpcps.records.run_directory import RunDirectory
+
+    done = [RunDirectory(run.path) for run in runs if run.state == "done"]
+    compared = [len(found) for directory in done if (found := directory.checksums)]
+    text = f"{sum(compared)} files of {len(compared)} finished runs are as they were written"
+    if old := len(done) - len(compared):
+        text += f"; {old} finished runs of an earlier version have no checksums"
+    return text
 
 
 def overview(runs: Sequence[RunStatus]) -> str:
     """Return a table of the runs, with the causes of failures below."""
     from hpcps.records.forecast import duration
-    from hpcps.records.inventory import enumerated
 
     columns = ["run", "label", "state", "epoch", "attempt", "left", "accuracy", "accepted", "refused"]
     rows = [[*columns, "slowest (compute per step)", "last record"]]
@@ -83,8 +103,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 f"{duration(run.age)} ago" if run.age is not None else "",
             ]
         )
-        if run.missing:
-            notes.append(f"  {run.run_id}: it is marked as done, but it lacks {enumerated(run.missing)}: run it again")
+        if run.damage:
+            notes.append(f"  {run.run_id}: {run.damage}: `hpcps run` runs it again")
         for place, failure in enumerate(run.failures):
             notes.append(f"  {run.run_id}: {'first ' if len(run.failures) > 1 and not place else ''}{failure}")
             if not place and run.last_line:

@@ -248,8 +248,6 @@ def _prepare(context: ProcessContext, group: ProcessGroup) -> None:
     directory = context.directory
     # First, so that later failures are reported separately from those of an earlier attempt.
     directory.create(context.planned.spec)
-    # The same configfile may run it again: it is not done until this attempt has finished.
-    (directory.path / "DONE").unlink(missing_ok=True)
     directory.check_writable()
     code = source_state(Path(__file__).parent)
     facts = provenance(sys.argv, code) | provenance_of(context.planned.spec) | {**group.facts()}

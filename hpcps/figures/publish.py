@@ -86,12 +86,14 @@ class Publication:
         runs: the number of runs in each state, such as `{"done": 16}`.
         rows: the number of rows in its table.
         figures: the files of its figures.
+        damaged: a message for each run of which files are missing or have changed.
     """
 
     folder: Path
     runs: dict[str, int]
     rows: int
     figures: list[Path]
+    damaged: tuple[str, ...] = ()
 
 
 def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> Publication:
@@ -113,8 +115,11 @@ def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> P
     folder = results / PUBLISHED / name
     if place.published:
         raise RunError(f"{source} is a published copy: `hpcps publish` takes the runs that it was made from")
+    damaged: tuple[str, ...] = ()
     if any((source / "runs").glob("*")):
-        table = collect(source, place.points, DRAWN).table
+        collected = collect(source, place.points, DRAWN)
+        table = collected.table
+        damaged = tuple(f"{run.run_id} ({run.label}): {run.damage}" for run in collected.runs if run.damage)
         own = [str(run) for run in table["run_id"].unique()]
         further: dict[str, object] = {}
         if add and (folder / "table.parquet").exists():
@@ -145,4 +150,4 @@ def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> P
     states |= table.drop_duplicates("run_id").set_index("run_id")["status"].astype(str).to_dict()
     runs = Counter(states.values())
     write_publication(folder, source, f"hpcps publish {name}{' --add' if add else ''}", runs)
-    return Publication(folder, dict(runs), len(table), figures)
+    return Publication(folder, dict(runs), len(table), figures, damaged)

@@ -16,6 +16,7 @@ from hpcps.library.callbacks import Callbacks
 from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
 from hpcps.records.results import default_results
+from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import Registry, active, using
 from hpcps.spec.load import LoadedExperiment, Point, load_experiment
 from hpcps.training.trial import try_components
@@ -158,6 +159,8 @@ class Experiment:
         parts = sorted((folder / "final").glob("*.npy"), key=lambda path: (len(path.stem), path.stem))
         if not (folder / "DONE").exists() or not parts:
             raise RunError(f"run {run_id} ({point.label}) is not done: run the experiment first")
+        if found := RunDirectory(folder).damage(contents=True):
+            raise RunError(f"run {run_id} ({point.label}): {found}: run the experiment again")
         whole: Vector = np.concatenate([np.load(part) for part in parts])
         return whole
 

@@ -16,6 +16,7 @@ from hpcps.records.applied import EVENT as UPDATES
 from hpcps.records.applied import count_applied
 from hpcps.records.bypass import COUNTS, JOINED, Bypass, count_by_round
 from hpcps.records.bypass import EVENT as BYPASS
+from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.lines import Lines, read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
@@ -63,6 +64,7 @@ class CollectedRun:
         damaged: lines that are truncated or not a JSON object; they are ignored.
         unreadable: record files that cannot be read.
         unchanged: whether it has received updates and accepted none of them, so that its model is the initial one.
+        damage: the files that are missing or have changed.
     """
 
     run_id: str
@@ -73,6 +75,7 @@ class CollectedRun:
     damaged: int
     unreadable: tuple[str, ...]
     unchanged: bool = False
+    damage: Damage = UNDAMAGED
 
 
 @dataclass(frozen=True)
@@ -117,15 +120,18 @@ def collect(
     paths = {path.name: path for path in (results / "runs").glob("*") if path.is_dir()}
     directories = [RunDirectory(paths.get(name, results / "runs" / name)) for name in {**paths, **whole}]
     specs = [(d, d.spec or dict(whole.get(d.path.name, {}))) for d in directories if belongs(d, whole)]
+    # The records of a run say nothing without its settings.
+    lost = [directory for directory, spec in specs if not spec]
+    specs = [(directory, spec) for directory, spec in specs if spec]
     specs.sort(key=lambda item: (item[1].get("index", 0), item[0].path.name))
     if not specs:
         raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
     columns, attributes = _run_columns([spec for _, spec in specs], points)
-    states = SweepProgress([directory.path for directory, _ in specs]).poll()
-    tables, runs, missing = [], [], []
+    states = SweepProgress([directory.path for directory, _ in specs], verify=True).poll()
+    tables, runs, missing = [], [_left_out(directory) for directory in lost], []
     for (directory, _), facts, state in zip(specs, columns, states, strict=True):
         table, run = _run_table(directory, facts | {"status": state.state}, events)
-        runs.append(run)
+        runs.append(replace(run, damage=state.damage))
         if not np.isin(_values(table, "event"), ["evaluation"]).any():
             missing.append(facts | {"status": state.state})
         if table.num_rows:
@@ -191,6 +197,12 @@ def _run_columns(
         },
     }
     return columns, attributes
+
+
+def _left_out(directory: RunDirectory) -> CollectedRun:
+    """Return a run whose settings are lost."""
+    damage = directory.damage(contents=True)
+    return CollectedRun(directory.path.name, "settings unknown", "damaged", 0, 0, 0, (), damage=damage)
 
 
 def _scores(spec: Mapping[str, Any]) -> bool:

@@ -86,9 +86,9 @@ class ExperimentRuns:
         folder = place.results
         return cls(folder.name, [folder / "runs" / run_id for run_id in by_id], by_id, folder, frozenset(by_id))
 
-    def poll(self) -> ExperimentStatus:
-        """Read the status of the runs."""
-        runs = SweepProgress(self.paths).poll()
+    def poll(self, *, verify: bool = False) -> ExperimentStatus:
+        """Read the status of the runs; `verify` compares the checksums of the files of finished ones."""
+        runs = SweepProgress(self.paths, verify=verify).poll()
         texts = self._variants(runs)
         points = self.points
         runs = [run.planned(p["label"], p["run"]) if (p := points.get(run.run_id)) else run for run in runs]

@@ -76,9 +76,7 @@ def time_left(runs: Sequence[RunStatus]) -> Forecast | None:
         pace = next((paces[kind] for kind in run.kinds if kind in paces), None)
         return None if pace is None else (run.epochs - run.epoch) * pace
 
-    waiting = [
-        replace(run, left=None, epoch=0.0) for run in runs if run.state in ("not started", "stopped", "incomplete")
-    ]
+    waiting = [replace(run, left=None, epoch=0.0) for run in runs if run.state in ("not started", "stopped", "damaged")]
     now, then = ([seconds(run) for run in part] for part in (running, waiting))
     current = [each for each in now if each is not None]
     whole = (sum(current) + sum(each for each in then if each is not None)) / len(running)

@@ -24,13 +24,18 @@ from hpcps.errors import InputError, RunError
 from hpcps.inputs import finite, read_json, whole_number
 from hpcps.records.checkpoint import Checkpoints
 from hpcps.records.files import write_whole
-from hpcps.records.inventory import inventory, missing
+from hpcps.records.inventory import Damage, damage, inventory
 
 PLUGINS = "plugins"
 """The folder in a run's folder with copies of the plugin files that it uses."""
 
 FREE_SPACE_NEEDED = 64 * 2**20
 """Bytes that must be free before a run starts."""
+
+SPEC = "spec.json"
+"""The file in a run's folder with its resolved spec."""
+
+_STAYS = ("earlier", "failure")
 
 _SPEC = {"run_id": str, "label": str, "index": int, "swept": dict, "run": dict}
 
@@ -67,14 +72,14 @@ class RunDirectory:
 
     `spec.json` (the resolved spec), `plugins/` (the plugin files that it uses), `provenance.json` and
     `uncommitted.diff` (code and machine), `records/` (a file per process), `checkpoints/`, `final/` (the model),
-    `failure/` (the processes that failed, and why; those of earlier attempts are in `earlier/`), `DONE` (written last;
-    it lists the files of the run).
+    `failure/` (the processes that failed, and why; those of earlier attempts, and the files of a damaged
+    run that was executed again, are in `earlier/`), `DONE` (written last; it has the checksums of these files).
     """
 
     path: Path
 
     def create(self, spec: Mapping[str, Any]) -> None:
-        """Prepare the folder for an attempt: write `spec.json`, and move the failures of the previous attempt.
+        """Prepare the folder for an attempt: reopen it, write `spec.json`, and move the last attempt's failures.
 
         Args:
             spec: `run_id`, `label`, `index` (position in the sweep), `swept` (dotted key to value), `run` (the resolved
@@ -85,15 +90,16 @@ class RunDirectory:
             RunError: the folder cannot be written.
         """
         try:
-            (self.path / "records").mkdir(parents=True, exist_ok=True)
             self.set_failures_aside()
+            self.reopen()
+            (self.path / "records").mkdir(parents=True, exist_ok=True)
             plugins = spec.get("plugins", ())
             for plugin in plugins:
                 (self.path / PLUGINS).mkdir(exist_ok=True)
                 write_whole(self.path / PLUGINS / plugin["file"], plugin["text"])
             listed = [{"file": plugin["file"], "sha256": plugin["sha256"]} for plugin in plugins]
             spec = {**spec, "plugins": listed} if plugins else spec
-            write_whole(self.path / "spec.json", json.dumps(spec, indent=1))
+            write_whole(self.path / SPEC, json.dumps(spec, indent=1))
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
@@ -169,7 +175,7 @@ class RunDirectory:
     @property
     def spec(self) -> dict[str, Any]:
         """The argument of `create`; empty if the file is missing or damaged."""
-        spec = _read_object(self.path / "spec.json")
+        spec = _read_object(self.path / SPEC)
         return (
             spec if all(spec.get(name) is None or isinstance(spec[name], kind) for name, kind in _SPEC.items()) else {}
         )
@@ -211,18 +217,53 @@ class RunDirectory:
 
     @property
     def done(self) -> bool:
-        """Whether the run has finished and all its files are there."""
-        return (self.path / "DONE").exists() and not self.missing
+        """Whether the run has finished and all its files are there, in their sizes; see `damage` for their contents."""
+        return (self.path / "DONE").exists() and not self.damage()
+
+    def damage(self, *, contents: bool = False) -> Damage:
+        """Return which files of the run are missing or have changed; a damaged run must be executed again.
+
+        Args:
+            contents: whether to compare the checksums of a run that is done, which reads all its files.
+        """
+        unreadable = () if self.spec or not (self.path / SPEC).exists() else (f"a readable {SPEC}",)
+        if not (self.path / "DONE").exists():
+            return Damage(unreadable if self.records else (), done=False)
+        try:
+            found = damage(self.path, read_json(self.path / "DONE"), contents=contents)
+        except InputError:
+            found = Damage(("a readable DONE",))
+        if not unreadable:
+            return found
+        missing, changed = (tuple(n for n in names if n != SPEC) for names in (found.missing, found.changed))
+        return Damage((*unreadable, *missing), changed)
 
     @property
-    def missing(self) -> tuple[str, ...]:
-        """The missing files of a run that has a `DONE`; such a run must be executed again."""
+    def checksums(self) -> dict[str, str]:
+        """The SHA-256 of each file of a finished run; empty if an earlier version finished it."""
+        known = _read_object(self.path / "DONE").get("sha256")
+        return known if isinstance(known, dict) else {}
+
+    def reopen(self) -> Path | None:
+        """Prepare a run that is done for another attempt: remove its `DONE`.
+
+        All files of a damaged run move to `earlier/damaged-1`, `-2`, …: what is left of them may be of use.
+
+        Returns:
+            The folder with the files of a damaged run.
+        """
         if not (self.path / "DONE").exists():
-            return ()
-        try:
-            return missing(self.path, read_json(self.path / "DONE"))
-        except InputError:
-            return ("a readable DONE",)
+            return None
+        if not self.damage(contents=True):
+            (self.path / "DONE").unlink()
+            return None
+        folder = self.path / "earlier" / f"damaged-{1 + max(self._earlier('damaged'), default=0)}"
+        folder.mkdir(parents=True)
+        moved = [file for file in self.path.iterdir() if file.name not in _STAYS and not file.name.startswith(".")]
+        # DONE is last, so that a move that was interrupted continues.
+        for file in sorted(moved, key=lambda file: file.name == "DONE"):
+            file.rename(folder / file.name)
+        return folder
 
     @property
     def wall(self) -> float | None:
@@ -231,7 +272,7 @@ class RunDirectory:
         return finite(wall) if isinstance(wall, (int, float)) else None
 
     def finish(self, wall: float, processes: Iterable[str] = ()) -> None:
-        """Check that all files of the run exist, and write `DONE`, which lists them.
+        """Check that all files of the run exist, and write `DONE`, which lists them with their checksums.
 
         Args:
             wall: seconds that the run took.
@@ -242,7 +283,7 @@ class RunDirectory:
         """
         done = {"finished": datetime.now(timezone.utc).isoformat(timespec="seconds"), "wall": round(wall, 3)}
         try:
-            write_whole(self.path / "DONE", json.dumps({**done, "files": inventory(self.path, processes)}))
+            write_whole(self.path / "DONE", json.dumps({**done, **inventory(self.path, processes)}))
         except OSError as error:
             raise _unwritable(self.path, error) from error
         self.checkpoints.clear()
@@ -283,22 +324,21 @@ class RunDirectory:
         """
         reports = [file for file, failure in _reports(self.path / "failure") if only is None or failure in only]
         if reports:
-            folder = self.path / "earlier" / f"failure-{1 + max(self._earlier, default=0)}"
+            folder = self.path / "earlier" / f"failure-{1 + max(self._earlier('failure'), default=0)}"
             folder.mkdir(parents=True)
             for file in reports:
                 file.rename(folder / file.name)
 
-    @property
-    def _earlier(self) -> dict[int, Path]:
-        """The folders of earlier attempts' failures, by number, the newest first."""
-        folders = {path: path.name.partition("-")[2] for path in (self.path / "earlier").glob("failure-*")}
+    def _earlier(self, kind: str) -> dict[int, Path]:
+        """Return the folders of earlier attempts of a kind, such as `failure`, by number, the newest first."""
+        folders = {path: path.name.partition("-")[2] for path in (self.path / "earlier").glob(f"{kind}-*")}
         numbered = {whole_number(number, 1, 10**9): path for path, number in folders.items()}
         return dict(sorted(((number, path) for number, path in numbered.items() if number), reverse=True))
 
     @property
     def earlier_failures(self) -> tuple[Failure, ...]:
         """The first failure of each failed attempt before the last one, the newest attempt first."""
-        return tuple(failures[0] for folder in self._earlier.values() if (failures := _failures(folder)))
+        return tuple(failures[0] for folder in self._earlier("failure").values() if (failures := _failures(folder)))
 
     @property
     def failures(self) -> tuple[Failure, ...]:

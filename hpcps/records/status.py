@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from hpcps.inputs import finite
 from hpcps.records.forecast import kinds_of
+from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import Failure, RunDirectory
 from hpcps.records.tail import Tail
 from hpcps.spec.tree import get
 
-State = Literal["done", "running", "stalled", "stopped", "failed", "not started", "incomplete"]
+State = Literal["done", "running", "stalled", "stopped", "failed", "not started", "damaged"]
 
 STALLED_AFTER = 120.0
 """Seconds without a record after which a run is stalled, unless the intervals between its lines are longer."""
@@ -80,7 +81,7 @@ class RunStatus:
         failures: the processes that failed, in order of time.
         earlier: the first failure of each failed attempt before this one, the newest attempt first.
         last_line: the last record line of the first process that failed.
-        missing: the missing files of a run that has a `DONE`.
+        damage: the files that are missing or have changed.
         standings: with a policy of local steps, what the state server last recorded of each role.
         kinds: the kinds of runs that it belongs to, for forecasts; see `kinds_of`.
     """
@@ -106,7 +107,7 @@ class RunStatus:
     failures: tuple[Failure, ...] = ()
     earlier: tuple[Failure, ...] = ()
     last_line: Mapping[str, Any] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    damage: Damage = UNDAMAGED
     standings: tuple[StepStanding, ...] = ()
     kinds: tuple[str, ...] = ()
 
@@ -119,9 +120,14 @@ class RunStatus:
 class SweepProgress:
     """Follows runs by their folders; each `poll` reads only what was appended since the one before."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Follow the runs with these folders, which may not exist yet."""
-        self._runs = [_Followed(RunDirectory(path)) for path in paths]
+    def __init__(self, paths: Sequence[Path], *, verify: bool = False) -> None:
+        """Follow the runs with these folders, which may not exist yet.
+
+        Args:
+            paths: the folders.
+            verify: whether to compare the checksums of the files of finished runs, which are read once for that.
+        """
+        self._runs = [_Followed(RunDirectory(path), verify) for path in paths]
 
     def __len__(self) -> int:
         """Return the number of runs."""
@@ -196,8 +202,9 @@ class _Rank:
 class _Followed:
     """One run."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, verify: bool) -> None:
         self._directory = directory
+        self._verify = verify
         self._spec: dict[str, Any] = {}
         self._kinds: tuple[str, ...] = ()
         self._ranks: dict[Path, _Rank] = {}
@@ -207,7 +214,8 @@ class _Followed:
         if self._final is not None:
             return self._final
         # Read DONE before the records: if it exists, the records are complete.
-        done, failures = self._directory.done, self._directory.failures
+        damage, failures = self._directory.damage(contents=self._verify), self._directory.failures
+        done = damage.done and not damage
         self._spec = self._spec or self._directory.spec
         run = self._spec.get("run") or {}
         self._kinds = self._kinds or (kinds_of(run) if run else ())
@@ -217,7 +225,7 @@ class _Followed:
                 self._ranks[path] = _Rank(path, path.stem == coordinator)
             self._ranks[path].follow()
         ranks = {rank.name: rank for rank in self._ranks.values()}
-        status = self._status(now, ranks.get(coordinator), ranks, done, failures)
+        status = self._status(now, ranks.get(coordinator), ranks, damage, failures)
         if done:
             self._final = status
         return status
@@ -227,19 +235,19 @@ class _Followed:
         now: float,
         coordinator: _Rank | None,
         ranks: Mapping[str, _Rank],
-        done: bool,
+        damage: Damage,
         failures: tuple[Failure, ...],
     ) -> RunStatus:
+        done = damage.done and not damage
         changed = max((rank.tail.changed for rank in ranks.values()), default=0.0)
         age = max(0.0, now - changed) if changed else None
         longest = max((rank.interval for rank in ranks.values()), default=0.0)
         ends = {str(rank.last.get("reason")) for rank in ranks.values() if rank.last.get("event") == "end"}
         state: State = "running"
-        missing = () if done else self._directory.missing
         if done:
             state = "done"
-        elif missing:
-            state = "incomplete"
+        elif damage:
+            state = "damaged"
         elif failures or "failed" in ends:
             state = "failed"
         elif ends & {"stopped", "suspended"}:
@@ -286,7 +294,7 @@ class _Followed:
             failures=failures,
             earlier=earlier,
             last_line=first.last if first else {},
-            missing=missing,
+            damage=damage,
             standings=StepStanding.of(ranks["server-0"].standings) if "server-0" in ranks else (),
             kinds=self._kinds,
         )

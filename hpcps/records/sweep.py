@@ -14,7 +14,7 @@ from hpcps.errors import HpcpsError, InputError, RunError
 from hpcps.inputs import read_json
 from hpcps.records.files import write_whole
 from hpcps.records.locate import load_points
-from hpcps.records.run_directory import RunDirectory
+from hpcps.records.run_directory import SPEC, RunDirectory
 
 Points = Sequence[Mapping[str, Any]]
 
@@ -92,7 +92,8 @@ def belongs(run: RunDirectory, whole: Mapping[str, Any]) -> bool:
     if run.path.name in whole:
         return True
     known = (run.path.parent.parent / "sweeps").is_dir()
-    return bool(run.spec) and (not known or run.done or bool(run.records or run.failures))
+    begun = (run.path / "DONE").exists() or bool(run.records or run.failures)
+    return begun or (bool(run.spec) and not known)
 
 
 def _path(results: Path, overrides: Sequence[str]) -> Path:
@@ -142,4 +143,5 @@ def _now(name: str, file: Path, overrides: Sequence[str]) -> Points:
 
 
 def _begun(results: Path, point: Mapping[str, Any]) -> bool:
-    return bool(RunDirectory(results / "runs" / str(point["run_id"])).spec)
+    folder = results / "runs" / str(point["run_id"])
+    return any((folder / name).exists() for name in (SPEC, "DONE"))  # their contents may be damaged

@@ -117,7 +117,7 @@ def test_a_run_that_lost_a_file_is_played_again(file: Path, capsys: pytest.Captu
     lost = ("records/worker-0.jsonl, records/server-0.jsonl", "final/server-0.npy")
     for directory, what, seed in zip((first, second), lost, (1, 2), strict=True):
         name = f"{directory.path.name} (seed {seed})"
-        assert f"many: {name} is marked as done, but it lacks {what}: it runs again" in shown
+        assert f"many: {name}: it is marked as done, but it lacks {what}: it runs again; its files move" in shown
         assert directory.done
 
 

@@ -98,7 +98,17 @@ def test_mutated_reports_of_failures_are_read(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "[" * 100_000, '{"files": 5}', '{"files": ["spec.json"]}', '{"files": {"a\\u0000b": 1}}']
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"files": 5}',
+        '{"sha256": 5}',
+        '{"sha256": {"spec.json": 5}, "files": {"spec.json": 3}}',
+        '{"files": ["spec.json"]}',
+        '{"files": {"a\\u0000b": 1}}',
+    ],
 )
 def test_a_hostile_done_is_not_believed(text: str, run: Path) -> None:
     path = run / "DONE"
@@ -107,7 +117,7 @@ def test_a_hostile_done_is_not_believed(text: str, run: Path) -> None:
         assert RunDirectory(run).done
         path.write_text(text)
         assert not RunDirectory(run).done
-        assert [status.state for status in SweepProgress([run]).poll()] == ["incomplete"]
+        assert [status.state for status in SweepProgress([run]).poll()] == ["damaged"]
     finally:
         path.write_text(whole)
 

@@ -13,6 +13,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import write_whole
+from hpcps.records.inventory import UNDAMAGED
 from hpcps.records.run_directory import RunDirectory
 
 
@@ -176,10 +177,10 @@ def test_done_is_written_and_believed_only_if_all_is_there(tmp_path, lost):
 
     finished(directory, *processes)
     directory.finish(1.0, processes)
-    assert (directory.done, directory.missing) == (True, ())
+    assert (directory.done, directory.damage(contents=True)) == (True, UNDAMAGED)
     lose()
     assert not directory.done
-    assert all(name.startswith(lost) for name in directory.missing)
+    assert all(name.startswith(lost) for name in directory.damage().missing)
     (directory.path / "DONE").unlink()
 
     finished(directory, *processes)
@@ -189,12 +190,12 @@ def test_done_is_written_and_believed_only_if_all_is_there(tmp_path, lost):
     assert not (directory.path / "DONE").exists()
 
 
-def test_a_file_that_was_cut_short_is_missed(tmp_path):
+def test_a_file_that_was_cut_short_has_changed(tmp_path):
     directory = RunDirectory(tmp_path)
     finished(directory, "server-0")
     directory.finish(1.0, ["server-0"])
     os.truncate(tmp_path / "final" / "server-0.npy", 100)
-    assert (directory.done, directory.missing) == (False, ("final/server-0.npy",))
+    assert (directory.done, directory.damage().changed) == (False, ("final/server-0.npy",))
 
 
 def test_a_process_that_has_not_finished_keeps_the_run_from_being_done(tmp_path):
@@ -212,7 +213,7 @@ def test_a_done_of_an_earlier_version_needs_a_spec_and_records(tmp_path):
     (tmp_path / "DONE").write_text('{"finished": "2026-01-01", "wall": 2.0}')
     assert directory.done
     shutil.rmtree(tmp_path / "records")
-    assert (directory.done, directory.missing) == (False, ("records",))
+    assert (directory.done, directory.damage().missing) == (False, ("records",))
 
 
 def test_a_folder_that_is_gone_is_not_made_anew(tmp_path):

@@ -111,8 +111,8 @@ def test_a_done_run_that_lost_its_records_is_not_shown_as_done(directory):
     assert SweepProgress([directory.path]).poll()[0].state == "done"
     path.unlink()
     (status,) = SweepProgress([directory.path]).poll()
-    assert (status.state, status.missing) == ("incomplete", ("records/worker-0.jsonl",))
-    text = "0123456789: it is marked as done, but it lacks records/worker-0.jsonl: run it again"
+    assert (status.state, status.damage.missing) == ("damaged", ("records/worker-0.jsonl",))
+    text = "0123456789: it is marked as done, but it lacks records/worker-0.jsonl: `hpcps run` runs it again"
     assert text in overview([status])
 
 

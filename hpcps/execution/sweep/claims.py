@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hpcps.errors import RunError
 from hpcps.launch.prepare import run_folder
+from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
 
@@ -18,19 +19,20 @@ def directory_of(point: Point, results: Path) -> RunDirectory:
 
 
 def is_done(point: Point, results: Path) -> bool:
-    """Tell whether a point's run has finished and all its files are there."""
+    """Tell whether a point's run has finished, and all its files are there and as they were written."""
+    directory = directory_of(point, results)
     try:
-        return directory_of(point, results).done
+        return directory.done and not directory.damage(contents=True)
     except OSError:  # for example not readable: `check_ready` reports the reason
         return False
 
 
-def missing_files(point: Point, results: Path) -> tuple[str, ...]:
-    """Return the missing files of a run that is marked as done."""
+def damage_of(point: Point, results: Path) -> Damage:
+    """Return which files of a point's run are missing or have changed."""
     try:
-        return directory_of(point, results).missing
+        return directory_of(point, results).damage(contents=True)
     except OSError:  # see `is_done`
-        return ()
+        return UNDAMAGED
 
 
 def claim(
@@ -60,14 +62,14 @@ def claim(
 
 
 def forget(point: Point, results: Path, *, resume: bool) -> None:
-    """Remove the DONE of a run, so that it does not survive a failure, and its checkpoints unless it shall resume."""
+    """Reopen a run, so that its DONE does not survive a failure; remove its checkpoints unless it shall resume."""
     directory = directory_of(point, results)
     try:
-        (directory.path / "DONE").unlink(missing_ok=True)
+        directory.reopen()
         if not resume:
             directory.checkpoints.clear()
     except OSError as error:
-        raise RunError(f"{directory.path} cannot run again: its DONE cannot be removed, {error.strerror}") from error
+        raise RunError(f"{directory.path} cannot run again: {error.filename}: {error.strerror}") from error
 
 
 def check_ready(points: Sequence[Point], results: Path, *, framework: bool = True) -> None:
