@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import floor, inf
+from math import floor
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -20,9 +20,9 @@ class ESync(Policy):
 
     A role reports each step. With c seconds per step and S the role with the largest c, it goes on if its next step
     ends at least epsilon before the step of S does: c + epsilon <= c_S - (now - te_S), where te_S is when S began. The
-    seconds are measured by the roles, the moments by server 0 at the arrival of messages: no two clocks are compared. A
-    role that has not reported a step counts as the slowest. So in the first round the others go on until all have
-    reported one.
+    seconds are measured by the roles, the moments by server 0 at the arrival of messages: no two clocks are compared.
+    The first step of a role in a run may end at any moment, so nobody takes further steps because of a role that has
+    not reported one: in the first round every role takes one step, and the round is as long as the longest.
 
     Without latency and with stable speeds, S takes 1 step and the others max(1, floor((c_S - epsilon) / c)).
 
@@ -67,11 +67,11 @@ class ESync(Policy):
     def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
         """See `Policy.further_steps`."""
         own = standings[asker]
-        slowest = max(range(len(standings)), key=lambda role: (_seconds(standings[role]), -role))
+        slowest = max(range(len(standings)), key=lambda role: (standings[role].c or 0.0, -role))
         other = standings[slowest]
-        if slowest == asker or other.ready:
+        if slowest == asker or other.ready or other.c is None or own.c is None:
             return 0
-        if not other.begun or other.c is None or own.c is None:
+        if not other.begun:
             return 1
         rest = other.c - (now - other.te) - self._margin(other.c)
         if own.c > rest:
@@ -83,8 +83,3 @@ class ESync(Policy):
         if self.epsilon is not None:
             return self.epsilon
         return slowest * (_SHARE if self.epsilon_share is None else self.epsilon_share)
-
-
-def _seconds(standing: Standing) -> float:
-    """Return the seconds per step; infinite if they are unknown, so that the role counts as the slowest."""
-    return inf if standing.c is None else standing.c

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from hpcps.policies import ESync
+
 if TYPE_CHECKING:
     from hpcps.spec.schema import Run
 
@@ -20,7 +22,16 @@ def _held_out_shard(run: Run) -> bool:
     return run.holds_out
 
 
-REVISIONS: Mapping[str, Callable[[Run], bool]] = {"first-step": _first_step, "held-out-shard": _held_out_shard}
+def _esync_first_round(run: Run) -> bool:
+    """In the first round of a run with esync, every role takes one step."""
+    return isinstance(run.train.policy, ESync)
+
+
+REVISIONS: Mapping[str, Callable[[Run], bool]] = {
+    "first-step": _first_step,
+    "held-out-shard": _held_out_shard,
+    "esync-first-round": _esync_first_round,
+}
 """The name of each change, and the runs that it affects. Do not edit or remove entries: run ids depend on them."""
 
 

@@ -51,7 +51,7 @@ def test_fast_workers_take_the_steps_that_fit(tmp_path, c, epsilon, expected, bl
     for fast in ("worker-1", "worker-2"):
         first, *others = taken(played, fast)
         assert set(others) <= expected
-        assert first == pytest.approx(c[0] / c[1], abs=1.01)
+        assert first == 1, "nobody knows how long the slow one takes"
     lines = played.lines("worker-1", "round")
     assert [line["step_seconds"] for line in lines] == pytest.approx([c[1]] * len(lines))
     total = [sum(steps) for steps in zip(*(taken(played, f"worker-{k}") for k in range(3)), strict=True)]
@@ -98,11 +98,12 @@ def test_latency_and_the_cost_of_queries_take_steps_from_fast_workers(tmp_path):
 def test_the_epochs_are_those_of_all_workers_together(tmp_path):
     """3 workers, 1 batch an epoch each: an epoch is 3 steps; the model is evaluated after the round that ends it."""
     played = simulate(tmp_path, unequal((1.0, 0.2501), esync(epsilon=0.0), workers=3, epochs=10))
-    assert [taken(played, f"worker-{k}") for k in range(3)] == [[1] * 4, [4, 3, 3, 3], [4, 3, 3, 3]]
-    # 9, 16, 23 and 30 steps: 3, 5, 7 and 10 epochs
+    assert [taken(played, f"worker-{k}") for k in range(3)] == [[1] * 5, [1, 3, 3, 3, 3], [1, 3, 3, 3, 3]]
+    # 3, 10, 17, 24 and 31 steps: 1, 3, 5, 8 and 10 epochs
     told = [(line["round"], line["epoch"]) for line in played.lines("worker-0", "evaluation")]
-    assert told == [(1, 1), (1, 2), (1, 3), (2, 4), (2, 5), (3, 6), (3, 7), (4, 8), (4, 9), (4, 10)]
-    assert [line["epoch"] for line in played.lines("server-0", "round")] == pytest.approx([3, 16 / 3, 23 / 3, 10])
+    assert told == [(1, 1), (2, 2), (2, 3), (3, 4), (3, 5), (4, 6), (4, 7), (4, 8), (5, 9), (5, 10)]
+    epochs = [line["epoch"] for line in played.lines("server-0", "round")]
+    assert epochs == pytest.approx([1, 10 / 3, 17 / 3, 8, 31 / 3])
 
 
 def test_the_state_server_records_what_it_knows(tmp_path):
@@ -235,7 +236,7 @@ class CrashedError(BaseException):
 def test_a_run_goes_on_from_a_checkpoint(tables, tmp_path, monkeypatch):
     """Its steps and epochs are counted on; the speeds are known at once, so that no round is a first one."""
     run = timed(esync(), **tables, checkpoint={"every": 1})
-    crash(run, tmp_path, 700, monkeypatch)
+    crash(run, tmp_path, 900, monkeypatch)
     assert play(run, tmp_path)
     lines = records(tmp_path, "server-0")
     start = next(n for n, line in enumerate(lines) if line["event"] == "start" and line["attempt"] == 2)

@@ -157,7 +157,7 @@ def test_a_bad_query_is_recorded_and_its_sender_sends_its_update(note):
 def test_a_query_of_a_later_round_begins_no_round():
     world = World(ESync(most=7), 2)
     for worker, round in ((0, 0), (1, 2**60)):
-        query = Message(Kind.QUERY, Peer("worker", worker), "toy", round, note={"k": 1, "c": 0.1})
+        query = Message(Kind.QUERY, Peer("worker", worker), "toy", round, note={"k": 0})
         found = list(world.queries.query(Peer("worker", worker), query, 0, 1.0))
     assert found[0].event == "rejected"
     assert world.queries.takes_steps(Peer("worker", 0))
