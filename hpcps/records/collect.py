@@ -173,13 +173,12 @@ def _run_columns(
         "simulation": "simulation.kind",
     }
     names = {key: name for name, key in shared.items()}
-    runs = [spec.get("run") or {} for spec in specs]
     columns: list[dict[str, object]] = [
         {"run_id": spec.get("run_id"), "label": spec.get("label"), "point": spec.get("index", position)}
         for position, spec in enumerate(specs)
     ]
     for name, key in {**shared, **{key: key for key in keys if key not in names}}.items():
-        for column, value in zip(columns, in_words(runs, key), strict=True):
+        for column, value in zip(columns, in_words(specs, key), strict=True):
             column[name] = value
     for column, spec, variant in zip(columns, specs, variants(specs, points), strict=True):
         column["scores"] = _scores(spec)

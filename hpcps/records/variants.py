@@ -10,21 +10,38 @@ from typing import Any
 from pydantic import ValidationError
 
 from hpcps.spec.identity import affects_results
-from hpcps.spec.label import labels
+from hpcps.spec.label import Defaults, labels
 from hpcps.spec.revisions import revisions
 from hpcps.spec.schema import Run
-from hpcps.spec.tree import Tree, get
+from hpcps.spec.tree import get
 
 
-def in_words(runs: Sequence[Tree], key: str) -> list[object]:
-    """Return the value of a dotted key in each resolved run; tables become text as in the runs' labels."""
+def in_words(specs: Sequence[Mapping[str, Any]], key: str) -> list[object]:
+    """Return the value of a dotted key in each run; tables become text as in the runs' labels.
+
+    Args:
+        specs: the content of `spec.json` of each run.
+        key: the key.
+    """
     path = tuple(key.split("."))
+    runs = [spec.get("run") or {} for spec in specs]
     values = [get(run, path) for run in runs]
     if any(isinstance(value, Mapping) for value in values):
         # A key may have a number or a table: labels are for tables.
-        words = labels(runs, [path], key)
+        words = labels(runs, [path], key, _recorded_defaults(specs))
         return [v if isinstance(v, (int, float)) else word for v, word in zip(values, words, strict=True)]
     return [value if value is None or isinstance(value, (int, float, str)) else _text(value) for value in values]
+
+
+def _recorded_defaults(specs: Sequence[Mapping[str, Any]]) -> Defaults:
+    """Return the defaults of the plugins' and packages' components, which are not loaded to read records."""
+    found: dict[tuple[str, str], Mapping[str, object]] = {}
+    for spec in specs:
+        components = spec.get("components")
+        for key, facts in components.items() if isinstance(components, dict) else ():
+            if isinstance(defaults := get(facts, ("defaults",)), dict):
+                found[key.rpartition(".")[2].partition("[")[0], str(facts.get("name"))] = defaults
+    return found
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:

@@ -13,6 +13,8 @@ from importlib.metadata import EntryPoint, entry_points
 from inspect import isabstract
 from typing import TYPE_CHECKING, Any
 
+from pydantic_core import to_jsonable_python
+
 from hpcps.errors import SpecError, UnknownComponentError
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, ComponentKind
@@ -66,8 +68,17 @@ class Entry:
 
     @cached_property
     def described(self) -> dict[str, object]:
-        """What records say of the component, as JSON values."""
-        return {"name": self.name, "origin": self.origin.words, **self.component.declarations()}
+        """What records say of the component, as JSON values; also the defaults of one that is not built in, because
+        who reads the records does not load it.
+        """
+        said = {"name": self.name, "origin": self.origin.words, **self.component.declarations()}
+        return said | ({"defaults": _defaults(self.component)} if self.origin.identity else {})
+
+
+def _defaults(component: type[Config]) -> dict[str, object]:
+    fields = {name: field for name, field in component.model_fields.items() if not field.is_required()}
+    values = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    return {name: to_jsonable_python(value) for name, value in values.items()}
 
 
 class Components(Mapping[str, Any]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpcps.registry import active
@@ -16,23 +16,29 @@ from hpcps.spec.tree import Tree, get, kind_of
 SEPARATOR = " · "
 
 
-def labels(points: Sequence[Tree], swept: Sequence[KeyPath], name: str) -> list[str]:
+Defaults = Mapping[tuple[str, str], Mapping[str, object]]
+"""The defaults of components that may not be loaded, by the last part of their key and their name."""
+
+
+def labels(points: Sequence[Tree], swept: Sequence[KeyPath], name: str, defaults: Defaults | None = None) -> list[str]:
     """Return a label for each point by the same keys; see `Labels`."""
-    named = Labels(points, name)
+    named = Labels(points, name, defaults)
     return [named.of(place, swept) for place in range(len(points))]
 
 
 class Labels:
     """The labels of a file's points; caches the parts that several labels share."""
 
-    def __init__(self, points: Sequence[Tree], name: str) -> None:
+    def __init__(self, points: Sequence[Tree], name: str, defaults: Defaults | None = None) -> None:
         """Label these points.
 
         Args:
             points: the resolved values of each point.
             name: the label of points without swept keys.
+            defaults: those of components that are not in the active registry.
         """
         self._points = points
+        self._defaults = defaults or {}
         self._name = name
         self._columns: dict[tuple[KeyPath, str], list[str]] = {}
 
@@ -46,17 +52,17 @@ class Labels:
 
     def _column(self, key: KeyPath, title: str) -> list[str]:
         if (key, title) not in self._columns:
-            self._columns[key, title] = _column(key, title, [get(point, key) for point in self._points])
+            self._columns[key, title] = _column(key, title, [get(point, key) for point in self._points], self._defaults)
         return self._columns[key, title]
 
 
-def _column(key: KeyPath, title: str, values: list[Any]) -> list[str]:
+def _column(key: KeyPath, title: str, values: list[Any], defaults: Defaults) -> list[str]:
     if any(isinstance(value, dict) for value in values):
         distinct = {id(value): value for value in values}  # points share the tables of a sweep
         alike: dict[str, _Alike] = {}
         for value in distinct.values():
             alike.setdefault(str(kind_of(value)), _Alike()).append(value)
-        names = {place: _table(key, value, alike[str(kind_of(value))]) for place, value in distinct.items()}
+        names = {place: _table(key, value, alike[str(kind_of(value))], defaults) for place, value in distinct.items()}
         return [names[id(value)] for value in values]
     if key[-1] in ("kind", "name"):
         return [_short(value) for value in values]
@@ -80,7 +86,7 @@ class _Alike(list[Any]):
         return self._varies[name]
 
 
-def _table(key: KeyPath, value: Any, alike: _Alike) -> str:
+def _table(key: KeyPath, value: Any, alike: _Alike, defaults: Defaults) -> str:
     """Name a table by its kind, its scale, the values of an attack that are not defaults, and values that vary.
 
     An empty list is left out.
@@ -90,17 +96,20 @@ def _table(key: KeyPath, value: Any, alike: _Alike) -> str:
     parts = [str(kind_of(value) or key[-1])]
     leaves = [(name, inner) for name, inner in _leaves(value, "") if name not in ("kind", "name")]
     for name, inner in sorted(leaves, key=lambda leaf: leaf[0] != "scale"):
-        if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name)):
-            parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner)}")
+        if name == "scale" or (key[-1] == "attack" and inner != _usual(key, value, name, defaults)):
+            parts.append(_short(inner) if name == "scale" else f"{name} {_short(inner, defaults)}")
         elif inner is not None and alike.varies(name) and not (isinstance(inner, (list, tuple)) and not inner):
-            parts.append(f"{name} {_short(inner)}")
+            parts.append(f"{name} {_short(inner, defaults)}")
     return " ".join(parts)
 
 
-def _usual(key: KeyPath, table: Tree, name: str) -> object:
+def _usual(key: KeyPath, table: Tree, name: str, defaults: Defaults) -> object:
     """Return the default of a key of a table of several kinds; labels state values that differ from it."""
-    kinds = root().keys[key[-1]].table(str(table.get("kind")))
-    return kinds.keys[name].default if kinds and name in kinds.keys else None
+    kind = str(table.get("kind"))
+    kinds = root().keys[key[-1]].table(kind)
+    if kinds is None:
+        return defaults.get((key[-1], kind), {}).get(name)
+    return kinds.keys[name].default if name in kinds.keys else None
 
 
 def _leaves(table: Any, prefix: str) -> list[tuple[str, Any]]:
@@ -112,9 +121,9 @@ def _leaves(table: Any, prefix: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _short(value: object) -> str:
+def _short(value: object, defaults: Defaults | None = None) -> str:
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        return f"[{', '.join(map(_listed, value))}]"
+        return f"[{', '.join(_listed(item, defaults or {}) for item in value)}]"
     if value == []:
         return "nothing"
     if isinstance(value, float) and value.is_integer():
@@ -122,13 +131,16 @@ def _short(value: object) -> str:
     return value if isinstance(value, str) else quote(value)
 
 
-def _listed(table: Tree) -> str:
+def _listed(table: Tree, defaults: Defaults) -> str:
     """Name a pre-aggregator or a class of workers by its kind or name, and by the values that are not defaults."""
     components, kind = active().of("preaggregators"), str(kind_of(table))
-    fields = components.get(kind, WorkerClass).model_fields
+    usual = defaults.get(("before", kind))
+    if usual is None or kind in components:
+        fields = components.get(kind, WorkerClass).model_fields
+        usual = {name: field.default for name, field in fields.items()}
     said = {
         name: value
         for name, value in table.items()
-        if name in fields and name not in ("kind", "name") and value != fields[name].default and value != []
+        if name in usual and name not in ("kind", "name") and value != usual[name] and value != []
     }
     return " ".join([kind, *(f"{name} {_short(value)}" for name, value in said.items())])

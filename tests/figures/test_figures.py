@@ -384,7 +384,7 @@ def test_more_lines_than_colours_can_be_told_apart():
     assert len({(look.color, look.dashes) for look in styles.values()}) == len(lines)
 
 
-@pytest.mark.parametrize("number", (4, 40, 400))
+@pytest.mark.parametrize("number", [4, 40, 400])
 def test_lines_of_one_figure_never_share_colour_and_marker(number):
     """Also a known rule and one without a style of its own, rules of two modes, and references."""
     rules = ["zeno", "zeno++", "average", "naive_async", "median", "krum"]

@@ -10,7 +10,10 @@ import pytest
 from typed import ROOT, hpcps, models
 
 from hpcps import rules as hpcps_rules
+from hpcps.launch.prepare import spec_of
+from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
+from hpcps.registry import activate, installed
 from hpcps.registry.plugins import load
 from hpcps.spec.load import load_experiment
 
@@ -144,6 +147,31 @@ def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
     for name in ("my_experiment", str(file)):
         assert "clipped_mean" in said("status", results, name)
     assert not list(tmp_path.rglob("executed"))
+
+
+def test_records_name_an_attack_and_a_stage_of_ones_own_as_the_check_does(folder, tmp_path):
+    """Though who reads records does not load the plugins, and so does not know their defaults."""
+    file = folder / "experiment.toml"
+    tables = """
+"validation.rule" = [{ kind = "average" }, { kind = "average", before = [{ kind = "tame" }] },
+                     { kind = "average", before = [{ kind = "tame", radius = 4.0 }] }]
+attack = [{ kind = "none" }, { kind = "shift", rate = 0.2 }, { kind = "shift", rate = 0.2, by = 0.5 }]
+"""
+    text, _, _ = file.read_text().partition('"validation.rule"')
+    stage = (folder / "my_preaggregator.py").read_text().replace("direction", "tame")
+    stage = stage.replace('"tame"\n', '"tame"\n    radius: float = 2.0\n    limit: int = 7\n')
+    (folder / "tame.py").write_text(stage)
+    file.write_text(text.replace('"my_rule.py"', '"tame.py"') + tables)
+    points = load_experiment(file).points
+    for point in points:
+        RunDirectory(tmp_path / "mine/runs" / point.run_id).create(spec_of(point))
+        (tmp_path / "mine/runs" / point.run_id / "records/worker-0.jsonl").write_text('{"event": "start"}\n')
+    activate(installed())
+    rows = collect(tmp_path / "mine").table.drop_duplicates("run_id")
+    assert [f"{rule} · {attack}" for rule, attack in zip(rows["rule"], rows["attack"], strict=True)] == [
+        point.label for point in points
+    ]
+    assert points[4].label == "average before [tame] · shift rate 0.2"
 
 
 def said(what, results, name="my_experiment"):
