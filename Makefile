@@ -38,8 +38,8 @@ demo: $(VENV)/.ready
 
 # The stamp is written last, so an incomplete environment is created again.
 $(VENV)/.ready: setup.cfg constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 10) else \
-	  "hpcps needs Python 3.10 or later, and %s is %d.%d: try make PYTHON=python3.11" % (sys.executable, *v))'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else \
+	  "hpcps needs Python 3.11 or later, and %s is %d.%d: try make PYTHON=python3.13" % (sys.executable, *v))'
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
 	@echo "setting up $(VENV) (a minute or two) ..."
@@ -54,9 +54,6 @@ $(VENV)/.dev: $(VENV)/.ready
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready
-
-# The versions are in setup.cfg and constraints.txt.
-.venv-triton/.ready: constraints.txt
 
 # Its packages are in setup.cfg.
 .venv-mxnet/.ready: setup.cfg
@@ -162,8 +159,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cu126
 .venv-gpu/.ready: setup.cfg constraints.txt
 	@echo "setting up .venv-gpu with MPI=$(MPI), CUDA=$(CUDA) (some GB, minutes) ..."
 	@$(PYTHON) -m venv --clear .venv-gpu
-	@grep -v '^triton==' constraints.txt > .venv-gpu/constraints.txt
-	@.venv-gpu/bin/python -m pip install --quiet -c .venv-gpu/constraints.txt $(filter-out system,$(MPI)) \
+	@.venv-gpu/bin/python -m pip install --quiet -c constraints.txt $(filter-out system,$(MPI)) \
 	  $(if $(filter 12,$(CUDA)),--extra-index-url $(TORCH_INDEX)) \
 	  -e '.[torch,digits,pslite,kernels,report,dev,$(if $(filter 12,$(CUDA)),gpu-cu12,gpu)]'
 	@.venv-gpu/bin/python -m hpcps.numerics.kernels

@@ -6,16 +6,12 @@ import gzip
 import json
 import re
 import sys
+import tomllib
 import zlib
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 MiB = 2**20
 

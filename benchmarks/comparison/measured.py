@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
 
@@ -28,7 +28,7 @@ def measure(libraries: list[Library]) -> dict[str, Any]:
     """
     inputs = all_inputs()
     found: dict[str, Any] = {
-        "date": datetime.now(timezone.utc).date().isoformat(),
+        "date": datetime.now(UTC).date().isoformat(),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in ("numpy", "torch", "scipy")},
         "libraries": {},

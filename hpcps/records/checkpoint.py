@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Checkpoints:
         Raises:
             RunError: it cannot be written.
         """
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        now = datetime.now(UTC).isoformat(timespec="seconds")
         manifest = {"format": FORMAT, "run_id": run_id, "moment": moment, "written": now, "parts": dict(checksums)}
         try:
             write_whole(self._folder(moment) / _MANIFEST, json.dumps(manifest, indent=1))

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def provenance(command: Sequence[str], code: Code | None = None) -> dict[str, ob
     """
     code = code or source_state(Path(hpcps.__file__).parent)
     return {
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(command),
         "hpcps": hpcps.__version__,
         "git": {"commit": code.commit, "uncommitted": bool(code.uncommitted), "note": code.note},

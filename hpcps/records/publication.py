@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import hpcps
@@ -39,7 +39,7 @@ def write_publication(folder: Path, source: Path, command: str, runs: Mapping[st
     """
     code, versions = source_state(Path(hpcps.__file__).parent), packages()
     facts = {
-        "published": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "published": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command,
         "runs": dict(runs),
         "launched_by": launch_commands(source),

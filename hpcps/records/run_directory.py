@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -281,7 +281,7 @@ class RunDirectory:
         Raises:
             RunError: a file is missing, or a process has not finished; or the folder cannot be written.
         """
-        done = {"finished": datetime.now(timezone.utc).isoformat(timespec="seconds"), "wall": round(wall, 3)}
+        done = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), "wall": round(wall, 3)}
         try:
             write_whole(self.path / "DONE", json.dumps({**done, **inventory(self.path, processes)}))
         except OSError as error:

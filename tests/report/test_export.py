@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +15,7 @@ from hpcps.cli.main import main
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 
-START = datetime(2026, 11, 22, 6, 48, 6, tzinfo=timezone.utc)
+START = datetime(2026, 11, 22, 6, 48, 6, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """The reference of keys and the JSON Schema say what the code does."""
 
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,6 @@ from hpcps.spec.file_schema import file_schema
 from hpcps.spec.keys import dotted_keys
 from hpcps.spec.load import load_experiment
 from hpcps.spec.reference import refreshed, schema_text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[2]
 AGAIN = "run `python -m hpcps.spec.reference docs`"

@@ -1,17 +1,12 @@
 """The locator finds every key that tomllib reads, on the line where it stands."""
 
-import sys
+import tomllib
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcps.spec.locate import line_of, locate
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 TEXT = '''\
 # comment with [brackets] and "quotes

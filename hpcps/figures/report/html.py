@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ def render(content: ReportContent) -> str:
         js=Markup((_HERE / "report.js").read_text(encoding="utf-8")),
         source="the published table" if content.published else "the run folders",
         version=hpcps.__version__,
-        written=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
 
 
