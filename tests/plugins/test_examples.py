@@ -155,11 +155,15 @@ def test_records_name_an_attack_and_a_stage_of_ones_own_as_the_check_does(folder
     tables = """
 "validation.rule" = [{ kind = "average" }, { kind = "average", before = [{ kind = "tame" }] },
                      { kind = "average", before = [{ kind = "tame", radius = 4.0 }] }]
+[[sweep]]
 attack = [{ kind = "none" }, { kind = "shift", rate = 0.2 }, { kind = "shift", rate = 0.2, by = 0.5 }]
 """
     text, _, _ = file.read_text().partition('"validation.rule"')
     stage = (folder / "my_preaggregator.py").read_text().replace("direction", "tame")
-    stage = stage.replace('"tame"\n', '"tame"\n    radius: float = 2.0\n    limit: int = 7\n')
+    keys = "".join(f'    {key}: float = Field(2.0, description="mine")\n' for key in ("radius", "limit"))
+    stage = stage.replace('"tame"\n', f'"tame"\n{keys}').replace(
+        "import numpy", "from pydantic import Field\n\nimport numpy"
+    )
     (folder / "tame.py").write_text(stage)
     file.write_text(text.replace('"my_rule.py"', '"tame.py"') + tables)
     points = load_experiment(file).points
@@ -171,7 +175,7 @@ attack = [{ kind = "none" }, { kind = "shift", rate = 0.2 }, { kind = "shift", r
     assert [f"{rule} · {attack}" for rule, attack in zip(rows["rule"], rows["attack"], strict=True)] == [
         point.label for point in points
     ]
-    assert points[4].label == "average before [tame] · shift rate 0.2"
+    assert points[4].label == "average before [tame] · shift by 0.1"
 
 
 def said(what, results, name="my_experiment"):
