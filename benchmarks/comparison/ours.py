@@ -13,8 +13,10 @@ from comparison.pair import SEED, Pair, values
 from hpcps.attacks.omniscient import Omniscient
 from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
+from hpcps.numerics.updates import Updates
 from hpcps.registry import installed
-from hpcps.rules import Arrays, AsyncContext, AsyncRule, Context, TrimmedMean
+from hpcps.rules import Arrays, AsyncContext, AsyncRule, Context, TrimmedMean, combine
+from hpcps.rules.chain import reason_against
 
 Result = NDArray[np.float64] | str
 """The result, or why there is none."""
@@ -47,18 +49,22 @@ def moments(numbers: Rows) -> Rows:
 
 
 def _combined(rule: Any, each: Input, form: str) -> Result:
+    """Combine as a round does, also fewer updates than the rule's `bound`: the libraries have other bounds."""
     rows, reference = (each.rows[1:], each.rows[0]) if form == "reference" else (each.rows, each.rows.mean(axis=0))
     target = each.rows[-1]
+    if reason := reason_against(rule, len(rows), bounds=False):
+        return reason
+    layout = Layout.of_sizes((rows.shape[1],), rows.shape[1])
     context = Context(
+        reference.astype(np.float32),
         loss=lambda update: float(((update - target) ** 2).sum()),
         random=np.random.default_rng(SEED),
         state=Arrays(),
     )
-    try:
-        found = rule(rows, reference=reference, context=context)
-        return rule(-rows / 2, reference=reference, context=context) if form == "twice" else found
-    except (SpecError, ValueError) as error:
-        return str(error).splitlines()[0]
+    for factor in (1.0, -0.5) if form == "twice" else (1.0,):
+        updates = Updates.of((factor * rows).astype(np.float32), layout)
+        found = combine(rule, updates, context)[0].update.astype(np.float64)
+    return found
 
 
 def _decisions(rule: AsyncRule, each: Input) -> Result:

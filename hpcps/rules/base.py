@@ -75,14 +75,14 @@ class BaseRule(Config, ABC):
         return self.needs
 
     def reason_against(self, n: int) -> str:
-        """Return why n updates cannot be combined, with what is done before the rule; empty if they can."""
+        """Return why n updates are too few, with what is done before the rule; empty if they are enough.
+
+        `hpcps check` refuses a topology with such a combiner.
+        """
         return self.unable(n)
 
     def unable(self, n: int) -> str:
-        """Return why the rule itself cannot combine n updates; empty if it can.
-
-        `hpcps check` refuses a topology with such a combiner. In a round with too few updates the result is zero.
-        """
+        """Return why the rule itself cannot combine n updates; empty if it can. The result of such a round is zero."""
         return ""
 
     def _reference(self, reference: Any, layout: Layout) -> Vector:
@@ -167,9 +167,20 @@ class Rule(BaseRule, ABC):
         """See `BaseRule.title`."""
         return " after ".join([self.kind, *([", ".join(stage.kind for stage in self.before)] if self.before else [])])
 
+    bound: ClassVar[tuple[int, int] | None] = None
+    """(a, b) of a rule that tolerates f Byzantine updates among a f + b or more, as published. `hpcps check` and
+    `rule(X)` refuse fewer updates; a round in which fewer came is recorded."""
+
     def tolerated(self, n: int) -> int | None:
         """Return the number of Byzantine updates among n that the keys of the rule state; None if no key does."""
         return None
+
+    def below_bound(self, n: int) -> str:
+        """Return why n updates are fewer than the rule's `bound` requires; empty if they are not."""
+        f = self.tolerated(n)
+        if self.bound is None or f is None or n >= self.bound[0] * f + self.bound[1]:
+            return ""
+        return f"{self.kind} needs at least {self.bound[0]} f + {self.bound[1]} updates, and f = {f} of {n}"
 
     def tolerating(self, f: int) -> Rule:
         """Return this rule for another number of Byzantine updates, if a key states one."""
@@ -179,7 +190,7 @@ class Rule(BaseRule, ABC):
         """See `BaseRule.reason_against`."""
         from hpcps.rules.chain import reason_against
 
-        return reason_against(self, n)
+        return reason_against(self, n, bounds=True)
 
     def contradiction(self) -> str:
         """Return which keys contradict each other, and what to do; empty if none do."""
@@ -318,11 +329,13 @@ class Rule(BaseRule, ABC):
         """
         from hpcps.rules.screening import combine
 
-        if supported(updates, 2, context) and (kernel := self.kernel_for(len(updates))) is not None:
-            return self._on_device(kernel, updates, blocks, reference, context)
-        rows = as_numpy(updates, 2, "updates")
+        there = supported(updates, 2, context)
+        rows = updates if there else as_numpy(updates, 2, "updates")
         if reason := self.contradiction() or self.reason_against(len(rows)):
             raise ValueError(reason)
+        if there and (kernel := self.kernel_for(len(updates))) is not None:
+            return self._on_device(kernel, updates, blocks, reference, context)
+        rows = as_numpy(rows, 2, "updates")
         layout = Layout.of_sizes((rows.shape[1],) if blocks is None else blocks, rows.shape[1])
         given = context or Context()
         if reference is not None:

@@ -30,13 +30,13 @@ class Bulyan(Tolerant):
 
     sees: ClassVar[Sees] = "vector"
     checks: ClassVar[bool] = True
+    bound: ClassVar[tuple[int, int]] = (4, 3)
 
     kind: Literal["bulyan"] = "bulyan"
 
     def unable(self, n: int) -> str:
         """See `BaseRule.unable`."""
-        f = self.byzantine(n)
-        return f"bulyan needs at least 4 f + 3 updates, and f = {f} of {n}" if n < 4 * f + 3 else ""
+        return self.below_bound(n)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""

@@ -36,16 +36,23 @@ def combine_finite(rule: Rule, updates: Updates, context: Context) -> Combined:
     return _after_all(rule, updates, context)
 
 
-def reason_against(rule: Rule, n: int) -> str:
-    """See `BaseRule.reason_against`."""
+def reason_against(rule: Rule, n: int, *, bounds: bool) -> str:
+    """Return why the rule with the pre-aggregators before it cannot combine n updates; empty if it can.
+
+    Args:
+        rule: the rule.
+        n: the number of updates.
+        bounds: whether numbers below a `bound` are too few, too; see `Rule.bound`.
+    """
     rows = n
     for stage, f in _stages(rule, n):
         with told(stage, f"its unable({rows}, {f}) or remaining({rows}) failed", foreign=True):
             reason, remaining = stage.unable(rows, f), stage.remaining(rows)
-        if reason:
+        if reason := (stage.below_bound(rows, f) if bounds else "") or reason:
             return reason
         rows = remaining
-    reason = rule_after(rule, n, rows).unable(rows)
+    last = rule_after(rule, n, rows)
+    reason = (last.below_bound(rows) if bounds else "") or last.unable(rows)
     return f"{reason} rows that are left of {n} updates" if reason and rows != n else reason
 
 
@@ -64,7 +71,7 @@ def _after_all(rule: Rule, updates: Updates, context: Context) -> Combined:
     n = len(updates)
     if not rule.before:
         return rule.checked_combine(updates, context)
-    if n == 0 or not updates.layout.blocks or reason_against(rule, n):
+    if n == 0 or not updates.layout.blocks or reason_against(rule, n, bounds=False):
         return nothing(updates, context)
     rows = _mixture(rule, updates, context)
     last = rule_after(rule, n, len(rows))

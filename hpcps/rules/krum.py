@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +36,11 @@ class Krum(Weighted, Tolerant):
     """The update with the smallest sum of squared distances to its nearest neighbours.
 
     Of updates with equal scores, the first is taken. After Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine
-    learning with adversaries: Byzantine tolerant gradient descent", NeurIPS 2017, where n - f - 2 neighbours count.
+    learning with adversaries: Byzantine tolerant gradient descent", NeurIPS 2017, where n - f - 2 neighbours count and
+    n >= 2 f + 3.
     """
+
+    bound: ClassVar[tuple[int, int]] = (2, 3)
 
     kind: Literal["krum"] = "krum"
     neighbours: Neighbours = Field(

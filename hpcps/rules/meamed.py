@@ -30,8 +30,7 @@ class Meamed(Tolerant):
 
     def unable(self, n: int) -> str:
         """See `BaseRule.unable`."""
-        f = self.byzantine(n)
-        return f"{self.kind} needs at least 2 f + 1 updates, and f = {f} of {n}" if n <= 2 * f else ""
+        return self.below_bound(n)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""

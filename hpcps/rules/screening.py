@@ -60,12 +60,12 @@ def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[C
     Returns:
         The result of the rule with what is done before it, and the rejected blocks: `[n, B]`.
     """
-    from hpcps.rules.chain import combine_finite, detects
+    from hpcps.rules.chain import combine_finite, detects, reason_against
 
     base, out = context.base, context.out
     in_place = base is not None and out is not None and np.may_share_memory(base, out)
     complete = rule.skipped == "zero" or bool(updates.used.all())
-    if detects(rule) and complete and not in_place and not rule.reason_against(len(updates)):
+    if detects(rule) and complete and not in_place and not reason_against(rule, len(updates), bounds=False):
         with suppress(NotFiniteError), np.errstate(invalid="ignore"):
             return combine_finite(rule, updates, context), np.zeros_like(updates.sent)
     refused = screen(updates, context.threads)

@@ -33,8 +33,7 @@ class Caf(Weighted, Tolerant):
 
     def unable(self, n: int) -> str:
         """See `BaseRule.unable`."""
-        f = self.byzantine(n)
-        return f"{self.kind} needs at least 2 f + 1 updates, and f = {f} of {n}" if n <= 2 * f else ""
+        return self.below_bound(n)
 
     def weights(self, products: Float64, n: int) -> Float64:
         """See `Weighted.weights`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -12,6 +13,8 @@ from hpcps.rules.share import DEFAULT, Tolerance, count
 
 class Tolerant(Rule, ABC):
     """A rule that tolerates up to f Byzantine updates among the n of its combiner."""
+
+    bound: ClassVar[tuple[int, int]] = (2, 1)
 
     f: Tolerance = Field(
         DEFAULT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
@@ -14,6 +15,8 @@ EXCLUSIVE = "f and trim exclude each other: leave one of them out"
 
 class Trimming(Rule, ABC):
     """A rule that drops b of n values per coordinate; `trim` or `f` says how many."""
+
+    bound: ClassVar[tuple[int, int]] = (2, 1)
 
     trim: float
     f: Tolerance | None = Field(
@@ -38,9 +41,7 @@ class Trimming(Rule, ABC):
 
     def unable(self, n: int) -> str:
         """See `BaseRule.unable`; with `trim`, few updates are only a caution."""
-        if self.f is None or n > 2 * self.trimmed(n):
-            return ""
-        return f"{self.kind} needs at least 2 f + 1 updates, and f = {self.trimmed(n)} of {n}"
+        return "" if self.f is None else self.below_bound(n)
 
     def tolerated(self, n: int) -> int:
         """See `Rule.tolerated`."""

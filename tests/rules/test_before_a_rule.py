@@ -124,7 +124,13 @@ def made(n: int, layout: Layout = LAYOUT) -> tuple[np.ndarray, np.ndarray]:
     return values[:n], values[n] + values[0]
 
 
-KEYS = {"zeno": {"rho": -1.0, "epsilon": 10.0}, "bulyan": {"f": 1}, "rlr": {"threshold": 2}}
+KEYS = {
+    "zeno": {"rho": -1.0, "epsilon": 10.0},
+    "bulyan": {"f": 1},
+    "krum": {"f": 2},
+    "multi_krum": {"f": 2},
+    "rlr": {"threshold": 2},
+}
 CHAINS = {
     "nnm": [Nnm(f=2)],
     "arc, nnm": [Arc(f=2), Nnm(f=2)],
@@ -260,12 +266,14 @@ def test_a_checkpoint_keeps_the_generator_of_the_buckets() -> None:
 
 def test_what_cannot_be() -> None:
     assert TrimmedMean(f=3, before=[Bucketing(size=3)]).reason_against(16).startswith("bucketing needs more than 2 f")
-    assert Krum(f=2, before=[Bucketing(size=2)]).reason_against(9) == ""
-    assert Krum(f=3, before=[Bucketing(size=2, f=1)]).reason_against(10).endswith("rows that are left of 10 updates")
-    assert Average(before=[Nnm(f=4)]).reason_against(4) == "nnm needs more than f updates, and f = 4 of 4"
-    assert Average(before=[Arc(f=4)]).reason_against(4) == "arc needs more than f updates, and f = 4 of 4"
-    with pytest.raises(ValueError, match="nnm needs more than f updates"):
-        Average(before=[Nnm(f=4)])(np.ones((4, 3)))
+    assert Krum(f=2, before=[Bucketing(size=2)]).reason_against(13) == ""
+    left = Krum(f=2, before=[Bucketing(size=2)]).reason_against(12)
+    assert left == "krum needs at least 2 f + 3 updates, and f = 2 of 6 rows that are left of 12 updates"
+    assert Average(before=[Nnm(f=2)]).reason_against(5) == ""
+    assert Average(before=[Nnm(f=2)]).reason_against(4) == "nnm needs at least 2 f + 1 updates, and f = 2 of 4"
+    assert Average(before=[Arc(f=2)]).reason_against(4) == "arc needs at least 2 f + 1 updates, and f = 2 of 4"
+    with pytest.raises(ValueError, match="nnm needs at least 2 f \\+ 1 updates"):
+        Average(before=[Nnm(f=2)])(np.ones((4, 3)))
 
 
 def test_the_rule_says_what_all_see_and_need() -> None:

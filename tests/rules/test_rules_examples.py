@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import OneOf, active
-from hpcps.rules import Average, Krum, Median, Monna, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.rules import Average, Median, Monna, Phocas, Rule, TrimmedMean, Zeno
 from hpcps.rules.context import Arrays, Context
 
 ONE = Layout.of([("w", (1,))])
@@ -134,9 +134,28 @@ def test_every_rule_takes_256_updates() -> None:
             assert np.isfinite(rule()(rows, context=context)).all(), kind
 
 
-def test_too_many_byzantine_updates_are_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="krum needs at least f \\+ 3 updates, and f = 20 of 15"):
-        Krum(f=20)(np.ones((15, 3)))
+BOUNDS = {
+    **dict.fromkeys(["krum", "multi_krum"], (2, 3)),
+    "bulyan": (4, 3),
+    **dict.fromkeys(["mda", "smea", "monna", "cge", "aksel", "dnc", "loss_score"], (2, 1)),
+    **dict.fromkeys(["caf", "meamed", "trimmed_mean", "phocas"], (2, 1)),
+}
+
+
+@pytest.mark.parametrize("kind", BOUNDS)
+def test_fewer_updates_than_the_bound_are_a_mistake_of_the_caller(kind: str) -> None:
+    (a, b), f = BOUNDS[kind], 2
+    rule, rows = active().of("rules")[kind](f=f), np.random.default_rng(1).standard_normal((a * f + b, 3))
+    context = Context(rows[0], lambda v: float(v.sum()), np.random.default_rng(1), Arrays())
+    assert np.isfinite(rule(rows, context=context)).all()
+    with pytest.raises(
+        ValueError, match=f"^{kind} needs at least {a} f \\+ {b} updates, and f = 2 of {len(rows) - 1}$"
+    ):
+        rule(rows[1:], context=context)
+
+
+def test_every_rule_with_f_has_a_bound() -> None:
+    assert sorted(BOUNDS) == sorted(name for name, rule in active().of("rules").items() if "f" in rule.model_fields)
 
 
 def test_a_reference_that_is_not_finite_in_one_block_spoils_that_block_only() -> None:

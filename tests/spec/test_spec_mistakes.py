@@ -434,13 +434,19 @@ BEFORE = "[validation.rule]\nkind = 'median'\nbefore = "
         (f"{BEFORE}[{{kind='bucketing', size=0}}]", "13: validation.rule.before[0].size: expects a whole number"),
         (f"{BEFORE}[{{kind='bucketing', f=1}}]", "11: validation.rule: bucketing needs more than 2 f buckets, and f = "
          "1 with 2 buckets of 4, which are the updates of the combiner in a round"),
-        (f"{BEFORE}[{{kind='nnm', f=4}}]", "11: validation.rule: nnm needs more than f updates, and f = 4 of 4"),
+        (f"{BEFORE}[{{kind='nnm', f=2}}]", "11: validation.rule: nnm needs at least 2 f + 1 updates, and f = 2 of 4"),
         ("[validation.rule]\nkind = 'median'\nskipped = 'left_out'\n[attack]\nkind = 'searched_alie'\nrate = 0.25",
          "15: attack.kind: searched_alie tries the rule on whole updates, so blocks cannot be left out: use skipped"),
         (f"{BEFORE}[{{kind='nnm'}}]\nskipped = 'left_out'",
          "14: validation.rule.skipped: median after nnm sees whole updates, so blocks cannot be left out"),
         ("[validation.rule]\nkind = 'krum'\nskipped = 'left_out'", "13: validation.rule.skipped: krum sees whole"),
         ("[validation.rule]\nkind = 'trimmed_mean'\nf = 2", "11: validation.rule: trimmed_mean needs at least 2 f + 1"),
+        *((f"[validation.rule]\nkind = '{kind}'\nf = {f}", f"11: validation.rule: {kind} needs at least {bound} "
+           f"updates, and f = {f} of 4, which are the updates of the combiner in a round: use more workers, or another "
+           "rule or f") for kind, f, bound in (("krum", 1, "2 f + 3"), ("multi_krum", 1, "2 f + 3"),
+                                               ("cge", 2, "2 f + 1"), ("monna", 3, "2 f + 1"))),
+        ("[validation.rule]\nkind = 'krum'\nf = 1\nbefore = [{kind='bucketing', size=1}, {kind='nnm'}]",
+         "11: validation.rule: krum needs at least 2 f + 3 updates, and f = 1 of 4, which are the updates"),
         ("[validation.rule]\nkind = 'phocas'\nf = 1\ntrim = 0.1", "11: validation.rule: f and trim exclude each other"),
         ("[validation.rule]\nkind = 'phocas'\nf = 1\ntrim = 0.2", "13: validation.rule.f: f and trim exclude each"),
     ],

@@ -53,6 +53,15 @@ class PreAggregator(Config, ABC):
         """Return why n rows, up to f of them Byzantine, cannot be pre-aggregated; empty if they can."""
         return ""
 
+    bound: ClassVar[tuple[int, int] | None] = None
+    """(a, b) if at least a f + b rows are required, see `hpcps.rules.Rule.bound`."""
+
+    def below_bound(self, n: int, f: int) -> str:
+        """Return why n rows, up to f of them Byzantine, are fewer than the `bound` requires; empty if they are not."""
+        if self.bound is None or n >= self.bound[0] * f + self.bound[1]:
+            return ""
+        return f"{self.kind} needs at least {self.bound[0]} f + {self.bound[1]} updates, and f = {f} of {n}"
+
     @abstractmethod
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
         """Return the weight of each row in each resulting row: `[m, n]`, finite.
@@ -76,6 +85,8 @@ class PreAggregator(Config, ABC):
 
 class TolerantPreAggregator(PreAggregator, ABC):
     """A pre-aggregator that depends on the number of Byzantine updates."""
+
+    bound: ClassVar[tuple[int, int]] = (2, 1)
 
     f: Tolerance | None = Field(
         None,

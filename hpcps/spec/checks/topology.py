@@ -98,7 +98,7 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
             yield Problem(
                 ("validation", "rule"),
                 f"{reason}, which are the updates {whose} in a round: use more workers, or another rule or f",
-                (WORKERS, VALIDATORS),
+                (("validation", "rule", "f"), WORKERS, VALIDATORS),
             )
             return
 
