@@ -9,6 +9,7 @@ fi
 script=$(realpath "$1")
 shift
 cd "$(dirname "$(realpath "$0")")/../.."
+mkdir -p logs # for the logs of jobs
 
 QSUB_OPTIONS=()
 profile=${HPCPS_SITE:-launcher/pbs/site.sh}

@@ -14,12 +14,15 @@
 #PBS -l place=scatter
 #PBS -l walltime=24:00:00
 #PBS -j oe
+#PBS -o logs/
 
 SCRIPT=launcher/pbs/sync_single_validator.sh
 EXPERIMENT=experiments/fig3_sync_single_validator.toml
 
 # PBS runs a copy of this file, in $HOME: the repository is where qsub was typed, or where HPCPS_HOME says.
 HPCPS_HOME=${HPCPS_HOME:-${PBS_O_WORKDIR:?this is a PBS job script: submit it with qsub}}
+# The folder of the log (-o), which PBS writes when the job has ended.
+mkdir -p "${PBS_O_WORKDIR:-$HPCPS_HOME}/logs"
 if [ ! -r "$HPCPS_HOME/launcher/pbs/common.sh" ]; then
   echo "$HPCPS_HOME is no hpcps repository: type qsub there, or qsub -v HPCPS_HOME=/path/to/it" >&2
   exit 2

@@ -64,7 +64,7 @@ def mistakes(text, sourced="", points=None):
         found.append("select does not go together with nodes or ncpus for the whole job")
     if "-l place=scatter" not in [f"-l {value}" for _, _, values in read for value in values]:
         found.append("place=scatter is missing: PBS would pack all chunks on one host")
-    return [*found, *_arrays(text, points), *_body(f"{text}\n{sourced}")]
+    return [*found, *_log(text, given), *_arrays(text, points), *_body(f"{text}\n{sourced}")]
 
 
 def _keys(option, values):
@@ -105,6 +105,15 @@ def _resource(text):
                 name, _, amount = resource.partition("=")
                 if name not in _CHUNK_RESOURCES or not amount:
                     yield f"{resource!r} is no resource of a chunk; known: {', '.join(sorted(_CHUNK_RESOURCES))}"
+
+
+def _log(text, given):
+    """Provenance takes a new file of the clone for a change of the source; PBS names logs in a folder by their job."""
+    folder = re.search(r"^#PBS -o (\S+)/$", text, re.MULTILINE)
+    if not folder or "-j" not in given:
+        yield "its log would be a new file of the clone: -j oe, and -o with a folder, which ends in a slash"
+    elif f'mkdir -p "${{PBS_O_WORKDIR:-$HPCPS_HOME}}/{folder[1]}"' not in text:
+        yield "nothing makes the folder of its log, which PBS does not"
 
 
 def _arrays(text, points):

@@ -92,6 +92,9 @@ GOOD = read("pbs", "sync_two_validators")
         ("#PBS -j oe", "#PBS -l walltime=1:00:00", "-l walltime is given twice"),
         ("#PBS -j oe", "# PBS -j oe", "looks like a directive"),
         ("#PBS -j oe", "#PBS -J 0..15", "'0..15' is no array"),
+        ("#PBS -o logs/\n", "", "its log would be a new file of the clone"),
+        ("#PBS -o logs/\n", "#PBS -o logs\n", "its log would be a new file of the clone"),
+        ('mkdir -p "${PBS_O_WORKDIR:-$HPCPS_HOME}/logs"', "", "nothing makes the folder of its log"),
         ("#PBS -S /bin/bash", "#PBS -S bash", "wants an absolute path"),
         ("SCRIPT=", "module load mpich\n#PBS -q prod\nSCRIPT=", "no directive after the first command"),
         ("-J 0-15%4", "-J 0-15:%4", "'0-15:%4' is no array"),
@@ -223,6 +226,39 @@ def test_without_an_environment_the_job_says_what_to_set_up(start, tmp_path, bat
     assert "python3 -m venv .venv && .venv/bin/pip install" in done.stderr
     assert f"HPCPS_PYTHON in launcher/{batch}/site.sh" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_log_of_a_job_has_a_folder_even_if_the_job_was_submitted_elsewhere(start, tmp_path):
+    """PBS writes the log when the job has ended, and does not make the folder that `-o` names."""
+    for folder, settings, status in (
+        ("here", {"HPCPS_HOME": str(ROOT)}, 0),
+        ("there", {}, 2),  # what is wrong is in the log
+    ):
+        (tmp_path / folder).mkdir()
+        assert start("pbs", "sgd_baseline", PBS_O_WORKDIR=str(tmp_path / folder), **settings).returncode == status
+        assert [path.name for path in (tmp_path / folder).iterdir()] == ["logs"]
+
+
+def test_logs_of_jobs_are_no_part_of_the_source(tmp_path):
+    """Neither those that the scripts write, nor those of other job scripts with the names that batch systems give."""
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    (tmp_path / "logs").mkdir()
+    for name in ("logs/12.server.OU", "logs/12[3].server.OU", "hpcps_fig3.o123", "mine.e123.4", "slurm-12_3.out"):
+        (tmp_path / name).write_text("what a job printed")
+    listed = subprocess.run(
+        ["git", "-C", tmp_path, "ls-files", "-o", "--exclude-standard"], capture_output=True, text=True
+    )
+    assert listed.stdout.split() == [".gitignore"]
+
+
+def test_submit_makes_the_folder_of_the_logs(tmp_path):
+    shutil.copytree(LAUNCHER / "pbs", tmp_path / "clone" / "launcher" / "pbs")
+    path = imitation(tmp_path / "bin", qsub='ls; printf "%s\\n" "$@"')
+    submit = tmp_path / "clone" / "launcher" / "pbs" / "submit.sh"
+    script = submit.with_name("sgd_baseline.sh")
+    done = subprocess.run([submit, script, "-J", "0-3"], env={"PATH": path}, capture_output=True, text=True, timeout=90)
+    assert done.stdout.splitlines() == ["launcher", "logs", "-J", "0-3", str(script)]
 
 
 def test_a_failing_site_setup_stops_the_job(start, tmp_path):
