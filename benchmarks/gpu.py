@@ -19,10 +19,10 @@ from typing import Any
 import bars
 import device_rules
 import torch
-from gpu_figures import shared_mps
 from gpu_report import MODES, PARTS, bars_of, report
 from gpu_runs import EXPERIMENT, ONE_POINT, POINTS, overrides, play, seconds_of_a_step
 from machine import Others, description
+from mps import shared_mps
 from processes import ROOT, Command, MeasurementError, clean_up_on_sigterm, run_together
 
 from hpcps.errors import HpcpsError

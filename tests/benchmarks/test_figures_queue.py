@@ -1,0 +1,229 @@
+"""`make figures` and `make gpu-figures`: order, time limit, going on here and elsewhere, archives; without a GPU."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+import archive  # noqa: E402
+import figures  # noqa: E402
+import mps  # noqa: E402
+
+import hpcps  # noqa: E402
+from hpcps.records.lines import read_lines  # noqa: E402
+from hpcps.records.table import read_table  # noqa: E402
+from hpcps.spec.load import load_experiment  # noqa: E402
+
+EXPERIMENT = """
+name = "{name}"
+topology = {{ servers = 1, validators = 1, workers = 2 }}
+model = {{ name = "mlp" }}
+data = {{ name = "digits" }}
+transport = {{ kind = "inproc" }}
+train = {{ epochs = 30, batch_size = 8, local_steps = 4, device = "cpu", optimizer = {{ name = "sgd", lr = 0.1 }} }}
+[[sweep]]
+attack = [{{ kind = "none" }}, {{ kind = "negative", scale = 6 }}]
+"""
+
+
+FORTY = partial(figures.settings_for, epochs=40, further=["transport.kind=inproc", "checkpoint.every=1"])
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    results = tmp_path_factory.mktemp("results")
+    return figures.tasks_of(figures.STAGES, (1, 2), ROOT / "experiments", results, FORTY)
+
+
+def test_every_point_of_every_figure_has_its_turn_the_attacked_panels_first(tasks):
+    assert [task.point.run.seed for task in tasks] == [1] * (len(tasks) // 2) + [2] * (len(tasks) // 2)
+    once = tasks[: len(tasks) // 2]
+    names = {path.stem for path in (ROOT / "experiments").glob("fig[3-7]_*.toml")} | {"sgd_baseline"}
+    sizes = {name: len(load_experiment(ROOT / f"experiments/{name}.toml").points) for name in names}
+    assert len(once) == len({(task.file, task.point.run_id) for task in once}) == sum(sizes.values())
+    assert {task.point.run.name for task in once} == names
+    early = once[: 4 + 2 + 1 + 4 + 2 + 8]
+    assert {task.point.run.name for task in early} == names
+    assert all(task.point.run.attack.kind != "none" for task in early if task.point.run.name != "sgd_baseline")
+    # The paper's own rule is the first of each panel.
+    assert [task.point.label for task in once[:6]] == [
+        *("zeno · negative 6", "phocas · negative 6", "trimmed_mean · negative 6", "average · negative 6"),
+        *("zeno++ · random 1", "naive_async · random 1"),
+    ]
+
+
+def test_rates_decay_at_the_same_shares_of_a_shorter_run(tasks):
+    runs = [task.point.run for task in tasks]
+    assert all((run.train.epochs, run.train.lr_decay.epochs) == (40, (20, 30)) for run in runs)
+    late = [run.train.lr_decay.validator_epochs for run in runs if run.train.mode == "async"]
+    assert late == [(20,)] * len(late)
+    file = ROOT / "experiments/fig3_sync_single_validator.toml"
+    assert FORTY(file, 1) == [
+        *("train.epochs=40", "train.lr_decay.epochs=[20,30]", "transport.kind=inproc", "checkpoint.every=1"),
+    ]
+    assert FORTY(file, 2)[-1] == "seed=2"
+    assert figures.settings_for(file, 1, epochs=200, further=[]) == []
+
+
+def test_runs_that_are_done_in_a_published_copy_are_known():
+    table = ROOT / "results/published/quickstart/table.parquet"
+    assert figures.done_in(table) == set(read_table(table)["run_id"].astype(str))
+    assert figures.done_in(table.with_name("none.parquet")) == set()
+
+
+def test_archives_are_small_and_few_and_say_what_they_lack(tmp_path):
+    root, there, folder = tmp_path / "here", tmp_path / "there", tmp_path / "archives"
+    noise = np.random.default_rng(1)
+    for name, size in {"a/x": 2500, "b/y": 9000, "c/z": 500}.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_bytes(noise.bytes(size))
+    groups = [(name, [root / name]) for name in "abc"]
+    folder.mkdir()
+    (folder / "old.tar.gz.0").touch()
+    assert archive.pack(groups, root, folder, part=1000) == ["b"]
+    files = list(folder.iterdir())
+    assert len(files) <= archive.PARTS
+    assert max(path.stat().st_size for path in files) <= 1000
+    assert archive.unpack(folder, there) == ["a", "c"]
+    assert (there / "a/x").read_bytes() == (root / "a/x").read_bytes()
+    assert not (there / "b").exists()
+    assert archive.pack(groups, root, folder, part=1000, whole=2900) == ["b", "c"]
+    assert archive.pack([], root, tmp_path / "none") == []
+    assert archive.unpack(tmp_path / "none", there) == []
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+def test_what_did_not_come_along_in_whole_is_left_out(tmp_path, capsys, lost):
+    root, folder, there = tmp_path / "here", tmp_path / "archives", tmp_path / "there"
+    for name in "ab":
+        (root / name).mkdir(parents=True)
+        (root / name / "x").write_bytes(np.random.default_rng(1).bytes(3500))
+    archive.pack([(name, [root / name]) for name in "ab"], root, folder, part=1000)
+    (folder / f"a.tar.gz.{lost}").unlink()
+    assert archive.unpack(folder, there) == ["b"]
+    assert capsys.readouterr().out.startswith("a is left out, because its archives cannot be read: ")
+    assert [path.name for path in there.iterdir()] == ["b"]
+
+
+def test_launches_at_a_time_share_one_mps_daemon(tmp_path, monkeypatch):
+    control, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
+    control.write_text(f'#!/bin/sh\necho "started $*" >> {log}\n[ "$*" ] || cat >> {log}\n[ ! -e {tmp_path}/busy ]\n')
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with mps.shared_mps(1):
+        pass
+    assert not log.exists()
+    with mps.shared_mps(2):
+        assert log.read_text() == "started -d\n"
+    assert log.read_text() == "started -d\nstarted \nquit\n"
+    (tmp_path / "own").mkdir()
+    with mps.shared_mps(2, tmp_path / "own") as variables:
+        assert all(Path(folder).parent == tmp_path / "own" for folder in variables.values())
+        assert len(variables) == 2
+    (tmp_path / "busy").touch()  # a daemon of somebody else runs already: it stays
+    (tmp_path / "other").mkdir()
+    with mps.shared_mps(2, tmp_path / "other") as variables:
+        assert variables == {}, "it did not start"
+    assert log.read_text().endswith("quit\nstarted -d\n")
+
+
+def command(folder, results, *options):
+    words = [sys.executable, ROOT / "benchmarks/figures.py", "--experiments", folder, "--results", results]
+    return [*words, "--nice", "0", "--set", "train.device=cpu", *options]
+
+
+def play(words, **options):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, **options)
+
+
+@pytest.fixture
+def experiments(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.toml").write_text(EXPERIMENT.format(name=name))
+    return tmp_path
+
+
+def models(results):
+    files = results.glob("*/runs/*/final/*.npy")
+    return {str(path.relative_to(results)): path.read_bytes() for path in files}
+
+
+@pytest.mark.timeout(300)
+def test_what_is_killed_goes_on_and_ends_with_the_same_models(experiments, tmp_path):
+    options = ("--stages", "one:attack=negative", "one", "--seeds", "1", "--jobs", "2")
+    runs = load_experiment(experiments / "one.toml", ["train.device=cpu"]).points
+    assert hpcps.run(experiments / "one.toml", results=tmp_path / "whole", set={"train.device": "cpu"})
+    undisturbed = models(tmp_path / "whole")
+    assert len(undisturbed) == len(runs) == 2
+
+    words = command(experiments, tmp_path / "results", *options, "--hours", "1")
+    queue = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
+    while not list(tmp_path.glob("results/one/runs/*/checkpoints/*/manifest.json")):
+        assert queue.poll() is None
+        time.sleep(0.02)
+    queue.kill()
+    queue.wait()
+    # What it started stops at a checkpoint; until then the next queue leaves these points to it.
+    rest = play(words)
+    assert rest.returncode == 0, rest.stdout + rest.stderr
+    assert models(tmp_path / "results") == undisturbed
+    assert "one, seed 1: 2 of 2 points are done\n0 points are left" in rest.stdout
+    assert (tmp_path / "results/one/figures").is_dir()
+    records = (tmp_path / "results").glob("*/runs/*/records/server-0.jsonl")
+    assert any(line["event"] == "start" and "continues" in line for path in records for line in read_lines(path).lines)
+
+
+@pytest.mark.timeout(120)
+def test_what_no_point_can_do_ends_the_queue(experiments, tmp_path):
+    (tmp_path / "empty").mkdir()
+    file = experiments / "one.toml"
+    file.write_text(file.read_text().replace('"digits"', f'"cifar10", dir = "{tmp_path / "empty"}"'))
+    refused = play(command(experiments, tmp_path / "results", "--stages", "one", "--jobs", "1", "--hours", "1"))
+    assert refused.returncode == 1
+    assert refused.stdout.count("failed with status 2: ") == 1
+    assert "cifar10" in refused.stdout
+    wrong = play(command(experiments, tmp_path / "results", "--only", "fig9", "--hours", "1"))
+    assert wrong.returncode == 2
+    assert "--only fig9: the name of no experiment begins so; there are fig3_sync_single_validator" in wrong.stderr
+
+
+@pytest.mark.soak
+def test_goes_on_until_all_is_done_and_on_another_machine(experiments, tmp_path):
+    """With a machine that loses its results after every call, but not what was carried away."""
+    options = (
+        "--archive",
+        tmp_path / "archives",
+        "--stages",
+        "one:attack=negative",
+        "two:attack=negative",
+        "one",
+        "two",
+    )
+    outputs = []
+    for machine, seconds in enumerate((25, 25, 600)):
+        results = tmp_path / f"results{machine}"
+        hours = str(seconds / 3600)
+        done = play(command(experiments, results, *options, "--seeds", "1", "--jobs", "1", "--hours", hours))
+        outputs.append(done.stdout)
+        assert done.returncode in (0, 75), done.stdout + done.stderr
+        if done.returncode == 0:
+            break
+        shutil.move(results, tmp_path / f"lost{machine}")
+    assert done.returncode == 0, "600 seconds were too few"
+    ended = [line.partition("done: ")[2] for text in outputs for line in text.splitlines() if "done: " in line]
+    assert ended == ["one, negative, seed 1", "two, negative, seed 1", "one, none, seed 1", "two, none, seed 1"]
+    for name in ("one", "two"):
+        table = read_table(results / "published" / name / "table.parquet")
+        assert set(table["status"]) == {"done"}
+        evaluations = table[table["event"] == "evaluation"]
+        assert (evaluations.groupby("run_id", observed=True)["epoch"].max() == 30).all()
+        assert not evaluations.duplicated(["run_id", "epoch"]).any()
