@@ -11,8 +11,7 @@ from processes import ROOT, Command, MeasurementError, run_together
 
 from hpcps.data.shards import shard_size
 from hpcps.errors import HpcpsError
-from hpcps.spec.load import load_experiment
-from hpcps.spec.selection import select
+from hpcps.spec.load import load_experiment, select
 from hpcps.training.build import build_trainer
 
 EXPERIMENT = ROOT / "experiments/fig3_sync_single_validator.toml"
@@ -130,7 +129,7 @@ def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[
     problem = run_together([Command([*command, *options], name="hpcps run")], folder / "logs", limit)
     took = time.monotonic() - began
     runs = folder / EXPERIMENT.stem / "runs"
-    chosen = select(load_experiment(EXPERIMENT, settings).points, points)
+    chosen = select(load_experiment(EXPERIMENT, settings).points, [points])
     found = [(path.parent, point.run) for point in chosen for path in runs.glob(f"{point.run_id}*/DONE")]
     if not found:
         raise MeasurementError(problem or "no run is done")
@@ -141,7 +140,7 @@ def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[
 
 def seconds_of_a_step(settings: list[str], *, replays: bool, seconds: float) -> float | None:
     """Return the seconds of a step of a single worker on the device; None if the step cannot be replayed there."""
-    run = select(load_experiment(EXPERIMENT, settings).points, ONE_POINT)[0].run
+    run = select(load_experiment(EXPERIMENT, settings).points, [ONE_POINT])[0].run
     trainer = build_trainer(run, "worker", 0)
     if not replays:
         trainer.compute_device.recorder = None

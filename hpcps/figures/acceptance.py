@@ -17,13 +17,14 @@ from hpcps.figures.page import (
     RC,
     WIDEST,
     band,
-    divergence_handle,
     legend,
     line_handles,
     line_title,
     mark_divergence,
+    mark_unfinished,
     page,
     panel_title,
+    sign_handles,
 )
 from hpcps.figures.style import Look, looks
 
@@ -73,7 +74,7 @@ def draw(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
         handles = line_handles(figure_data, figure_data.scored if figure_data.line_key else (), styles, options)
         handles.append(Line2D([], [], color="#555555", linewidth=2.0, label="since the start"))
         handles.append(Line2D([], [], color="#555555", linewidth=0.7, label="per epoch"))
-        handles += divergence_handle([curve for _, curves in shown for curve in curves])
+        handles += sign_handles([curve for _, curves in shown for curve in curves])
         legend(figure, handles, line_title(figure_data))
     return figure
 
@@ -97,5 +98,6 @@ def draw_panel(
         band(axes, curve.epoch, total, look, options)
         axes.plot(curve.epoch, total.mean, label=curve.line, markevery=place, clip_on=False, **look.options)
         mark_divergence(axes, curve.epoch, total.mean, curve, look)
+        mark_unfinished(axes, curve.epoch, total.mean, curve, look)
         if per_epoch:
             axes.plot(curve.epoch, curve.acceptance[among, "evaluation"].mean, color=look.color, linewidth=0.7)

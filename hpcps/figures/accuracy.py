@@ -21,15 +21,16 @@ from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import (
     RC,
     band,
-    divergence_handle,
     legend,
     line_handles,
     line_name,
     line_title,
     mark_divergence,
+    mark_unfinished,
     page,
     panel_grid,
     panel_title,
+    sign_handles,
     used,
 )
 from hpcps.figures.style import Look, looks
@@ -120,6 +121,7 @@ def _draw_panel(
             **look.options | {"linewidth": look.width * (0.7 if len(x) > _MANY else 1.0)},
         )
         mark_divergence(axes, x, curve.accuracy.mean, curve, look)
+        mark_unfinished(axes, x, curve.accuracy.mean, curve, look)
 
 
 def _handles(figure_data: FigureData, styles: Mapping[str, Look], options: PlotOptions) -> list[Artist]:
@@ -131,10 +133,11 @@ def _handles(figure_data: FigureData, styles: Mapping[str, Look], options: PlotO
     for handle in handles:
         if handle.get_label() not in drawn:
             handle.set_label(f"{handle.get_label()} (no result yet)")
-    handles += divergence_handle(figure_data.curves)
-    least, most = (pick(curve.seeds for curve in figure_data.curves) for pick in (min, max))
+    handles += sign_handles(figure_data.curves)
+    swept = [curve.seeds for curves in figure_data.panels.values() for curve in curves]
+    least, most = (pick(swept, default=1) for pick in (min, max))
     if most > 1:
-        number = str(most) if least == most or not figure_data.lost else f"{least} to {most}"
+        number = str(most) if least == most else f"{least} to {most}"
         handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label=f"{options.band} of {number} seeds"))
     return handles
 

@@ -70,6 +70,7 @@ class Curve:
         diverged_seeds: the number of diverged seeds; the mean includes them.
         finished: whether all its runs are done.
         unchanged_seeds: the number of seeds that have received updates and accepted none of them.
+        left_out: the number of seeds that are not finished, if others are.
     """
 
     line: str
@@ -83,6 +84,7 @@ class Curve:
     diverged_seeds: int
     finished: bool
     unchanged_seeds: int = 0
+    left_out: int = 0
 
     @property
     def share_diverged(self) -> str:
@@ -91,7 +93,12 @@ class Curve:
 
 
 def curve(line: str, rows: pd.DataFrame) -> Curve:
-    """Make the curve of some runs' evaluations."""
+    """Make the curve of some runs' evaluations.
+
+    A mean over seeds ends where the shortest run does, so runs that are not finished count only if no run is.
+    """
+    begun, done = rows["run_id"].nunique(), rows["status"] == "done"
+    rows = rows[done] if done.any() else rows
     runs = [run.sort_values("epoch").set_index("epoch") for _, run in rows.groupby("run_id", observed=True)]
     common = runs[0].index
     for run in runs[1:]:
@@ -118,6 +125,7 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         diverged_seeds=int(broken.any(axis=1).sum()),
         finished=bool((rows["status"] == "done").all()),
         unchanged_seeds=sum(map(_unchanged, runs)),
+        left_out=begun - len(runs),
     )
 
 

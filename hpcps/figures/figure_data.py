@@ -323,7 +323,8 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame) -> str:
         return f"{'/'.join(text(number) for number in numbers)} {noun}"
 
     seeds = list(dict.fromkeys([*values("seed"), *lost.get("seed", ())]))
-    unfinished = rows.loc[rows["status"] != "done", "run_id"].nunique() + len(lost)
+    reached = rows[rows["status"] != "done"].groupby("run_id", observed=True)["epoch"].max()
+    unfinished = len(reached) + len(lost)
     runs = rows["run_id"].nunique()
     diverged = rows.loc[rows["diverged"] > 0, "run_id"].nunique()
     facts = [
@@ -338,6 +339,8 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     if diverged and len(seeds) > 1:
         facts.append(f"{diverged} of {runs} runs diverged")
     if unfinished:
-        none = f" ({len(lost)} without a result)" if len(lost) else ""
-        facts.append(f"{unfinished} of {runs + len(lost)} runs unfinished{none}")
+        span = "/".join(dict.fromkeys(text(epoch) for epoch in (reached.min(), reached.max()))) if len(reached) else ""
+        where = [f"{len(reached)} at epoch {span.replace('/', ' to ')}"] if span else []
+        where += [f"{len(lost)} without a result"] if len(lost) else []
+        facts.append(f"{unfinished} of {runs + len(lost)} runs unfinished ({', '.join(where)})")
     return " · ".join(facts)

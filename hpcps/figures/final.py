@@ -91,6 +91,7 @@ def _cell(curve: Curve | None, lost: int) -> str:
     value += "" if curve.diverged is None else f" † {curve.share_diverged}".rstrip()
     if curve.unchanged_seeds:
         value += " ‡" + (f" {curve.unchanged_seeds} of {curve.seeds}" if curve.seeds > 1 else "")
+    lost += curve.left_out
     value += f" ({curve.seeds} of {curve.seeds + lost} seeds)" if lost else ""
     return value if curve.finished else f"{value} (epoch {curve.epoch[-1]:g})"
 

@@ -42,6 +42,7 @@ WIDEST = 4
 _ENTRY = 0.95
 _LETTERS = 12
 _TITLE = 32
+_OPEN_END: dict[str, Any] = {"marker": ">", "markersize": 6.5, "markerfacecolor": "white"}
 _ROWS, _ROW = 3, 0.17
 """Rows of a legend for which a page has room, and the inches of a further row."""
 
@@ -154,13 +155,22 @@ def mark_divergence(axes: Axes, x: Any, y: Any, curve: Curve, look: Look) -> Non
     )
 
 
-def divergence_handle(curves: Sequence[Curve]) -> list[Artist]:
-    """Return the legend's handle of the crosses, if there are any."""
-    if all(curve.diverged is None for curve in curves):
-        return []
-    label = "diverged (k of n seeds)" if any(curve.share_diverged for curve in curves) else "diverged"
-    cross: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 7, "markeredgewidth": 2}
-    return [Line2D([], [], color="#555555", label=label, **cross)]
+def mark_unfinished(axes: Axes, x: Any, y: Any, curve: Curve, look: Look) -> None:
+    """Draw an open triangle at the end of a line whose runs are not finished."""
+    if not curve.finished and len(x):
+        axes.plot(x[-1], y[-1], color=look.color, clip_on=False, zorder=5, **_OPEN_END)
+
+
+def sign_handles(curves: Sequence[Curve]) -> list[Artist]:
+    """Return the legend's handles of the crosses and of the open triangles, if there are any."""
+    handles: list[Artist] = []
+    if any(curve.diverged is not None for curve in curves):
+        label = "diverged (k of n seeds)" if any(curve.share_diverged for curve in curves) else "diverged"
+        cross: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 7, "markeredgewidth": 2}
+        handles.append(Line2D([], [], color="#555555", label=label, **cross))
+    if any(not curve.finished for curve in curves):
+        handles.append(Line2D([], [], color="#555555", label="not finished", linestyle="none", **_OPEN_END))
+    return handles
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

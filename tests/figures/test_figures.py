@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from invented import ATTACKS, LEVEL, invent
 
+from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.figures.accuracy import draw
 from hpcps.figures.figure_data import figure_data_of
@@ -111,14 +112,37 @@ def test_seeds_make_a_mean_and_a_band_over_the_epochs_all_have_reached(seeded):
     x, y = lines(axes)["average"].get_data()
     assert list(x) == list(range(1, 9))
     np.testing.assert_allclose(y, 100 * rows.mean())
-    assert list(lines(axes)["zeno"].get_xdata()) == [1, 2, 3, 4]
+    assert list(lines(axes)["zeno"].get_xdata()) == list(range(1, 9)), "the unfinished seed does not cut the others"
     bands = axes.collections
     assert len(bands) == 2
     heights = bands[1].get_paths()[0].vertices[:, 1]
     np.testing.assert_allclose([heights.min(), heights.max()], [100 * rows.min().min(), 100 * rows.max().max()])
     texts = [text.get_text() for text in draw(figure_data).legends[0].get_texts()]
-    assert "range of 3 seeds" in texts
-    assert "1 of 12 runs unfinished" in figure_data.facts
+    assert "range of 2 to 3 seeds" in texts
+    assert "not finished" not in texts
+    assert "1 of 12 runs unfinished (1 at epoch 4)" in figure_data.facts
+    assert "(2 of 3 seeds)" in markdown([figure_data])
+
+
+def test_runs_that_are_not_finished_are_drawn_as_far_as_they_are_and_say_so(tmp_path):
+    results = tmp_path / "x"
+    invent(results, epochs=8, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2], unfinished=("zeno · none",))
+    (figure_data,) = figure_data_of(collect(results).table)
+    figure = draw(figure_data)
+    axes = figure.axes[0]
+    assert list(lines(axes)["zeno"].get_xdata()) == [1, 2, 3, 4]
+    ends = [line.get_xdata() for each in figure.axes for line in each.lines if line.get_marker() == ">"]
+    assert np.array_equal(ends, [[4]])
+    assert "not finished" in [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "1 of 4 runs unfinished (1 at epoch 4)" in figure.get_suptitle().replace("\N{NO-BREAK SPACE}", " ")
+    assert "(epoch 4)" in markdown([figure_data])
+    assert main(["publish", str(results), "--results", str(tmp_path)]) == 0
+    assert main(["report", str(results), "-o", str(tmp_path / "report.html")]) == 0
+    assert '"remark": "not finished"' in (tmp_path / "report.html").read_text()
+    copy = tmp_path / "published/x"
+    assert sorted(path.name for path in copy.iterdir()) == [
+        *("figures", "final_accuracy.csv", "final_accuracy.md", "provenance.json", "publication.json", "table.parquet"),
+    ]
 
 
 def test_reduced_runs_are_drawn_apart_and_say_so(tmp_path):
@@ -264,7 +288,7 @@ def test_final_accuracies_are_those_of_the_last_epoch(swept, seeded):
     assert text.count("\n| ") == 5
     values = last(seeded, "average", "none")
     assert f"{values.mean():.1f} [{values.min():.1f}–{values.max():.1f}]" in markdown(figure_data_of(seeded))
-    assert "(epoch 4)" in markdown(figure_data_of(seeded))
+    assert "(2 of 3 seeds)" in markdown(figure_data_of(seeded))
 
 
 def test_the_csv_has_a_row_per_line_and_panel(swept, seeded):

@@ -98,6 +98,14 @@ def test_it_lists_what_ran_what_failed_and_what_is_missing(fresh):
     assert "c0ffee with uncommitted changes" in text
 
 
+def test_it_says_what_a_damaged_run_lacks(tmp_path):
+    results = tmp_path / "x"
+    invent(results, rules=("zeno", "average"), attacks=ATTACKS[:1], epochs=2, workers=1)
+    (results / "runs/0000000001/DONE").write_text("")
+    text = write(results, tmp_path / "x.html").read_text()
+    assert re.search(r'data-state="damaged">damaged</span>: it .*lacks a readable DONE', text)
+
+
 def test_texts_of_files_are_escaped(fresh):
     text = fresh.read_text()
     assert "alert" in text

@@ -152,6 +152,7 @@ def _curves(figure_data: FigureData, title: str, y: Mapping[str, str], *, scored
                 y={name: _range(_rates(curve, name)) for name in y},
                 diverged=curve.diverged,
                 diverged_seeds=curve.diverged_seeds,
+                remark="" if curve.finished else "not finished",
             )
             for curve in curves
         ]
