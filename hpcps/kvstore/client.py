@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcps.errors import LaunchError
+from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
 from hpcps.kvstore.description import ValueDescription
 from hpcps.kvstore.keys import SPLIT_FROM, ArrayPart, head_of, key_of, parts
@@ -47,6 +47,7 @@ class Client:
         if not settings.servers:
             raise LaunchError("a key-value store needs a server; DMLC_NUM_SERVER is 0")
         self._requests: dict[int, Request] = {}
+        self._failed: list[Request] = []
         self._values: dict[int, tuple[int, np.dtype[Any]]] = {}
         self._split_from = split_from
         self._servers = settings.servers
@@ -134,20 +135,23 @@ class Client:
         self.node.barrier(WORKERS)
 
     def close(self) -> None:
-        """Wait for the other workers, stop the servers, and leave; no effect after leaving.
+        """Wait for open requests and the other workers, stop the servers, and leave; no effect after leaving.
 
         Raises:
-            RunError: a worker or server did not arrive in time.
+            RunError: a request failed whose `wait` was not called, or a worker or server did not arrive in time.
         """
         if self.node.left:
             return
         try:
+            problems = self._finish_requests()
             self.barrier()
             if self.rank == 0:
                 self._command(StoreCommand.STOP)
             self.node.stop()
         finally:
             self.node.abandon()
+        if problems:
+            raise RunError("; ".join(problems))
 
     def __enter__(self) -> Client:
         return self
@@ -256,6 +260,13 @@ class Client:
         request.wait()
         return request.replies
 
+    def _finish_requests(self) -> list[str]:
+        """Wait for the answers to open requests, as MXNet does; return the problems that no `wait` has reported."""
+        pending = [request for request in [*self._requests.values()] if not request.waited]
+        for request in pending:
+            request.finish()
+        return [request.problem for request in {*pending, *self._failed} if request.problem and not request.waited]
+
     def _take(self, delivery: Delivery) -> None:
         """Handle an answer, in the receiving thread."""
         timestamp = delivery.meta.timestamp
@@ -266,5 +277,7 @@ class Client:
         try:
             if request.take(delivery):
                 del self._requests[timestamp]
+                if request.problem:
+                    self._failed = [*(each for each in self._failed if not each.waited), request]
         except MalformedFrameError as error:
             self.node.dropped.drop("malformed", str(error))

@@ -10,7 +10,6 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.transport.pslite.encoding import MalformedFrameError
-from hpcps.transport.pslite.meta import SCHEDULER_ID
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.payload import Bytes, Pairs
 from hpcps.transport.pslite.receiver import Delivery
@@ -21,6 +20,8 @@ class Request:
 
     Attributes:
         replies: the bodies of the answers to a command, by server.
+        problem: why a server that has answered did not do what the request asks for; may be empty.
+        waited: whether `wait` was called, which reports the problem.
 
     Args:
         node: the node of the client.
@@ -44,7 +45,8 @@ class Request:
         self._open = set(servers)
         self._targets = targets or {}
         self._done = Event()
-        self._problem = ""
+        self.problem = ""
+        self.waited = False
         self.replies: dict[int, bytes] = {}
 
     def take(self, delivery: Delivery) -> bool:
@@ -55,7 +57,7 @@ class Request:
         if delivery.meta.simple_app:
             self.replies[delivery.sender] = delivery.meta.body
         elif refusal := delivery.meta.body:
-            self._problem = f"{self._what}: the {self._node.nodes[delivery.sender]} {refusal.decode(errors='replace')}"
+            self.problem = f"{self._what}: the {self._node.nodes[delivery.sender]} {refusal.decode(errors='replace')}"
         elif target is not None:
             values = Pairs.read(delivery.data).values
             if values.size == target.size:
@@ -63,7 +65,7 @@ class Request:
             else:
                 server = self._node.nodes[delivery.sender]
                 there = f"{values.size} bytes, not {target.size}" if values.size else "no such key"
-                self._problem = f"{self._what}: the {server} has {there}"
+                self.problem = f"{self._what}: the {server} has {there}"
         self._open.discard(delivery.sender)
         if not self._open:
             self._done.set()
@@ -75,24 +77,30 @@ class Request:
         Raises:
             RunError: a server has not answered in time, or has refused the request.
         """
+        self.waited = True
         try:
-            self._wait()
+            self.finish()
         except BaseException:
             self._targets = {}  # a late answer must not change an array that the caller reuses
             raise
+        if self.problem:
+            raise RunError(self.problem)
 
-    def _wait(self) -> None:
+    def finish(self) -> None:
+        """Wait until all servers have answered, whatever they answer.
+
+        Raises:
+            RunError: a server has not answered in time.
+        """
         node, timeout = self._node, self._node.settings.timeout
         deadline = time.monotonic() + timeout
         while not self._done.wait(min(1.0, max(deadline - time.monotonic(), 0.0))):
             node.check()
-            for death in node.deaths():
-                if death.node.id in {*self._open, SCHEDULER_ID}:
-                    raise RunError(f"{self._what}: {death}")
+            if node.is_cut_off():
+                raise RunError(f"{self._what}: {node.described_deaths()}")
             for id_ in self._open.intersection(node.sender.given_up):
                 raise RunError(f"{self._what}: messages to the {node.nodes[id_]} are not acknowledged")
             if time.monotonic() >= deadline:
                 silent = ", ".join(str(node.nodes[id_]) for id_ in sorted(self._open))
-                raise RunError(f"{self._what}: no answer within {timeout:g} s from the {silent}{self._hint}")
-        if self._problem:
-            raise RunError(self._problem)
+                hint = f"; {dead}" if (dead := node.described_deaths()) else self._hint
+                raise RunError(f"{self._what}: no answer within {timeout:g} s from the {silent}{hint}")

@@ -58,9 +58,8 @@ class Server:
         try:
             while not self._stopped.wait(1.0):
                 self.node.check()
-                deaths = self.node.deaths()
-                if any(death.node.id == SCHEDULER_ID for death in deaths):
-                    raise RunError(f"{self.node.me}: {'; '.join(map(str, deaths))}")
+                if any(death.node.id == SCHEDULER_ID for death in self.node.deaths()):
+                    raise RunError(f"{self.node.me}: {self.node.described_deaths()}")
                 self.node.check_deaths()
             self.node.stop()
         finally:

@@ -170,6 +170,28 @@ def test_a_large_value_is_pulled_whole_while_others_change_it(sync):
     assert [each.result(100) for each in jobs] == [0, 0, 0]
 
 
+@pytest.mark.parametrize(("sync", "split_from"), [(True, 1000), (False, 100_000)])
+def test_a_pull_is_of_one_version_as_the_documentation_says(sync, split_from):
+    """Of a value on two servers: in sync mode after the own push was answered. Of one on one server: always."""
+    size = 50_000
+    cluster = Cluster(2, 2)
+    cluster.scheduler()
+    for _ in range(2):
+        cluster.server(lambda key, pushed, stored: np.add(stored, pushed, out=stored))
+
+    def job(kv):
+        kv.init(0, np.zeros(size, np.float32))
+        ones, out, mixed = np.ones(size, np.float32), np.empty(size, np.float32), 0
+        for _ in range(100):
+            kv.push(0, ones)
+            kv.pull(0, out)
+            mixed += bool((out != out[0]).any())
+        return mixed
+
+    jobs = [cluster.worker(job, sync=sync, split_from=split_from) for _ in range(2)]
+    assert [each.result(100) for each in jobs] == [0, 0]
+
+
 def test_what_is_wrong_is_said():
     def job(kv):
         kv.init(0, np.zeros(4, np.float32))

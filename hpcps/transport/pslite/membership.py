@@ -89,6 +89,14 @@ class KnownNodes:
         """Record that a node has sent a message, or is new."""
         self._deaths.alive(node)
 
+    def announce_deaths(self, body: bytes) -> None:
+        """Take the scheduler's list of all dead nodes.
+
+        Raises:
+            MalformedFrameError: it is no such list.
+        """
+        self._deaths.announce(body)
+
     def deaths(self) -> list[NodeDeath]:
         """Return the dead nodes, the longest dead first."""
         return self._deaths.known(self.nodes)

@@ -160,9 +160,24 @@ class Node:
         """Return the dead nodes, the longest dead first.
 
         Every node detects that the connection of a peer has closed. With `heartbeat_timeout`, the scheduler also
-        detects nodes that send nothing, and each node detects a scheduler that sends nothing.
+        detects nodes that send nothing, and each node detects a scheduler that sends nothing. The scheduler announces
+        dead nodes to the others; a C++ scheduler does not.
         """
         return self._members.deaths()
+
+    def described_deaths(self) -> str:
+        """Describe the dead nodes, the longest dead first, because others end without it; empty if there are none."""
+        return "; ".join(map(str, self.deaths()))
+
+    def is_cut_off(self) -> bool:
+        """Tell whether this node should not wait any longer: the scheduler is dead, or, for a worker, any server.
+
+        With a server, values are lost. The other workers that wait for it end, so other servers may wait for these.
+        """
+        needed = (
+            {NodeRole.SCHEDULER, NodeRole.SERVER} if self.settings.role == NodeRole.WORKER else {NodeRole.SCHEDULER}
+        )
+        return any(death.node.role in needed for death in self.deaths())
 
     def check_deaths(self) -> None:
         """Raise if a node has been dead for longer than the timeout and no other node has replaced it.
@@ -218,14 +233,14 @@ class Node:
             if self._members.left.is_set():
                 raise RunError(f"{self.me} has left while it waited: {missing()}")
             if self._scheduling is None:
-                for death in self.deaths():
-                    if death.node.id == SCHEDULER_ID:
-                        raise RunError(f"{self.me} waits, and {death}: {missing()}")
+                if self.is_cut_off():
+                    raise RunError(f"{self.me} waits, and {self.described_deaths()}: {missing()}")
             elif patient:
                 self.check_deaths()
             if time.monotonic() >= deadline:
                 error = RunError if self.nodes else LaunchError
-                raise error(f"{self.me} has waited for {self.settings.timeout:g} s: {missing()}")
+                dead = f"; {told}" if (told := self.described_deaths()) else ""
+                raise error(f"{self.me} has waited for {self.settings.timeout:g} s: {missing()}{dead}")
         self.check()
 
     def _registration(self) -> str:

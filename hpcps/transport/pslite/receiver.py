@@ -130,6 +130,11 @@ class Receiver:
         elif control.command == Command.HEARTBEAT:
             if self._scheduling is not None:
                 self._members.send_control(sender, Control(Command.HEARTBEAT, (self._members.nodes[SCHEDULER_ID],)))
+            elif sender == SCHEDULER_ID and meta.body:
+                try:
+                    self._members.announce_deaths(meta.body)
+                except MalformedFrameError as error:
+                    self._members.dropped.drop("malformed", str(error))
         else:
             self._members.dropped.drop("unexpected", f"node {sender} sends {control.command.name}")
 

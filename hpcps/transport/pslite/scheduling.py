@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+from hpcps.transport.pslite.deaths import NodeDeath, encode_deaths
 from hpcps.transport.pslite.membership import KnownNodes
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Command, Control, NodeInfo, members
 from hpcps.transport.pslite.registry import NodeRegistry
@@ -68,10 +69,23 @@ class Scheduling:
         for id_, death in deaths.items():
             if id_ not in self._reported:
                 _log.error("%s", death)
-        self._reported = dead = set(deaths)
-        recovered = self.registry.recover(dead)
-        if not recovered:
-            return
+        recovered = self.registry.recover(set(deaths))
+        if recovered:
+            self._replace(recovered, set(deaths))
+        for node in recovered:
+            deaths.pop(node.id, None)
+        if recovered or deaths.keys() != self._reported:
+            self._announce(deaths)
+
+    def _announce(self, deaths: Mapping[int, NodeDeath]) -> None:
+        """Send the list of all dead nodes to the others, as a heartbeat with a body, which C++ nodes do not read."""
+        self._reported = set(deaths)
+        heartbeat = Control(Command.HEARTBEAT, (self._members.nodes[SCHEDULER_ID],))
+        for id_ in self.registry.nodes.keys() - deaths.keys():
+            self._members.send_control(id_, heartbeat, body=encode_deaths(deaths.values()))
+
+    def _replace(self, recovered: Sequence[NodeInfo], dead: set[int]) -> None:
+        """Tell all nodes which nodes have replaced dead ones."""
         self._members.connect(recovered)
         for node in recovered:
             _log.warning("the %s replaces a dead node", node)
@@ -79,7 +93,6 @@ class Scheduling:
             # The new process does not wait at the barriers of its predecessor.
             for arrived in self._arrived.values():
                 arrived.pop(node.id, None)
-        dead -= {node.id for node in recovered}
         fresh = {node.id for node in recovered}
         # The others first: they must know the new node before it sends to them.
         for id_ in self.registry.nodes.keys() - fresh - dead:
