@@ -20,7 +20,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.protocol.roster import partitioning_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
-from hpcps.rules import Arc, AsyncRule, Average, Bucketing, Cge, Decision, Dnc, Median, Nnm, Rule, Zeno
+from hpcps.rules import Arc, AsyncRule, Average, Bucketing, Cge, Decision, Dnc, Median, Nnm, Rule, TrimmedMean, Zeno
 from hpcps.rules.base import Sees
 from hpcps.rules.combined import Destination
 from hpcps.spec.checks import contradictions
@@ -128,7 +128,14 @@ def play(folder, run):
 
 
 def counted(key):
-    return key.endswith("_pairs") or key in ("participants", "absent", "rejected_blocks", "acceptance_rate")
+    return key.endswith("_pairs") or key in (
+        "participants",
+        "absent",
+        "rejected_blocks",
+        "blocks_below_bound",
+        "kept_out",
+        "acceptance_rate",
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -225,6 +232,30 @@ def test_a_block_that_is_not_finite_is_refused_whole(tmp_path, validators):
     for model, counts in played[1:]:
         np.testing.assert_array_equal(model, played[0][0])
         assert counts == played[0][1]
+
+
+@pytest.mark.parametrize("rule", [TrimmedMean(f=1), Cge(f=1)])
+def test_rounds_below_the_bound_are_counted(tmp_path, rule):
+    """Three updates are enough for f = 1; of fewer, one rule gives zero and the other a mean."""
+    run = spec(rule, 1, 2)
+    run = run.model_copy(update={"communication": run.communication.model_copy(update={"participation": 0.5})})
+    for line in play(tmp_path, run)[1][0]:
+        few = len(line["participants"]) < 3
+        assert line["blocks_below_bound"] == (6 if few else 0)
+        assert bool(line["accepted_pairs"]) == (not few or (rule.kind == "cge" and len(line["participants"]) == 2))
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_blocks_left_out_count_against_the_bound(tmp_path, size):
+    """Block by block: where fewer than three workers sent the block, the trimmed mean accepts none."""
+    run = spec(TrimmedMean(f=1, skipped="left_out"), 0, 1, size)
+    communication = run.communication.model_copy(update={"participation": 1.0, "skip_rate": 0.4})
+    _, counts = play(tmp_path, run.model_copy(update={"communication": communication}))
+    below = [line["blocks_below_bound"] for line in counts[0]]
+    assert 0 < max(below) <= 6
+    for line, number in zip(counts[0], below, strict=True):
+        out = functools.reduce(int.__or__, [int(mask, 16) for _, mask in line["kept_out"]], 0)
+        assert number == out.bit_count(), "a block that somebody sent and nobody got in"
 
 
 def test_servers_that_judge_blocks_have_whole_blocks(tmp_path):

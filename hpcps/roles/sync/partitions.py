@@ -157,6 +157,7 @@ class PartitionCollector:
         self._sent: Mask = np.zeros((count, self._blocks), np.bool_)
         self._accepted: Mask = np.ones((count, self._blocks), np.bool_)
         self._rejected: Mask = np.zeros((count, self._blocks), np.bool_)
+        self._below_bound: Mask = np.zeros(self._blocks, np.bool_)
         self._malformed = 0
 
     @property
@@ -282,6 +283,10 @@ class PartitionCollector:
         self._sent[rows, partition.blocks] |= sent
         self._accepted[rows, partition.blocks] &= combined.accepted
         self._rejected[rows, partition.blocks] |= rejected
+        counted = sent & ~rejected if rule.skipped == "left_out" else np.ones_like(sent)
+        numbers, block_numbers = np.unique(counted.sum(axis=0), return_inverse=True)
+        few = np.array([bool(rule.reason_against(int(n))) for n in numbers], np.bool_)
+        self._below_bound[partition.blocks] |= few[block_numbers]
         self.current += 1
         return combined
 
@@ -310,6 +315,7 @@ class PartitionCollector:
             "accepted_sent_pairs": self.tally.accepted_sent,
             "rejected_blocks": self.tally.rejected,
             "malformed": self._malformed,
+            "blocks_below_bound": int(self._below_bound.sum()),
             "acceptance_rate": self.tally.acceptance_rate,
             "kept_out": [[peer.index, hexadecimal(row, self._first_block)] for peer, row in kept_out if row.any()],
         }
