@@ -16,6 +16,7 @@ sys.path.append(str(HERE))
 import bars  # noqa: E402
 import growth_report  # noqa: E402
 import round_report  # noqa: E402
+import suite  # noqa: E402
 from barrier import Barrier  # noqa: E402
 from exchanges import OURS, Exchange  # noqa: E402
 from launches import Case, Setting, measure  # noqa: E402
@@ -119,3 +120,12 @@ def test_memory_is_held_against_what_a_further_worker_adds(tmp_path):
     today = date.today().isoformat()
     assert bars.read(tmp_path, "growth") == [replace(bar, date=today)]
     assert bars.read(tmp_path, "round") == []
+
+
+def test_the_front_page_is_that_of_the_results() -> None:
+    """A target that a newer measurement misses cannot stay ticked."""
+    results = Path(bars.__file__).parent / "results"
+    page = suite.front_page(results, {})
+    assert (results / "README.md").read_text(encoding="utf-8") == page, "run benchmarks/suite.py --page"
+    missed = [bar.what for name in suite.SUITE for bar in bars.read(results, name.name) if not bar.holds]
+    assert page.count("**missed**") == len(missed) > 0
