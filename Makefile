@@ -6,8 +6,6 @@ SOURCES := hpcps launcher tests notebooks benchmarks examples docs/generate
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
-# Python compiles a module when it is first imported; to compile all of torch takes as long as to install it.
-PIP_INSTALL := pip install --quiet --no-compile
 
 .PHONY: help docs gpu-env figures gpu-figures mxnet-env unit-mxnet unit-triton demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
@@ -39,19 +37,12 @@ demo: $(VENV)/.ready
 
 # The stamp is written last, so an incomplete environment is created again.
 $(VENV)/.ready: setup.cfg constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v >= (3, 11) else \
-	  "hpcps needs Python 3.11 or later, and %s is %d.%d: try make PYTHON=python3.13" % (sys.executable, *v))'
-	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
-	  echo "$(PYTHON) has no venv module: install it (Debian and Ubuntu: the package python3-venv)" >&2; exit 1; }
-	@echo "setting up $(VENV) (a minute or two) ..."
-	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m $(PIP_INSTALL) -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard]'
+	@PYTHON='$(PYTHON)' ./setup.sh new $(VENV) torch,digits,mpich,pslite,kernels,report,tensorboard
 	@$(BIN)/python -m hpcps.numerics.kernels
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
-	@echo "adding the test tools to $(VENV) ..."
-	@$(BIN)/python -m $(PIP_INSTALL) -c constraints.txt -e '.[torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs]'
+	@./setup.sh add $(VENV) torch,digits,mpich,pslite,kernels,report,tensorboard,dev,docs
 	@touch $@
 
 mxnet-env: .venv-mxnet/.ready
@@ -106,7 +97,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/mypy
-	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh tests/*.sh .ci/run
+	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh setup.sh tests/*.sh .ci/run
 
 # Files with few tests, which xdist would run last, are often the longest.
 unit: $(VENV)/.dev $(ENVIRONMENTS)
@@ -160,11 +151,9 @@ gpu-env:
 # PyTorch's CUDA build brings the version of Triton that it needs. PyPI has the build for CUDA 13.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cu126
 .venv-gpu/.ready: setup.cfg constraints.txt
-	@echo "setting up .venv-gpu with MPI=$(MPI), CUDA=$(CUDA) (some GB, minutes) ..."
-	@$(PYTHON) -m venv --clear .venv-gpu
-	@.venv-gpu/bin/python -m pip install --quiet -c constraints.txt $(filter-out system,$(MPI)) \
-	  $(if $(filter 12,$(CUDA)),--extra-index-url $(TORCH_INDEX)) \
-	  -e '.[torch,digits,pslite,kernels,report,dev,$(if $(filter 12,$(CUDA)),gpu-cu12,gpu)]'
+	@TORCH_CPU_INDEX= PYTHON='$(PYTHON)' ./setup.sh new .venv-gpu \
+	  torch,digits,pslite,kernels,report,dev,$(if $(filter 12,$(CUDA)),gpu-cu12,gpu) \
+	  $(filter-out system,$(MPI)) $(if $(filter 12,$(CUDA)),--extra-index-url $(TORCH_INDEX))
 	@.venv-gpu/bin/python -m hpcps.numerics.kernels
 	@echo "$(GPU_CHOICE)" > .venv-gpu/.choice
 	@touch $@

@@ -21,10 +21,8 @@ new=.venv-$2
 if [ "$2" = mxnet ]; then
   # MXNet imports with an old numpy only, so nothing is shared with the other environments; hpcps runs there from the
   # working tree, and the test tools are there for the part of the tests that needs no torch.
-  echo "setting up $new (mxnet==1.9.1, a minute or two) ..."
-  "$venv/bin/python" -m venv --clear "$new"
-  if "$new/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt \
-    -e '.[mxnet,digits,mpich,pslite]' hypothesis jsonschema pytest pytest-timeout pytest-xdist nbformat &&
+  if PYTHON=$venv/bin/python ./setup.sh new "$new" mxnet,digits,mpich,pslite \
+    hypothesis jsonschema pytest pytest-timeout pytest-xdist nbformat &&
     "$new/bin/python" -W ignore -c 'import gluoncv.model_zoo, mxnet'; then
     touch "$new/.ready"
     exit

@@ -28,7 +28,10 @@ def sets_of_extras():
         command = ("make", "--dry-run", "--always-make", ".venv/.dev", ".venv-gpu/.ready", cuda)
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
         texts.append(done.stdout)
-    found = {frozenset(names.split(",")) for names in re.findall(r"-e '?\.\[([\w,-]+)\]", "".join(texts))}
+    found = {
+        frozenset(names.split(","))
+        for names in re.findall(r"setup\.sh (?:new|add) \S+ \\?\s*([\w,-]+)", "".join(texts))
+    }
     with_tools = {extras for extras in found if "dev" in extras}
     return [frozenset().union(*with_tools), *sorted(found - with_tools, key=sorted)]
 

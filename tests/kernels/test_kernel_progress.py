@@ -1,6 +1,7 @@
 """Compiling the kernels takes minutes on a loaded machine, and says how far it is."""
 
 import io
+import itertools
 from types import SimpleNamespace
 
 import pytest
@@ -19,9 +20,9 @@ class Terminal(io.StringIO):
         return True
 
 
-def compile_some(stream):
+def compile_some(stream, **options):
     """Compile two functions that stand for two kernels, one of them twice, and one function that is none."""
-    progress = CompilationProgress(stream)
+    progress = CompilationProgress(stream, **options)
 
     def twice(x):
         return x * 2
@@ -49,7 +50,15 @@ def test_a_terminal_shows_which_kernel_of_how_many():
     assert len(lines) == 5
 
 
-def test_a_log_has_the_first_and_the_last_line():
+def test_a_log_has_a_line_every_five_seconds():
+    clock = itertools.count(step=3).__next__
+    first, *between, last = compile_some(io.StringIO(), clock=clock).splitlines()
+    assert first.startswith("hpcps: compiling the 2 kernels")
+    assert between == ["hpcps: kernel 1 of 2, twice (6 s so far)"]
+    assert last.startswith("hpcps: compiled in 12.0 s, ")
+
+
+def test_a_log_of_a_fast_compilation_has_the_first_and_the_last_line():
     first, last = compile_some(io.StringIO()).splitlines()
     assert first.startswith("hpcps: compiling the 2 kernels")
     assert last.startswith("hpcps: compiled in ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 import numpy as np
@@ -26,11 +27,11 @@ def load() -> int:
 
 
 class CompilationProgress(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Prints which kernels are compiled; on a terminal also which one of how many, on a line that it rewrites."""
+    """Prints which kernel of how many is compiled: on a terminal on a line that it rewrites, in a log every 5 s."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream, self._terminal = stream, stream.isatty()
-        self._began = time.monotonic()
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream, self._terminal, self._clock = stream, stream.isatty(), clock
+        self._began = self._printed = clock()
         self._begun: list[str] = []
 
     def on_start(self, event: event.Event) -> None:
@@ -42,9 +43,13 @@ class CompilationProgress(event.Listener):  # type: ignore[misc]  # numba has no
             self._say(f"hpcps: compiling the {len(kernels)} kernels of the rules, once ...\n")
         name = dispatcher.py_func.__name__
         self._begun += [] if name in self._begun else [name]
+        now = self._clock()
+        line = f"hpcps: kernel {len(self._begun)} of {len(kernels)}, {name} ({now - self._began:.0f} s so far)"
         if self._terminal:
-            spent = time.monotonic() - self._began
-            self._say(f"\r\x1b[Khpcps: kernel {len(self._begun)} of {len(kernels)}, {name} ({spent:.0f} s so far)")
+            self._say(f"\r\x1b[K{line}")
+        elif now - self._printed >= 5:
+            self._printed = now
+            self._say(f"{line}\n")
 
     def on_end(self, event: event.Event) -> None:
         """Do nothing: the next start shows the progress."""
@@ -54,7 +59,7 @@ class CompilationProgress(event.Listener):  # type: ignore[misc]  # numba has no
         if self._begun:
             where = f"kept in {CACHE}" if CACHE else "and cannot be kept: no cache folder is writable"
             clear = "\r\x1b[K" if self._terminal else ""
-            self._say(f"{clear}hpcps: compiled in {time.monotonic() - self._began:.1f} s, {where}\n")
+            self._say(f"{clear}hpcps: compiled in {self._clock() - self._began:.1f} s, {where}\n")
 
     def _say(self, text: str) -> None:
         print(text, end="", file=self._stream, flush=True)
