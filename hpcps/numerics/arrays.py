@@ -18,20 +18,27 @@ def as_numpy(values: Any, dimensions: int, name: str) -> Vector:
         name: its name in messages.
 
     Raises:
-        ValueError: it has another number of dimensions, or holds something other than numbers.
+        ValueError: it has another number of dimensions, holds something other than numbers, or numbers beyond float32.
     """
     if hasattr(values, "detach"):
         values = values.detach().cpu()
-        values = (values if values.is_complex() else values.float()).numpy()
-    if np.iscomplexobj(values):
-        raise ValueError(f"{name} cannot be read as numbers: they are complex")
+        narrow = values.is_floating_point() and values.element_size() < 4  # numpy has no bfloat16
+        values = (values.float() if narrow else values).numpy()
     try:
-        array = np.ascontiguousarray(values, np.float32)
+        given = np.asarray(values)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} cannot be read as numbers: {error}") from error
-    if np.ndim(values) != dimensions:
+    if given.dtype.kind not in "fiub":
+        what = {"c": "they are complex", "O": "some are None or other objects"}.get(given.dtype.kind, "they are text")
+        raise ValueError(f"{name} cannot be read as numbers: {what}")
+    if given.ndim != dimensions:
         shape = "[n, d]" if dimensions == 2 else "[d]"
-        raise ValueError(f"{name} must have the shape {shape}, not {list(np.shape(values))}")
+        raise ValueError(f"{name} must have the shape {shape}, not {list(given.shape)}")
+    with np.errstate(over="ignore"):
+        array = np.ascontiguousarray(given, np.float32)
+    if given.dtype.kind == "f" and given.dtype.itemsize > 4 and (beyond := np.isinf(array) & np.isfinite(given)).any():
+        place = tuple(map(int, np.argwhere(beyond)[0]))
+        raise ValueError(f"{name}{list(place)} is {given[place]:.3g}, beyond the float32 numbers that rules combine")
     return array
 
 

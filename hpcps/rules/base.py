@@ -19,7 +19,7 @@ from hpcps.registry.field import OneOf
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, Context, Needs
-from hpcps.rules.on_device import DeviceContext, DeviceDecider, DeviceKernel, applies, as_vector, supported
+from hpcps.rules.on_device import DeviceContext, DeviceDecider, DeviceKernel, applies, as_vector, overflows, supported
 from hpcps.rules.preaggregation.base import PreAggregator
 
 Sees = Literal["coordinate", "block", "vector"]
@@ -102,6 +102,8 @@ class BaseRule(Config, ABC):
         """Call a kernel on updates `[n, d]` or on one update `[d]`, where they are; see `__call__`."""
         from hpcps.numerics.device.updates import DeviceUpdates
 
+        if overflows(updates):
+            as_numpy(updates, updates.ndim, "updates")  # raises, and says where
         size, given = updates.shape[-1], context or Needs()
         layout = Layout.of_sizes((size,) if blocks is None else blocks, size)
         own = given.reference if reference is None else reference

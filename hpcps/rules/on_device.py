@@ -209,6 +209,11 @@ def as_vector(values: Any, like: torch.Tensor, layout: Layout) -> torch.Tensor:
     return vector
 
 
+def overflows(updates: torch.Tensor) -> bool:
+    """Return whether some finite values are not finite in float32."""
+    return updates.element_size() > 4 and bool((updates.float().isinf() & updates.isfinite()).any())
+
+
 def supported(updates: Any, dimensions: int, context: Needs | None) -> bool:
     """Return whether a rule may combine updates on their device; a context's arrays for results are the host's."""
     on_host = isinstance(context, Context) and (context.base is not None or context.out is not None)

@@ -228,7 +228,7 @@ KEYS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "norm_clipping": {"per": per, "radius": st.sampled_from([1e-3, 1.0, 1e3])},
     "centered_clipping": {"radius": st.sampled_from([1e-3, 1.0, 1e3]), "iterations": st.integers(1, 4)},
     "fltrust": {"per": per},
-    "caf": {"f": f, "per": per},
+    "caf": {"f": f, "per": per, "largest": st.sampled_from(["positive", "all"])},
     "dnc": {"f": few, "iterations": st.just(1)},
     "sign_majority": {"step": st.sampled_from([1.0, 0.1])},
     "rlr": {"threshold": st.integers(0, 17)},

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 from pydantic import TypeAdapter, ValidationError
 
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import OneOf, active
-from hpcps.rules import Average, Median, Monna, Phocas, Rule, TrimmedMean, Zeno
+from hpcps.rules import Average, Caf, Dnc, Median, Monna, Phocas, Rule, TrimmedMean, Zeno
 from hpcps.rules.context import Arrays, Context
+from hpcps.rules.spectral import MOST_STEPS
 
 ONE = Layout.of([("w", (1,))])
 
@@ -152,6 +155,49 @@ def test_fewer_updates_than_the_bound_are_a_mistake_of_the_caller(kind: str) -> 
         ValueError, match=f"^{kind} needs at least {a} f \\+ {b} updates, and f = 2 of {len(rows) - 1}$"
     ):
         rule(rows[1:], context=context)
+
+
+def test_dnc_drops_the_last_of_equal_updates() -> None:
+    """Whatever the rounding of the eigenvector is: here it differs from one set of coordinates to another."""
+    random = np.random.default_rng(3)
+    for trial in range(50):
+        rows = np.repeat(random.standard_normal((2, 40), dtype=np.float32), 5, axis=0)[random.permutation(10)]
+        found = Dnc(f=2, iterations=3, coordinates=20).combine(
+            Updates.of(rows, Layout.of_sizes((40,), 40)), Context(random=np.random.default_rng(trial))
+        )
+        assert found.accepted[:, 0].tolist() == [True] * 8 + [False] * 2
+
+
+@pytest.mark.parametrize(("largest", "steps"), [("positive", 6), ("all", MOST_STEPS)])
+def test_huge_updates_do_not_keep_caf_busy(largest: Literal["positive", "all"], steps: int, monkeypatch) -> None:
+    rows = np.random.default_rng(0).standard_normal((10, 100))
+    rows[:3] *= 1000
+    eigh = Mock(wraps=np.linalg.eigh)
+    monkeypatch.setattr(np.linalg, "eigh", eigh)
+    assert np.isfinite(Caf(f=3, largest=largest)(rows)).all()
+    assert eigh.call_count == steps
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (1e39, r"updates\[1, 2\] is 1e\+39, beyond the float32 numbers that rules combine"),
+        (None, "updates cannot be read as numbers: some are None or other objects"),
+        ("1", "updates cannot be read as numbers: they are text"),
+    ],
+)
+def test_what_is_no_float32_is_a_mistake_of_the_caller(kind: Any, value: Any, message: str) -> None:
+    rows = [[1.0, 2.0, 3.0], [1.0, 2.0, value], [1.0, 2.0, 3.0]]
+    if kind is torch.tensor:
+        if not isinstance(value, float):
+            pytest.skip("a tensor holds numbers only")
+        rows = torch.tensor(rows, dtype=torch.float64)
+    elif kind is np.array:
+        rows = np.array(rows, object if value is None else None)
+    for rule in (Average(), Median(), TrimmedMean(f=1)):
+        with pytest.raises(ValueError, match=message):
+            rule(rows)
 
 
 def test_every_rule_with_f_has_a_bound() -> None:

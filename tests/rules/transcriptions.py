@@ -186,10 +186,11 @@ def caf(rule: Any, rows: Rows, own: Rows, accepted: Any, update: Rows, exact: bo
             return  # there is no single direction of most variance
         if values[0] ** 2 < best_value * (1 - 1e-9):
             best_value, want = values[0] ** 2, mean
-        scores = np.where(c > 0, ((rows - mean) @ directions[0]) ** 2, 0.0)
-        if not scores.max() > 1e-20 * (rows**2).sum():
+        scores = ((rows - mean) @ directions[0]) ** 2
+        most = scores.max() if rule.largest == "all" else scores[c > 0].max()
+        if not most > 1e-20 * (rows**2).sum():
             break
-        c = c * (1 - scores / scores.max())
+        c = np.where(scores >= most, 0.0, c * (1 - scores / most))
     assert (np.abs(update - want) <= 1e-4 * np.abs(rows).max(initial=0.0) + 2.0**-149).all()
 
 
