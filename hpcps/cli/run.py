@@ -129,10 +129,10 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
             # A process does not wait while it has a claim, so that no two processes wait for each other.
             mine, left = claim(left, args.results, claims, resume=args.resume)
             ended = _play(args, name, mine) if mine else 0
-        status = status or ended
-        if ended not in (0, 1):  # a request to stop
-            status = ended
+        if ended not in (0, 1):  # a request to stop, which may come when all is done
+            status = 0 if all(directory_of(point, args.results).done for point in points) else ended
             break
+        status = status or ended
         if not left:
             break
         if not waits:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -39,6 +40,8 @@ _OVERDUE = 20.0
 _LAST_LINES = 5
 _OUTPUT_LINES = 40
 _LAST_BYTES = 65536
+# Messages of Hydra's own processes, as in MPICH and Intel MPI: `[mpiexec@n01] main (mpiexec.c:270): ...`
+_OF_HYDRA = re.compile(r"\[(?:mpiexec|proxy:[^\]@]*)@[^\]]*\] \w+ \(.*:\d+\): ")
 _TOLD_TO_STOP = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 
@@ -51,6 +54,7 @@ class Outcome:
             stopped the launch.
         stopped: the signal that stopped the launch, or None.
         suspended: whether the run stopped at a checkpoint, or no further run started, because a stop was requested.
+        finished: whether all runs are done, although a signal stopped the launch.
         run: the run during which a failure occurred, or None.
         failure: the process that failed first, or None if none failed or the process is unknown.
         launcher: how the launcher ended; empty if it exited with `status` by itself.
@@ -60,6 +64,7 @@ class Outcome:
     status: int
     stopped: signal.Signals | None = None
     suspended: bool = False
+    finished: bool = False
     run: PlannedRun | None = None
     failure: Failure | None = None
     launcher: str = ""
@@ -67,7 +72,8 @@ class Outcome:
 
     def __str__(self) -> str:
         if self.stopped:
-            return f"stopped by {self.stopped.name}; run it again to go on"
+            then = " after its last run was done" if self.finished else "; run it again to go on"
+            return f"stopped by {self.stopped.name}{then}"
         if self.suspended:
             return "stopped at a checkpoint, as its time is nearly over"
         if not self.status:
@@ -118,10 +124,12 @@ def supervise(
                 deaths.append(death)
             elif line.strip():
                 tail.append(line)
-                # After a stop signal, a launcher reports every process that ends as an error.
-                if not stops:
+                # After a stop signal, a launcher reports every process that ends as an error. Hydra's processes also do
+                # when the work is over, if one of them ends late.
+                if not stops and not (_OF_HYDRA.match(line) and (deaths or _over(launch, stop, asked, known))):
                     on_output(line)
 
+    asked = False
     with stops_of() as stops:
         others = children()
         process = _start(launch)
@@ -132,7 +140,7 @@ def supervise(
         checkpoint_by: float | None = None
         deadline: float | None = None
         overdue: float | None = None
-        asked, more, hangs = False, WRITING, False
+        more, hangs = WRITING, False
         try:
             while _running(process, tick):
                 drain()
@@ -185,7 +193,8 @@ def supervise(
     suspended = run is not None and bool(unharmed)
     outcome = Outcome(ExitStatus.SUSPENDED if suspended else 0, suspended=suspended)
     if stops:
-        outcome = Outcome(128 + stops[0], stops[0], suspended)
+        finished = run is None and bool(launch.job.plan.runs)
+        outcome = Outcome(128 + stops[0], stops[0], suspended, finished)
     elif ended:
         killed = f"{launch.command[0]} on {socket.gethostname()} {describe(ended)}" if ended < 0 and not hangs else ""
         outcome = _explain(launch, _status(ended), killed, deaths, tail, known)

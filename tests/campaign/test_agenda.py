@@ -59,8 +59,12 @@ def test_a_launch_that_begins_no_run_is_not_tried_for_each_of_them() -> None:
 
 def test_what_was_stopped_is_neither_lost_nor_done() -> None:
     queue = PointQueue([point(0), point(1)], 0)
-    assert queue.end_batch(queue.take(1), Ending(143, "stopped", over=True), lambda p: p.index == 0) == ""
+    stopped = Ending(143, "stopped", over=True)
+    assert queue.end_batch(queue.take(1), stopped, lambda p: p.index == 0) == ""
     assert ([p.index for p in queue.left], queue.failed) == ([1], [])
+    queue = PointQueue([point(0), point(1, workers=3)], 0)
+    assert queue.end_batch(queue.take(1), stopped, lambda p: p.index == 0) == "run it again for 1 more run"
+    assert queue.end_batch(queue.take(1), stopped, lambda p: True) == ""
 
 
 @given(

@@ -6,6 +6,7 @@ import pty
 import re
 import shlex
 import signal
+import sys
 import termios
 import threading
 import time
@@ -161,6 +162,18 @@ def test_stopped_and_run_again(
     assert begun["attempt"] == 3
     assert begun["continues"] > MIDDLE
     assert np.array_equal(final_model(finishing), wanted)
+
+
+def test_stopped_when_all_is_done(start: Callable[..., Play], tmp_path: Path) -> None:
+    """A batch system deletes a job whose launcher has not ended yet."""
+    late = tmp_path / "mpirun"
+    late.write_text(f'#!/bin/sh\n{Path(sys.executable).parent}/mpirun "$@"\nsleep 5\n')
+    late.chmod(0o755)
+    play = start("--mpirun", str(late), "--set", "train.epochs=1")
+    within(60, lambda: list(play.results.glob("*/runs/*/DONE")), "the end of the run")
+    play.process.terminate()
+    assert play.end() == 0
+    assert play.text.endswith("hpcps: stopped by SIGTERM after its last run was done\n")
 
 
 def assert_stopped(play: Play, capsys: pytest.CaptureFixture[str], reason: str = "suspended") -> None:

@@ -23,7 +23,7 @@ def plan(tmp_path):
     """Return a plan of two runs; they have been prepared, and nobody plays them yet."""
     runs = []
     for name in ("first", "second"):
-        RunDirectory(tmp_path / name).create({})
+        RunDirectory(tmp_path / name).create({"run_id": name})
         record = tmp_path / name / "records" / "server-0.jsonl"
         record.touch()
         os.utime(record, (0, 0))  # an earlier attempt's

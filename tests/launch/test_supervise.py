@@ -51,7 +51,7 @@ def play(tmp_path, monkeypatch):
     """Play one run by a launcher that is a line of shell; a launcher soon hangs."""
     monkeypatch.setattr(module, "_OVERDUE", 1.0)
     run = RunDirectory(tmp_path / "run")
-    run.create({})
+    run.create({"run_id": "r"})
     plan = Plan((Rank(0, "worker", 0, "localhost"),), (PlannedRun("r", "label", str(run.path), {}),))
     job = Job(plan, tmp_path / "conf.plan.json", tmp_path / "conf", Path("sh"), Path("python"))
     plan.write(job.plan_file)
@@ -127,6 +127,29 @@ def test_a_crash_when_all_is_done_is_told_and_all_is_well(play):
     outcome, said = play(f"{done(play.run)}; exit 139")
     assert (outcome.status, str(outcome)) == (0, "finished")
     assert "hpcps: sh exited with status 139 after the results had been written" in said
+
+
+HYDRA = """[proxy:0@n01] control_cb (/src/pm/hydra/proxy/pmip_cb.c:280): assert (!closed) failed
+[proxy:0@n01] HYDT_dmxu_poll_wait_for_event (/src/pm/hydra/lib/tools/demux/demux_poll.c:76): callback returned error
+[mpiexec@n01] main (/src/pm/hydra/mpiexec/mpiexec.c:270): process manager error waiting for completion"""
+
+
+def test_what_hydra_says_of_its_own_end_when_all_is_done_is_one_line(play):
+    """Its processes take each other's end for an error if one of them is late."""
+    outcome, said = play(f"{done(play.run)}; echo '{HYDRA}'; exit 255")
+    assert (outcome.status, str(outcome)) == (0, "finished")
+    assert said == "hpcps: sh exited with status 255 after the results had been written"
+
+
+def test_what_hydra_says_before_is_shown(play):
+    outcome, said = play(f"echo '{HYDRA}'; exit 255")
+    assert (outcome.status, said) == (255, HYDRA)
+
+
+def test_a_stop_after_the_last_run_asks_for_nothing(play):
+    outcome, _ = play(f"{done(play.run)}; kill -TERM $PPID; sleep 1")
+    assert (outcome.status, outcome.stopped) == (143, signal.SIGTERM)
+    assert str(outcome) == "stopped by SIGTERM after its last run was done"
 
 
 def test_nobody_waits_long_for_ranks_that_are_not_there(play):

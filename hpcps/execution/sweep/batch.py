@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import threading
 import time
@@ -123,6 +124,9 @@ def _play_here(batch: Batch, say: Callable[[str], None], tick: Callable[[], None
                         return _suspended(stops)
                 except HpcpsError as error:
                     return Ending(ExitStatus.FAILED, f"run {point.run_id} ({point.label}): {error}", point.run_id)
+            if stops:
+                name = signal.Signals(stops[0]).name
+                return Ending(128 + stops[0], f"stopped by {name} after its last run was done", over=True)
     finally:
         finished.set()
         follower.join()

@@ -61,7 +61,9 @@ class PointQueue:
         missing = [point for point in points if not done(point)]
         if ending.over or not missing:
             self.left = missing + self.left
-            return ""
+            # If points of this batch are missing, its own message says so.
+            more = len(self.left) if ending.over and not missing else 0
+            return f"run it again for {more} more run{'s' * (more > 1)}" if more else ""
         # If no run had started, the launch failed, and another launch of these points would fail too.
         blamed = [point for point in missing if ending.failed in (None, point.run_id)]
         others = [point for point in missing if point not in blamed]
