@@ -11,11 +11,11 @@ from processes import ROOT, Command, MeasurementError, run_together
 
 from hpcps.data.shards import shard_size
 from hpcps.errors import HpcpsError
-from hpcps.spec.load import load_experiment, select
+from hpcps.spec.load import load_experiment
 from hpcps.training.build import build_trainer
 
 EXPERIMENT = ROOT / "experiments/fig3_sync_single_validator.toml"
-POINTS, ONE_POINT = "attack=none", "attack=none,validation.rule=average"
+POINTS, ONE_POINT = ["attack=none"], ["attack=none", "validation.rule=average"]
 SETTLED = 3
 """The first rounds of a run, which are not measured: in them CUDA graphs are recorded and libraries are loaded."""
 CURVE = 200 * 91 // 8
@@ -108,7 +108,7 @@ def overrides(device: str, rounds: int, more: list[str]) -> list[str]:
     return [*settings, f"train.epochs={epochs}"]
 
 
-def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[list[Played], float, str]:
+def play(folder: Path, only: list[str], settings: list[str], limit: float) -> tuple[list[Played], float, str]:
     """Play points in one launch.
 
     Returns:
@@ -116,20 +116,20 @@ def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[
 
     Args:
         folder: an empty folder.
-        points: a selector.
+        only: the selectors of the points.
         settings: the settings of the experiment file.
         limit: the time limit, in seconds.
 
     Raises:
         MeasurementError: no run is done.
     """
-    options = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "hpcps", "run", str(EXPERIMENT), "--only", points, "--results", str(folder)]
+    options = [f"--set={setting}" for setting in settings] + [f"--only={selector}" for selector in only]
+    command = [sys.executable, "-m", "hpcps", "run", str(EXPERIMENT), "--results", str(folder)]
     began = time.monotonic()
     problem = run_together([Command([*command, *options], name="hpcps run")], folder / "logs", limit)
     took = time.monotonic() - began
     runs = folder / EXPERIMENT.stem / "runs"
-    chosen = select(load_experiment(EXPERIMENT, settings).points, [points])
+    chosen = load_experiment(EXPERIMENT, settings, only=only).chosen
     found = [(path.parent, point.run) for point in chosen for path in runs.glob(f"{point.run_id}*/DONE")]
     if not found:
         raise MeasurementError(problem or "no run is done")
@@ -140,7 +140,7 @@ def play(folder: Path, points: str, settings: list[str], limit: float) -> tuple[
 
 def seconds_of_a_step(settings: list[str], *, replays: bool, seconds: float) -> float | None:
     """Return the seconds of a step of a single worker on the device; None if the step cannot be replayed there."""
-    run = select(load_experiment(EXPERIMENT, settings).points, [ONE_POINT])[0].run
+    run = load_experiment(EXPERIMENT, settings, only=ONE_POINT).chosen[0].run
     trainer = build_trainer(run, "worker", 0)
     if not replays:
         trainer.compute_device.recorder = None

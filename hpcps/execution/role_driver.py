@@ -82,7 +82,7 @@ class RoleDriver:
         Args:
             role: the role.
             transport: its end of the transport.
-            record: the record of the role.
+            record: the record of the role; its last line is the end of the role, after which the driver closes it.
             directory: the folder of the run.
             clock: returns seconds; measures pauses and slowed steps.
             stopwatch: measures the times in its record; by default in real time.
@@ -279,6 +279,7 @@ class RoleDriver:
         # Writing the record may be what failed.
         with suppress(RunError):
             self._write("end", fields)
+        self._record.close()
 
     def _waiting(self) -> dict[str, object]:
         return {"waiting_for": [str(peer) for peer in self.waiting_for]}
@@ -337,6 +338,7 @@ class RoleDriver:
             case Finish(suspended):
                 reason = "suspended" if suspended else "finished"
                 self._write("end", {"reason": reason, "checksums": self._checksums})
+                self._record.close()
                 assert self._background is None or not self._background.busy, "a role must await its task first"
                 self.finished, self.suspended = True, suspended
 

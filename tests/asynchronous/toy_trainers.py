@@ -1,6 +1,7 @@
 """Trainers without a framework, on which every step can be computed by hand, and a run of them in process."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -167,16 +168,17 @@ def play(path, run, trainers, change=None, clock=None):
     directory, exchange, clock = RunDirectory(Path(path)), Exchange(), clock or EventQueue()
     directory.create({"run_id": "toy"})
     nodes = []
-    for peer in everyone(run):
-        transport = exchange.endpoint(peer)
-        if change:
-            transport = change(peer, transport)
-        role = (
-            make_role(run, "toy", peer)
-            if peer.role in ("server", "adversary")
-            else make_training_role(run, "toy", peer, trainers[peer])
-        )
-        record = RecordWriter(directory.path, "toy", peer.role, peer.index, "here")
-        nodes.append(RoleDriver(role, transport, record, directory, clock=clock))
-    take_turns(nodes, directory, clock)
+    with ExitStack() as stack:
+        for peer in everyone(run):
+            transport = exchange.endpoint(peer)
+            if change:
+                transport = change(peer, transport)
+            role = (
+                make_role(run, "toy", peer)
+                if peer.role in ("server", "adversary")
+                else make_training_role(run, "toy", peer, trainers[peer])
+            )
+            record = stack.enter_context(RecordWriter(directory.path, "toy", peer.role, peer.index, "here"))
+            nodes.append(RoleDriver(role, transport, record, directory, clock=clock))
+        take_turns(nodes, directory, clock)
     return Played(path, run)

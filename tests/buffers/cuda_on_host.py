@@ -78,3 +78,8 @@ def open_device():
     empty = torch.empty
     torch.empty = lambda *shape, pin_memory=False, **more: empty(*shape, **more)
     return CudaDevice(torch.device("cpu"), Driver(library()), view)
+
+
+def close(device):
+    """Let no other process open the memory of any device any more."""
+    ctypes.CDLL(library()).forget()

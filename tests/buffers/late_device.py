@@ -104,6 +104,12 @@ def open_device():
     return LateDevice()
 
 
+def close(device):
+    """Let no other process open its memory any more, and keep none for later."""
+    device.recycle()
+    device.arena.close()
+
+
 class NoDevice(LateDevice):
     def __init__(self):
         raise DeviceError("this machine has no such device")

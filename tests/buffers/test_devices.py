@@ -27,6 +27,7 @@ def device(request, monkeypatch):
         patch.setattr(torch, "empty", torch.empty)
         opened = sys.modules[request.param].open_device()
         yield opened
+        sys.modules[request.param].close(opened)
     mock.patch.stopall()
 
 
@@ -146,8 +147,8 @@ def path():
     return os.pathsep.join([str(HERE), str(HERE.parents[1])])
 
 
-def test_late_work_is_poison_until_it_is_waited_for():
-    device = late_device.open_device()
+@pytest.mark.parametrize("device", [late_device.__name__], indirect=True)
+def test_late_work_is_poison_until_it_is_waited_for(device):
     there, result = device.allocate(10), device.allocate(10)
     there[:] = values(10)
     np.add(there, there, out=result)
@@ -160,9 +161,9 @@ def test_late_work_is_poison_until_it_is_waited_for():
     assert not there.memory.any()
 
 
-def test_memory_is_not_lent_again_before_the_work_on_it_is_over():
+@pytest.mark.parametrize("device", [late_device.__name__], indirect=True)
+def test_memory_is_not_lent_again_before_the_work_on_it_is_over(device):
     """A library that does not know the queue, such as MPI, may write to what it gets."""
-    device = late_device.open_device()
     borrowed, kept = device.borrow(10), device.allocate(10)
     borrowed[:] = values(10)
     kept[:] = borrowed
@@ -174,9 +175,8 @@ def test_memory_is_not_lent_again_before_the_work_on_it_is_over():
 
 @needs_compiler
 def test_streams_wait_for_each_other_and_for_no_others():
-    empty = torch.empty
+    empty, device = torch.empty, cuda_on_host.open_device()
     try:
-        device = cuda_on_host.open_device()
         there, network, waits = device.allocate(4), torch.ones(4), cuda_on_host.waits
         trainer, own = cuda_on_host.Stream(), device._stream
         waits.clear()
@@ -189,6 +189,7 @@ def test_streams_wait_for_each_other_and_for_no_others():
         on_host(there)
         assert waits == [("host", own)]
     finally:
+        cuda_on_host.close(device)
         torch.empty = empty
         mock.patch.stopall()
 
@@ -206,3 +207,4 @@ def test_errors_of_the_driver_are_named():
     assert size == 1 << 21
     with pytest.raises(DeviceError, match="into one block"):
         driver.handle(pointer + 64)
+    cuda_on_host.close(driver)

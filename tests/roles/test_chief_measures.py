@@ -231,6 +231,8 @@ def test_nobody_waits_for_a_measurement(tmp_path, changes):
     play = Play(tmp_path, spec(**changes, checkpoint={"every": 0}), Slow(patient=False))
     with pytest.raises(AssertionError, match="it had to wait"):
         play.go_on()
+    for node in play.nodes.values():
+        node.give_up("stopped")
     # That was the second one; what is between them has been done.
     rounds = 6 // (2 if "train" in changes else 1)
     assert len(play.lines("round", "worker-2")) == rounds

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from buffers import late_device
 from buffers.late_device import LateDevice
 from installed import BACKEND
 
@@ -121,6 +122,7 @@ def play(run: Run, folder: Path, place, seed: int) -> dict[str, np.ndarray]:
             resources, post = ALONE, Post(peer, boxes, place)
             if place is None:
                 device = LateDevice()
+                stack.callback(late_device.close, device)
                 resources, post = Resources(device.allocate, device.allocate), DevicePost(peer, boxes, device)
             role = make_role(run, "lifetimes", peer, resources)
             nodes.append(RoleDriver(role, post, record, directory, clock=clock))

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -41,6 +42,12 @@ sys.stdin.buffer.read()
 
 
 @pytest.fixture
+def here():
+    with closing(Neighbours()) as neighbours:
+        yield neighbours
+
+
+@pytest.fixture
 def start():
     """Start another process; return it, its card and the place of a thousand sevens in its memory."""
     processes = []
@@ -62,9 +69,8 @@ def start():
         process.communicate()
 
 
-def test_a_process_of_this_host_is_reached_read_and_heard(start):
+def test_a_process_of_this_host_is_reached_read_and_heard(here, start):
     process, card, place = start()
-    here = Neighbours()
     assert here.reach([here.card(), card], 0) == [False, True]
     here.keep([False, True])
     view = here.view(1, place)
@@ -91,20 +97,21 @@ def test_a_mailbox_is_waited_at_whatever_its_number(number):
     """A process may have more files open than `select` can tell apart."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0]), most))
-    mailbox = Mailbox()
-    if number is not None:
-        mailbox._end = os.dup2(mailbox._end, number)
-    assert not mailbox.wait(0.002)
-    MailboxWriter(os.getpid(), mailbox.opening, 3).put(b"hello")
-    assert mailbox.wait(10.0)
-    assert mailbox.take() == [(3, b"hello")]
+    with closing(Mailbox()) as mailbox:
+        if number is not None:
+            small, mailbox._end = mailbox._end, os.dup2(mailbox._end, number)
+            os.close(small)
+        assert not mailbox.wait(0.002)
+        with closing(MailboxWriter(os.getpid(), mailbox.opening, 3)) as writer:
+            writer.put(b"hello")
+        assert mailbox.wait(10.0)
+        assert mailbox.take() == [(3, b"hello")]
 
 
-def test_what_a_killed_process_leaves_is_what_others_look_at(start):
+def test_what_a_killed_process_leaves_is_what_others_look_at(here, start):
     """Its memory has no name, and the system takes it back with the last view of it."""
     process, card, place = start()
     named = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
-    here = Neighbours()
     here.reach([here.card(), card], 0)
     view = here.view(1, place)
     inode = os.stat(f"/proc/{process.pid}/fd/{place.segment}").st_ino
@@ -125,33 +132,30 @@ def mapped() -> set[int]:
         return {int(line.split()[4]) for line in maps if "/memfd:hpcps" in line}
 
 
-def test_a_process_of_another_host_is_not_reached(start):
+def test_a_process_of_another_host_is_not_reached(here, start):
     """Hosts number their processes alike: what has the number here is somebody else."""
     enter = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
     if shutil.which("unshare") is None or subprocess.run([*enter, "true"], capture_output=True).returncode:
         pytest.skip("no namespaces here (unshare --user --pid --mount-proc)")
     _, card, _ = start(*enter)
-    here = Neighbours()
     assert here.reach([here.card(), card], 0) == [False, False]
     assert len(here) == 0
 
 
-def test_what_is_no_memory_is_not_even_opened(tmp_path):
+def test_what_is_no_memory_is_not_even_opened(here, tmp_path):
     """Whoever opens a pipe without a writer waits for one; to open a device may do worse."""
     os.mkfifo(tmp_path / "pipe")
     pipe = os.open(tmp_path / "pipe", os.O_RDWR)
     reader = os.open(tmp_path / "pipe", os.O_RDONLY)
     os.close(pipe)
-    here = Neighbours()
     assert here.reach([CARD.pack(os.getpid(), reader, reader, b"?" * 16)], 1) == [False]
     os.close(reader)
 
 
-def test_memory_that_could_shrink_is_refused():
+def test_memory_that_could_shrink_is_refused(here):
     """A reader would crash where a page is gone."""
     fd = os.memfd_create("hpcps")
     os.ftruncate(fd, 4096)
-    here = Neighbours()
     assert here.reach([CARD.pack(os.getpid(), fd, fd, b"\0" * 16)], 1) == [False]
     os.close(fd)
 
@@ -163,8 +167,8 @@ def test_without_such_memory_everything_is_sent(monkeypatch):
     values = arena.allocate(10)
     assert len(values) == 10
     assert arena.locate(values) is None
-    here = Neighbours()
-    assert Neighbours().reach([here.card()], 1) == [False]
+    with closing(Neighbours()) as here, closing(Neighbours()) as there:
+        assert there.reach([here.card()], 1) == [False]
 
 
 def test_a_place_that_is_cut_off_is_malformed():

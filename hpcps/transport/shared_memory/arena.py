@@ -107,6 +107,12 @@ class Arena:
             segment.taken = False
         self.shortage = None
 
+    def close(self) -> None:
+        """Let no other process open the memory from now on; it remains while it is mapped, here or there."""
+        for segment in self._segments:
+            os.close(segment.fd)
+        self._segments.clear()
+
 
 def _make(size: int) -> _Segment:
     """Create a segment of `size` bytes and touch its pages now, not in the first round."""

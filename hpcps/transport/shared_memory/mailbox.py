@@ -68,6 +68,11 @@ class Mailbox:
         poll.register(self._end, select.POLLIN)
         return bool(poll.poll(1000 * seconds))
 
+    def close(self) -> None:
+        """Close both ends."""
+        os.close(self._end)
+        os.close(self.opening)
+
 
 class MailboxWriter:
     """The sending end of the mailbox of one neighbour."""

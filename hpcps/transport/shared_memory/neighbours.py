@@ -35,10 +35,10 @@ class Neighbours:
     def __init__(self) -> None:
         self.arena = Arena()
         self._token = secrets.token_bytes(16)
-        token_arena = Arena()
-        self._token_array = token_arena.allocate(4)
-        self._token_array.view(np.uint8)[:] = np.frombuffer(self._token, np.uint8)
-        self._token_address = token_arena.locate(self._token_array) or SegmentAddress(0, 0, 0)
+        self._token_arena = Arena()
+        token = self._token_arena.allocate(4)
+        token.view(np.uint8)[:] = np.frombuffer(self._token, np.uint8)
+        self._token_address = self._token_arena.locate(token) or SegmentAddress(0, 0, 0)
         self._mailbox = Mailbox()
         self._pids: dict[int, int] = {}
         self._writers: dict[int, MailboxWriter] = {}
@@ -106,6 +106,13 @@ class Neighbours:
             return self._mailbox.wait(seconds)
         time.sleep(seconds)
         return False
+
+    def close(self) -> None:
+        """Close what this process shares, and what it has opened of its neighbours; views remain valid."""
+        self.keep([False] * (max(self._pids, default=-1) + 1))
+        self._mapped.clear()
+        for own in (self.arena, self._token_arena, self._mailbox):
+            own.close()
 
     def _try(self, rank: int, card: bytes, me: int) -> bool:
         pid, segment, opening, token = _CARD.unpack(card)
