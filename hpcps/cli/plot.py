@@ -27,7 +27,9 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "the accuracy under the worst attack and of the best rule, a ranking, and the blocks that entered the model. "
         "`hpcps plot esync WHAT...` compares methods of training, of one or several experiments: accuracy by time, "
         "samples per second, traffic, and the share of the time that each worker computes.",
-        usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] [grid] WHAT\n       "
+        usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT "
+        "[--compare FILE ...]\n       "
+        "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] grid WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] esync WHAT [WHAT ...]\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
@@ -53,14 +55,29 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default=[],
         help="set an option of --style, such as heading=false or width=3.4",
     )
+    add_compare_argument(parser)
     add_results_argument(parser)
     add_arguments(parser)
     parser.set_defaults(handler=handle)
 
 
+def add_compare_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--compare` to a parser."""
+    parser.add_argument(
+        "--compare",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        default=[],
+        help="draw curves of others as thin lines: CSV or JSON lines with rule, attack, epoch, accuracy (0 to 1)",
+    )
+
+
 def handle(args: argparse.Namespace) -> int:
     """Draw the figures, and print their table and the names of the files."""
     kind = args.what[0] if len(args.what) > 1 else ""
+    if kind and args.compare:
+        raise RunError("--compare is for the figures of one experiment")
     if kind == "timeline" and len(args.what) == 2:
         if args.style or args.overrides:
             raise RunError("--style and --set are for the figures of an experiment, not for a timeline")
@@ -70,6 +87,7 @@ def handle(args: argparse.Namespace) -> int:
         raise RunError(f"`hpcps plot` takes {takes}; got {' '.join(args.what)}")
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
+    from hpcps.figures.compared import compare, difference_table, read_curves
     from hpcps.figures.esync.comparison import comparisons_of
     from hpcps.figures.esync.drawing import draw_comparisons
     from hpcps.figures.esync.tables import comparison_table
@@ -94,9 +112,12 @@ def handle(args: argparse.Namespace) -> int:
         files = write_files(draw_grid(studies, options), figures)
         print("\n".join(map(study_tables, studies)))
     else:
-        shown = figure_data_of(frame, baseline(frame, table.parent))
+        given = [curve for file in args.compare for curve in read_curves(file)]
+        shown = compare(figure_data_of(frame, baseline(frame, table.parent)), given)
         files = write_figures(shown, figures, options)
         print(markdown(shown))
+        if given:
+            print(difference_table(shown))
     for file in files:
         print(f"wrote {file}")
     return 0

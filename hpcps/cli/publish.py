@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpcps.cli.plot import add_compare_argument
 from hpcps.records.results import add_results_argument
 
 
@@ -19,6 +20,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     )
     parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
     parser.add_argument("--add", action="store_true", help="keep the runs of the earlier copy that are not here")
+    add_compare_argument(parser)
     add_results_argument(parser)
     parser.set_defaults(handler=handle)
 
@@ -28,7 +30,8 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.figures.publish import publish
     from hpcps.records.locate import locate
 
-    made = publish(locate(args.experiment, args.results, Path("experiments")), args.results, add=args.add)
+    place = locate(args.experiment, args.results, Path("experiments"))
+    made = publish(place, args.results, add=args.add, compared=args.compare)
     states = ", ".join(f"{count} {state}" for state, count in made.runs.items())
     print(f"wrote {made.folder}: a table of {made.rows} rows, {len(made.figures)} files of figures; runs: {states}")
     for message in made.damaged:

@@ -3,6 +3,7 @@
 - `acceptance`: the figure of acceptance rates
 - `accuracy`: the figure of accuracies
 - `applied`: applied updates of an asynchronous run by staleness and by worker
+- `compared`: curves of others beside those of an experiment
 - `curve`: one line of a figure
 - `drawing`: draws all figures of a table; start here
 - `esync/`: figures that compare methods of training

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -40,6 +41,7 @@ AGAINST: tuple[Against, ...] = ("epoch", "wall_time", "bytes")
 
 _MARKERS = 7
 _MANY = 60
+_THIN: dict[str, Any] = {"linewidth": 0.7, "linestyle": "solid", "zorder": 1.5}
 _SECONDS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
 _BYTES = ((1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB"))
 
@@ -81,6 +83,8 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
         axes = used(grid, len(figure_data.panels) + beside)
         for place, (panel, curves) in enumerate(figure_data.panels.items()):
             _draw_panel(axes[place], (*curves, *figure_data.references), axis, styles, options)
+            if against == "epoch":
+                _draw_compared(axes[place], panel, figure_data, styles)
             axes[place].set_title(panel_title(figure_data, panel, options))
             if not curves:
                 reduced = not figure_data.variant and panel in figure_data.elsewhere
@@ -101,7 +105,11 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
         axes[0].set_xlim(left=0)
         if against == "epoch":
             axes[0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        legend(figure, _handles(figure_data, styles, options), line_title(figure_data))
+        handles = _handles(figure_data, styles, options)
+        if against == "epoch":
+            sources = dict.fromkeys(other.source for other in figure_data.compared)
+            handles += [Line2D([], [], color="#555555", label=source, **_THIN) for source in sources]
+        legend(figure, handles, line_title(figure_data))
     return figure
 
 
@@ -122,6 +130,15 @@ def _draw_panel(
         )
         mark_divergence(axes, x, curve.accuracy.mean, curve, look)
         mark_unfinished(axes, x, curve.accuracy.mean, curve, look)
+
+
+def _draw_compared(axes: Axes, panel: str, figure_data: FigureData, styles: Mapping[str, Look]) -> None:
+    """Draw the curves of others as thin lines in the colours of ours, as far as ours go."""
+    last = max((curve.epoch[-1] for curve in figure_data.curves if curve.epoch.size), default=0.0)
+    for other in figure_data.compared:
+        if other.panel == panel:
+            near = other.epoch <= last
+            axes.plot(other.epoch[near], other.accuracy[near], color=styles[other.line].color, **_THIN)
 
 
 def _handles(figure_data: FigureData, styles: Mapping[str, Look], options: PlotOptions) -> list[Artist]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from hpcps.errors import RunError
 from hpcps.figures.applied import AppliedUpdates, applied
-from hpcps.figures.curve import Curve, curve
+from hpcps.figures.curve import Curve, Values, curve
 from hpcps.records.esync_logs.table import IMPORTED
 
 REDUCED_BY = (
@@ -40,6 +40,17 @@ _SIMULATED = "simulated time"
 
 
 @dataclass(frozen=True)
+class ComparedCurve:
+    """A curve of others: the line and panel that it belongs to, epochs, and accuracies in percent, both `[epochs]`."""
+
+    source: str
+    panel: str
+    line: str
+    epoch: Values
+    accuracy: Values
+
+
+@dataclass(frozen=True)
 class FigureData:
     """The curves of one variant of an experiment.
 
@@ -56,6 +67,7 @@ class FigureData:
             sweep's product these are empty.
         all_lines: the lines of the whole sweep, if `lines` is a selection of them.
         elsewhere: the panels that other variants of the experiment have; empty if there is no other variant.
+        compared: curves of others.
     """
 
     experiment: str
@@ -70,6 +82,7 @@ class FigureData:
     lost: tuple[tuple[str, str, str], ...] = ()
     all_lines: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    compared: tuple[ComparedCurve, ...] = ()
 
     def seeds_lost(self, panel: str, line: str) -> int:
         """Return the number of seeds without a result, for a line in a panel."""

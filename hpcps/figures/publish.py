@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from hpcps.errors import RunError
+from hpcps.figures.compared import compare, read_curves
 from hpcps.figures.drawing import draw_all
 from hpcps.figures.esync.comparison import comparisons_of
 from hpcps.figures.esync.drawing import draw_comparisons
@@ -96,7 +98,9 @@ class Publication:
     damaged: tuple[str, ...] = ()
 
 
-def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> Publication:
+def publish(
+    place: ExperimentLocation, results: Path, *, add: bool = False, compared: Sequence[Path] = ()
+) -> Publication:
     """Make a copy of an experiment's results that can be committed: `results/published/<name>`.
 
     The copy has a small table (without `round` and `applied` rows), the final accuracies, the figures, a summary of the
@@ -107,10 +111,12 @@ def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> P
         place: the experiment.
         results: the folder of all results, which gets the copy.
         add: whether runs that are only in the earlier copy stay in it.
+        compared: files with curves of others, which the figures show; see `read_curves`.
 
     Raises:
         RunError: the experiment has no results, or the copy cannot be written.
     """
+    given = [curve for file in compared for curve in read_curves(file)]
     name, source = place.results.name, place.results
     folder = results / PUBLISHED / name
     if place.published:
@@ -139,7 +145,8 @@ def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> P
             write_whole(folder / "provenance.json", (source / "provenance.json").read_text())
     for old in (folder / "figures").glob("*.p[nd][gf]"):
         old.unlink()  # a figure of a variant that is no longer there
-    figures = write_figures(figure_data_of(table, baseline(table, source)), folder / "figures")
+    shown = compare(figure_data_of(table, baseline(table, source)), given)
+    figures = write_figures(shown, folder / "figures")
     if compares_methods(table):
         base = baseline(table, source)
         figures += write_files(draw_comparisons(comparisons_of([(table, base)]), PlotOptions()), folder / "figures")
@@ -149,5 +156,7 @@ def publish(place: ExperimentLocation, results: Path, *, add: bool = False) -> P
     states = {run["run_id"]: str(run["status"]) for run in table.attrs.get("missing", ())}
     states |= table.drop_duplicates("run_id").set_index("run_id")["status"].astype(str).to_dict()
     runs = Counter(states.values())
-    write_publication(folder, source, f"hpcps publish {name}{' --add' if add else ''}", runs)
+    files = [path.name if path.is_absolute() else str(path) for path in compared]
+    options = [*(["--add"] if add else []), *(["--compare", *files] if files else [])]
+    write_publication(folder, source, shlex.join(["hpcps", "publish", name, *options]), runs)
     return Publication(folder, dict(runs), len(table), figures, damaged)

@@ -68,6 +68,7 @@ def _selected(figure_data: FigureData, options: PlotOptions) -> FigureData:
         panels=by_panel,
         applied={panel: lines for panel, lines in applied.items() if lines},
         references=tuple(one for one in figure_data.references if one.line in place),
+        compared=tuple(one for one in figure_data.compared if one.line in place and one.panel in panels),
         facts=SEPARATOR.join([figure_data.facts, *([f"{', '.join(left_out)} shown"] if left_out else [])]),
     )
 
