@@ -19,7 +19,7 @@ from hpcps.errors import SpecError, UnknownComponentError
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, ComponentKind
 from hpcps.registry.similarity import nearest
-from hpcps.registry.validation import faults
+from hpcps.registry.validation import failure_of, faults
 
 if TYPE_CHECKING:
     from hpcps.registry.plugins import Plugin
@@ -189,7 +189,7 @@ def _import(kind: ComponentKind, point: EntryPoint) -> type[Config]:
     try:
         value = point.load()
     except Exception as error:
-        raise SpecError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+        raise SpecError(f"{where} cannot be imported: {failure_of(error)}") from error
     if not isinstance(value, type) or not issubclass(value, kind.base_class()):
         raise SpecError(f"{where} is not a class that derives from {kind.base.replace(':', '.')}")
     problems = faults(kind, value)

@@ -21,7 +21,7 @@ from hpcps.inputs import read_text
 from hpcps.registry.components import Entry, Origin, Registry, extend
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, ComponentKind
-from hpcps.registry.validation import faults
+from hpcps.registry.validation import failure_of, faults
 
 LARGEST = 1 << 20
 """The largest plugin file, in bytes; its text is in every run's plan and folder."""
@@ -204,7 +204,7 @@ def _execute(text: str, path: Path) -> ModuleType:
         del sys.modules[name]
         if not isinstance(error, (Exception, SystemExit)):
             raise
-        raise PluginError(f"{path}:{_line(error, path)}: {type(error).__name__}: {error}") from error
+        raise PluginError(f"{path}:{_line(error, path)}: {failure_of(error)}") from error
     return module
 
 

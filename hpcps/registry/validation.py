@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Set
 from inspect import isabstract
 from typing import Literal, get_origin
 
+from pydantic import PydanticUserError
+
 from hpcps.registry.config import Config
-from hpcps.registry.kinds import ComponentKind
+from hpcps.registry.kinds import KINDS, ComponentKind
 
 
 def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
@@ -31,6 +34,26 @@ def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
         if not component.model_fields[name].description:
             found.append(f'its key {name} has no description: `{name}: … = Field(…, description="…")`')
     return found + component.faults()
+
+
+def failure_of(error: BaseException) -> str:
+    """Describe an exception of code that defines components; pydantic's are for those who know pydantic."""
+    if not isinstance(error, PydanticUserError):
+        return f"{type(error).__name__}: {error}"
+    message = error.message.partition("\n")[0]
+    if error.code == "model-field-missing-annotation" and (found := re.search(r"[`'](\w+)", message)):
+        name = found[1]
+        for base in (kind.base_class() for kind in KINDS.values()):
+            if isinstance(getattr(base, name, None), property):
+                how = f"`@property` and `def {name}(self):`"
+                return f"{name} is a property of {base.__name__}: define it as one, with {how}"
+        return (
+            f'{name} has no type: a key needs one, as in `{name}: float = Field(…, description="…")`, and another '
+            f"attribute of the class needs `{name}: ClassVar[…] = …`"
+        )
+    if error.code == "schema-for-unknown-type" and (found := re.search(r"(\w+)'?>", message)):
+        return f"no key can have the type {found[1]}: use numbers, texts, lists or tables"
+    return f"not a usable class: {message}"
 
 
 def not_among(component: type[Config], attribute: str, known: Collection[str]) -> list[str]:

@@ -47,7 +47,17 @@ BROKEN = {
     ),
     "field": (
         HEAD + BODY.replace("    def", "    radius = Field(1.0)\n    def"),
-        "mine.py:4: PydanticUserError: ",
+        "mine.py:4: radius has no type: a key needs one, as in `radius: float = Field(…, description=\"…\")`, and "
+        "another attribute of the class needs `radius: ClassVar[…] = …`",
+    ),
+    "property": (
+        "from typing import Literal\nfrom hpcps.data.splits import Split\nclass Mine(Split):\n    'Mine.'\n"
+        "    kind: Literal['mine'] = 'mine'\n    equal = False\n    def deal(self, dealing): ...\n",
+        "mine.py:3: equal is a property of Split: define it as one, with `@property` and `def equal(self):`",
+    ),
+    "type": (
+        "class Odd: pass\n" + HEAD + BODY.replace("    def", "    radius: Odd = 1\n    def"),
+        "mine.py:5: no key can have the type Odd: use numbers, texts, lists or tables",
     ),
     "neighbour": ("import helper\n", "mine.py:1: it imports helper, a file beside it, which other hosts do not get"),
     "relative": ("from . import helper\n", "mine.py:1: it imports ., a file beside it, which other hosts do not get"),
@@ -59,7 +69,7 @@ BROKEN = {
 
 
 # One of what Python refuses, of what the file does, of what its class lacks, and of what it imports.
-TELLING = ("syntax", "exception", "docstring", "neighbour")
+TELLING = ("syntax", "exception", "docstring", "neighbour", "property")
 REPEATED = [pytest.param(case, marks=pytest.mark.soak) for case in BROKEN if case not in TELLING]
 
 
@@ -82,6 +92,7 @@ def refused(folder, plugins, expected, commands=("check",)):
         assert heading == f"hpcps: {file}: 1 mistake"
         assert mistake.startswith(f"  {file}:6: plugins")
         assert f": {expected}" in mistake
+        assert "pydantic" not in mistake.lower()
 
 
 def test_a_file_that_is_no_plugin_is_one_error(tmp_path):
