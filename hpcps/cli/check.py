@@ -132,7 +132,8 @@ def _classes(run: Run) -> str:
     found = []
     classes = run.heterogeneity.classes if run.topology.workers else ()
     for each, members in zip(classes, run.heterogeneity.members(), strict=False):
-        facts = [f"step time x{each.factor:g}"]
+        imposed = f"steps of {each.seconds:g} s" if each.seconds else f"step time x{each.factor:g}"
+        facts = [imposed]
         facts += [f"x{change.factor:g} after {_count(change.epoch, 'epoch')}" for change in each.then]
         facts += [f"batches of {each.batch_size}"] if each.batch_size else []
         found.append(f"{_count(len(members), 'worker')} {each.name} ({', '.join(facts)})")

@@ -304,8 +304,10 @@ class RoleDriver:
                 if effect.slowdown > 1.0:
                     done = replace(done, seconds=effect.slowdown * took)
                     self._later = (now + (effect.slowdown - 1.0) * took, done)
+                elif effect.least > took:
+                    self._later = (began + effect.least, replace(done, seconds=effect.least))
                 else:
-                    self._queue.append(replace(done, seconds=took))
+                    self._queue.append(replace(done, seconds=took, overran=0.0 < effect.least < took))
             case Now(task, work):
                 self._compute(task, work)
             case InBackground(task, work, cancel):

@@ -12,7 +12,7 @@ from hpcps.records.table import tabulate
 EVENT = "totals"
 """The event of these rows; no process writes it."""
 
-COUNTED = ("samples", "bytes_sent", "bytes_received")
+COUNTED = ("samples", "overrun_steps", "bytes_sent", "bytes_received")
 SECONDS = ("compute", "evaluate", "combine", "exchange", "wait", "cpu")
 
 _CONSTANT = ("host", "class")
@@ -30,16 +30,16 @@ def sum_processes(table: Any) -> Any:
 
     Returns:
         A row per process with lines that have counts and times: `event` ("totals"), `role`, `index`, `host`, `class`
-        (if it has one), `rounds` (the number of its `round` lines), the sums of `COUNTED` and `SECONDS` over all its
-        lines, and `time`: the seconds from the start of the run to its last round, or to its last line if it has no
-        rounds or did not finish.
+        (if it has one), `rounds` (the number of its `round` lines), `step_seconds` (the mean seconds of the local steps
+        of these rounds, if it trains), the sums of `COUNTED` and `SECONDS` over all its lines, and `time`: the seconds
+        from the start of the run to its last round, or to its last line if it has no rounds or did not finish.
     """
     if not set(table.column_names) >= _NEEDED:
         return tabulate([])
-    wanted = (*_NEEDED, "reason", *_CONSTANT, *COUNTED, *SECONDS)
+    wanted = (*_NEEDED, "reason", "step", *_CONSTANT, *COUNTED, *SECONDS)
     rows = table.select([name for name in wanted if name in table.column_names]).to_pandas()
     sums = [name for name in (*COUNTED, *SECONDS) if name in rows]
-    for name in ("index", "time", *sums):
+    for name in ("index", "time", *(["step"] if "step" in rows else []), *sums):
         # A damaged line may have a text instead of a number.
         rows[name] = pd.to_numeric(rows[name].astype(object), errors="coerce").astype(np.float64)
     found = []
@@ -52,6 +52,8 @@ def sum_processes(table: Any) -> Any:
         row |= {name: str(own[name].dropna().iloc[0]) for name in _CONSTANT if name in own and own[name].notna().any()}
         total = lines[sums].sum().to_dict()
         row |= {str(name): round(value) if name in COUNTED else value for name, value in total.items()}
+        if "step" in rounds and "compute" in rounds and (steps := rounds["step"].max()) > 0:
+            row["step_seconds"] = float(rounds["compute"].sum() / steps)
         last = lines["event"] == "round"
         if "reason" in lines:  # a process that was stopped in a round states in its last line what it did in it
             last |= (lines["event"] == "end") & (lines["reason"] != "finished")

@@ -26,13 +26,15 @@ class Computed:
         task: the task of the effect.
         result: what its work returned.
         time: when it was done, in seconds since the role's record began.
-        seconds: how long a `Compute` took, with an imposed slowdown.
+        seconds: how long a `Compute` took, with an imposed slowdown or step time.
+        overran: whether the computation alone took longer than its imposed time.
     """
 
     task: str
     result: Any
     time: float = 0.0
     seconds: float = 0.0
+    overran: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Compute:
         steps: the number of its local steps, for the clock of a simulation.
         elements: the number of elements of models or updates that it reads, for the clock of a simulation.
         slowdown: the factor on the time that it takes.
+        least: the imposed time: it ends no sooner than so many seconds after its start; excludes a slowdown.
     """
 
     task: str
@@ -113,6 +116,7 @@ class Compute:
     steps: int = 0
     elements: int = 0
     slowdown: float = 1.0
+    least: float = 0.0
 
 
 @dataclass(frozen=True)

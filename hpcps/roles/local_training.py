@@ -117,6 +117,7 @@ class LocalTraining:
             self._queried = QueriedSteps(peer, run_id, policy, self._steps_task, after_steps)
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
+        self._overrun_steps = 0
         self.inbox = inbox or ModelInbox(peer, trainer.layout.size, partitioning_of(run, trainer.layout).shards)
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
@@ -161,6 +162,9 @@ class LocalTraining:
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event that concerns training, an evaluation or a checkpoint."""
+        if isinstance(event, Computed) and event.task == "train":
+            self._seen.append(event.result)
+            self._overrun_steps += event.result.steps if event.overran else 0
         match event:
             case Start() if self.stage is Stage.STARTING and self.steps_before_model:
                 yield self._steps_task(1)
@@ -168,16 +172,13 @@ class LocalTraining:
                 yield from self._present_initial_model()
             case Start():
                 yield SetDeadline(self.inbox.waiting_for)
-            case Computed("train", progress) if self.stage is Stage.STARTING:
-                self._seen.append(progress)
+            case Computed("train") if self.stage is Stage.STARTING:
                 yield from self._present_initial_model()
             case Computed("adopt", _, time):
                 yield from self._evaluate_if_due(time)
             case Computed("train", progress, _, seconds) if self._queried:
-                self._seen.append(progress)
                 yield from self._queried.stepped(progress.steps, seconds)
-            case Computed("train", progress, time):
-                self._seen.append(progress)
+            case Computed("train", _, time):
                 yield from self._end_segment(time)
             case Idle() if self._queried:
                 yield from self._queried.go_on()
@@ -287,7 +288,8 @@ class LocalTraining:
     def _steps_task(self, steps: int) -> Compute:
         done = self._trainer.steps_done
         slowdown = self._speed.slowdown(range(done, done + steps), self._trainer.steps_per_epoch)
-        return Compute("train", partial(self._take_steps, steps), steps=steps, slowdown=slowdown)
+        least = steps * (self._speed.seconds or 0.0)
+        return Compute("train", partial(self._take_steps, steps), steps=steps, slowdown=slowdown, least=least)
 
     def _end_segment(self, time: float) -> Iterator[Effect]:
         segment = self._segments.pop(0)
@@ -322,6 +324,8 @@ class LocalTraining:
         fields = training_fields(self._trainer, seen)
         if isinstance(self._schedule, OpenSchedule):
             fields["epoch"] = self._progress
+        if self._speed.seconds is not None:
+            fields["overrun_steps"], self._overrun_steps = self._overrun_steps, 0
         return fields | (self._queried.fields() if self._queried else {})
 
     def snapshot_before_model(self) -> Iterator[Effect]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 
 from hpcps.attacks import Alie, Omniscient, attackers
 from hpcps.attacks.alie import quantile
@@ -11,6 +12,7 @@ from hpcps.rules import Phocas, Rlr, TrimmedMean
 from hpcps.spec.checks.paths import DATA, WORKERS
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
+from hpcps.spec.simulation import Modelled
 
 _ENOUGH = 30
 """Average samples of each class from which a shard in file order has all classes, unless the file is sorted."""
@@ -23,6 +25,7 @@ def cautions(run: Run) -> Iterator[Problem]:
         yield from _alie_leaves_the_mean(run)
         yield from _somebody_is_honest(run)
         yield from _some_signs_are_trusted(run)
+        yield from _imposed_steps_last(run)
     yield from _shards_have_all_classes(run)
 
 
@@ -97,6 +100,22 @@ def _some_signs_are_trusted(run: Run) -> Iterator[Problem]:
             "updates of a combiner: use a lower threshold, or more workers",
             (WORKERS,),
         )
+
+
+def _imposed_steps_last(run: Run) -> Iterator[Problem]:
+    """Only a simulation states beforehand how long a step computes; the records count the steps of other runs."""
+    if not isinstance(run.simulation, Modelled):
+        return
+    computing = run.simulation.step.longest / run.simulation.speed
+    takes = f"takes up to {computing:g} s" if isfinite(computing) else "may take any time"
+    for number, each in enumerate(run.heterogeneity.classes):
+        if each.seconds is not None and computing > each.seconds:
+            yield Problem(
+                ("heterogeneity", "classes", number, "seconds"),
+                f"the computation of a step {takes} in this simulation, longer than the imposed {each.seconds:g} s: "
+                "impose more, or state a shorter simulation.step",
+                (("simulation", "step"),),
+            )
 
 
 def _shards_have_all_classes(run: Run) -> Iterator[Problem]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count, islice
+from math import inf
 from typing import Annotated, Literal
 
 import numpy as np
@@ -16,6 +17,11 @@ class NoDelay(Config):
 
     kind: Literal["none"] = "none"
 
+    @property
+    def longest(self) -> float:
+        """The longest delay in seconds."""
+        return 0.0
+
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""
         return 0.0
@@ -26,6 +32,11 @@ class ConstantDelay(Config):
 
     kind: Literal["constant"] = "constant"
     seconds: float = Field(1.0, ge=0, le=DAY, description="The time in seconds.")
+
+    @property
+    def longest(self) -> float:
+        """The longest delay in seconds."""
+        return self.seconds
 
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""
@@ -39,6 +50,11 @@ class UniformDelay(Config):
     low: float = Field(0.0, ge=0, le=DAY, description="Lower bound in seconds.")
     high: float = Field(1.0, gt=0, le=DAY, description="Upper bound in seconds; at least `low`.")
 
+    @property
+    def longest(self) -> float:
+        """The longest delay in seconds."""
+        return self.high
+
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""
         return float(generator.uniform(self.low, self.high))
@@ -50,6 +66,11 @@ class LogNormalDelay(Config):
     kind: Literal["lognormal"] = "lognormal"
     median: float = Field(1.0, gt=0, le=DAY, description="Median in seconds.")
     sigma: float = Field(1.0, ge=0, le=10, description="Standard deviation of the natural logarithm.")
+
+    @property
+    def longest(self) -> float:
+        """The longest delay in seconds."""
+        return inf
 
     def draw(self, generator: np.random.Generator) -> float:
         """Return the next delay in seconds."""
@@ -87,6 +108,13 @@ class WorkerClass(Config):
         "nor a class before it has. Workers without a class have `train.batch_size` and are not slowed down.",
     )
     factor: Factor = Field(1.0, description="Factor on the time of their local steps.")
+    seconds: float | None = Field(
+        None,
+        gt=0,
+        le=DAY,
+        description="Imposed step time: a local step ends no sooner than so many seconds after its start, however long "
+        "the computation takes. It excludes `factor` and `then`.",
+    )
     batch_size: int | None = Field(
         None,
         ge=1,

@@ -48,6 +48,11 @@ def test_a_speed_follows_the_epochs_of_the_worker() -> None:
         (f"{FAST}then = [{{ epoch = 5, factor = 2 }}, {{ epoch = 5, factor = 3 }}]",
          "14: heterogeneity.classes[0].then: epochs [5, 5] must increase"),
         (f"{FAST}factor = 0.5", "14: heterogeneity.classes[0].factor: expects a number from 1 to 1000000"),
+        (f"{FAST}seconds = 0", "14: heterogeneity.classes[0].seconds: expects a number > 0"),
+        (f"{FAST}seconds = 2\nfactor = 3",
+         "14: heterogeneity.classes[0].seconds: factor states the speed of this class too: leave one of them out"),
+        (f"{FAST}seconds = 2\nthen = [{{ epoch = 5, factor = 2 }}]",
+         "14: heterogeneity.classes[0].seconds: then states the speed of this class too"),
         (f"{FAST}factr = 2", "14: heterogeneity.classes[0].factr: unknown key: did you mean factor?"),
         (f"{FAST}then = [{{ epoch = 5 }}]", "14: heterogeneity.classes[0].then[0].factor: required but missing"),
         ("[heterogeneity]\nclasses = 3", "12: heterogeneity.classes: expects a list of tables, got 3"),
@@ -63,7 +68,9 @@ def test_mistakes(write: Write, more: str, expected: str) -> None:
 
 def test_classes_change_the_id_and_no_class_does_not(write: Write) -> None:
     sized = "batch_size = 16\nthen = [{ epoch = 3, factor = 2 }]"
-    files = ["", "[heterogeneity]\nclasses = []", FAST, FAST + "factor = 2", FAST + "batch_size = 16", FAST + sized]
+    imposed = [FAST + "seconds = 2", FAST + "seconds = 3"]
+    own = [FAST + "factor = 2", *imposed, FAST + "batch_size = 16", FAST + sized]
+    files = ["", "[heterogeneity]\nclasses = []", FAST, *own]
     ids = [load_experiment(write(more)).points[0].run_id for more in files]
     assert ids[0] == ids[1]
     assert len(set(ids)) == len(ids) - 1
@@ -73,6 +80,24 @@ def test_a_sweep_of_classes_has_labels(write: Write) -> None:
     values = ", ".join(f"[{{ name = 'slow', workers = 1, factor = {factor} }}]" for factor in (10, 100))
     points = load_experiment(write(f"[[sweep]]\n'heterogeneity.classes' = [{values}]")).points
     assert [p.label for p in points] == ["classes [slow workers 1 factor 10]", "classes [slow workers 1 factor 100]"]
+
+
+def test_imposed_seconds_are_compared_with_a_simulated_step(write: Write) -> None:
+    """Only then is the time of the computation known beforehand."""
+    text = f"{FAST}seconds = 0.5\n[transport]\nkind = 'inproc'\n[simulation]\nkind = 'modelled'\n"
+
+    def cautions(step: str, more: str = "") -> list[str]:
+        found = load_experiment(write(f"{text}{more}step = {step}")).cautions
+        return [str(each) for each in found if "a step" in str(each)]
+
+    assert not cautions("{ kind = 'constant', seconds = 0.5 }")
+    assert not load_experiment(write(f"{FAST}seconds = 0.5\n[transport]\nkind = 'inproc'")).cautions
+    (found,) = cautions("{ kind = 'uniform', low = 0.1, high = 0.6 }")
+    assert "takes up to 0.6 s in this simulation, longer than the imposed 0.5 s" in found
+    (found,) = cautions("{ kind = 'constant', seconds = 0.3 }", "speed = 0.5\n")
+    assert "takes up to 0.6 s" in found
+    (found,) = cautions("{ kind = 'lognormal', median = 0.1 }")
+    assert "may take any time" in found
 
 
 def test_a_mistake_in_a_class_hides_no_other(write: Write) -> None:

@@ -54,6 +54,14 @@ def _changes_in_order(run: Run) -> Iterator[Problem]:
             yield Problem((*CLASSES, number, "then"), f"epochs {quote(epochs)} must increase: list each once, in order")
 
 
+def _one_speed(run: Run) -> Iterator[Problem]:
+    for number, each in enumerate(run.heterogeneity.classes):
+        if each.seconds is not None and (each.factor > 1 or each.then):
+            key = "factor" if each.factor > 1 else "then"
+            what = f"{key} states the speed of this class too: leave one of them out"
+            yield Problem((*CLASSES, number, "seconds"), what, ((*CLASSES, number, key),))
+
+
 def _time_passes(run: Run) -> Iterator[Problem]:
     if run.topology.alone or run.transport.kind != "inproc" or not isinstance(run.simulation, NoSimulation):
         return
@@ -72,5 +80,6 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _names_differ,
     _members_are_workers,
     _changes_in_order,
+    _one_speed,
     _time_passes,
 )

@@ -1,0 +1,102 @@
+"""Imposed step times: over every transport, and in virtual time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcps.records.collect import collect
+
+sys.path.append(str(Path(__file__).parents[1] / "simulation"))
+from simulated import constant, simulate, spec
+
+EXPERIMENT = """
+name = "imposed"
+
+[topology]
+validators = 0
+workers = 2
+
+[model]
+name = "mlp"
+
+[data]
+name = "digits"
+limit = 64
+test_limit = 20
+shards = 2
+
+[train]
+mode = "async"
+epochs = 8                      # of 2 steps, of worker 0
+batch_size = 16
+
+[validation]
+rule = { kind = "naive_async" }
+
+[[heterogeneity.classes]]
+name = "fast"
+workers = [0]
+seconds = 0.15
+
+[[heterogeneity.classes]]
+name = "slow"
+workers = [1]
+seconds = 0.6
+"""
+
+TRANSPORTS = {
+    "mpi": ["transport.kind=mpi"],
+    "pslite": ["transport.kind=pslite"],
+    "inproc": ["transport.kind=inproc"],
+    "simulated": ["transport.kind=inproc", "simulation={kind='modelled'}"],
+}
+
+
+def rounds_of(folder: Path, *settings: str) -> Any:
+    (folder / "imposed.toml").write_text(EXPERIMENT)
+    command = [sys.executable, "-m", "hpcps", "run", "imposed.toml", "--results", folder]
+    command += [word for each in settings for word in ("--set", each)]
+    subprocess.run(command, cwd=folder, check=True, timeout=240)
+    table = collect(folder / "imposed").table
+    return table[(table["role"] == "worker") & table["event"].isin(["round", "totals"])]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_step_ends_no_sooner_than_imposed(transport: str, tmp_path: Path) -> None:
+    rows = rounds_of(tmp_path, *TRANSPORTS[transport])
+    rounds = rows[rows["event"] == "round"]
+    fast, slow = ((rounds["index"] == worker).sum() for worker in (0, 1))
+    assert fast == 16
+    assert 3 <= slow <= 5
+    totals = rows[rows["event"] == "totals"].set_index("index")
+    assert (totals["overrun_steps"] <= 2).all(), "the first step of a process may take longer"
+    if transport == "inproc":
+        return  # its records have the times of the computation
+    error = {} if transport == "simulated" else {"rel": 0.3}
+    assert totals["step_seconds"].tolist() == pytest.approx([0.15, 0.6], **error)
+
+
+@pytest.mark.parametrize("computing", [0.0, 0.25, 0.5])
+def test_the_record_counts_the_steps_that_took_longer(computing: float, tmp_path: Path) -> None:
+    classes = [{"name": "short", "workers": [0], "seconds": 0.2}, {"name": "long", "workers": [1], "seconds": 0.4}]
+    run = spec(
+        {"step": constant(computing)},
+        train={"epochs": 6, "local_steps": {"kind": "esync", "most": 4}},
+        heterogeneity={"classes": classes},
+    )
+    played = simulate(tmp_path, run)
+    for worker, imposed in (("worker-0", 0.2), ("worker-1", 0.4)):
+        rounds = played.lines(worker, "round")
+        assert [line["step_seconds"] for line in rounds] == pytest.approx([max(computing, imposed)] * len(rounds))
+        longer = computing > imposed
+        assert [line["overrun_steps"] for line in rounds] == [line["local_steps"] * longer for line in rounds]
+
+
+def test_a_run_without_imposed_seconds_counts_none(tmp_path: Path) -> None:
+    played = simulate(tmp_path, spec({"step": constant(0.1)}))
+    assert all("overrun_steps" not in line for line in played.lines("worker-0", "round"))
