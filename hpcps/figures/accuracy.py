@@ -76,7 +76,7 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
     beside = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
     rows, columns = panel_grid(len(figure_data.panels) + beside, options)
     shared = {"sharex": True, "sharey": True}
-    title = f"accuracy by {against.replace('_', ' ')}"
+    title = f"accuracy by {_clock(figure_data) if against == 'wall_time' else against}"
     with mpl.rc_context(RC):
         height = 2.9 if beside else 2.2
         figure, grid = page(figure_data, title, rows, columns, options, shared=shared, height=height)
@@ -163,9 +163,12 @@ def x_axis(figure_data: FigureData, against: Against) -> XAxis:
     """Return the x axis of accuracies, in a unit that fits the largest value."""
     if against == "epoch":
         return XAxis(against, "epoch", 1.0)
-    clock = "simulated time" if figure_data.simulated else "wall time"
-    name, units = (clock, _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
+    name, units = (_clock(figure_data), _SECONDS) if against == "wall_time" else ("sent by all processes", _BYTES)
     plain = XAxis(against, name, 1.0)
     largest = max(np.max(plain.of(curve), initial=0.0) for curve in figure_data.curves)
     unit, symbol = [pair for pair in units if pair[0] * 2 <= largest or pair[0] == 1.0][-1]
     return XAxis(against, f"{name} ({symbol})", unit)
+
+
+def _clock(figure_data: FigureData) -> str:
+    return "simulated time" if figure_data.simulated else "wall time"

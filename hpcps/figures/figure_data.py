@@ -324,8 +324,14 @@ def _points(rows: pd.DataFrame) -> list[int]:
     return [int(point) for point in rows["point"]] if "point" in rows else [0] * len(rows)
 
 
-def describe(rows: pd.DataFrame, lost: pd.DataFrame) -> str:
-    """Describe the runs: data, processes, epochs, preset, seeds, diverged runs and missing runs."""
+def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
+    """Describe the runs: data, processes, epochs, preset, seeds, diverged runs and missing runs.
+
+    Args:
+        rows: their evaluations.
+        lost: those without a result.
+        epochs: describes the epochs, if the numbers alone do not.
+    """
 
     def values(column: str) -> list[Any]:
         return list(dict.fromkeys(rows[column].astype(object)))
@@ -343,7 +349,7 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame) -> str:
     facts = [
         *("/".join(text(name) for name in values(column)) for column in ("model", "data") if column in rows),
         ", ".join(counted(column) for column in ("workers", "validators", "servers")),
-        counted("epochs"),
+        epochs or counted("epochs"),
         f"fidelity {'/'.join(text(name) for name in values('fidelity'))}",
         f"seed {text(seeds[0])}" if len(seeds) == 1 else f"{len(seeds)} seeds",
     ]

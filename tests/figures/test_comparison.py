@@ -92,11 +92,38 @@ def test_rates_are_those_of_the_simulated_devices(shown):
     ssgd, asgd, esync = (of(shown, line) for line in ("SSGD", "ASGD", "ESync"))
     assert ssgd.throughput.mean == pytest.approx([3 * 16 / 5.0])
     assert ssgd.computing.mean == pytest.approx([10, 10, 100], rel=0.3), "the fast ones end before the last round does"
-    # In each round the slow worker takes one step, and the others (5 - 0.5) / 0.5; 10 in the first one.
-    assert 19 * 16 / 5 <= esync.throughput.mean[0] <= 21 * 16 / 5
-    assert esync.computing.mean[0] > 75
+    # In each round the slow worker takes one step, and the others (5 - 0.5) / 0.5; one in the first one of three.
+    assert esync.throughput.mean == pytest.approx([(3 + 2 * 19) * 16 / 15])
+    assert esync.computing.mean == pytest.approx([100 * 19 * 0.5 / 14.5] * 2 + [100])
+    assert (ssgd.samples, esync.samples) == (12 * 16, 41 * 16)
+    assert (ssgd.step_ratio.mean, esync.step_ratio.mean) == (pytest.approx([10]), pytest.approx([10]))
+    assert np.isnan(asgd.step_ratio.mean), "the slow one has not ended a step"
     assert asgd.computing.mean[:2] == pytest.approx([100, 100])
     assert (ssgd.workers, ssgd.seeds, ssgd.diverged_seeds) == (("0", "1", "2"), 2, 0)
+
+
+def test_the_table_compares_at_equal_samples_and_at_equal_time(shown, table):
+    """SSGD has the fewest samples, 192; ESync has 656 in 6 epochs, and so 109 after its first one."""
+    head, _, *rows = [line for line in comparison_table(shown).splitlines() if line.startswith("|")]
+    titles = [cell.strip() for cell in head.split("|")[1:-1]]
+    found = {
+        cells[0]: dict(zip(titles, cells, strict=True))
+        for cells in ([c.strip() for c in row.split("|")[1:-1]] for row in rows)
+    }
+    assert titles[2] == "at 192 samples (%)"
+    evaluations = table[table["event"] == "evaluation"]
+    esync = evaluations[evaluations["train.local_steps"].astype(str).str.startswith("esync")]
+    at = esync[esync["epoch"] == 1].groupby("run_id")["accuracy"].first().mean()
+    assert found["ESync"]["at 192 samples (%)"].startswith(f"{100 * at:.1f}")
+    assert found["SSGD"]["at 192 samples (%)"] == found["SSGD"]["accuracy (%)"]
+    assert [found[method]["step ratio"] for method in ("ESync", "SSGD", "ASGD")] == ["10", "10", "–"]
+    assert found["standalone"]["at 192 samples (%)"] == "–"
+
+
+def test_the_caption_says_which_method_has_which_epochs(shown):
+    assert "ESync 6 epochs (656 samples), SSGD 2 (192), ASGD 3 (" in shown.figure_data.facts
+    (accuracy, *_) = (figure for _, figure in draw_comparisons([shown], PlotOptions()))
+    assert "accuracy by simulated time" in accuracy.get_suptitle()
 
 
 def test_the_traffic_is_what_the_workers_send(shown, table):

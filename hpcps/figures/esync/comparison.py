@@ -14,7 +14,7 @@ from hpcps.figures.curve import Curve, Range
 from hpcps.figures.curve import curve as curve_of
 from hpcps.figures.esync.methods import SETTINGS, STANDALONE, name_methods, panel_of
 from hpcps.figures.esync.rates import Rates, rates
-from hpcps.figures.figure_data import FigureData, describe, figure_data_of
+from hpcps.figures.figure_data import FigureData, describe, figure_data_of, text
 from hpcps.figures.labels import SEPARATOR
 from hpcps.records.totals import EVENT as TOTALS
 
@@ -60,7 +60,7 @@ def comparisons_of(frames: Sequence[tuple[pd.DataFrame, pd.DataFrame | None]]) -
         rows = table[table["variant"].astype(str) == shown.variant]
         lost = pd.DataFrame([point for point in missing if point.get("variant") == shown.variant], dtype=object)
         trained = rows[(rows["event"] == "evaluation") & (rows[_METHOD] != STANDALONE)]
-        facts = describe(trained, lost) if len(trained) else shown.facts
+        facts = describe(trained, lost, _epochs(rows)) if len(trained) else shown.facts
         named = replace(shown, experiment=name, panel_keys=(), facts=facts)
         found.append(Comparison(_with_standalone(named, bases), _rates(rows, named)))
     return found
@@ -152,6 +152,23 @@ def _flat(curve: Curve, end: float) -> Curve:
 
 def _parts(values: Range) -> tuple[Any, Any, Any]:
     return values.mean, values.low, values.high
+
+
+def _epochs(rows: pd.DataFrame) -> str:
+    """Return the epochs and samples of each method, such as `ESync 140 epochs (197k samples), SSGD 20 (28k)`."""
+    found: list[str] = []
+    for method, own in rows.groupby(_METHOD, sort=False, observed=True):
+        told = "/".join(text(number) for number in dict.fromkeys(own["epochs"].astype(object)))
+        totals = own[own["event"] == TOTALS]
+        trained = totals[totals["role"] == ("validator" if method == STANDALONE else "worker")]
+        samples = trained.groupby("run_id", observed=True)["samples"].sum().mean()
+        words = ("", "") if found else (" epochs", " samples")
+        found.append(f"{method} {told}{words[0]} ({_thousands(samples)}{words[1]})")
+    return ", ".join(found)
+
+
+def _thousands(number: float) -> str:
+    return f"{number / 1000:,.0f}k" if number >= 10_000 else f"{number:,.0f}"
 
 
 def _rates(rows: pd.DataFrame, shown: FigureData) -> dict[str, tuple[Rates, ...]]:

@@ -19,6 +19,9 @@ class Rates:
         throughput: samples of all workers per second, `[1]`.
         traffic: bytes that the workers send per second, `[1]`; NaN if they are not known.
         computing: percent of the time that each worker computes, `[workers]`.
+        step_ratio: the mean step of the slowest worker divided by that of the fastest, as measured, `[1]`; NaN if they
+            are not known.
+        samples: the samples of all workers; the mean of the seeds.
         workers: the names of the workers.
         seeds: the number of runs.
         diverged_seeds: the number of diverged seeds; the mean includes them.
@@ -28,6 +31,8 @@ class Rates:
     throughput: Range
     traffic: Range
     computing: Range
+    step_ratio: Range
+    samples: float
     workers: tuple[str, ...]
     seeds: int
     diverged_seeds: int = 0
@@ -51,12 +56,15 @@ def rates(line: str, rows: pd.DataFrame, diverged: int = 0) -> Rates | None:
         sums = [run[column].sum(min_count=1) if column in run else np.nan for run in runs]
         return Range.of(np.array([[total / seconds] for total, seconds in zip(sums, elapsed, strict=True)], np.float64))
 
+    steps = [run.get("step_seconds", pd.Series(np.nan, run.index)) for run in runs]
     shares = [(run["compute"] / run["time"]).reindex(list(names)) for run in runs]
     return Rates(
         line=line,
         throughput=per_second("samples"),
         traffic=per_second("bytes_sent"),
         computing=Range.of(100 * np.array(shares, np.float64)),
+        step_ratio=Range.of(np.array([[each.max(skipna=False) / each.min()] for each in steps], np.float64)),
+        samples=float(np.mean([run["samples"].sum() for run in runs])),
         workers=tuple(names.values()),
         seeds=len(runs),
         diverged_seeds=diverged,
