@@ -14,15 +14,15 @@ from hpcps.figures.applied import AppliedUpdates, applied
 from hpcps.figures.curve import Curve, Values, curve
 from hpcps.records.esync_logs.table import IMPORTED
 
-REDUCED_BY = (
-    "model.name",
-    "data",
-    "topology",
-    "train.epochs",
-    "train.local_steps",
-    "heterogeneity",
-)
-"""Keys or tables; a run in which one of them differs from the experiment file is a reduced run."""
+REDUCED_BY = {
+    "model.name": "model",
+    "data": "data",
+    "topology": "processes",
+    "train.epochs": "epochs",
+    "train.local_steps": "local steps",
+    "heterogeneity": "heterogeneity",
+}
+"""Keys or tables, and their names; a run in which one of them differs from the experiment file is a reduced run."""
 
 TIED = "\N{NO-BREAK SPACE}"
 
@@ -106,9 +106,19 @@ class FigureData:
         """
         if not self.variant:
             return "full length" if self.elsewhere else ""
+        return f"{'reduced' if self._reduced else 'changed'}: {self.variant}"
+
+    @property
+    def not_reduced(self) -> str:
+        """The parts of reduced runs that are as in the file: `"as in the file: model, data"`; empty for other runs."""
+        kept = [words for name, words in REDUCED_BY.items() if name not in self._reduced]
+        return f"as in the file: {', '.join(kept)}" if self._reduced and kept else ""
+
+    @property
+    def _reduced(self) -> set[str]:
+        """The entries of `REDUCED_BY` that the variant changes."""
         keys = [item.partition("=")[0] for item in self.variant.split(" ")]
-        reduced = any(key == name or key.startswith(f"{name}.") for key in keys for name in REDUCED_BY)
-        return f"{'reduced' if reduced else 'changed'}: {self.variant}"
+        return {name for name in REDUCED_BY for key in keys if key == name or key.startswith(f"{name}.")}
 
     @property
     def line_title(self) -> str:
@@ -346,10 +356,11 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
     unfinished = len(reached) + len(lost)
     runs = rows["run_id"].nunique()
     diverged = rows.loc[rows["diverged"] > 0, "run_id"].nunique()
+    whole, lengths = text(rows.attrs.get("epochs_of_file")), [text(number) for number in values("epochs")]
     facts = [
         *("/".join(text(name) for name in values(column)) for column in ("model", "data") if column in rows),
         ", ".join(counted(column) for column in ("workers", "validators", "servers")),
-        epochs or counted("epochs"),
+        epochs or (counted("epochs") if whole in ("none", *lengths) else f"{'/'.join(lengths)} of {whole} epochs"),
         f"fidelity {'/'.join(text(name) for name in values('fidelity'))}",
         f"seed {text(seeds[0])}" if len(seeds) == 1 else f"{len(seeds)} seeds",
     ]

@@ -28,7 +28,8 @@ def markdown(shown: Sequence[FigureData]) -> str:
             rows.append([line, *(accuracy for accuracy, _ in found), *accepted])
         if len(figure_data.panels) > _WIDEST:
             rows = [list(column) for column in zip(*rows, strict=True)]
-        heading = [f"**{figure_data.experiment}**: final test accuracy (%)", figure_data.facts, figure_data.remark]
+        heading = [f"**{figure_data.experiment}**: final test accuracy (%)"]
+        heading += [figure_data.facts, figure_data.remark, figure_data.not_reduced]
         legend = f"\n{notes(figure_data)}\n" if notes(figure_data) else ""
         parts.append("  \n".join(filter(None, heading)) + "\n\n" + aligned_table(rows) + "\n" + legend)
     return "\n".join(parts)

@@ -70,7 +70,8 @@ def page(
     """
     width = options.width or max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
     heading = [f"{figure_data.experiment}: {title}"]
-    for text in (figure_data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· "), figure_data.remark):
+    facts = figure_data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· ")
+    for text in (facts, figure_data.remark, figure_data.not_reduced):
         lines = textwrap.wrap(text, int(_LETTERS * width), break_on_hyphens=False)
         heading += [line.rstrip(f"{TIED}·") for line in lines]
     heading = heading if options.heading else []

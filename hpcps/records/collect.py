@@ -84,8 +84,9 @@ class Collected:
 
     `table.attrs` has `experiment`, `swept` (the columns whose product is the sweep, in the file's order), `outside`
     (the columns that each point outside of the product sets, by its label) and, if there are any, `missing` (the
-    settings of each point of the sweep without an evaluation). Rows are in the order of the sweep's points, then role
-    and index, then as written; so `unique()` of a swept column gives the file's order.
+    settings of each point of the sweep without an evaluation). It has `epochs_of_file` if all points of the file have
+    the same number of epochs. Rows are in the order of the sweep's points, then role and index, then as written; so
+    `unique()` of a swept column gives the file's order.
     """
 
     table: pd.DataFrame
@@ -195,6 +196,9 @@ def _run_columns(
             if column["outside"]
         },
     }
+    lengths = {get(point.get("run") or {}, ("train", "epochs")) for point in points}
+    if len(lengths) == 1:
+        attributes["epochs_of_file"] = lengths.pop()
     return columns, attributes
 
 

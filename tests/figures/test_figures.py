@@ -26,6 +26,25 @@ def swept(tmp_path_factory):
     return collect(results).table
 
 
+def test_a_heading_says_what_is_reduced_and_what_is_not(tmp_path):
+    whole, short = tmp_path / "whole", tmp_path / "short"
+    for results, epochs in ((whole, 10), (short, 4)):
+        invent(results, epochs=epochs, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2])
+    file = [json.loads(path.read_text()) for path in sorted(whole.glob("runs/*/spec.json"))]
+    write_tables(collect(short, file).table, short)
+    (shown,) = figure_data_of(read_table(short / "table.parquet"))
+    assert "· 4 of 10 epochs ·" in shown.facts
+    assert shown.remark == "reduced: train.epochs=4"
+    assert shown.not_reduced == "as in the file: model, data, processes, local steps, heterogeneity"
+    heading = draw(shown).get_suptitle().replace("\N{NO-BREAK SPACE}", " ").replace("\n", " ")
+    for text in ("4 of 10 epochs", shown.remark, shown.not_reduced):
+        assert text in heading
+        assert text in markdown([shown])
+    (full,) = figure_data_of(collect(whole, file).table)
+    assert "· 10 epochs ·" in full.facts
+    assert full.not_reduced == ""
+
+
 @pytest.fixture(scope="module")
 def seeded(tmp_path_factory):
     """The table of two rules under two attacks, three seeds, one run of them unfinished."""
