@@ -17,6 +17,7 @@ from typing import Any
 import hpcps
 from hpcps.errors import RunError
 from hpcps.records.files import write_whole
+from hpcps.records.installed import installed_code
 from hpcps.records.run_directory import RunDirectory
 
 _ENVIRONMENT = (
@@ -60,6 +61,7 @@ def provenance(command: Sequence[str], code: Code | None = None) -> dict[str, ob
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": list(command),
         "hpcps": hpcps.__version__,
+        "installed": installed_code(),
         "git": {"commit": code.commit, "uncommitted": bool(code.uncommitted), "note": code.note},
         "python": sys.version,
         "packages": packages(),
@@ -178,7 +180,7 @@ def summary(facts: Mapping[str, object]) -> dict[str, object]:
     installed = facts.get("packages")
     versions = installed if isinstance(installed, Mapping) else {}
     kept = {key: facts.get(key) for key in ("started", "hpcps", "git", "python", "mpi", "machine", "gpus", "seed")}
-    kept |= {key: facts[key] for key in ("clock", "components", "plugins") if key in facts}
+    kept |= {key: facts[key] for key in ("installed", "clock", "components", "plugins") if key in facts}
     kept["mpi"] = str(kept["mpi"] or "none (one process)").splitlines()[0].strip()
     return {**kept, "packages": {name: versions[name] for name in _PUBLISHED_PACKAGES if name in versions}}
 

@@ -129,7 +129,10 @@ def _with_command(facts: Tree) -> Tree:
 def _commit(facts: Tree) -> str:
     commit, note = get(facts, ("git", "commit")), get(facts, ("git", "note"))
     changed = " with uncommitted changes" if get(facts, ("git", "uncommitted")) else ""
-    return f"{commit or 'unknown'}{changed}" + (f" ({note})" if note else "")
+    # Without a commit, the content of the installed files identifies the code.
+    content = get(facts, ("installed", "hpcps", "sha256"))
+    known = commit or (f"none, installed files with the SHA-256 {content}" if content else "unknown")
+    return f"{known}{changed}" + (f" ({note})" if note else "")
 
 
 def _machine(facts: Tree) -> str:
