@@ -122,6 +122,14 @@ status=0
 wait "$child" || status=$?
 child=
 echo "$(date -Is) ended with status $status"
+# REFUSED in hpcps/launch/exit_status.py; the message above shows the argument as it arrived here.
+case "$status ${ARGS:-}" in
+  "2 @"*) ;;
+  "2 "*[\"\'\{\[,]*)
+    complain "if the mistake is in ARGS: qsub removes quotes, and commas and blanks separate; put arguments with quotes," \
+      "commas or blanks into a file and give ARGS=@FILE (docs/how-to/cluster.md)"
+    ;;
+esac
 # SUSPENDED in hpcps/launch/exit_status.py
 [ "$status" -ne 75 ] || succeed
 exit "$status"

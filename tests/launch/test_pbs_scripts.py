@@ -261,6 +261,19 @@ def test_submit_makes_the_folder_of_the_logs(tmp_path):
     assert done.stdout.splitlines() == ["launcher", "logs", "-J", "0-3", str(script)]
 
 
+@both
+def test_a_mistake_in_arguments_that_lost_their_quotes_names_the_file_for_them(start, batch):
+    hint = "ARGS=@FILE (docs/how-to/cluster.md)"
+    # What qsub makes of ARGS=--set attack={kind="random", rate=0.3}
+    assert hint in start(batch, "sgd_baseline", STATUS="2", ARGS="--set attack={kind=random").stderr
+    for arguments, status in (
+        ("--set train.epochs=20", "2"),
+        ("@mine.args", "2"),
+        ("--set attack={kind=random", "1"),
+    ):
+        assert hint not in start(batch, "sgd_baseline", STATUS=status, ARGS=arguments).stderr
+
+
 def test_a_failing_site_setup_stops_the_job(start, tmp_path):
     profile = tmp_path / "site.sh"
     profile.write_text("site_setup() {\n  module load mpich\n}\n")
