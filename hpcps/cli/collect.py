@@ -75,6 +75,6 @@ def report(runs: tuple[CollectedRun, ...]) -> str:
             lines.append(f"  {run.run_id} ({run.label}): ignored {'; '.join(left_out)}")
         if run.damage:
             lines.append(f"  {run.run_id} ({run.label}): {run.damage}: `hpcps run` runs it again")
-        if run.unchanged:
-            lines.append(f"  {run.run_id} ({run.label}): no update was accepted, so the model is the initial one")
+        if run.stalled:
+            lines.append(f"  {run.run_id} ({run.label}): {run.acceptance.words}")
     return "\n".join(lines)

@@ -80,13 +80,14 @@ def verified(runs: Sequence[RunStatus]) -> str:
 
 def overview(runs: Sequence[RunStatus]) -> str:
     """Return a table of the runs, with the causes of failures below."""
+    from hpcps.records.acceptance import MEANING
     from hpcps.records.forecast import duration
 
     columns = ["run", "label", "state", "epoch", "attempt", "left", "accuracy", "accepted", "refused"]
     rows = [[*columns, "slowest (compute per step)", "last record"]]
     notes = []
     for run in runs:
-        state = run.state + (", diverged" if run.diverged else "") + (", no update accepted" if run.unchanged else "")
+        state = run.state + (", diverged" if run.diverged else "") + (", stalled" if run.stalled else "")
         busy = run.slowest and run.slowest_step is not None and run.state != "done"
         rows.append(
             [
@@ -97,7 +98,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 f"{run.attempt}." if run.attempt > 1 and run.state != "done" else "",
                 duration(run.left) if run.left is not None else "",
                 _percent(run.accuracy),
-                _percent(run.acceptance_rate),
+                _percent(run.acceptance.rate),
                 f"{run.refused} blocks" if run.refused else "",
                 f"{run.slowest} {duration(run.slowest_step or 0.0)}" if busy else "",
                 f"{duration(run.age)} ago" if run.age is not None else "",
@@ -109,10 +110,13 @@ def overview(runs: Sequence[RunStatus]) -> str:
             notes.append(f"  {run.run_id}: {'first ' if len(run.failures) > 1 and not place else ''}{failure}")
             if not place and run.last_line:
                 notes.append(f"    its last record: {json.dumps(run.last_line)}")
-        if run.state in ("running", "stalled"):
+        if run.state in ("running", "silent"):
             notes += [f"  {run.run_id}: {_local_steps(standing)}" for standing in run.standings]
         if run.state != "done":
             notes += [f"  {run.run_id}: an earlier attempt: {failure}" for failure in run.earlier]
+    if any(run.acceptance.rate is not None for run in runs):
+        notes.append(f"  {MEANING}")
+    notes += [f"  {run.run_id}: {run.acceptance.words}" for run in runs if run.stalled]
     # Omit columns that are empty for all runs.
     used = [column for column in range(len(rows[0])) if column < 4 or any(row[column] for row in rows[1:])]
     widths = {column: max(len(row[column]) for row in rows) for column in used}

@@ -12,7 +12,7 @@ from hpcps.inputs import finite
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.display import PLAIN_INTERVAL, ProgressDisplay
 from hpcps.records.lines import decode_all
-from hpcps.records.status import RunStatus, State, acceptance_rate
+from hpcps.records.status import RunStatus, State, SweepProgress
 
 
 class LaunchProgress:
@@ -20,7 +20,9 @@ class LaunchProgress:
 
     def __init__(self, plan: Plan) -> None:
         """Print the number of runs."""
+        self._plan = plan
         self._runs = [_status(run) for run in plan.runs]
+        self._followed = SweepProgress([])
         self._current = -1
         self._lines: dict[str, bytes] = {}
         self._printed = time.monotonic()
@@ -39,6 +41,7 @@ class LaunchProgress:
         """Begin with the next run."""
         self._current += 1
         self._lines = {}
+        self._followed = SweepProgress([Path(self._plan.runs[self._current].directory)])
 
     def take(self, event: str, line: bytes) -> None:
         """Take a line of the coordinator's record; print the progress from time to time."""
@@ -65,7 +68,7 @@ class LaunchProgress:
             pace=pace,
             left=(run.epochs - epoch) * pace if pace is not None else None,
             accuracy=finite(evaluation.get("accuracy")) if evaluation else None,
-            acceptance_rate=acceptance_rate(evaluation or last),
+            acceptance=self._followed.poll()[0].acceptance,
             diverged="diverged" in self._lines,
         )
         self._display.update()

@@ -20,7 +20,7 @@ from hpcps.figures.page import (
     legend,
     line_handles,
     line_title,
-    mark_divergence,
+    mark_seeds,
     mark_unfinished,
     page,
     panel_title,
@@ -97,7 +97,7 @@ def draw_panel(
         place = position * gap // max(1, len(curves)), gap
         band(axes, curve.epoch, total, look, options)
         axes.plot(curve.epoch, total.mean, label=curve.line, markevery=place, clip_on=False, **look.options)
-        mark_divergence(axes, curve.epoch, total.mean, curve, look)
+        mark_seeds(axes, curve.epoch, total.mean, curve, look)
         mark_unfinished(axes, curve.epoch, total.mean, curve, look)
         if per_epoch:
             axes.plot(curve.epoch, curve.acceptance[among, "evaluation"].mean, color=look.color, linewidth=0.7)

@@ -26,7 +26,7 @@ from hpcps.figures.page import (
     line_handles,
     line_name,
     line_title,
-    mark_divergence,
+    mark_seeds,
     mark_unfinished,
     page,
     panel_grid,
@@ -94,8 +94,8 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
                 axes[place].set_ylabel("test accuracy (%)")
         if beside:
             (curves,) = figure_data.panels.values()
-            acceptance.draw_panel(axes[1], curves, styles, "received", options, per_epoch=False)
-            axes[1].set(ylabel="accepted of the pairs received (%)", title="acceptance rate since the start")
+            acceptance.draw_panel(axes[1], curves, styles, "sent", options, per_epoch=False)
+            axes[1].set(ylabel="accepted of the pairs sent (%)", title="acceptance rate since the start")
             axes[1].tick_params(labelleft=True)
         for place, panel_axes in enumerate(axes):
             if place + columns >= len(axes):
@@ -128,7 +128,7 @@ def _draw_panel(
             clip_on=False,  # a line at 0 or 100 % keeps its width
             **look.options | {"linewidth": look.width * (0.7 if len(x) > _MANY else 1.0)},
         )
-        mark_divergence(axes, x, curve.accuracy.mean, curve, look)
+        mark_seeds(axes, x, curve.accuracy.mean, curve, look)
         mark_unfinished(axes, x, curve.accuracy.mean, curve, look)
 
 

@@ -10,8 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcps.records.collect import APPLIED
-
 Values = NDArray[np.float64]
 
 Among = Literal["received", "sent"]
@@ -69,7 +67,7 @@ class Curve:
         diverged: the position of the first evaluation of a diverged model, if any seed has diverged.
         diverged_seeds: the number of diverged seeds; the mean includes them.
         finished: whether all its runs are done.
-        unchanged_seeds: the number of seeds that have received updates and accepted none of them.
+        stalled_seeds: the number of stalled seeds: in most rounds the rule accepted no update. The mean includes them.
         left_out: the number of seeds that are not finished, if others are.
     """
 
@@ -83,13 +81,18 @@ class Curve:
     diverged: int | None
     diverged_seeds: int
     finished: bool
-    unchanged_seeds: int = 0
+    stalled_seeds: int = 0
     left_out: int = 0
 
     @property
     def share_diverged(self) -> str:
         """The number of diverged seeds, such as `1 of 3`; empty if there is none, or only one seed."""
         return f"{self.diverged_seeds} of {self.seeds}" if self.diverged_seeds and self.seeds > 1 else ""
+
+    @property
+    def share_stalled(self) -> str:
+        """The number of stalled seeds; empty if there is none, or only one seed."""
+        return f"{self.stalled_seeds} of {self.seeds}" if self.stalled_seeds and self.seeds > 1 else ""
 
 
 def curve(line: str, rows: pd.DataFrame) -> Curve:
@@ -124,16 +127,9 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         diverged=int(diverged[0]) if diverged.size else None,
         diverged_seeds=int(broken.any(axis=1).sum()),
         finished=bool((rows["status"] == "done").all()),
-        unchanged_seeds=sum(map(_unchanged, runs)),
+        stalled_seeds=int((of_runs("stalled")[:, -1:] > 0).sum()) if "stalled" in rows else 0,
         left_out=begun - len(runs),
     )
-
-
-def _unchanged(run: pd.DataFrame) -> bool:
-    if not {"received_pairs_total", "accepted_sent_pairs_total"} <= {*run.columns}:
-        return False
-    totals = {name: run.get(f"{name}_pairs_total", pd.Series(0.0)).max() for name in ("received", *APPLIED)}
-    return bool(totals["received"] > 0 and not any(totals[name] > 0 for name in APPLIED))
 
 
 def _acceptance(runs: list[pd.DataFrame], epochs: pd.Index, among: Among, since: Since) -> Range:

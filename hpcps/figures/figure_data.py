@@ -335,7 +335,7 @@ def _points(rows: pd.DataFrame) -> list[int]:
 
 
 def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
-    """Describe the runs: data, processes, epochs, preset, seeds, diverged runs and missing runs.
+    """Describe the runs: data, processes, epochs, preset, seeds, and diverged, stalled and missing runs.
 
     Args:
         rows: their evaluations.
@@ -355,7 +355,6 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
     reached = rows[rows["status"] != "done"].groupby("run_id", observed=True)["epoch"].max()
     unfinished = len(reached) + len(lost)
     runs = rows["run_id"].nunique()
-    diverged = rows.loc[rows["diverged"] > 0, "run_id"].nunique()
     whole, lengths = text(rows.attrs.get("epochs_of_file")), [text(number) for number in values("epochs")]
     facts = [
         *("/".join(text(name) for name in values(column)) for column in ("model", "data") if column in rows),
@@ -366,8 +365,11 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
     ]
     if "simulation" in rows and any(text(kind) != "none" for kind in values("simulation")):
         facts.append(_SIMULATED)
-    if diverged and len(seeds) > 1:
-        facts.append(f"{diverged} of {runs} runs diverged")
+    last = rows.sort_values("epoch").groupby("run_id", observed=True).tail(1)
+    for what in ("diverged", "stalled"):
+        count = int((last[what] > 0).sum()) if what in last else 0
+        if count and len(seeds) > 1:
+            facts.append(f"{count} of {runs} runs {what}")
     if unfinished:
         span = "/".join(dict.fromkeys(text(epoch) for epoch in (reached.min(), reached.max()))) if len(reached) else ""
         where = [f"{len(reached)} at epoch {span.replace('/', ' to ')}"] if span else []

@@ -6,8 +6,9 @@ import csv
 import io
 from collections.abc import Sequence
 
-from hpcps.figures.curve import AMONG, Curve
+from hpcps.figures.curve import Curve
 from hpcps.figures.figure_data import TIED, FigureData
+from hpcps.records.acceptance import MEANING, STALLED
 from hpcps.records.inventory import enumerated
 
 _WIDEST = 6
@@ -44,8 +45,8 @@ def aligned_table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def cells(figure_data: FigureData, panel: str, line: str) -> tuple[str, str]:
-    """Return the texts of a line in a panel: its final accuracy with range and number of diverged seeds, and its final
-    acceptance rates; `–` means that there is no result. `notes` explains the signs.
+    """Return the texts of a line in a panel: its final accuracy with range and numbers of diverged and stalled seeds,
+    and its acceptance rate; `–` means that there is no result. `notes` explains the signs.
     """
     found = _find(figure_data, panel, line)
     return _cell(found, figure_data.seeds_lost(panel, line)), _accepted(found)
@@ -54,13 +55,13 @@ def cells(figure_data: FigureData, panel: str, line: str) -> tuple[str, str]:
 def comma_separated(shown: Sequence[FigureData]) -> str:
     """Return the same numbers as CSV, a row per line and panel; an empty cell means that there is no result.
 
-    `accepted_of_received` and `accepted_of_sent` are percentages of (update, block) pairs since the start; `diverged`
-    counts the seeds that have diverged.
+    `accepted` is the percentage of the (update, block) pairs sent since the start; `diverged` and `stalled` count
+    seeds.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = ("accuracy", "accuracy_low", "accuracy_high", "seeds", "epoch", "accepted_of_received", "accepted_of_sent")
-    writer.writerow(["line", "panel", *names, "diverged", "variant"])
+    names = ("accuracy", "accuracy_low", "accuracy_high", "seeds", "epoch", "accepted", "diverged", "stalled")
+    writer.writerow(["line", "panel", *names, "variant"])
     for figure_data in shown:
         for panel in figure_data.panels:
             for line in lines_of(figure_data):
@@ -90,8 +91,7 @@ def _cell(curve: Curve | None, lost: int) -> str:
     if curve.seeds > 1:
         value += f" [{curve.accuracy.low[-1]:.1f}–{curve.accuracy.high[-1]:.1f}]"
     value += "" if curve.diverged is None else f" † {curve.share_diverged}".rstrip()
-    if curve.unchanged_seeds:
-        value += " ‡" + (f" {curve.unchanged_seeds} of {curve.seeds}" if curve.seeds > 1 else "")
+    value += f" ‡ {curve.share_stalled}".rstrip() if curve.stalled_seeds else ""
     lost += curve.left_out
     value += f" ({curve.seeds} of {curve.seeds + lost} seeds)" if lost else ""
     return value if curve.finished else f"{value} (epoch {curve.epoch[-1]:g})"
@@ -100,20 +100,20 @@ def _cell(curve: Curve | None, lost: int) -> str:
 def _accepted(curve: Curve | None) -> str:
     if curve is None or not curve.epoch.size or not curve.acceptance:
         return "–"
-    return " / ".join(f"{curve.acceptance[among, 'start'].mean[-1]:.1f}" for among in AMONG)
+    return f"{curve.acceptance['sent', 'start'].mean[-1]:.1f}"
 
 
 def _numbers(curve: Curve | None) -> list[str]:
     if curve is None or not curve.epoch.size:
         return [""] * 8
     accuracy = [curve.accuracy.mean[-1], curve.accuracy.low[-1], curve.accuracy.high[-1]]
-    rates = [curve.acceptance[among, "start"].mean[-1] if curve.acceptance else None for among in AMONG]
     return [
         *(f"{value:.6g}" for value in accuracy),
         str(curve.seeds),
         f"{curve.epoch[-1]:g}",
-        *("" if rate is None else f"{rate:.6g}" for rate in rates),
+        f"{curve.acceptance['sent', 'start'].mean[-1]:.6g}" if curve.acceptance else "",
         str(curve.diverged_seeds),
+        str(curve.stalled_seeds),
     ]
 
 
@@ -126,12 +126,13 @@ def notes(figure_data: FigureData) -> str:
     """Explain the signs in the cells of a table, and list the points without a result; empty if there is none."""
     found = []
     if figure_data.scored:
-        found.append("accepted: of the (update, block) pairs received / of those sent, since the start (%)")
+        found.append(f"{MEANING} (%)")
     if any(curve.diverged is not None for curve in figure_data.curves):
         several = any(curve.share_diverged for curve in figure_data.curves)
         found.append("† diverged" + (" (k of n seeds, which the mean includes)" if several else ""))
-    if any(curve.unchanged_seeds for curve in figure_data.curves):
-        found.append("‡ no update was accepted, so the model is the initial one")
+    if any(curve.stalled_seeds for curve in figure_data.curves):
+        several = any(curve.share_stalled for curve in figure_data.curves)
+        found.append(f"‡ {STALLED}" + (" (k of n seeds, which the mean includes)" if several else ""))
     if any(curve.seeds > 1 for curve in figure_data.curves):
         found.append("[lowest–highest of the seeds]")
     if not all(curve.finished for curve in figure_data.curves):

@@ -138,17 +138,30 @@ def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
         )
 
 
-def mark_divergence(axes: Axes, x: Any, y: Any, curve: Curve, look: Look) -> None:
-    """Draw a cross where the first seed of a line diverged, and the number of diverged seeds beside it."""
-    if curve.diverged is None:
-        return
-    place = x[curve.diverged], y[curve.diverged]
-    axes.plot(*place, color=look.color, clip_on=False, marker="x", markersize=8, markeredgewidth=2.2, zorder=5)
+_SIGNS: Mapping[str, Mapping[str, Any]] = {
+    "diverged": {"marker": "x", "markersize": 8, "markeredgewidth": 2.2},
+    "stalled": {"marker": "o", "markersize": 10, "markeredgewidth": 1.6, "fillstyle": "none"},
+}
+
+
+def mark_seeds(axes: Axes, x: Any, y: Any, curve: Curve, look: Look) -> None:
+    """Draw a cross where the first seed of a line diverged, a circle around the end of a line with stalled seeds, and
+    the number of these seeds beside it.
+    """
+    if curve.diverged is not None:
+        _mark(axes, x, y, curve.diverged, curve.share_diverged, look, "diverged")
+    if curve.stalled_seeds and len(x):
+        _mark(axes, x, y, len(x) - 1, curve.share_stalled, look, "stalled")
+
+
+def _mark(axes: Axes, x: Any, y: Any, at: int, share: str, look: Look, sign: str) -> None:
+    place = x[at], y[at]
+    axes.plot(*place, color=look.color, clip_on=False, zorder=5, **_SIGNS[sign])
     late = place[0] > np.max(x) / 2
     axes.annotate(
-        curve.share_diverged,
+        share,
         place,
-        xytext=(-5 if late else 5, 4),
+        xytext=(-7 if late else 7, 4),
         textcoords="offset points",
         ha="right" if late else "left",
         fontsize=7,
@@ -163,15 +176,15 @@ def mark_unfinished(axes: Axes, x: Any, y: Any, curve: Curve, look: Look) -> Non
 
 
 def sign_handles(curves: Sequence[Curve]) -> list[Artist]:
-    """Return the legend's handles of the crosses and of the open triangles, if there are any."""
-    handles: list[Artist] = []
-    if any(curve.diverged is not None for curve in curves):
-        label = "diverged (k of n seeds)" if any(curve.share_diverged for curve in curves) else "diverged"
-        cross: dict[str, Any] = {"linestyle": "none", "marker": "x", "markersize": 7, "markeredgewidth": 2}
-        handles.append(Line2D([], [], color="#555555", label=label, **cross))
+    """Return the legend's handles of the crosses, circles and open triangles, if there are any."""
+    shares = {
+        "diverged": [curve.share_diverged for curve in curves if curve.diverged is not None],
+        "stalled": [curve.share_stalled for curve in curves if curve.stalled_seeds],
+    }
+    signs = {f"{sign}{' (k of n seeds)' * any(found)}": _SIGNS[sign] for sign, found in shares.items() if found}
     if any(not curve.finished for curve in curves):
-        handles.append(Line2D([], [], color="#555555", label="not finished", linestyle="none", **_OPEN_END))
-    return handles
+        signs["not finished"] = _OPEN_END
+    return [Line2D([], [], color="#555555", linestyle="none", label=label, **sign) for label, sign in signs.items()]
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

@@ -12,6 +12,8 @@ import pandas as pd
 import pyarrow as pa
 
 from hpcps.errors import RunError
+from hpcps.inputs import finite
+from hpcps.records.acceptance import APPLIED, NOTHING, Acceptance, rounds_of, stalled
 from hpcps.records.applied import EVENT as UPDATES
 from hpcps.records.applied import count_applied
 from hpcps.records.bypass import COUNTS, JOINED, Bypass, count_by_round
@@ -31,14 +33,14 @@ from hpcps.spec.tree import get
 _PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs")
 """Counts of (update, block) pairs, in the rounds of the roles that combine or filter updates."""
 
-APPLIED = ("accepted_sent", "turned")
-"""The counts of pairs that change the model: a negated pair is not accepted."""
-
 _TOTALS = (
     "wall",
     "bytes_sent_total",
     "cpu_seconds_total",
     "diverged",
+    "stalled",
+    "rounds_total",
+    "empty_rounds_total",
     *(f"{name}_total" for name in (*_PAIRS, *COUNTS)),
 )
 """Additional columns of an evaluation's row."""
@@ -63,7 +65,8 @@ class CollectedRun:
         superseded: lines of earlier attempts that are no longer valid; they are ignored.
         damaged: lines that are truncated or not a JSON object; they are ignored.
         unreadable: record files that cannot be read.
-        unchanged: whether it has received updates and accepted none of them, so that its model is the initial one.
+        acceptance: what its rule did with the updates before the last evaluation.
+        stalled: whether the rule accepted nothing in most rounds, though the model had not diverged.
         damage: the files that are missing or have changed.
     """
 
@@ -74,7 +77,8 @@ class CollectedRun:
     superseded: int
     damaged: int
     unreadable: tuple[str, ...]
-    unchanged: bool = False
+    acceptance: Acceptance = NOTHING
+    stalled: bool = False
     damage: Damage = UNDAMAGED
 
 
@@ -102,8 +106,10 @@ def collect(
     `experiment`, `seed`, `rule`, `attack`, `attack_scale`, …, the swept keys, `variant`, `outside`: its label if it is
     outside the sweep's product). An evaluation has also `wall` (seconds since the run's start), `bytes_sent_total`,
     `cpu_seconds_total` and counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the
-    rounds before the evaluated model), and `diverged` (0 or 1: whether the model had diverged by then). `updates` rows
-    count the applied updates of an asynchronous run by worker and staleness. `bypass` rows count the attacked and the
+    rounds before the evaluated model), `diverged` (0 or 1: whether the model had diverged by then), and likewise
+    `stalled`, with `rounds_total` (rounds in which the rule received updates) and `empty_rounds_total` (those of them
+    in which it accepted nothing; see `hpcps.records.acceptance`). `updates` rows count the applied updates of an
+    asynchronous run by worker and staleness. `bypass` rows count the attacked and the
     honest blocks of a synchronous run by round, and those of them that entered the model (`byzantine_sent`,
     `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of workers. `totals` rows have the sums of
     each process (see `sum_processes`).
@@ -251,9 +257,11 @@ def _run_table(
     )
     if not table.num_rows:
         return table, run
-    table = _with_totals(table, asynchronous=get(directory.spec, ("run", "train", "mode")) == "async")
-    totals = {name: np.nan_to_num(_values(table, f"{name}_pairs_total")).max() for name in ("received", *APPLIED)}
-    run = replace(run, unchanged=totals["received"] > 0 and not any(totals[name] for name in APPLIED))
+    asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
+    table = _with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
+    totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
+    found = Acceptance(*(int(np.nan_to_num(_values(table, name)).max()) for name in totals))
+    run = replace(run, acceptance=found, stalled=found.stalled and not np.nan_to_num(_values(table, "diverged")).any())
     if events is not None:
         chosen = np.isin(_values(table, "event"), list(events))
         table = table.filter(pa.array(chosen))
@@ -282,12 +290,17 @@ def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:
     return [line for _, line in valid], first
 
 
-def _with_totals(table: Any, *, asynchronous: bool) -> Any:
+def _with_totals(table: Any, *, workers: int) -> Any:
     """Add to each evaluation the totals of all roles up to its model, and count applied updates.
 
     Rounds give the order. In an asynchronous run each process counts its own rounds, so there the clocks give the
     order; the processes of a run start their clocks together.
+
+    Args:
+        table: the Arrow table of a run's records.
+        workers: the number of workers of an asynchronous run; 0 for a synchronous one.
     """
+    asynchronous = bool(workers)
     event = _values(table, "event")
     moments = np.nan_to_num(_values(table, "time" if asynchronous else "round"), nan=-1.0)
     evaluations, diverged = event == "evaluation", event == "diverged"
@@ -300,11 +313,17 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
     for name, field, kind in sums:
         spent = np.nan_to_num(_values(table, field)[worked][order])
         columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
+    ends, empty = _rounds(table, worked, moments, workers)
+    ended = np.searchsorted(np.sort(ends), moments[evaluations], side="left")
+    without = np.searchsorted(np.sort(ends[empty]), moments[evaluations], side="left")
+    columns |= {"rounds_total": (ended, pa.int64()), "empty_rounds_total": (without, pa.int64())}
     # A server reports the model that its round made; it is the model of the next round.
     late = 0 if asynchronous else _values(table, "role") == "server"
     broken = (moments + late)[diverged]
     first = broken.min() if diverged.any() else np.inf
-    columns["diverged"] = moments[evaluations] >= first, pa.int8()
+    broken_by_then = moments[evaluations] >= first
+    columns["diverged"] = broken_by_then, pa.int8()
+    columns["stalled"] = stalled(ended, without) & ~broken_by_then, pa.int8()
     for name, (values, kind) in columns.items():
         column = np.zeros(table.num_rows)
         column[evaluations] = values
@@ -312,6 +331,15 @@ def _with_totals(table: Any, *, asynchronous: bool) -> Any:
     made = (count_applied(table), count_by_round(table), sum_processes(table))
     counts = [rows for rows in made if rows.num_rows]
     return stack([table, *counts]) if counts else table
+
+
+def _rounds(table: Any, worked: Any, moments: Any, workers: int) -> tuple[Any, Any]:
+    """Return when the rounds with updates ended, and which of them were empty; see `rounds_of`."""
+    lines = {name: np.nan_to_num(_values(table, name)[worked]) for name in ("round", "participants")}
+    received = np.nan_to_num(_values(table, "received_pairs")[worked])
+    applied = np.sum([np.nan_to_num(_values(table, name)[worked]) for name in APPLIED], axis=0)
+    lines |= {"moment": moments[worked], "updates": lines["participants"], "received": received, "applied": applied}
+    return rounds_of(lines, workers)
 
 
 def _values(table: Any, name: str) -> Any:

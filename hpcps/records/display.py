@@ -78,7 +78,7 @@ class ProgressDisplay:
             if run.state == "done" and run.run_id not in self._ended:
                 self._ended.add(run.run_id)
                 self.say(f"[{len(self._ended):{len(str(self._count))}}/{self._count}] {self._line(run)}")
-            elif run.state in ("running", "stalled") and run.epochs:
+            elif run.state in ("running", "silent") and run.epochs:
                 current.append(run)
         now = time.monotonic()
         if not current or (not self._live and now - self._printed < PLAIN_INTERVAL):
@@ -104,12 +104,12 @@ class ProgressDisplay:
         parts = [f"{run.label:<24}", f"epoch {run.epoch:5.1f}/{run.epochs}"]
         if run.accuracy is not None:
             parts.append(f"accuracy {100 * run.accuracy:5.1f} %")
-        if run.acceptance_rate is not None:
-            parts.append(f"accepted {100 * run.acceptance_rate:3.0f} %")
+        if run.acceptance.rate is not None:
+            parts.append(f"accepted {100 * run.acceptance.rate:5.1f} %")
         if run.diverged:
             parts.append("diverged")
-        if run.unchanged:
-            parts.append("no update accepted")
+        if run.stalled:
+            parts.append("stalled")
         parts.append(f"{seconds // 60}:{seconds % 60:02}")
         return "  ".join(parts)
 

@@ -9,21 +9,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from hpcps.inputs import finite
+from hpcps.records.acceptance import APPLIED, NOTHING, Acceptance
 from hpcps.records.forecast import kinds_of
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import Failure, RunDirectory
 from hpcps.records.tail import Tail
 from hpcps.spec.tree import get
 
-State = Literal["done", "running", "stalled", "stopped", "failed", "not started", "damaged"]
+State = Literal["done", "running", "silent", "stopped", "failed", "not started", "damaged"]
 
-STALLED_AFTER = 120.0
-"""Seconds without a record after which a run is stalled, unless the intervals between its lines are longer."""
+SILENT_AFTER = 120.0
+"""Seconds without a record after which a run is silent, unless the intervals between its lines are longer."""
 
 _TAIL = 65536
 _COORDINATOR_TAIL = 2**20
+_WHOLE = 2**62
 _WINDOW = 16
+
+_LINE = ("time", "round", "updates", "received_pairs", "sent_pairs", *APPLIED)
+"""What is kept of each round of a validator or server."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +77,8 @@ class RunStatus:
         left: remaining seconds at this pace; None unless the run is running and the pace is known.
         round: finished rounds.
         accuracy: the latest test accuracy, 0 to 1.
-        acceptance_rate: accepted (update, block) pairs over those that were sent and finite, in the epoch before the
-            latest evaluation, or, before the first one, in the latest round; 0 to 1, None if there were none.
+        acceptance: what the rule has done with the updates.
         refused: blocks that validator 0 rejected because they were not finite, up to the latest evaluation.
-        unchanged: whether it has received updates and accepted none of them, so that its model is the initial one.
         slowest: the process with the largest recent compute time per local step, such as `worker-3`.
         slowest_step: its seconds of compute per local step.
         age: seconds since the last record.
@@ -96,10 +101,9 @@ class RunStatus:
     left: float | None = None
     round: int = 0
     accuracy: float | None = None
-    acceptance_rate: float | None = None
+    acceptance: Acceptance = NOTHING
     refused: int = 0
     diverged: bool = False
-    unchanged: bool = False
     slowest: str | None = None
     slowest_step: float | None = None
     age: float | None = None
@@ -110,6 +114,11 @@ class RunStatus:
     damage: Damage = UNDAMAGED
     standings: tuple[StepStanding, ...] = ()
     kinds: tuple[str, ...] = ()
+
+    @property
+    def stalled(self) -> bool:
+        """Whether the rule has accepted nothing in most rounds, though the model has not diverged."""
+        return self.acceptance.stalled and not self.diverged
 
     def planned(self, label: str, run: Mapping[str, Any]) -> RunStatus:
         """Complete a run that has no files yet from its point: the label and the values of its keys."""
@@ -145,9 +154,9 @@ class SweepProgress:
 class _Rank:
     """The state of one process, updated from its record."""
 
-    def __init__(self, path: Path, coordinator: bool) -> None:
+    def __init__(self, path: Path, tail: int) -> None:
         self.name = path.stem
-        self.tail = Tail(path, _COORDINATOR_TAIL if coordinator else _TAIL)
+        self.tail = Tail(path, tail)
         self.last: dict[str, Any] = {}
         self.attempt = 1
         self.first: dict[str, Any] = {}
@@ -155,7 +164,7 @@ class _Rank:
         self.evaluation: dict[str, Any] = {}
         self.diverged = False
         self.standings: dict[str, Any] = {}
-        self.received = self.applied = 0.0
+        self.pairs: dict[float, tuple[float, ...]] = {}
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self.interval = 0.0
 
@@ -166,7 +175,7 @@ class _Rank:
                 self.first = self.standings = {}
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
-                    self.received = self.applied = 0.0
+                    self.pairs = {}
                 self.attempt = max(1, int(_number(line, "attempt")))
                 self.paces.clear()
             elif event == "round":
@@ -182,8 +191,8 @@ class _Rank:
                 self.standings = line
             elif event == "diverged":
                 self.diverged = True
-            self.received += _number(line, "received_pairs")
-            self.applied += _number(line, "accepted_sent_pairs") + _number(line, "turned_pairs")
+            if "received_pairs" in line:  # a resumed attempt states some rounds again
+                self.pairs[_number(line, "round")] = _pairs(line)
             self.last = line
 
     @property
@@ -219,16 +228,32 @@ class _Followed:
         self._spec = self._spec or self._directory.spec
         run = self._spec.get("run") or {}
         self._kinds = self._kinds or (kinds_of(run) if run else ())
-        coordinator = "validator-0" if get(run, ("topology", "validators")) != 0 else "worker-0"
+        validated = get(run, ("topology", "validators")) != 0
+        coordinator, combiners = ("validator-0", "validator-") if validated else ("worker-0", "server-")
         for path in self._directory.records:
             if path not in self._ranks:
-                self._ranks[path] = _Rank(path, path.stem == coordinator)
+                tail = _COORDINATOR_TAIL if path.stem == coordinator else _TAIL
+                # The acceptance rate is that of the whole run.
+                self._ranks[path] = _Rank(path, _WHOLE if path.stem.startswith(combiners) else tail)
             self._ranks[path].follow()
         ranks = {rank.name: rank for rank in self._ranks.values()}
         status = self._status(now, ranks.get(coordinator), ranks, damage, failures)
         if done:
             self._final = status
         return status
+
+    def _acceptance(self, ranks: Mapping[str, _Rank], evaluation: Mapping[str, Any]) -> Acceptance:
+        """Count the pairs before the latest evaluation, as `collect` does; before the first one, count all."""
+        found = np.array([line for rank in ranks.values() for line in rank.pairs.values()]).reshape(-1, len(_LINE))
+        lines: dict[str, Any] = dict(zip(_LINE, found.T, strict=True))
+        lines["applied"] = np.sum([lines[name] for name in APPLIED], axis=0)
+        asynchronous = get(self._spec, ("run", "train", "mode")) == "async"
+        clock = "time" if asynchronous else "round"
+        lines |= {"moment": lines[clock], "received": lines["received_pairs"], "sent": lines["sent_pairs"]}
+        lines["accepted"] = lines["accepted_sent_pairs"]
+        workers = int(finite(get(self._spec, ("run", "topology", "workers"))))
+        moment = _number(evaluation, clock) if evaluation else np.inf
+        return Acceptance.before(moment, lines, max(1, workers) if asynchronous else 0)
 
     def _status(
         self,
@@ -254,8 +279,8 @@ class _Followed:
             state = "stopped"
         elif age is None:
             state = "not started"
-        elif age > max(STALLED_AFTER, 5 * longest):
-            state = "stalled"
+        elif age > max(SILENT_AFTER, 5 * longest):
+            state = "silent"
         slowest = max(ranks.values(), key=lambda rank: rank.step_seconds, default=None)
         paced = slowest is not None and slowest.step_seconds > 0
         latest, evaluation = (coordinator.round, coordinator.evaluation) if coordinator else ({}, {})
@@ -278,15 +303,11 @@ class _Followed:
             left=max(0.0, (epochs - epoch) * pace - (age or 0.0)) if state == "running" and pace is not None else None,
             round=int(_number(latest, "round")) + 1 if latest else 0,
             accuracy=_number(evaluation, "accuracy") if evaluation else None,
-            acceptance_rate=acceptance_rate(evaluation or latest),
+            acceptance=self._acceptance(ranks, evaluation),
             refused=int(
                 _number(evaluation or latest, "rejected_blocks_cumulative" if evaluation else "rejected_blocks")
             ),
             diverged=any(rank.diverged for rank in ranks.values()),
-            # Only the end of a long record is read, but evaluations of validator 0 have its rate since the start.
-            unchanged=any(rank.received for rank in ranks.values())
-            and not any(rank.applied for rank in ranks.values())
-            and not _number(evaluation, "acceptance_rate_sent_cumulative"),
             slowest=slowest.name if slowest and paced else None,
             slowest_step=slowest.step_seconds if slowest and paced else None,
             age=age,
@@ -300,20 +321,15 @@ class _Followed:
         )
 
 
+def _pairs(line: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the numbers of `_LINE`."""
+    participants = line.get("participants")
+    updates = len(participants) if isinstance(participants, list) else 0
+    return tuple(updates if name == "updates" else _number(line, name) for name in _LINE)
+
+
 def _known(value: object) -> float | None:
     return finite(value) if isinstance(value, (int, float)) else None
-
-
-def acceptance_rate(line: Mapping[str, Any]) -> float | None:
-    """Return the acceptance rate that the line of an evaluation or of a round states.
-
-    The rate is that of sent pairs: a rejected or skipped block is a zero update, which some rules accept.
-    """
-    if "sent_pairs" in line:
-        sent = _number(line, "sent_pairs")
-        return _number(line, "accepted_sent_pairs") / sent if sent else None
-    rate = line.get("acceptance_rate_sent_epoch")
-    return finite(rate) if isinstance(rate, (int, float)) else None
 
 
 def _number(line: Mapping[str, Any], name: str) -> float:

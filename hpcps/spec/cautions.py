@@ -132,8 +132,10 @@ def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
             yield Problem(("data", "split"), message, (DATA,))
     elif lacking := int((found[:workers] < classes).sum()):
         fewest = int(found[:workers].argmin())
-        message = f"{lacking} of {workers} workers lack classes; worker {fewest} has {found[fewest]} of {classes}"
-        yield Problem(("data", "split"), message, involved)
+        message = f"{lacking} of {workers} workers lack classes"
+        fewest = f"worker {fewest} has {found[fewest]} of {classes}"
+        yield Problem(("data", "split"), f"{message}; {fewest}", involved)
+        yield from _the_reference_has_more_classes(run, message)
     if not run.topology.validators:
         return
     if data.validation_split == "as_workers":
@@ -143,3 +145,15 @@ def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
     elif found is not None and found[-1] < classes:
         message = f"the validators' shard of {size} samples has {found[-1]} of {classes} classes"
         yield Problem(("data", "shards"), f"{message}: use fewer shards or more samples", involved)
+
+
+def _the_reference_has_more_classes(run: Run, lacking: str) -> Iterator[Problem]:
+    """An update from few classes is not like the validator's own update from all of them."""
+    rule, data = run.validation.rule, run.data
+    if "reference" in rule.requires and data.validation_split == "iid":
+        yield Problem(
+            ("validation", "rule"),
+            f"{rule.kind} compares updates with the validator's own, of all classes, and {lacking}: it may accept no "
+            "update in most rounds, which `hpcps status` shows as stalled; a rule without a reference does not",
+            (("data", "split"), ("data", "alpha")),
+        )

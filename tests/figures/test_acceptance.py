@@ -39,9 +39,8 @@ def test_rates_are_those_of_all_validators_since_the_start_and_per_epoch(table, 
     assert len(set(epoch.round(6))) > 3
     np.testing.assert_allclose(zeno.acceptance[among, "start"].mean, start)
     np.testing.assert_allclose(zeno.acceptance[among, "evaluation"].mean, epoch)
-    assert f"{start[-1]:.1f}" in next(
-        line for line in markdown([figure_data]).splitlines() if line.startswith("| zeno")
-    )
+    (row,) = [line for line in markdown([figure_data]).splitlines() if line.startswith("| zeno")]
+    assert (f" {start[-1]:.1f} |" in row) == (among == "sent")
 
 
 def test_the_figure_has_a_column_per_panel_and_a_row_per_denominator(table):
@@ -94,7 +93,7 @@ def test_a_single_panel_of_several_scored_lines_has_the_acceptance_rate_beside_t
     figure = accuracy.draw(figure_data)
     left, right = figure.axes
     assert left.get_ylabel() == "test accuracy (%)"
-    assert "received" in right.get_ylabel()
+    assert "sent" in right.get_ylabel()
     assert [line.get_label() for line in right.lines] == ["-0.1", "-0.01", "0", "0.1"]
     assert figure.legends[0].get_title().get_text() == "rho"
     assert len(accuracy.draw(figure_data, "bytes").axes) == 1

@@ -319,9 +319,9 @@ def test_the_csv_has_a_row_per_line_and_panel(swept, seeded):
     (zeno,) = [row for row in rows if (row["line"], row["panel"]) == ("zeno", "negative 6")]
     assert float(zeno["accuracy"]) == pytest.approx(100 * found["accuracy"].iloc[-1], abs=1e-3)
     assert (zeno["seeds"], zeno["epoch"]) == ("1", "8")
-    accepted = 100 * found["accepted_pairs_total"].iloc[-1] / found["received_pairs_total"].iloc[-1]
-    assert float(zeno["accepted_of_received"]) == pytest.approx(accepted, abs=1e-3)
-    assert rows[0]["accepted_of_received"] == ""
+    accepted = 100 * found["accepted_sent_pairs_total"].iloc[-1] / found["sent_pairs_total"].iloc[-1]
+    assert float(zeno["accepted"]) == pytest.approx(accepted, abs=1e-3)
+    assert rows[0]["accepted"] == ""
     found = evaluations(seeded, rule="average", attack="none", epoch=8)["accuracy"]
     several = [
         row for row in csv.DictReader(io.StringIO(comma_separated(figure_data_of(seeded)))) if row["line"] == "average"

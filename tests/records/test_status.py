@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
+from hpcps.records.acceptance import Acceptance
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.forecast import Forecast, kinds_of, summary, time_left
 from hpcps.records.locate import locate
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import STALLED_AFTER, RunStatus, SweepProgress
+from hpcps.records.status import SILENT_AFTER, RunStatus, SweepProgress
 from hpcps.records.writer import RecordWriter
 
 SPEC = {
@@ -57,18 +59,42 @@ def test_a_run_without_records_has_not_started(directory, tmp_path):
 def test_a_running_one(directory):
     play(directory, "worker", 0, 3, compute=0.4)
     play(directory, "worker", 1, 3, compute=2.0)
-    play(directory, "validator", 0, 2, sent_pairs=50, accepted_sent_pairs=30)
+    play(directory, "validator", 0, 2, received_pairs=60, sent_pairs=50, accepted_sent_pairs=30)
     (status,) = SweepProgress([directory.path]).poll()
     assert status.state == "running"
-    assert (status.round, status.epoch, status.accuracy, status.acceptance_rate) == (2, 1.0, pytest.approx(0.1), 0.7)
+    assert (status.round, status.epoch, status.accuracy, status.acceptance.rate) == (2, 1.0, pytest.approx(0.1), 0.6)
     assert (status.slowest, status.slowest_step) == ("worker-1", 0.5)
     assert status.age < 60
 
 
-def test_before_the_first_evaluation_the_round_tells_the_acceptance(directory):
-    play(directory, "validator", 0, 1, sent_pairs=50, accepted_sent_pairs=30)
+def test_before_the_first_evaluation_the_rounds_tell_the_acceptance(directory):
+    play(directory, "validator", 0, 1, received_pairs=60, sent_pairs=50, accepted_sent_pairs=30)
     (status,) = SweepProgress([directory.path]).poll()
-    assert (status.acceptance_rate, status.accuracy) == (0.6, None)
+    assert (status.acceptance.rate, status.accuracy) == (0.6, None)
+
+
+def test_the_acceptance_is_that_of_the_whole_run_up_to_its_latest_evaluation(directory):
+    """Of all validators; the record of validator 0 is longer than the tail of others that is read."""
+    lines = [{"event": "start"}]
+    for number in range(400):
+        pairs = {"received_pairs": 10, "sent_pairs": 10, "accepted_sent_pairs": 10 * (number == 0)}
+        lines.append(
+            {"event": "round", "round": number, "time": number, "participants": [0], "kept_out": ["x" * 500]} | pairs
+        )
+    path = directory.path / "records/validator-0.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    lines.insert(-100, {"event": "evaluation", "round": 300, "epoch": 1, "time": 300, "accuracy": 0.5})
+    lines.append({"event": "end", "what": "x" * 2**21})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    shutil.copy(path, path.with_stem("validator-1"))
+    (status,) = SweepProgress([directory.path]).poll()
+    assert status.acceptance == Acceptance(sent=6000, accepted=20, rounds=300, empty=299)
+    assert status.acceptance.stalled
+    shown = overview([status])
+    assert "running, stalled" in shown
+    assert "0.3 %" in shown
+    assert "the rule accepted no update in 299 of 300 rounds" in shown
+    assert "accepted: of the (update, block) pairs sent, from the start of the run to its latest evaluation" in shown
 
 
 def test_worker_0_counts_without_validators(directory):
@@ -78,13 +104,13 @@ def test_worker_0_counts_without_validators(directory):
     assert SweepProgress([directory.path]).poll()[0].epoch == 1.5
 
 
-def test_silence_is_a_stall_unless_the_run_is_slow_itself(directory):
+def test_a_run_is_silent_unless_it_is_slow_itself(directory):
     path = play(directory, "worker", 0, 3)
     progress = SweepProgress([directory.path])
     now = path.stat().st_mtime
-    assert progress.poll(now + STALLED_AFTER - 1)[0].state == "running"
-    stalled = progress.poll(now + STALLED_AFTER + 1)[0]
-    assert (stalled.state, round(stalled.age)) == ("stalled", STALLED_AFTER + 1)
+    assert progress.poll(now + SILENT_AFTER - 1)[0].state == "running"
+    silent = progress.poll(now + SILENT_AFTER + 1)[0]
+    assert (silent.state, round(silent.age)) == ("silent", SILENT_AFTER + 1)
     assert progress.poll(now - 5)[0].age == 0  # a clock of another host
     with path.open("a") as file:
         file.write(json.dumps({"event": "round", "round": 3, "step": 16, "time": 1000.0}) + "\n")
@@ -183,12 +209,12 @@ def test_polling_is_cheap(directory):
 
 def test_an_overview_is_a_table(directory, tmp_path):
     play(directory, "worker", 0, 3, compute=0.4)
-    play(directory, "validator", 0, 3, sent_pairs=50, accepted_sent_pairs=30)
+    play(directory, "validator", 0, 3, received_pairs=50, sent_pairs=50, accepted_sent_pairs=30)
     runs = SweepProgress([directory.path, tmp_path / "ffff"]).poll()
     runs[1] = replace(runs[1], label="average · none")
-    head, one, two = overview(runs).splitlines()
+    head, one, two, _ = overview(runs).splitlines()
     assert head.split("  ")[0] == "run"
-    for expected in ("0123456789", "zeno · negative 6", "running", "1.5/4", "10.0 %", "70.0 %", "100 ms", " ago"):
+    for expected in ("0123456789", "zeno · negative 6", "running", "1.5/4", "10.0 %", "60.0 %", "100 ms", " ago"):
         assert expected in one
     assert two.split() == ["ffff", "average", "·", "none", "not", "started"]
 
@@ -219,7 +245,7 @@ def test_updates_that_are_all_refused_are_not_accepted(directory):
     refused = {"sent_pairs": 0, "accepted_sent_pairs": 0, "rejected_blocks": 12, "acceptance_rate": 1.0}
     path = play(directory, "validator", 0, 1, **refused)
     (status,) = SweepProgress([directory.path]).poll()
-    assert (status.acceptance_rate, status.refused) == (None, 12)
+    assert (status.acceptance.rate, status.refused) == (None, 12)
     line = {"event": "evaluation", "epoch": 1, "accuracy": 0.1, "acceptance_rate_epoch": 1.0}
     line |= {"acceptance_rate_sent_epoch": None, "rejected_blocks_cumulative": 40}
     with path.open("a") as file:
@@ -246,7 +272,7 @@ def test_the_time_left_follows_from_the_pace_of_this_attempt(directory):
     assert (status.pace, status.left) == (2.0, 5.0)
     assert progress.poll(now + 2)[0].left == pytest.approx(3.0)
     assert progress.poll(now + 60)[0].left == 0  # longer than usual, but not a stall
-    assert progress.poll(now + 2 * STALLED_AFTER)[0].left is None
+    assert progress.poll(now + 2 * SILENT_AFTER)[0].left is None
     with path.open("a") as file:
         file.write('{"event": "start", "attempt": 2}\n')
         for second in (10, 30):

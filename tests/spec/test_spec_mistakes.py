@@ -572,9 +572,29 @@ def test_points_that_a_setting_makes_the_same_are_told_once(write: Write) -> Non
     ],
 )
 def test_what_is_odd_is_told_and_runs(write: Write, more: str, overrides: list[str], expected: str) -> None:
-    told = load_experiment(write(more), overrides).cautions
+    told = [each for each in load_experiment(write(more), overrides).cautions if "compares updates" not in each]
     assert len(told) == bool(expected)
     assert expected in "".join(told)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.split=by_class", "validation.rule.kind=zeno"], True),
+        (["data.split=by_class", "validation.rule.kind=fltrust"], True),
+        (["data.split=by_class", "validation.rule.kind=median"], False),
+        (["data.split=by_class", "validation.rule.kind=zeno", AS_WORKERS], False),
+        (["data.split=dirichlet", "data.alpha=1000", "validation.rule.kind=zeno"], False),
+    ],
+)
+def test_a_reference_of_all_classes_and_workers_of_few_may_not_agree(
+    write: Write, overrides: list[str], told: bool
+) -> None:
+    found = [each for each in load_experiment(write(""), overrides).cautions if "compares updates with the" in each]
+    assert len(found) == told
+    assert all(
+        "of all classes, and 4 of 4 workers lack classes: it may accept no update in most" in each for each in found
+    )
 
 
 @pytest.mark.parametrize(

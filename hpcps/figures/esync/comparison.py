@@ -146,7 +146,7 @@ def _flat(curve: Curve, end: float) -> Curve:
     wall = np.array([0.0, end])
     return replace(
         curve, epoch=last(curve.epoch), wall=wall, bytes_sent=last(curve.bytes_sent), accuracy=accuracy,
-        acceptance={}, diverged=None,
+        acceptance={}, diverged=None, stalled_seeds=0,
     )  # fmt: skip
 
 

@@ -38,11 +38,15 @@ def draw_ranking(study: Study, options: PlotOptions) -> Figure:
                 f"{values.mean[rule]:.1f}", (values.mean[rule], place), (0, 5), textcoords="offset points",
                 ha="center", fontsize=7,
             )  # fmt: skip
-        axes.set_yticks(range(len(order)), [named(study.rules[rule], options) for rule in order])
+        axes.set_yticks(
+            range(len(order)),
+            [named(study.rules[rule], options) + " ‡" * bool(study.stalled[rule].any()) for rule in order],
+        )
         axes.set_ylim(len(order) - 0.5, -0.6)
         axes.set_xlim(left=0)
         axes.margins(x=0.04)
         axes.grid(visible=False, axis="y")
         spread = f"; circles: {study.scores.shape[1]} seeds; bar: {options.band}" if study.scores.shape[1] > 1 else ""
-        axes.set_xlabel(f"score (%){spread}")
+        signs = "; ‡: with stalled runs" if study.stalled.any() else ""
+        axes.set_xlabel(f"score (%){spread}{signs}")
     return figure

@@ -37,6 +37,7 @@ class Study:
         rows: the names of the rows: the values of the other swept keys.
         attacks: the names of the attacks.
         accuracy: final test accuracy in percent, `[rules, rows, attacks, seeds]`; NaN: no result.
+        stalled: whether a run is stalled, `[rules, rows, attacks, seeds]`.
         entered: blocks by rule, attack and round, over all rows and seeds, with the columns `rule`, `attack`, `round`
             and `COUNTS`; empty if the records do not have them.
     """
@@ -46,6 +47,7 @@ class Study:
     rows: tuple[str, ...]
     attacks: tuple[str, ...]
     accuracy: NDArray[np.float64]
+    stalled: NDArray[np.bool_]
     entered: pd.DataFrame
 
     @property
@@ -125,6 +127,7 @@ def selected(study: Study, options: PlotOptions) -> Study:
         rules=tuple(rules),
         attacks=tuple(attacks),
         accuracy=study.accuracy[places[0]][:, :, places[1]],
+        stalled=study.stalled[places[0]][:, :, places[1]],
         entered=study.entered[kept],
     )
 
@@ -143,18 +146,23 @@ def _study(rows: pd.DataFrame, figure_data: FigureData, swept: Sequence[str]) ->
     # The accuracy of a run that has not ended is not comparable.
     ended = last["status"].astype(str).to_numpy() == "done" if "status" in last else np.ones(len(last), np.bool_)
     settings["accuracy"] = np.where(ended, 100 * last["accuracy"].to_numpy(np.float64), np.nan)
+    settings["stalled"] = ended & (last["stalled"].to_numpy() > 0) if "stalled" in last else False
     settings["run_id"] = last["run_id"].astype(str).to_numpy()
     axes = {name: list(dict.fromkeys(settings[name])) for name in (_RULE, "row", _ATTACK)}
     axes["seed"] = sorted(settings["seed"].unique())
     accuracy = np.full([len(values) for values in axes.values()], np.nan)
     places = [settings[name].map({value: n for n, value in enumerate(axes[name])}) for name in axes]
-    accuracy[tuple(place.to_numpy(np.intp) for place in places)] = settings["accuracy"]
+    at = tuple(place.to_numpy(np.intp) for place in places)
+    accuracy[at] = settings["accuracy"]
+    stalled = np.zeros(accuracy.shape, np.bool_)
+    stalled[at] = settings["stalled"]
     return Study(
         figure_data,
         tuple(axes[_RULE]),
         tuple(axes["row"]),
         tuple(axes[_ATTACK]),
         accuracy,
+        stalled,
         _entered(rows[rows["event"] == BYPASS], settings),
     )
 

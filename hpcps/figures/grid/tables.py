@@ -8,6 +8,7 @@ from hpcps.figures.curve import Range
 from hpcps.figures.final import aligned_table
 from hpcps.figures.grid.study import Study
 from hpcps.figures.grid.worst import mark
+from hpcps.records.acceptance import STALLED
 
 
 def study_tables(study: Study) -> str:
@@ -16,6 +17,7 @@ def study_tables(study: Study) -> str:
     facts = [heading, study.figure_data.facts, study.figure_data.remark]
     notes = ["score: the mean over the columns, [lowest–highest of the seeds]"] * (study.scores.shape[1] > 1)
     notes += ["*: some runs have no result yet; a score needs all runs"] * bool(study.incomplete.any())
+    notes += [f"‡: with stalled runs ({STALLED})"] * bool(study.stalled.any())
     note = "; ".join(notes)
     table = aligned_table(study_rows(study))
     return "  \n".join(filter(None, facts)) + "\n\n" + table + "\n" + (f"\n{note}\n" if note else "")

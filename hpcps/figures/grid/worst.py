@@ -21,7 +21,8 @@ def draw_worst(study: Study, options: PlotOptions) -> Figure:
     best = [(row, int(np.nanargmax(line))) for row, line in enumerate(values) if not np.isnan(line).all()]
     return draw_heat_map(
         study.figure_data,
-        "final accuracy under the worst attack, which is below it; framed: the best rule",
+        "final accuracy under the worst attack, which is below it; framed: the best rule"
+        + "; ‡: with stalled runs" * bool(study.stalled.any()),
         values,
         attacks,
         [options.names.get(row, row) for row in study.rows],
@@ -37,5 +38,6 @@ def named(word: str, options: PlotOptions) -> str:
 
 
 def mark(study: Study, rule: int, row: int) -> str:
-    """Return an asterisk for a cell with results of some of its runs only."""
-    return "*" if study.incomplete[rule, row] and not np.isnan(study.worst[rule, row]) else ""
+    """Return an asterisk for a cell with results of some of its runs only, and a sign for one with stalled runs."""
+    signs = "*" if study.incomplete[rule, row] and not np.isnan(study.worst[rule, row]) else ""
+    return signs + (" ‡" if study.stalled[rule, row].any() else "")

@@ -52,6 +52,7 @@ class Line:
         y: mean, and low and high if there are several seeds, by the name of the y axis.
         diverged: the position of the first evaluation of a diverged model; None if no seed has diverged.
         diverged_seeds: the number of diverged seeds.
+        stalled_seeds: the number of stalled seeds.
         remark: a further line of the pop-ups; may be empty.
     """
 
@@ -62,6 +63,7 @@ class Line:
     y: Mapping[str, Mapping[str, list[float | None]]]
     diverged: int | None = None
     diverged_seeds: int = 0
+    stalled_seeds: int = 0
     remark: str = ""
 
 
@@ -152,6 +154,7 @@ def _curves(figure_data: FigureData, title: str, y: Mapping[str, str], *, scored
                 y={name: _range(_rates(curve, name)) for name in y},
                 diverged=curve.diverged,
                 diverged_seeds=curve.diverged_seeds,
+                stalled_seeds=curve.stalled_seeds,
                 remark="" if curve.finished else "not finished",
             )
             for curve in curves

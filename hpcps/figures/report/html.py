@@ -15,6 +15,7 @@ from hpcps.figures.grid.tables import study_rows
 from hpcps.figures.labels import of_key
 from hpcps.figures.report.charts import Section, Style, label_of, sections, styles_of, title_of
 from hpcps.figures.report.content import ReportContent
+from hpcps.records.acceptance import MEANING, STALLED
 from hpcps.records.files import write_whole
 from hpcps.records.forecast import summary
 
@@ -68,6 +69,7 @@ def render(content: ReportContent) -> str:
         content=content,
         study_rows=study_rows,
         summary=summary(runs),
+        meaning=f"{MEANING}; {STALLED}",
         states=Counter(run.state for run in runs).items(),
         failed=[run for run in runs if run.failures or run.earlier or run.state == "failed"],
         variants=variants,

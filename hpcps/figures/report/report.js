@@ -21,11 +21,14 @@ function popups(line, values, x, xTitle, yTitle) {
     if (line.diverged !== null && n >= line.diverged) {
       rows.push(line.seeds > 1 ? `${line.diverged_seeds} of ${line.seeds} seeds diverged` : "diverged");
     }
+    if (line.stalled_seeds && n === values.mean.length - 1) {
+      rows.push(line.seeds > 1 ? `${line.stalled_seeds} of ${line.seeds} seeds stalled` : "stalled");
+    }
     return rows.join("<br>");
   });
 }
 
-/** Returns the traces of one line: its band, its mean and its cross. */
+/** Returns the traces of one line: its band, its mean, its cross and its circle. */
 function traces(section, line, xName, yName) {
   const x = line.x[xName], values = line.y[yName], style = section.styles[line.line];
   if (!x || !values) return [];
@@ -53,6 +56,11 @@ function traces(section, line, xName, yName) {
   if (line.diverged !== null && values.mean[line.diverged] !== null) {
     found.push({ ...shared, x: [x[line.diverged]], y: [values.mean[line.diverged]], mode: "markers", hoverinfo: "text",
       text: [text[line.diverged]], cliponaxis: false, marker: { color: style.color, symbol: "x-thin", size: 11, line: { color: style.color, width: 3 } } });
+  }
+  const end = values.mean.length - 1;
+  if (line.stalled_seeds && values.mean[end] !== null) {
+    found.push({ ...shared, x: [x[end]], y: [values.mean[end]], mode: "markers", hoverinfo: "text",
+      text: [text[end]], cliponaxis: false, marker: { color: style.color, symbol: "circle-open", size: 13, line: { color: style.color, width: 2 } } });
   }
   return found;
 }

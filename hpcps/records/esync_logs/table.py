@@ -97,6 +97,6 @@ def _rows(run: LoggedRun, model_bytes: float | None) -> list[dict[str, Any]]:
             if device == evaluating and each.accuracy is not None:
                 rows.append(
                     {"event": "evaluation", **common, "time": each.time, "wall": each.time, "accuracy": each.accuracy,
-                     "diverged": 0, "bytes_sent_total": np.nan}
+                     "diverged": 0, "stalled": 0, "bytes_sent_total": np.nan}
                 )  # fmt: skip
     return rows

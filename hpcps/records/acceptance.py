@@ -1,0 +1,90 @@
+"""What the rule of a run did with the updates: the share that it accepted, and whether the run stalled.
+
+Lines of a round state pairs: a pair is a block of an update. The pairs of several validators or servers are summed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+
+APPLIED = ("accepted_sent_pairs", "turned_pairs")
+"""The counts of pairs that change the model: a negated pair is not accepted."""
+
+MEANING = "accepted: of the (update, block) pairs sent, from the start of the run to its latest evaluation"
+
+STALLED = "stalled: in most rounds the rule accepted no update"
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What a rule did with the updates before the latest evaluation; before the first one, with all updates.
+
+    Attributes:
+        sent: pairs that were sent and finite.
+        accepted: those of them that the rule accepted. A skipped or rejected block is a zero update, which some rules
+            accept; it does not count.
+        rounds: rounds in which the rule received updates.
+        empty: those of them in which no pair changed the model.
+    """
+
+    sent: int = 0
+    accepted: int = 0
+    rounds: int = 0
+    empty: int = 0
+
+    @property
+    def rate(self) -> float | None:
+        """Accepted pairs divided by sent pairs, 0 to 1; None without sent pairs."""
+        return self.accepted / self.sent if self.sent else None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether most rounds were empty. The updates of a diverged model are not finite: such a run is not stalled."""
+        return bool(stalled(self.rounds, self.empty))
+
+    @property
+    def words(self) -> str:
+        """What to say of a stalled run."""
+        return f"stalled: the rule accepted no update in {self.empty} of {self.rounds} rounds"
+
+    @classmethod
+    def before(cls, moment: float, lines: Mapping[str, Values], workers: int = 0) -> Acceptance:
+        """Count what lines state; for `lines` and `workers` see `rounds_of`, `lines` has also `sent` and `accepted`."""
+        known = lines["moment"] < moment
+        moments, empty = rounds_of(lines, workers)
+        sent, accepted = (int(lines[name][known].sum()) for name in ("sent", "accepted"))
+        return cls(sent, accepted, int((moments < moment).sum()), int((empty & (moments < moment)).sum()))
+
+
+NOTHING = Acceptance()
+
+
+def stalled(rounds: Any, empty: Any) -> Any:
+    """Tell whether a run with these numbers of rounds with updates, and of empty ones, is stalled; also for arrays."""
+    return 2 * empty > rounds
+
+
+def rounds_of(lines: Mapping[str, Values], workers: int = 0) -> tuple[Values, Values]:
+    """Return when each round ended in which a rule received updates, in order, and whether none of them was applied.
+
+    Args:
+        lines: arrays with an item for each line of a validator or server: `moment`, `round`, `updates` (how many it
+            received), `received` and `applied` (pairs).
+        workers: as many updates count as one round of an asynchronous run, in order of time; 0: lines with the same
+            `round` are one round.
+    """
+    order = np.argsort(lines["moment"], kind="stable")
+    order = order[lines["received"][order] > 0]
+    moment, applied = lines["moment"][order], lines["applied"][order]
+    number = lines["round"][order] if not workers else (np.cumsum(lines["updates"][order]) - 1) // workers
+    rounds, place = np.unique(number, return_inverse=True)
+    ends = np.full(len(rounds), -np.inf)
+    np.maximum.at(ends, place, moment)
+    return ends, np.bincount(place, applied, len(rounds)) == 0

@@ -1,0 +1,104 @@
+"""A run in which the rule accepts no update in most rounds says so: it is stalled."""
+
+import re
+
+import numpy as np
+import pytest
+from installed import BACKEND
+
+from hpcps.cli.main import main
+from hpcps.records.acceptance import Acceptance
+
+FILE = f"""
+name = "absurd"
+[topology]
+workers = 2
+[transport]
+kind = "inproc"
+[model]
+name = "mlp"
+backend = "{BACKEND}"
+[data]
+name = "digits"
+limit = 192
+test_limit = 16
+[train]
+epochs = 1
+batch_size = 16
+local_steps = 4
+optimizer = {{ lr = 1e38 }}
+[[include]]
+label = "without validators"
+"topology.validators" = 0
+[[include]]
+label = "asynchronous"
+"train.mode" = "async"
+"validation.rule" = {{ kind = "zeno++" }}
+[[include]]
+label = "usual"
+"train.optimizer.lr" = 0.01
+[[include]]
+label = "usual, asynchronous"
+"train.optimizer.lr" = 0.01
+"train.mode" = "async"
+"validation.rule" = {{ kind = "naive_async" }}
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "absurd.toml").write_text(FILE)
+    assert main(["run", "absurd.toml"]) == 0
+    return capsys.readouterr().out
+
+
+def lines_with(text, output):
+    return [line for line in output.splitlines() if text in line]
+
+
+def test_status_collect_and_the_table_say_that_the_runs_stalled(run, tmp_path, capsys):
+    assert len(lines_with("stalled", run)) == 3
+    assert not lines_with("usual", "\n".join(lines_with("stalled", run)))
+    assert main(["status", "absurd"]) == 0
+    shown = lines_with("done, stalled", capsys.readouterr().out)
+    assert len(shown) == 3
+    assert not lines_with("usual", "\n".join(shown))
+    assert main(["collect", "absurd.toml"]) == 0
+    shown = lines_with("stalled: the rule accepted no update in ", capsys.readouterr().out)
+    assert len(shown) == 3, shown
+    assert all(re.search(r" in (\d+) of \1 rounds$", line) for line in shown), shown
+    assert not lines_with("usual", "\n".join(shown))
+    table = (tmp_path / "results/absurd/final_accuracy.md").read_text()
+    assert "‡ stalled: in most rounds the rule accepted no update" in table
+    assert all("‡" not in line for line in lines_with("usual", table))
+
+
+def pairs(**columns):
+    """Lines of rounds: `moment` and the other columns of `rounds_of`; each received one update of one pair."""
+    count = len(columns["moment"])
+    one = {name: np.ones(count) for name in ("updates", "received", "sent")}
+    lines = one | {name: np.array(values, float) for name, values in columns.items()}
+    return lines | {"round": lines.get("round", lines["moment"]), "accepted": lines["applied"]}
+
+
+def test_most_rounds_are_more_than_half_of_those_with_updates():
+    half = Acceptance.before(9, pairs(moment=[0, 1, 2, 3], applied=[1, 0, 1, 0]))
+    assert (half.rounds, half.empty, half.stalled, half.rate) == (4, 2, False, 0.5)
+    assert Acceptance.before(9, pairs(moment=[0, 1, 2], applied=[1, 0, 0])).stalled
+    # A round without updates says nothing of the rule.
+    quiet = pairs(moment=[0, 1, 2], applied=[1, 0, 0], received=[1, 0, 0])
+    assert Acceptance.before(9, quiet).rounds == 1
+    assert not Acceptance().stalled
+
+
+def test_a_round_is_empty_if_all_validators_accept_nothing():
+    found = Acceptance.before(2, pairs(moment=[0, 1, 2, 0, 1, 2], applied=[0, 1, 0, 0, 0, 0]))
+    assert (found.rounds, found.empty, found.sent, found.accepted) == (2, 1, 4, 1)
+
+
+def test_as_many_updates_as_workers_are_a_round_of_an_asynchronous_run():
+    """One of four workers is accepted: most updates are rejected, but no round is empty."""
+    lines = pairs(moment=range(12), applied=[0, 0, 0, 1] * 3)
+    assert not Acceptance.before(99, lines, workers=4).stalled
+    assert Acceptance.before(99, pairs(moment=range(12), applied=[1, 1, 1, 1] + [0] * 8), workers=4).empty == 2
