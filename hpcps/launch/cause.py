@@ -14,6 +14,7 @@ from typing import Any
 from hpcps.launch.guard import MARK, describe
 from hpcps.launch.lost import LostGuards
 from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.records.inventory import enumerated
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import Failure, RunDirectory
 
@@ -62,6 +63,26 @@ def lost_guards(plan: Plan, lost: LostGuards) -> list[ProcessDeath]:
     else:
         end = f"the launcher's process on {host} died, and with it all {len(there)} processes there"
     return [ProcessDeath(first.role, first.index, None, host, end)]
+
+
+def unguarded(plan: Plan, lost: LostGuards, status: int) -> list[ProcessDeath]:
+    """Return the process that ended before it had a guard; or nothing, also if no process had one.
+
+    Args:
+        plan: the plan.
+        lost: the files of the guards.
+        status: the status of the launcher.
+    """
+    guarded = lost.guarded()
+    gone = [member for member in plan.world if str(member) not in guarded]
+    if not gone or len(gone) == len(plan.world):
+        return []
+    first = gone[0]
+    hosts = {member.host: socket.gethostname() if member.host == "localhost" else member.host for member in gone}
+    others = enumerated([f"{member} on {hosts[member.host]}" for member in gone[1:]])
+    who = f"it, or {others}," if others else "it"
+    end = f"{who} ended before it could report why, and the launcher ended with status {status}"
+    return [ProcessDeath(first.role, first.index, None, hosts[first.host], end)]
 
 
 def find_cause(run: PlannedRun, deaths: Sequence[ProcessDeath], known: Collection[Failure]) -> Failure | None:

@@ -133,9 +133,10 @@ def _watch(child: int, name: str, started: int, lost: str) -> None:
             text += MARK + json.dumps({"name": name, "pid": child, "host": host, "status": status}) + "\n"
         # One write, with a line break first: another process may have left an unfinished line.
         os.write(2, text.encode())
-    with suppress(OSError):
-        os.unlink(lost)
-        os.rmdir(os.path.dirname(lost))
+    if status == 0:  # otherwise the file shows that the process had a guard
+        with suppress(OSError):
+            os.unlink(lost)
+            os.rmdir(os.path.dirname(lost))
     if status < 0:
         _die_of(-status)
     os._exit(status)

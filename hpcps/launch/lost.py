@@ -1,4 +1,4 @@
-"""The files that the processes of a launch write when their guards are killed.
+"""The files that show which processes of a launch had a guard, and whose guards were killed.
 
 They are files because every host can read the folder of the plan. The output of a process is not reliable: the process
 that was killed may have been the one that forwards it.
@@ -11,7 +11,10 @@ from pathlib import Path
 
 
 class LostGuards:
-    """One file per process in the folder of the plan, empty as long as the guard of the process lives."""
+    """One file per process in the folder of the plan, empty as long as the guard of the process lives.
+
+    It stays if the process fails.
+    """
 
     def __init__(self, plan_file: Path) -> None:
         """Set the folder of the files; it need not exist."""
@@ -25,6 +28,10 @@ class LostGuards:
         """Return the processes that lost their guards, in order of time."""
         found = [(file.stat(), file.name) for file in self.path.glob("*")]
         return [name for facts, name in sorted(found, key=lambda each: each[0].st_mtime_ns) if facts.st_size]
+
+    def guarded(self) -> set[str]:
+        """Return the processes that had a guard and have not succeeded."""
+        return {file.name for file in self.path.glob("*")}
 
     def clear(self) -> None:
         """Remove the files."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hpcps.errors import LaunchError
-from hpcps.launch.cause import ProcessDeath, find_cause, last_lines, lost_guards, read_death
+from hpcps.launch.cause import ProcessDeath, find_cause, last_lines, lost_guards, read_death, unguarded
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import EXPLAINED, adopt_orphans, describe, tie_to_parent
 from hpcps.launch.launchers import Launch
@@ -186,7 +186,8 @@ def supervise(
         on_output(f"hpcps: {launch.command[0]} {describe(process.returncode)} after the results had been written")
     unexplained = hangs or (process.returncode > 0 and process.returncode not in EXPLAINED)
     if unexplained and not failed and not deaths:
-        deaths += lost_guards(launch.job.plan, lost)
+        plan = launch.job.plan
+        deaths += lost_guards(plan, lost) or unguarded(plan, lost, _status(process.returncode))
     # The status of a launcher that we killed is no information about the run.
     ended = 0 if saved or (hangs and not failed and not deaths) else process.returncode
     unharmed = ended == 0 or (stops and run is not None and not begun(run, launch.job.plan_file))

@@ -21,6 +21,7 @@ from hpcps.inputs import read_text
 from hpcps.registry.components import Entry, Origin, Registry, extend
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, ComponentKind
+from hpcps.registry.trial import trouble
 from hpcps.registry.validation import failure_of, faults
 
 LARGEST = 1 << 20
@@ -70,18 +71,22 @@ def read_plugin(path: Path) -> str:
         raise PluginError(str(error)) from error
 
 
-def load(text: str, path: Path) -> Plugin:
+def load(text: str, path: Path, *, trial: bool = False) -> Plugin:
     """Execute the text of a plugin file and return the components that it defines.
 
     Args:
         text: the text.
         path: the file, for messages and tracebacks; imports of other files in its folder are rejected.
+        trial: whether to execute it in a child process first, unless this process has executed the same text before.
 
     Raises:
         PluginError: it cannot be executed, defines no component or a component that is not usable; lists all faults.
     """
     tree = _parse(text, path)
     _reject_local_imports(tree, path)
+    untried = trial and _module_name(text, path) not in sys.modules
+    if untried and (found := trouble(path, partial(_run, text, path))):
+        raise PluginError(f"{path}:{found.line}: {found.what}")
     module = _execute(text, path)
     lines = {node.name: node.lineno for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
     origin = Origin(f"plugin {path.name}", f"sha256 {sha256(text)}")
@@ -132,7 +137,7 @@ def load_plugins(*files: str | Path) -> tuple[str, ...]:
     Raises:
         PluginError: a file cannot be used, or a name is already taken.
     """
-    plugins = [load(read_plugin(path), path) for path in map(Path, files)]
+    plugins = [load(read_plugin(path), path, trial=True) for path in map(Path, files)]
     if found := clashes(plugins):
         raise PluginError("\n".join(found))
     extend(plugins)
@@ -191,20 +196,28 @@ def _installed(top: str, folder: Path) -> bool:
     return spec is not None and (spec.origin is None or folder.resolve() not in Path(spec.origin).resolve().parents)
 
 
+def _module_name(text: str, path: Path) -> str:
+    return f"hpcps_plugin_{path.stem}_{sha256(text)[:12]}"
+
+
 def _execute(text: str, path: Path) -> ModuleType:
-    name = f"hpcps_plugin_{path.stem}_{sha256(text)[:12]}"
+    name = _module_name(text, path)
     if name in sys.modules:
         return sys.modules[name]
-    module = ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module  # pydantic resolves annotations there
     try:
-        exec(compile(text, str(path), "exec"), module.__dict__)
+        return _run(text, path)
     except BaseException as error:
         del sys.modules[name]
-        if not isinstance(error, (Exception, SystemExit)):
+        if isinstance(error, KeyboardInterrupt):
             raise
         raise PluginError(f"{path}:{_line(error, path)}: {failure_of(error)}") from error
+
+
+def _run(text: str, path: Path) -> ModuleType:
+    module = ModuleType(_module_name(text, path))
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # pydantic resolves annotations there
+    exec(compile(text, str(path), "exec"), module.__dict__)
     return module
 
 

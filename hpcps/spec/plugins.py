@@ -43,7 +43,7 @@ def registry_of(file: Path, tables: Tree, over: Sequence[Override], mistakes: Mi
             continue
         path = file.parent / name
         try:
-            plugins.append(load(read_plugin(path), path))
+            plugins.append(load(read_plugin(path), path, trial=True))
         except PluginError as error:
             problems.append(Problem(("plugins", place), str(error)))
     problems += [Problem(("plugins",), clash) for clash in clashes(plugins)]

@@ -58,6 +58,35 @@ def test_a_killed_guard_is_named_after_its_process(start: Callable[..., Play]) -
     assert not list(play.results.glob("*/launch/*/*.lost"))
 
 
+EARLY = """
+import os, pathlib, signal, time
+if "hpcps.execution" in pathlib.Path("/proc/self/cmdline").read_text() and os.environ.get("PMI_RANK") == "1":
+    while sum(1 for _ in pathlib.Path({results!r}).glob("*/launch/*/*.lost/*")) < 2:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""The start of Python in a process that is killed before it has a guard, once both others have one."""
+
+
+@with_proxy
+def test_a_process_that_is_killed_before_it_has_a_guard_is_named(
+    start: Callable[..., Play], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early/sitecustomize.py").write_text(EARLY.format(results=str(tmp_path / "results")))
+    path = os.pathsep.join(filter(None, (str(tmp_path / "early"), os.environ.get("PYTHONPATH"))))
+    monkeypatch.setenv("PYTHONPATH", path)
+    play = start(*TWO)
+    assert play.end(120) == 1
+    assert_quiet(play.text)
+    reason = "it ended before it could report why, and the launcher ended with status 9"
+    assert re.search(rf"hpcps: run \w+ \(faults\): \w+-\d on {HOST} failed in phase start: {reason}\n", play.text), (
+        play.text
+    )
+    assert play.run.failures[0].error == reason
+    assert not list(play.results.glob("*/launch/*/*.lost"))
+
+
 @with_proxy
 def test_a_killed_proxy_is_named_by_its_host(start: Callable[..., Play]) -> None:
     play = start(*TWO)

@@ -1,6 +1,9 @@
 """Whatever is wrong with a plugin file is one error with its file and line, and never a traceback."""
 
+import os
 import re
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -33,6 +36,19 @@ BROKEN = {
     "import": ("import numpy\nimport nothing_of_this_name\n", "mine.py:2: ModuleNotFoundError: No module named"),
     "exception": ("def f():\n    return 1 / 0\nf()\n", "mine.py:2: ZeroDivisionError: division by zero"),
     "exit": ("import sys\nsys.exit(3)\n", "mine.py:2: SystemExit: 3"),
+    "interrupt": ("x = 1\nraise KeyboardInterrupt\n", "mine.py:2: KeyboardInterrupt: "),
+    "base": (
+        "class Own(BaseException): ...\ndef f():\n    raise Own('two\\nlines')\nf()\n",
+        "mine.py:3: Own: two",
+    ),
+    "_exit": (
+        "import os\ndef f():\n    os._exit(0)\nf()\n",
+        "mine.py:3: it ends the process with status 0 when it is loaded: raise an exception instead",
+    ),
+    "crash": (
+        "import os, signal\n\nos.kill(os.getpid(), signal.SIGSEGV)\n",
+        "mine.py:3: loading it crashes the process with signal 11 (SIGSEGV)",
+    ),
     "recursion": ("def f():\n    f()\nf()\n", "mine.py:2: RecursionError: "),
     "nothing": ("x = 1\n", "mine.py:1: it defines no component: derive a class from one of BaseRule, PreAggregator"),
     "hidden": (HEAD + BODY.replace("Mine", "_Mine"), "mine.py:1: it defines no component"),
@@ -69,7 +85,7 @@ BROKEN = {
 
 
 # One of what Python refuses, of what the file does, of what its class lacks, and of what it imports.
-TELLING = ("syntax", "exception", "docstring", "neighbour", "property")
+TELLING = ("syntax", "exception", "docstring", "neighbour", "property", "interrupt", "base", "_exit")
 REPEATED = [pytest.param(case, marks=pytest.mark.soak) for case in BROKEN if case not in TELLING]
 
 
@@ -80,6 +96,53 @@ def test_a_broken_plugin_is_one_error(tmp_path, case):
     (tmp_path / "helper.py").write_text("")
     commands = ("check", "run", "components") if case == "exception" else ("check",)
     refused(tmp_path, '["mine.py"]', f"{tmp_path}/{expected}", commands)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("def f():\n    while True:\n        pass\nf()\n", r"[23]"), ("import time\ntime.sleep(1e6)\n", "2")],
+)
+def test_a_plugin_that_never_ends_is_one_error(tmp_path, monkeypatch, text, line):
+    monkeypatch.setattr("hpcps.registry.trial.LIMIT", 2.0)
+    (tmp_path / "mine.py").write_text(text)
+    (tmp_path / "experiment.toml").write_text(FILE + 'plugins = ["mine.py"]\n')
+    began = time.monotonic()
+    with pytest.raises(SpecError, match=rf"mine\.py:{line}: it is not loaded after 2 s: a plugin only defines classes"):
+        load_experiment(tmp_path / "experiment.toml")
+    assert time.monotonic() - began < 30
+
+
+def test_a_plugin_is_tried_once_for_each_text_and_leaves_no_process(tmp_path, capfd):
+    marks = tmp_path / "marks"
+    start = f"""import os, subprocess
+child = subprocess.Popen(["sleep", "1000"])
+print("loud", flush=True)
+with open({str(marks)!r}, "a") as marks:
+    marks.write(f"{{os.getpid()}} {{child.pid}}\\n")
+if os.getpid() == {os.getpid()}:
+    child.kill()
+    child.wait()
+"""
+    (tmp_path / "mine.py").write_text(start + HEAD + BODY)
+    (tmp_path / "experiment.toml").write_text(FILE + 'plugins = ["mine.py"]\n')
+    load_experiment(tmp_path / "experiment.toml")
+    assert capfd.readouterr().out == "loud\n", "what the trial prints is dropped"
+    (trial, left), (own, _) = (map(int, line.split()) for line in marks.read_text().splitlines())
+    assert own == os.getpid() != trial
+    deadline = time.monotonic() + 30
+    while running(left) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not running(left)
+    load_experiment(tmp_path / "experiment.toml")
+    assert len(marks.read_text().splitlines()) == 2
+
+
+def running(pid):
+    """Whether a process runs; one that has ended may wait for its parent."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def refused(folder, plugins, expected, commands=("check",)):
