@@ -79,7 +79,9 @@ def unpack(folder: Path, root: Path) -> list[str]:
                 continue
             file.seek(0)
             with tarfile.open(fileobj=file, mode="r:gz") as archive:
-                archive.extractall(root, filter="data")
+                # Python before 3.11.4 has no filters.
+                archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)
+                archive.extractall(root)
             names.append(name)
     return names
 

@@ -69,3 +69,8 @@ class Barrier:
         os.read(self._gates[turn], 1)
         ended, opened = _OPENED.unpack(os.pread(self._state, _OPENED.size, place))
         return opened, bool(ended)
+
+    def close(self) -> None:
+        """Close the files of the barrier."""
+        for file in (self._state, *self._gates):
+            os.close(file)

@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -58,6 +58,10 @@ class Data:
         rng = np.random.default_rng(1)
         for part in np.array_split(self.values, 64):
             rng.standard_normal(out=part, dtype=np.float32)
+
+    def close(self) -> None:
+        os.close(self.fd)
+        os.close(self.result_fd)
 
     def updates(self, n: int) -> Updates:
         size = self.elements // n
@@ -206,9 +210,9 @@ def main() -> int:
         print("numba is not installed, so there are no kernels: pip install 'hpcps[kernels]'", file=sys.stderr)
         return 1
     others = Others()
-    data = Data(40_000_000 if args.quick else 400_000_000)
     times: Times = {}
-    of_all, problem, failed = measure(args, data, times)
+    with closing(Data(40_000_000 if args.quick else 400_000_000)) as data:
+        of_all, problem, failed = measure(args, data, times)
     text, bars = report(args, times, others.cores(), problem, 4e-9 * data.elements)
     text += "\n".join([*robust.lines(of_all), ""])
     bars += robust.bars(of_all)

@@ -1,5 +1,6 @@
-#!/bin/sh
-# tests/ordinary.sh COMMAND...: run a command with the few variables of the environment that the tests may depend on.
+#!/usr/bin/env bash
+# tests/ordinary.sh COMMAND...: run a command with few open files, and with the few variables of the environment that the
+# tests may depend on.
 # The others differ between machines: PYTHONUNBUFFERED, say, hides mistakes in the order of output.
 set -eu
 
@@ -12,4 +13,6 @@ for name in $names; do
       ;;
   esac
 done
+# An ordinary user's soft limit is 1,024.
+ulimit -Sn 512
 exec env -i "$@"

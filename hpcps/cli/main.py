@@ -23,6 +23,7 @@ from hpcps.cli import (
     status,
 )
 from hpcps.cli.failures import exit_status_of
+from hpcps.launch.open_files import raise_limit
 
 _COMMANDS = (
     check,
@@ -63,5 +64,6 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status (see `ExitStatus`)."""
+    raise_limit()
     arguments = parser().parse_args(argv)
     return exit_status_of(lambda: arguments.handler(arguments), "hpcps")

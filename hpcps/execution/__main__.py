@@ -11,6 +11,7 @@ from hpcps.launch.guard import stand_guard
 from hpcps.launch.local_rank import planned_rank, preset_gpu
 from hpcps.launch.lost import LostGuards
 from hpcps.launch.mps import share_gpu
+from hpcps.launch.open_files import raise_limit
 from hpcps.launch.plan import Plan
 
 
@@ -18,6 +19,7 @@ def main() -> int:
     """Read the plan, start a guard, choose the GPU (before any import of MPI or the framework), and run the role."""
     # Until the role can record a stop, SIGINT ends the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise_limit()
     try:
         plan = Plan.read(Path(sys.argv[1]))
     except HpcpsError as error:

@@ -14,6 +14,7 @@
 - `local_rank`: the rank and the GPU of a process before MPI starts
 - `lost`: the files that show which guards were killed
 - `mps/`: several processes share a GPU
+- `open_files`: the number of files that a process may have open
 - `placement`: places roles on hosts
 - `plan`: the plan of a launch, which every rank reads
 - `prepare`: turns the points of an experiment into launches

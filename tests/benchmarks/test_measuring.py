@@ -35,6 +35,7 @@ def test_nobody_leaves_a_meeting_before_the_last_one_has_come(tmp_path):
             came = time.monotonic()
             opened, over = barrier.wait(over=turn == turns - 1)
             left.append((turn, came, opened, over))
+        barrier.close()
 
     threads = [threading.Thread(target=take_part, args=(rank,)) for rank in range(3)]
     for thread in threads:

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_stages_get_few_variables(tmp_path):
+def test_stages_get_few_variables_and_few_open_files(tmp_path):
     kept = {
         "HOME": str(tmp_path),
         "PATH": "/usr/bin:/bin",
@@ -19,9 +19,11 @@ def test_stages_get_few_variables(tmp_path):
     }
     others = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "LANG": "C", "BASH_FUNC_x%%": "() { echo; }"}
     # What `make test` would give to the make of the stages.
-    command = ["make", "test", "MAKE=sh -c 'env -0'", "PROCESSES=7"]
+    command = ["make", "test", "MAKE=sh -c 'ulimit -Sn; env -0'", "PROCESSES=7"]
     done = subprocess.run(command, cwd=ROOT, env=kept | others, capture_output=True, text=True, check=True)
-    given = dict(entry.split("=", 1) for entry in done.stdout.split("\0") if entry)
+    limit, _, variables = done.stdout.partition("\n")
+    assert limit == "512"
+    given = dict(entry.split("=", 1) for entry in variables.split("\0") if entry)
     assert "PROCESSES=7" in given.pop("MAKEFLAGS")
     assert set(given) - set(kept) <= {"MAKELEVEL", "PWD", "PIP_DISABLE_PIP_VERSION_CHECK"}
     assert {name: given[name] for name in kept} == kept

@@ -83,7 +83,8 @@ def test_a_keeper_that_never_answers(machine, monkeypatch, capsys):
 def test_a_folder_that_others_may_write_to(machine):
     plan = plan_of(world_of("worker", "worker"))
     folder = membership._folder(machine.folder / "conf.plan.json", machine.environment)
-    folder.mkdir(mode=0o755)
+    folder.mkdir()
+    folder.chmod(0o755)
     (rank,) = machine.start(plan, 0)
     assert not rank.said["used"]
     assert f"{folder} is not a private folder of this user: remove it" in rank.leave()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc")
-"""A host of its own as far as memory goes: its processes cannot be seen, nor does it see others."""
+ELSEWHERE = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""A host of its own as far as memory goes: its processes cannot be seen, nor does it see others. The user is the same,
+because Open MPI waits for ever for a rank of another one."""
 MORE = {
     ".venv": {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"},
     ".venv-openmpi": {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
