@@ -31,6 +31,7 @@ __all__ = [
     "results",
     "rules",
     "run",
+    "summary",
 ]
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ if TYPE_CHECKING:
         UnknownComponentError,
     )
     from hpcps.library.callbacks import Callbacks, EvaluationReport, RoundReport
-    from hpcps.library.experiment import Experiment, check, load, results, run
+    from hpcps.library.experiment import Experiment, check, load, results, run, summary
     from hpcps.library.learner import Learner
 else:
     _MODULES = {"attacks", "registry", "rules"}
     _HOMES = {
         **dict.fromkeys(("Callbacks", "EvaluationReport", "RoundReport"), "hpcps.library.callbacks"),
-        **dict.fromkeys(("Experiment", "check", "load", "results", "run"), "hpcps.library.experiment"),
+        **dict.fromkeys(("Experiment", "check", "load", "results", "run", "summary"), "hpcps.library.experiment"),
         "Learner": "hpcps.library.learner",
     }
 

@@ -22,8 +22,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "collect",
         help="write one table of an experiment's records",
         description="Collect the records of all runs of an experiment, finished or not, in results/NAME/table.parquet. "
-        "Write the final accuracies to final_accuracy.md and final_accuracy.csv, and the provenance of each run to "
-        "provenance.json, in the same folder.",
+        "Write the final accuracies to final_accuracy.md and final_accuracy.csv, statistics over the seeds to "
+        "summary.csv, and the provenance of each run to provenance.json, in the same folder.",
     )
     parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
     parser.add_argument(
@@ -57,7 +57,7 @@ def handle(args: argparse.Namespace) -> int:
     print(f"wrote {table} ({len(collected.table)} rows, {size / 1e6:.2f} MB)")
     if events is None and size > LARGE:
         print(f"note: figures and notebooks only need --events {','.join(DRAWN)}, which makes a smaller table")
-    print(f"wrote {place.results}/final_accuracy.md and .csv" if accuracies else "no evaluation yet")
+    print(f"wrote {place.results}/final_accuracy.md and .csv, and summary.csv" if accuracies else "no evaluation yet")
     return 0
 
 

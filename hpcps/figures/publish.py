@@ -29,11 +29,15 @@ from hpcps.records.files import write_whole
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
 from hpcps.records.provenance import write_provenance
 from hpcps.records.publication import write_publication
+from hpcps.records.summary import summarize
 from hpcps.records.table import joined, read_table, write_table
 
 
 def write_tables(frame: pd.DataFrame, results: Path) -> str:
-    """Write `table.parquet`, `final_accuracy.md` and `.csv`; return the Markdown, empty before any evaluation."""
+    """Write `table.parquet`, `final_accuracy.md` and `.csv`, and `summary.csv`; return the Markdown.
+
+    Before any evaluation, write only the table, and return an empty text.
+    """
     write_table(frame, results / "table.parquet")
     if not (frame["event"] == "evaluation").any():
         return ""
@@ -42,6 +46,7 @@ def write_tables(frame: pd.DataFrame, results: Path) -> str:
     try:
         write_whole(results / "final_accuracy.md", text)
         write_whole(results / "final_accuracy.csv", comma_separated(shown))
+        write_whole(results / "summary.csv", summarize(frame).to_csv(index=False))
     except OSError as error:
         raise RunError(f"cannot write to {results}: {error.strerror}") from error
     return text

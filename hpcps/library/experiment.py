@@ -277,6 +277,38 @@ def results(
     return _collected(place.results, place.points, events)
 
 
+def summary(
+    name: str | Path | pd.DataFrame,
+    *,
+    columns: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    results: str | Path | None = None,
+) -> pd.DataFrame:
+    """Return statistics over the seeds of an experiment: a row for each rule and attack, or what else is swept.
+
+    The columns are the swept keys, the number of finished runs `n`, `mean` and `std` of the final accuracy in percent,
+    its 95 % interval of Student's t from `low` to `high`, how many runs `diverged` and `stalled`, and the means of
+    `accepted` (percent of the pairs sent), `bytes` and `wall` (seconds); `unfinished` counts the other runs.
+
+    Args:
+        name: what `results` takes, or a table that it or `Experiment.table` returned.
+        columns: the columns to return, in this order; all by default.
+        rows: chooses rows, such as `["rule=zeno,median", "attack=none"]`.
+        results: the folder of all results; by default `$HPCPS_RESULTS`, else `results`.
+
+    Raises:
+        RunError: there is no such experiment, column or value, or no evaluation.
+    """
+    from hpcps.records.summary import chosen, summarize
+
+    table = _results(name, results) if isinstance(name, (str, Path)) else name
+    return chosen(summarize(table), columns, rows)
+
+
+def _results(name: str | Path, folder: str | Path | None) -> pd.DataFrame:
+    return results(name, results=folder)
+
+
 def _check_events(events: Collection[str] | None) -> None:
     from hpcps.records.collect import EVENTS
 

@@ -1,5 +1,6 @@
 """What runs leave behind: records, checkpoints, provenance, and the tables made of them.
 
+- `acceptance`: the share of pairs that a rule accepted, and whether a run stalled
 - `applied`: counts of the applied updates of an asynchronous run
 - `bypass`: which attacked and which honest blocks entered the model
 - `checkpoint`: the checkpoints of a run
@@ -18,6 +19,7 @@
 - `results`: the folder of all results
 - `run_directory`: the folder of one run, and its failures
 - `status`: the progress of runs, read from their files
+- `summary`: statistics over the seeds of an experiment, for a paper
 - `sweep`: the sweep that a launch belongs to
 - `table`: the columns of the long table, and Parquet
 - `tail`: reads the lines that another process appends

@@ -23,7 +23,7 @@ STALLED = "stalled: in most rounds the rule accepted no update"
 
 
 @dataclass(frozen=True)
-class Acceptance:
+class RunAcceptance:
     """What a rule did with the updates before the latest evaluation; before the first one, with all updates.
 
     Attributes:
@@ -55,7 +55,7 @@ class Acceptance:
         return f"stalled: the rule accepted no update in {self.empty} of {self.rounds} rounds"
 
     @classmethod
-    def before(cls, moment: float, lines: Mapping[str, Values], workers: int = 0) -> Acceptance:
+    def before(cls, moment: float, lines: Mapping[str, Values], workers: int = 0) -> RunAcceptance:
         """Count what lines state; for `lines` and `workers` see `rounds_of`, `lines` has also `sent` and `accepted`."""
         known = lines["moment"] < moment
         moments, empty = rounds_of(lines, workers)
@@ -63,7 +63,7 @@ class Acceptance:
         return cls(sent, accepted, int((moments < moment).sum()), int((empty & (moments < moment)).sum()))
 
 
-NOTHING = Acceptance()
+NOTHING = RunAcceptance()
 
 
 def stalled(rounds: Any, empty: Any) -> Any:

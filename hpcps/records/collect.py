@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from hpcps.errors import RunError
 from hpcps.inputs import finite
-from hpcps.records.acceptance import APPLIED, NOTHING, Acceptance, rounds_of, stalled
+from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance, rounds_of, stalled
 from hpcps.records.applied import EVENT as UPDATES
 from hpcps.records.applied import count_applied
 from hpcps.records.bypass import COUNTS, JOINED, Bypass, count_by_round
@@ -77,7 +77,7 @@ class CollectedRun:
     superseded: int
     damaged: int
     unreadable: tuple[str, ...]
-    acceptance: Acceptance = NOTHING
+    acceptance: RunAcceptance = NOTHING
     stalled: bool = False
     damage: Damage = UNDAMAGED
 
@@ -260,7 +260,7 @@ def _run_table(
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
     table = _with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
     totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    found = Acceptance(*(int(np.nan_to_num(_values(table, name)).max()) for name in totals))
+    found = RunAcceptance(*(int(np.nan_to_num(_values(table, name)).max()) for name in totals))
     run = replace(run, acceptance=found, stalled=found.stalled and not np.nan_to_num(_values(table, "diverged")).any())
     if events is not None:
         chosen = np.isin(_values(table, "event"), list(events))

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpcps.inputs import finite
-from hpcps.records.acceptance import APPLIED, NOTHING, Acceptance
+from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance
 from hpcps.records.forecast import kinds_of
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import Failure, RunDirectory
@@ -101,7 +101,7 @@ class RunStatus:
     left: float | None = None
     round: int = 0
     accuracy: float | None = None
-    acceptance: Acceptance = NOTHING
+    acceptance: RunAcceptance = NOTHING
     refused: int = 0
     diverged: bool = False
     slowest: str | None = None
@@ -242,7 +242,7 @@ class _Followed:
             self._final = status
         return status
 
-    def _acceptance(self, ranks: Mapping[str, _Rank], evaluation: Mapping[str, Any]) -> Acceptance:
+    def _acceptance(self, ranks: Mapping[str, _Rank], evaluation: Mapping[str, Any]) -> RunAcceptance:
         """Count the pairs before the latest evaluation, as `collect` does; before the first one, count all."""
         found = np.array([line for rank in ranks.values() for line in rank.pairs.values()]).reshape(-1, len(_LINE))
         lines: dict[str, Any] = dict(zip(_LINE, found.T, strict=True))
@@ -253,7 +253,7 @@ class _Followed:
         lines["accepted"] = lines["accepted_sent_pairs"]
         workers = int(finite(get(self._spec, ("run", "topology", "workers"))))
         moment = _number(evaluation, clock) if evaluation else np.inf
-        return Acceptance.before(moment, lines, max(1, workers) if asynchronous else 0)
+        return RunAcceptance.before(moment, lines, max(1, workers) if asynchronous else 0)
 
     def _status(
         self,

@@ -35,7 +35,14 @@ def test_collect_writes_and_reports(hpcps, tmp_path):
     assert "4 runs: 4 done" in printed
     assert "0000000001 (zeno · negative): ignored 1 truncated or damaged lines" in printed
     made = sorted(path.name for path in (tmp_path / "results/demo_sweep").iterdir())
-    assert made == ["final_accuracy.csv", "final_accuracy.md", "provenance.json", "runs", "table.parquet"]
+    assert made == [
+        "final_accuracy.csv",
+        "final_accuracy.md",
+        "provenance.json",
+        "runs",
+        "summary.csv",
+        "table.parquet",
+    ]
     assert "| average |" in (tmp_path / "results/demo_sweep/final_accuracy.md").read_text()
     small = hpcps("collect", "results/demo_sweep", "--events", "evaluation,end")
     assert "(20 rows" in small

@@ -77,7 +77,7 @@ def test_a_copy_has_what_the_figures_need_and_where_it_came_from(hpcps, tmp_path
     assert "runs: 4 done" in hpcps("publish", "demo")
     assert {path.name for path in copy.iterdir()} == {
         *("figures", "final_accuracy.csv", "final_accuracy.md", "provenance.json", "publication.json"),
-        "table.parquet",
+        *("summary.csv", "table.parquet"),
     }
     assert set(read_table(copy / "table.parquet")["event"]) == {"evaluation", "totals", "end"}
     assert not (copy / "figures/accuracy_by_epoch-old.png").exists()

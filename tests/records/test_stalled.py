@@ -7,7 +7,7 @@ import pytest
 from installed import BACKEND
 
 from hpcps.cli.main import main
-from hpcps.records.acceptance import Acceptance
+from hpcps.records.acceptance import RunAcceptance
 
 FILE = f"""
 name = "absurd"
@@ -83,22 +83,22 @@ def pairs(**columns):
 
 
 def test_most_rounds_are_more_than_half_of_those_with_updates():
-    half = Acceptance.before(9, pairs(moment=[0, 1, 2, 3], applied=[1, 0, 1, 0]))
+    half = RunAcceptance.before(9, pairs(moment=[0, 1, 2, 3], applied=[1, 0, 1, 0]))
     assert (half.rounds, half.empty, half.stalled, half.rate) == (4, 2, False, 0.5)
-    assert Acceptance.before(9, pairs(moment=[0, 1, 2], applied=[1, 0, 0])).stalled
+    assert RunAcceptance.before(9, pairs(moment=[0, 1, 2], applied=[1, 0, 0])).stalled
     # A round without updates says nothing of the rule.
     quiet = pairs(moment=[0, 1, 2], applied=[1, 0, 0], received=[1, 0, 0])
-    assert Acceptance.before(9, quiet).rounds == 1
-    assert not Acceptance().stalled
+    assert RunAcceptance.before(9, quiet).rounds == 1
+    assert not RunAcceptance().stalled
 
 
 def test_a_round_is_empty_if_all_validators_accept_nothing():
-    found = Acceptance.before(2, pairs(moment=[0, 1, 2, 0, 1, 2], applied=[0, 1, 0, 0, 0, 0]))
+    found = RunAcceptance.before(2, pairs(moment=[0, 1, 2, 0, 1, 2], applied=[0, 1, 0, 0, 0, 0]))
     assert (found.rounds, found.empty, found.sent, found.accepted) == (2, 1, 4, 1)
 
 
 def test_as_many_updates_as_workers_are_a_round_of_an_asynchronous_run():
     """One of four workers is accepted: most updates are rejected, but no round is empty."""
     lines = pairs(moment=range(12), applied=[0, 0, 0, 1] * 3)
-    assert not Acceptance.before(99, lines, workers=4).stalled
-    assert Acceptance.before(99, pairs(moment=range(12), applied=[1, 1, 1, 1] + [0] * 8), workers=4).empty == 2
+    assert not RunAcceptance.before(99, lines, workers=4).stalled
+    assert RunAcceptance.before(99, pairs(moment=range(12), applied=[1, 1, 1, 1] + [0] * 8), workers=4).empty == 2

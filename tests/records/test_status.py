@@ -11,7 +11,7 @@ from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
-from hpcps.records.acceptance import Acceptance
+from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.forecast import Forecast, kinds_of, summary, time_left
 from hpcps.records.locate import locate
@@ -88,7 +88,7 @@ def test_the_acceptance_is_that_of_the_whole_run_up_to_its_latest_evaluation(dir
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     shutil.copy(path, path.with_stem("validator-1"))
     (status,) = SweepProgress([directory.path]).poll()
-    assert status.acceptance == Acceptance(sent=6000, accepted=20, rounds=300, empty=299)
+    assert status.acceptance == RunAcceptance(sent=6000, accepted=20, rounds=300, empty=299)
     assert status.acceptance.stalled
     shown = overview([status])
     assert "running, stalled" in shown

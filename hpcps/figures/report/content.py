@@ -17,7 +17,7 @@ from hpcps.figures.figure_data import FigureData, figure_data_of, require_epochs
 from hpcps.figures.grid.study import Study, is_grid, studies_of
 from hpcps.figures.publish import baseline
 from hpcps.inputs import MiB, finite, read_json
-from hpcps.records.acceptance import Acceptance
+from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.experiment_runs import ExperimentRuns, ExperimentStatus
 from hpcps.records.inventory import enumerated
@@ -115,11 +115,11 @@ def _status(facts: Mapping[str, Any], last: pd.Series[Any] | None = None) -> Run
     )
 
 
-def _acceptance(last: pd.Series[Any] | None) -> Acceptance:
+def _acceptance(last: pd.Series[Any] | None) -> RunAcceptance:
     if last is None:
-        return Acceptance()
+        return RunAcceptance()
     names = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    return Acceptance(*(int(finite(last.get(name))) for name in names))
+    return RunAcceptance(*(int(finite(last.get(name))) for name in names))
 
 
 def _published_provenances(path: Path) -> list[Tree]:
