@@ -133,7 +133,7 @@ def _watch(child: int, name: str, started: int, lost: str) -> None:
             text += MARK + json.dumps({"name": name, "pid": child, "host": host, "status": status}) + "\n"
         # One write, with a line break first: another process may have left an unfinished line.
         os.write(2, text.encode())
-    if status == 0:  # otherwise the file shows that the process had a guard
+    if status == 0 or status not in EXPLAINED:  # otherwise the launcher ended it: the file shows that it had a guard
         with suppress(OSError):
             os.unlink(lost)
             os.rmdir(os.path.dirname(lost))

@@ -13,7 +13,7 @@ from pathlib import Path
 class LostGuards:
     """One file per process in the folder of the plan, empty as long as the guard of the process lives.
 
-    It stays if the process fails.
+    It stays if the launcher ends the process.
     """
 
     def __init__(self, plan_file: Path) -> None:
@@ -30,7 +30,7 @@ class LostGuards:
         return [name for facts, name in sorted(found, key=lambda each: each[0].st_mtime_ns) if facts.st_size]
 
     def guarded(self) -> set[str]:
-        """Return the processes that had a guard and have not succeeded."""
+        """Return the processes that had a guard and were ended by the launcher."""
         return {file.name for file in self.path.glob("*")}
 
     def clear(self) -> None:

@@ -53,6 +53,13 @@ def test_a_death_is_told_to_people_and_to_programs(guarded, tmp_path, program, e
     assert not (tmp_path / "lost").exists()
 
 
+def test_the_file_of_a_process_that_the_launcher_ends_stays(tmp_path):
+    program = "os.kill(os.getpid(), 15)"
+    command = [sys.executable, "-c", GUARDED + program, "worker-3", str(tmp_path / "lost" / "worker-3")]
+    subprocess.run(command, capture_output=True, timeout=60, check=False)
+    assert (tmp_path / "lost" / "worker-3").read_bytes() == b""
+
+
 def test_one_whom_nobody_knows_is_told_to_people_alone(guarded):
     output, _ = guarded("", "sys.exit(7)").communicate(timeout=90)
     assert "hpcps: a process of unknown rank (pid " in output
