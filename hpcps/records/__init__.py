@@ -11,6 +11,7 @@
 - `export`: writes CSV files and event files of TensorBoard
 - `files`: writes files atomically
 - `forecast`: the progress of a sweep and the remaining time
+- `installed`: the version and content of hpcps and of packages with components
 - `inventory`: the files of a finished run
 - `lines`: reads JSON lines that may be incomplete
 - `locate`: finds the results that a name, a file or a folder means
