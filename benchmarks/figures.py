@@ -349,7 +349,8 @@ def main() -> int:
         parser.error(f"--only {args.only}: the name of no experiment begins so; there are {names}")
     gpu = torch.cuda.is_available() and "train.device=cpu" not in args.set
     every = max(1, (args.epochs or 0) // 40)
-    further = [*([] if gpu else ["transport.kind=inproc"]), f"checkpoint.every={every}", *args.set]
+    further = [*([] if gpu else ["transport.kind=inproc"]), f"checkpoint.every={every}"]
+    further += ["train.stop_when_diverged=true", *args.set]
     if args.archive and (found := unpack(args.archive, results)):
         print(f"unpacked {', '.join(found)}", flush=True)
 

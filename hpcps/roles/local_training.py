@@ -39,6 +39,9 @@ from hpcps.spec.schema import Run
 from hpcps.training.schedule import learning_rate, schedule_of
 from hpcps.training.trainer import Progress, Trainer, training_fields
 
+IN_VAIN = 3
+"""Groups of local steps without a finite loss after which `train.stop_when_diverged` stops training."""
+
 
 class LocalTraining:
     """The model, the local steps and the evaluations of a training role.
@@ -118,6 +121,9 @@ class LocalTraining:
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         self._overrun_steps = 0
+        self._stops_when_diverged = run.train.stop_when_diverged
+        self._model_before: Vector | None = None
+        self._losses_in_vain = 0
         self.inbox = inbox or ModelInbox(peer, trainer.layout.size, partitioning_of(run, trainer.layout).shards)
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
@@ -164,6 +170,8 @@ class LocalTraining:
         """React to an event that concerns training, an evaluation or a checkpoint."""
         if isinstance(event, Computed) and event.task == "train":
             self._seen.append(event.result)
+            if event.result.samples:
+                self._losses_in_vain = 0 if np.isfinite(event.result.loss) else self._losses_in_vain + 1
             self._overrun_steps += event.result.steps if event.overran else 0
         match event:
             case Start() if self.stage is Stage.STARTING and self.steps_before_model:
@@ -239,7 +247,24 @@ class LocalTraining:
             self._see_model(self.inbox.read)
         self.inbox.read(self.base, self._residual)
         self._trainer.copy_from(self.base)
+        if self._stops_when_diverged:
+            self._compare_with_model_before()
         return self.inbox
+
+    def _compare_with_model_before(self) -> None:
+        """Start to count losses that are not finite again, unless the model is that of the round before, bit by bit."""
+        before, self._model_before = self._model_before, self.inbox.model
+        if before is None or not np.array_equal(before.view(np.uint32), self._model_before.view(np.uint32)):
+            self._losses_in_vain = 0
+
+    @property
+    def _diverged(self) -> bool:
+        """Whether further local steps are in vain.
+
+        The losses of the last `IN_VAIN` groups of steps, all from this same model, were not finite. Then neither are
+        their updates, which never reach the model. If it changes after all, the role trains again.
+        """
+        return self._stops_when_diverged and self._losses_in_vain >= IN_VAIN
 
     def _evaluate_if_due(self, time: float) -> Iterator[Effect]:
         """Begin to evaluate the model just adopted, if that is due, and take the local steps."""
@@ -289,7 +314,8 @@ class LocalTraining:
         done = self._trainer.steps_done
         slowdown = self._speed.slowdown(range(done, done + steps), self._trainer.steps_per_epoch)
         least = steps * (self._speed.seconds or 0.0)
-        return Compute("train", partial(self._take_steps, steps), steps=steps, slowdown=slowdown, least=least)
+        take = self._trainer.skip if self._diverged else self._take_steps
+        return Compute("train", partial(take, steps), steps=steps, slowdown=slowdown, least=least)
 
     def _end_segment(self, time: float) -> Iterator[Effect]:
         segment = self._segments.pop(0)

@@ -45,6 +45,7 @@ class SingleProcess:
         self._trainer = trainer
         self._last = run.train.epochs * trainer.steps_per_epoch
         self._seen: list[Progress] = []
+        self._lost = False
         self._ledger = Ledger(Roster(0, 1, 0))
 
     @property
@@ -59,6 +60,8 @@ class SingleProcess:
                 yield from self._train()
             case Computed("train", progress, time):
                 self._seen.append(progress)
+                if self._run.train.stop_when_diverged and not np.isfinite(progress.loss):
+                    self._lost = bool(np.isnan(self._model()).any())
                 yield from self._trained(time)
             case Computed("evaluate", (job, evaluation)):
                 yield from job.records(evaluation)
@@ -101,7 +104,8 @@ class SingleProcess:
         done = self._trainer.steps_done
         ends = ((done // length + 1) * length for length in (self._run.train.steps_per_round, self._epoch))
         steps = min(*ends, self._last) - done
-        yield Compute("train", partial(self._trainer.train, steps), steps=steps)
+        take = self._trainer.skip if self._lost else self._trainer.train
+        yield Compute("train", partial(take, steps), steps=steps)
 
     @property
     def _epoch(self) -> int:

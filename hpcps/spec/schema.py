@@ -159,6 +159,13 @@ class Train(Config):
     lr_scale: Literal["none", "sqrt_workers"] = Field(
         "none", description="`sqrt_workers`: every learning rate is multiplied by sqrt(1 / (workers + 1))."
     )
+    stop_when_diverged: bool = Field(
+        False,
+        description="Whether a role stops training when its steps are in vain: in its last three rounds the model was "
+        "the same, bit by bit, and its loss was not finite, so its updates were rejected. It trains again if the model "
+        "changes. A single process stops when values of its model are NaN and so is its loss. Rounds and evaluations "
+        "go on, and accuracies are the same.",
+    )
     threads: PositiveInt = Field(
         1,
         le=MOST_ROLES,

@@ -148,6 +148,9 @@ class Trainer(Protocol):
     def observe(self, steps: int) -> Progress:
         """Run the next batches without stepping; only BatchNorm statistics change."""
 
+    def skip(self, steps: int) -> Progress:
+        """Count steps without taking them: they are in vain."""
+
     def loss_on(self, number: int) -> Callable[[Vector], float]:
         """Return a function that measures models `[d]` on one batch of the shard: it returns the mean loss.
 
@@ -207,6 +210,11 @@ class ShardTrainer:
         """See `Trainer.learning_rate`."""
         return self._rate()
 
+    def skip(self, steps: int) -> Progress:
+        """See `Trainer.skip`."""
+        self._steps_done += steps
+        return Progress(steps, 0, float("inf"), 0)
+
     def _rate(self, epoch: int | None = None) -> float:
         return learning_rate(self._train, self._steps_done, self.steps_per_epoch, epoch)
 
@@ -230,6 +238,6 @@ def training_fields(trainer: Trainer, seen: Sequence[Progress]) -> dict[str, obj
         "step": trainer.steps_done,
         "epoch": trainer.steps_done / trainer.steps_per_epoch,
         "samples": samples,
-        "loss": sum(p.loss * p.samples for p in seen) / samples if samples else None,
+        "loss": sum(p.loss * p.samples for p in seen if p.samples) / samples if samples else None,
         "train_accuracy": sum(p.correct for p in seen) / samples if samples else None,
     }

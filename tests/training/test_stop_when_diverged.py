@@ -1,0 +1,56 @@
+"""`train.stop_when_diverged`: a diverged run takes no more steps, and its curve is the same."""
+
+import pytest
+
+from hpcps.execution.sweep.batch import play_point
+from hpcps.launch.prepare import run_folder
+from hpcps.records.lines import read_lines
+from hpcps.spec.load import load_experiment
+
+SERVERS = """
+name = "diverged"
+topology = {{ servers = 2, validators = 1, workers = 2 }}
+model = {{ name = "mlp" }}
+data = {{ name = "digits", limit = 480, test_limit = 32 }}
+transport = {{ kind = "inproc" }}
+train = {{ epochs = 12, batch_size = 16, local_steps = 5, device = "cpu", {train} }}
+"""
+ALONE = SERVERS.replace("servers = 2, validators = 1, workers = 2", "servers = 0, validators = 1, workers = 0").replace(
+    "limit = 480", "shards = 3, limit = 480"
+)
+RING = SERVERS.replace("servers = 2, validators = 1", "servers = 0, validators = 0").replace(
+    "epochs = 12", 'exchange = "ring", epochs = 12'
+)
+BROKEN = "optimizer = { name = 'sgd', lr = 1e30 }"
+
+
+@pytest.mark.parametrize("text", [SERVERS, RING, ALONE], ids=["servers", "ring", "alone"])
+@pytest.mark.parametrize("train", [BROKEN, "optimizer = { name = 'sgd', lr = 0.1 }"], ids=["diverged", "sound"])
+def test_a_diverged_run_takes_no_more_steps_and_has_the_same_curve(tmp_path, text, train):
+    file = tmp_path / "diverged.toml"
+    file.write_text(text.format(train=train))
+    curves, trained, models = [], [], []
+    for stops in ("false", "true"):
+        (point,) = load_experiment(file, [f"train.stop_when_diverged={stops}"]).points
+        assert play_point(point, tmp_path / stops, [], lambda: False)
+        folder = run_folder(point, tmp_path / stops)
+        records = {path.stem: read_lines(path).lines for path in sorted((folder / "records").iterdir())}
+        lines = [line for record in records.values() for line in record]
+        curves.append([(line["epoch"], line["accuracy"]) for line in lines if line["event"] == "evaluation"])
+        trained.append(sum(line.get("samples", 0) for line in lines if line["event"] == "round"))
+        models.append({path.name: path.read_bytes() for path in (folder / "final").iterdir()})
+    assert curves[0] == curves[1]
+    assert [epoch for epoch, _ in curves[0]] == list(range(1, 13))
+    if text != ALONE:  # steps of a single process change the values that are still finite
+        assert models[0] == models[1]
+    if train == BROKEN:
+        assert 0 < trained[1] < trained[0] / 2
+    else:
+        assert trained[1] == trained[0]
+
+
+def test_the_key_does_not_make_another_run(tmp_path):
+    file = tmp_path / "diverged.toml"
+    file.write_text(SERVERS.format(train=BROKEN))
+    ids = {load_experiment(file, [f"train.stop_when_diverged={b}"]).points[0].run_id for b in ("true", "false")}
+    assert len(ids) == 1
