@@ -175,10 +175,10 @@ def write_summary(summary: pd.DataFrame, folder: Path, form: str) -> Path:
 
 def _texts(summary: pd.DataFrame) -> Iterator[list[str]]:
     """Yield the head and the rows as text; numbers with the decimals of a paper."""
-    yield [STATISTICS[name][0] if name in STATISTICS else str(name) for name in summary]
+    yield [STATISTICS[name][0] if name in STATISTICS else name for name in map(str, summary)]
     columns = []
     for name, values in summary.items():
-        if name not in STATISTICS:
+        if str(name) not in STATISTICS:
             columns.append([_cell(value) for value in values])
             continue
         scaled = values / _MEGABYTE if name == "bytes" else values

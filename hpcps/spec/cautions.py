@@ -133,8 +133,8 @@ def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
     elif lacking := int((found[:workers] < classes).sum()):
         fewest = int(found[:workers].argmin())
         message = f"{lacking} of {workers} workers lack classes"
-        fewest = f"worker {fewest} has {found[fewest]} of {classes}"
-        yield Problem(("data", "split"), f"{message}; {fewest}", involved)
+        example = f"worker {fewest} has {found[fewest]} of {classes}"
+        yield Problem(("data", "split"), f"{message}; {example}", involved)
         yield from _the_reference_has_more_classes(run, message)
     if not run.topology.validators:
         return
