@@ -121,7 +121,7 @@ def test_the_table_compares_at_equal_samples_and_at_equal_time(shown, table):
 
 
 def test_the_caption_says_which_method_has_which_epochs(shown):
-    assert "ESync 6 epochs (656 samples), SSGD 2 (192), ASGD 3 (" in shown.figure_data.facts
+    assert "ESync 6 epochs (656 samples) · SSGD 2 (192) · ASGD 3 (" in shown.figure_data.facts
     (accuracy, *_) = (figure for _, figure in draw_comparisons([shown], PlotOptions()))
     assert "accuracy by simulated time" in accuracy.get_suptitle()
 

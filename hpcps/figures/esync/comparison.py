@@ -155,7 +155,7 @@ def _parts(values: Range) -> tuple[Any, Any, Any]:
 
 
 def _epochs(rows: pd.DataFrame) -> str:
-    """Return the epochs and samples of each method, such as `ESync 140 epochs (197k samples), SSGD 20 (28k)`."""
+    """Return the epochs and samples of each method, such as `ESync 140 epochs (197k samples) · SSGD 20 (28k)`."""
     found: list[str] = []
     for method, own in rows.groupby(_METHOD, sort=False, observed=True):
         told = "/".join(text(number) for number in dict.fromkeys(own["epochs"].astype(object)))
@@ -164,7 +164,7 @@ def _epochs(rows: pd.DataFrame) -> str:
         samples = trained.groupby("run_id", observed=True)["samples"].sum().mean()
         words = ("", "") if found else (" epochs", " samples")
         found.append(f"{method} {told}{words[0]} ({_thousands(samples)}{words[1]})")
-    return ", ".join(found)
+    return SEPARATOR.join(found)
 
 
 def _thousands(number: float) -> str:

@@ -15,6 +15,8 @@ from hpcps.figures.final import aligned_table, plain
 from hpcps.records.inventory import enumerated
 
 _MB = 1e6
+_ALIKE = 1e-3
+"""The share by which samples or seconds may differ that count as equal: messages end at slightly different times."""
 _HEAD = ("method", "accuracy (%)", "seconds", "samples/s", "MB/s", "computing (%)", "step ratio")
 
 
@@ -72,7 +74,7 @@ class _Equal:
         return [self._at(curve, samples, self.samples), self._at(curve, curve.wall, self.seconds)]
 
     def _at(self, curve: Curve, reached: Values, limit: float) -> str:
-        within = np.flatnonzero(reached <= limit * (1 + 1e-9))
+        within = np.flatnonzero(reached <= limit * (1 + _ALIKE))
         return _number(Range.of(curve.accuracy.seeds[:, : within[-1] + 1]), "{:.1f}") if within.size else "–"
 
 
