@@ -8,7 +8,7 @@ names=$(awk 'BEGIN { for (name in ENVIRON) print name }')
 for name in $names; do
   case $name in
     *[!A-Za-z0-9_]*) ;;
-    HOME | PATH | TMPDIR | CI | HPCPS_* | PIP_* | UV_* | *_proxy | *_PROXY | SSL_CERT_* | *_CA_BUNDLE | MAKEFLAGS | MAKELEVEL)
+    HOME | PATH | TMPDIR | CI | HPCPS_* | PIP_* | UV_* | TORCH_CPU_INDEX | *_proxy | *_PROXY | SSL_CERT_* | *_CA_BUNDLE | MAKEFLAGS | MAKELEVEL)
       eval "set -- \"$name=\$$name\" \"\$@\""
       ;;
   esac
