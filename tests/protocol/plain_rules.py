@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,25 +49,35 @@ def combine(run: Run, updates: list[Array], own: Array | None) -> tuple[Array, l
         return np.zeros(0, np.float32), []
     everything = [True] * n
     if rule.kind == "average":
-        return np.mean(updates, axis=0), everything
+        return mean(updates), everything
     if rule.kind == "zeno":
         assert own is not None
         good = [bool(np.isfinite(own).all()) and zeno_accepts(u, own, rule.rho, rule.epsilon) for u in updates]
         passed = [u for u, accepted in zip(updates, good, strict=True) if accepted]
-        return (np.mean(passed, axis=0) if passed else np.zeros_like(own)), good
+        return (mean(passed) if passed else np.zeros_like(own)), good
     if rule.kind == "median":
-        return np.median(updates, axis=0), everything
+        return np.median(np.asarray(updates, np.float64), axis=0).astype(np.float32), everything
     if n <= 2:
-        return np.zeros_like(updates[0]), everything
+        return np.zeros_like(updates[0]), [False] * n
     columns = np.sort(np.stack(updates), axis=0)  # per coordinate, smallest first
     if rule.kind == "trimmed_mean":
         b = int(min((n - 2) // 2, 0.2 * n))
-        return columns[b : n - b].mean(axis=0), everything
+        return mean(columns[b : n - b]), everything
     assert rule.kind == "phocas"
     b = int(max(1, 0.2 * n))
-    centre = columns[b : n - b].mean(axis=0)
+    columns = columns.astype(np.float64)
+    centre = sum(columns[b : n - b]) / (n - 2 * b)
     nearest = np.argsort(np.abs(columns - centre), axis=0, kind="stable")[: n - b]
-    return np.take_along_axis(columns, nearest, axis=0).mean(axis=0), everything
+    return mean(np.take_along_axis(columns, nearest, axis=0)), everything
+
+
+def mean(rows: Iterable[Array]) -> Array:
+    """Return the mean of float32 rows: their sum in float64 in the order given, divided, rounded once."""
+    rows = list(rows)
+    total = np.zeros(rows[0].shape)
+    for row in rows:
+        total += row
+    return (total / len(rows)).astype(np.float32)
 
 
 def zeno_accepts(u: Array, v: Array, rho: float, epsilon: float) -> bool:

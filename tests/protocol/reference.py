@@ -2,7 +2,8 @@
 
 Written from the description of the protocol alone, independently of `hpcps.roles` and `hpcps.rules`, and slow where
 slow is plain: a model is a list of tensors, every process an entry of a list, and every rule a loop over blocks.
-What it shares with the system is what the protocol does not speak of: networks, initial weights and batches.
+What it shares with the system is what the protocol does not speak of: networks, initial weights, and the local steps,
+which are those that the run made (`made.py`). From these it must give the models of the run to the bit.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from made import Made, Replayed, same
 from opened import Opened
-from plain_rules import Array, attack, combine
-from plain_training import Blocks, Trainer, evaluate
+from plain_rules import Array, attack, combine, mean
+from plain_training import Blocks, evaluate
 
 from hpcps import seeds
 from hpcps.spec.schema import Run
@@ -69,15 +71,15 @@ class History:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def simulate(run: Run, data: Opened) -> History:
+def simulate(run: Run, data: Opened, made: Made) -> History:
     """Run all rounds."""
     W, V, H = run.topology.workers, run.topology.validators, run.train.local_steps
     model = initial_model(run)
     B = len(model)
 
     shards = run.data.shards or W + 1
-    workers = [Trainer(run, data, "worker", k, k, model) for k in range(W)]
-    validators = [Trainer(run, data, "validator", v, shards - 1, model) for v in range(V)]
+    workers = [Replayed(made, run, data, "worker", k, k, model) for k in range(W)]
+    validators = [Replayed(made, run, data, "validator", v, shards - 1, model) for v in range(V)]
     evaluator = validators[0] if validators else workers[0]
     validators_move = run.validation.rule.kind == "zeno"
     own_network = run.validation.evaluate == "validator_model"
@@ -101,7 +103,7 @@ def simulate(run: Run, data: Opened) -> History:
         loss, accuracy = evaluate(run, data, evaluator, workers, values)
         history.tests.append(Test(len(history.tests) + 1, begun, evaluator.steps, loss, accuracy))
 
-    def local_step(round: int, trainer: Trainer, *, first: bool = False) -> None:
+    def local_step(round: int, trainer: Replayed, *, first: bool = False) -> None:
         flip = run.attack.kind == "label_flip" and attacks(round) and trainer in [workers[k] for k in evil]
         trainer.step(move=first or validators_move or trainer in workers, flip=flip)
         # An epoch that ends inside a round is tested there; one that ends with a round, after the exchange.
@@ -148,22 +150,23 @@ def simulate(run: Run, data: Opened) -> History:
                 for b in range(B):
                     if kept[b]:
                         update, residual[b] = residual[b], np.zeros_like(residual[b])
-                        sent[k][b] = update
                         if attacked[b] and run.attack.kind != "silent":
                             # Noise is drawn in every round.
                             corrupted = attack(run, update, draw["attack noise"], model[b] - before[b])
-                            sent[k][b] = corrupted if attacks(round) else update
+                            update = corrupted if attacks(round) else update
                             record.attacked += attacks(round)
+                        sent[k][b] = update
                         record.sent += 1
+            sent_by_run(sent.get(k), made.sent[k][round], attacked & attacks(round), f"worker {k}, round {round}")
             residuals.append(residual)
             history.workers[k].append(record)
 
         # Each validator combines its share; without validators the servers combine everything.
-        proposals: list[Blocks] = []
+        changes: list[Blocks] = []
         for v in range(max(V, 1)):
             share = [k for k in range(W) if k % max(V, 1) == v and k in sent]
             accepted = accepted_sent = unusable = 0
-            proposal: Blocks = []
+            changes.append([])
             for b in range(B):
                 own = validators[v].read()[b] - model[b] if validators_move else None
                 updates, good = [], []
@@ -173,10 +176,9 @@ def simulate(run: Run, data: Opened) -> History:
                     unusable += u is not None and not good[-1]
                     updates.append(u if u is not None and good[-1] else np.zeros_like(model[b]))
                 change, chosen = combine(run, updates, own)
-                proposal.append(model[b] + change if share else model[b])
+                changes[v].append(change if share else np.zeros_like(model[b]))
                 accepted += sum(chosen)
                 accepted_sent += sum(c and g for c, g in zip(chosen, good, strict=True))
-            proposals.append(proposal)
             if V:
                 pairs = sum(history.workers[k][round].sent for k in share)
                 history.validators[v].append(
@@ -185,7 +187,7 @@ def simulate(run: Run, data: Opened) -> History:
                     )
                 )
         before = model
-        model = [np.mean([proposal[b] for proposal in proposals], axis=0) for b in range(B)]
+        model = [model[b] + mean([change[b] for change in changes]) for b in range(B)]
 
         # Error reset.
         for k, worker in enumerate(workers):
@@ -199,6 +201,28 @@ def simulate(run: Run, data: Opened) -> History:
 
     history.models.append(flat(model))
     return history
+
+
+def sent_by_run(update: list[Array | None] | None, sent: tuple[Array, Array] | None, attacked: Array, who: str) -> None:
+    """Check what the run sent against an update, and take its values of the attacked blocks, which are sums of many."""
+    assert (update is None) == (sent is None), who
+    if update is None or sent is None:
+        return
+    mask, payload = sent
+    assert [block is not None for block in update] == mask.tolist(), who
+    start = 0
+    for b, block in enumerate(update):
+        if block is None:
+            continue
+        got = payload[start : start + block.size].reshape(block.shape)
+        start += block.size
+        if attacked[b]:
+            room = 1e-6 * np.abs(block[np.isfinite(block)]).max(initial=0)
+            np.testing.assert_allclose(got, block, rtol=1e-5, atol=room, err_msg=f"{who}, block {b}")
+            update[b] = got
+        else:
+            assert same(got, block), f"{who}, block {b}"
+    assert start == payload.size, who
 
 
 def initial_model(run: Run) -> Blocks:
