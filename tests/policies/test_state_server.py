@@ -258,7 +258,7 @@ class AnyOrder(RuleBasedStateMachine):
         slowest = max(range(self.ROLES), key=lambda each: (self.c(each), -each))
         if role in self.ready or k >= self.MOST:
             return 0
-        if slowest == role or slowest in self.ready:
+        if slowest == role or slowest in self.ready or not self.durations[slowest]:
             return 0
         if slowest not in self.begun:
             return 1
