@@ -11,10 +11,11 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+from made import Made, Replayed
 from opened import Opened
 from plain_rules import Array, attack
-from plain_training import Blocks, Trainer, evaluate
-from reference import DRAWN, Test, flat, initial_model
+from plain_training import Blocks, evaluate
+from reference import DRAWN, Test, flat, initial_model, sent_by_run
 
 from hpcps import seeds
 from hpcps.spec.schema import Run
@@ -56,13 +57,16 @@ class AppliedUpdate:
 
 @dataclass(order=True)
 class Arrival:
-    """A worker's message at its validator; a block left out is None, `residual` is what the worker keeps."""
+    """A worker's message at its validator; a block left out is None, `residual` is what the worker keeps.
+
+    It has no cycle if the run has not got so far.
+    """
 
     time: float
     worker: int
-    cycle: Cycle = field(compare=False)
-    update: list[Array | None] = field(compare=False)
-    residual: Blocks = field(compare=False)
+    cycle: Cycle | None = field(default=None, compare=False)
+    update: list[Array | None] = field(default_factory=list, compare=False)
+    residual: Blocks = field(default_factory=list, compare=False)
 
 
 @dataclass
@@ -76,11 +80,11 @@ class History:
     models: list[Array] = field(default_factory=list)
 
 
-class AsyncTrainer(Trainer):
+class AsyncTrainer(Replayed):
     """A trainer with the proximal step, and the learning rate of its role."""
 
-    def __init__(self, run: Run, data: Opened, role: str, index: int, shard: int, start: Blocks) -> None:
-        super().__init__(run, data, role, index, shard, start)
+    def __init__(self, made: Made, run: Run, data: Opened, role: str, index: int, shard: int, start: Blocks) -> None:
+        super().__init__(made, run, data, role, index, shard, start)
         self.scale = math.sqrt(1 / (run.topology.workers + 1)) if run.train.lr_scale == "sqrt_workers" else 1.0
         decay = run.train.lr_decay
         self.decay_epochs = decay.epochs
@@ -102,21 +106,19 @@ class AsyncTrainer(Trainer):
         return self.train.optimizer.lr * self.scale * self.train.lr_decay.factor**decays
 
     def local_step(self, c: Blocks, *, move: bool = True) -> None:
-        self.step(move=move)
-        if move and self.proximal:
-            self.write([x + np.float32(self.proximal) * (y - x) for x, y in zip(self.read(), c, strict=True)])
+        self.step(move=move, anchor=c, pull=self.proximal)
 
 
 class Simulation:
     """The state of a run: what each process has, and what is on its way."""
 
-    def __init__(self, run: Run, data: Opened) -> None:
-        self.run, self.data = run, data
+    def __init__(self, run: Run, data: Opened, made: Made) -> None:
+        self.run, self.data, self.made = run, data, made
         W, V = run.topology.workers, run.topology.validators
         start = initial_model(run)
         shards = run.data.shards or W + 1
-        self.workers = [AsyncTrainer(run, data, "worker", k, k, start) for k in range(W)]
-        self.validators = [AsyncTrainer(run, data, "validator", v, shards - 1, start) for v in range(V)]
+        self.workers = [AsyncTrainer(made, run, data, "worker", k, k, start) for k in range(W)]
+        self.validators = [AsyncTrainer(made, run, data, "validator", v, shards - 1, start) for v in range(V)]
         self.scores = run.validation.rule.kind == "zeno++"
         self.draws = [
             {what: seeds.generator(run.seed, "worker", k, what) for what in (*DRAWN, "delay")} for k in range(W)
@@ -172,8 +174,11 @@ class Simulation:
     def cycle(self, k: int, now: float) -> None:
         """Take H local steps, draw what is sent, and send it after the delay."""
         run, worker, draw = self.run, self.workers[k], self.draws[k]
-        target = (worker.steps // run.train.local_steps + 1) * run.train.local_steps
-        while worker.steps < target:
+        number, H = len(self.history.cycles[k]), run.train.local_steps
+        if number == len(self.made.sent[k]):  # the run must end before this message would arrive
+            heapq.heappush(self.arrivals, Arrival(now + run.heterogeneity.delay.draw(draw["delay"]), k))
+            return
+        while worker.steps < (number + 1) * H:
             worker.local_step(self.base[k])
         residual = [x - c for x, c in zip(worker.read(), self.base[k], strict=True)]
         B = len(residual)
@@ -184,6 +189,8 @@ class Simulation:
         for b in np.flatnonzero(kept) if participates else ():
             u, residual[b] = residual[b], np.zeros_like(residual[b])
             update[b] = attack(run, u, draw["attack noise"]) if attacked[b] else u
+        ours = update if participates else None
+        sent_by_run(ours, self.made.sent[k][number], attacked, f"worker {k}, cycle {number}")
         delay = run.heterogeneity.delay.draw(draw["delay"])
         sent, hit = int(participates * kept.sum()), int(participates * (kept & attacked).sum())
         cycle = Cycle(worker.progress()[0], delay, self.pulled[k], participates, sent, hit)
@@ -201,6 +208,7 @@ class Simulation:
     def handle(self, message: Arrival) -> None:
         """Handle a worker's message: its validator judges it, the server applies it, and the worker goes on."""
         k, cycle, keys = message.worker, message.cycle, self.run.asynchronous
+        assert cycle is not None, f"worker {k}: the run has no cycle {len(self.history.cycles[k])}"
         v = k % len(self.validators)
         refresh = self.current[v]
         self.history.cycles[k].append(cycle)
@@ -233,9 +241,10 @@ class Simulation:
         epoch = self.validators[v].epoch if v == 0 or keys.epochs == "own" else self.learnt_epoch[v]
         alpha = keys.alpha * keys.alpha_decay.factor ** sum(epoch >= decay for decay in keys.alpha_decay.epochs)
         staleness = self.version - self.pulled[k]
+        weight = 1.0
         if rule.kind == "fed_async":
             assert rule.staleness.kind == "polynomial"
-            alpha *= (1 + staleness) ** -rule.staleness.a
+            weight = (1 + staleness) ** -rule.staleness.a
         model, applied = list(self.model), False
         for b, u in enumerate(update):
             if u is None:
@@ -244,8 +253,9 @@ class Simulation:
             factor = zeno_plus_plus(u, self.v[v][b], rule.threshold) if self.scores else 1.0
             refresh.accepted += factor > 0
             refresh.negated += factor < 0
-            if factor:
-                model[b] = (model[b] + alpha * factor * u).astype(np.float32)
+            if factor:  # the validator filters the update and scales it, and the server weights it: each is rounded
+                filtered = (factor * u.astype(np.float64)).astype(np.float32)
+                model[b] = model[b] + np.float32(weight) * (np.float32(alpha) * filtered)
                 applied = True
         if applied:
             self.model = model
@@ -256,14 +266,26 @@ class Simulation:
 def zeno_plus_plus(u: Array, v: Array, threshold: float) -> float:
     """Return what a block u is multiplied by: negative if it is negated, 0 if nothing is to be applied."""
     u, v = u.astype(np.float64), v.astype(np.float64)
-    lengths = np.linalg.norm(u), np.linalg.norm(v)
+    lengths = math.sqrt(total(u * u)), math.sqrt(total(v * v))
     if not all(lengths) or not np.isfinite(lengths).all():
         return 0.0
-    s = float((u * v).sum() / (lengths[0] * lengths[1]))
+    s = total(u * v) / (lengths[0] * lengths[1])
     clip = min(1.0, lengths[1] / lengths[0])
     return clip if s >= threshold else clip * s
 
 
-def simulate(run: Run, data: Opened) -> History:
+def total(values: Array) -> float:
+    """Return the sum of a block in the order that runs keep: 16 running sums of each 2,048 elements, then these."""
+    found = 0.0
+    for start in range(0, values.size, 2048):
+        segment = values.ravel()[start : start + 2048]
+        sums = np.pad(segment, (0, -segment.size % 16)).reshape(-1, 16).sum(axis=0)
+        while len(sums) > 1:
+            sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+        found += float(sums[0])
+    return found
+
+
+def simulate(run: Run, data: Opened, made: Made) -> History:
     """Run until validator 0 has done its epochs."""
-    return Simulation(run, data).play()
+    return Simulation(run, data, made).play()
