@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from invented import ATTACKS, invent, pairs
+from invented import ATTACKS, invent, pairs, rewrite_spec
 
 from hpcps.figures import acceptance, accuracy
 from hpcps.figures.figure_data import figure_data_of
@@ -84,11 +84,11 @@ def test_a_single_panel_of_several_scored_lines_has_the_acceptance_rate_beside_t
     results = tmp_path / "tuned"
     for place, rho in enumerate((-0.1, -0.01, 0.0, 0.1)):
         invent(results, epochs=2, workers=1, rules=("zeno",), attacks=ATTACKS[1:2], first=place)
-        path = results / "runs" / f"{place:010x}" / "spec.json"
-        spec = json.loads(path.read_text())
+        path = results / "runs" / f"{place:010x}"
+        spec = json.loads((path / "spec.json").read_text())
         spec["run"]["validation"]["rule"]["rho"] = rho
         spec["swept"] = {"validation.rule.rho": rho}
-        path.write_text(json.dumps(spec))
+        rewrite_spec(path, spec)
     (figure_data,) = figure_data_of(collect(results).table)
     figure = accuracy.draw(figure_data)
     left, right = figure.axes

@@ -196,7 +196,7 @@ def test_keys_are_left_out_unless_they_distinguish():
 SPEC = """
 name = "small_grid"
 [topology]
-workers = 5
+workers = 7
 validators = 0
 [transport]
 kind = "inproc"
@@ -225,13 +225,13 @@ def test_the_command_draws_the_figures_of_runs(tmp_path, capsys):
     assert main(["plot", "grid", str(tmp_path / "small_grid"), "--set", "heading=false"]) == 0
     printed = capsys.readouterr().out
     assert "| rule " in printed
-    assert "f = 1 of 5" in printed
+    assert "f = 1 of 7" in printed
     assert {path.stem for path in (tmp_path / "small_grid/figures").glob("grid_*.png")} == {
         *("grid_worst", "grid_best", "grid_ranking", "grid_bypass")
     }
     assert main(["report", str(tmp_path / "small_grid")]) == 0
     page = (tmp_path / "small_grid/report.html").read_text(encoding="utf-8")
     assert "<h2>Final test accuracy under the worst attack (%)</h2>" in page
-    assert '<th scope="col">f = 1 of 5</th>' in page
+    assert '<th scope="col">f = 1 of 7</th>' in page
     assert main(["plot", "grid", "one", "two"]) == 2
     assert "takes one experiment, `grid` and one experiment, `esync` and experiments, or" in capsys.readouterr().err

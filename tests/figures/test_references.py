@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from invented import ATTACKS, invent
+from invented import ATTACKS, invent, rewrite_spec
 
 from hpcps.figures import accuracy
 from hpcps.figures.figure_data import figure_data_of
@@ -22,7 +22,7 @@ def respec(results, index, label=None, swept=None, **tables):
     for name, values in tables.items():
         spec["run"][name] = {**spec["run"].get(name, {}), **values}
     spec |= {"label": label or spec["label"]} | ({} if swept is None else {"swept": swept})
-    path.write_text(json.dumps(spec))
+    rewrite_spec(path.parent, spec)
 
 
 def invent_fig7(results, **changes):
@@ -130,7 +130,7 @@ def test_the_baseline_is_a_line_where_the_same_was_trained(tmp_path):
     respec(tmp_path / "sgd_baseline", 0, swept={})
     for path in (tmp_path / "fig3_x").glob("runs/*/spec.json"):
         spec = json.loads(path.read_text())
-        path.write_text(json.dumps(spec | {"run": spec["run"] | {"baseline": "sgd_baseline"}}))
+        rewrite_spec(path.parent, spec | {"run": spec["run"] | {"baseline": "sgd_baseline"}})
     frames = {path.name: collect(path).table for path in sorted(tmp_path.iterdir())}
     assert baseline(frames["fig3_x"], tmp_path / "fig3_x") is None  # not collected yet
     for name in reversed(frames):

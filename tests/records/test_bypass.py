@@ -58,7 +58,7 @@ def test_bit_b_is_block_b():
 @pytest.mark.parametrize(
     ("rule", "scope", "validators", "servers", "scale"),
     [
-        ('{ kind = "krum", f = 2 }', "worker", 1, 1, 5),
+        ('{ kind = "krum", f = 1 }', "worker", 1, 1, 5),
         ('{ kind = "cge", f = 1, per = "block" }', "block", 2, 1, 5),
         ('{ kind = "average" }', "block", 0, 3, 1e60),  # infinite in float32
         ('{ kind = "cge", f = 2, per = "block" }', "block", 0, 2, 5),

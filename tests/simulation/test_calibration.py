@@ -123,6 +123,11 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     ring = write_run(tmp_path / "ring", run=measured_run(train={"exchange": "ring"}))
     assert refusal(ring).startswith("HERE is a run without servers")
     (short / "spec.json").write_text(json.dumps({"run": {"name": 3}}))
+    assert refusal(short) == (
+        "the run in HERE cannot be used: it is marked as done, but spec.json has changed since the end of the run; "
+        "run it again"
+    )
+    (short / "DONE").write_text("{}")  # as in an earlier version, which listed no files
     assert refusal(short).startswith("HERE cannot be read:")
 
 

@@ -67,6 +67,8 @@ class RunRecords:
             RunError: the folder holds no finished run, or the records lack necessary values.
         """
         directory = RunDirectory(path)
+        if (damage := directory.damage()) and damage.done:
+            raise RunError(f"the run in {path} cannot be used: {damage}; run it again")
         if not directory.done:
             example = "results/quickstart/runs/1a2b3c4d5e"
             raise RunError(f"{path} is no folder of a finished run: name one, such as {example}")
