@@ -75,7 +75,6 @@ def measure(libraries: list[Library]) -> dict[str, Any]:
                 "theirs": written(pair.theirs),
                 "ours": written(pair.ours),
                 "form": pair.form,
-                "note": pair.note,
                 **compare(suited, own, theirs, pair.form),
             }
         trapped[library.name] = answer.get("traps", {})

@@ -104,7 +104,17 @@ RULE_PAIRS: list[Pair] = [
     byzfl("mda", "MDA", F, F),
     geometric("mda", "MinimumDiameterAveraging", F, F),
     krum("mda", "brute:Brute", N_F, F),
-    byzfl("monna", "MoNNA", {"f": "=f", "idx": 0}, F, form="reference"),
+    byzfl(
+        "monna",
+        "MoNNA",
+        {"f": "=f", "idx": 0},
+        F,
+        form="reference",
+        note="Of equally near updates it takes those that numpy's `argpartition` puts first, and hpcps the first of "
+        "them. So results can differ for ties, though not on these inputs: for n = 6 updates `(1, 0, 0)`, "
+        "`(0, 1, -1)`, `(0, -1, 1)`, `(1, 1, 1)`, `(1, 1, 1)`, `(1, -1, 1)` and f = 1, hpcps computes "
+        "`(0.8, 0.4, 0.4)`, ByzFL `(0.8, 0, 0.8)`.",
+    ),
     geometric("monna", "MoNNA", {"f": "=f", "reference_index": 0}, F, form="reference"),
     krum(
         "monna",
@@ -181,7 +191,8 @@ RULE_PAIRS: list[Pair] = [
         "CAF",
         {"f": "=f", "power_iters": 5000},
         F,
-        note="It divides by the largest square of all updates; hpcps by that of updates whose weight is not 0.",
+        note='It divides by the largest square of all updates, as the paper and `largest = "all"` of hpcps do; hpcps '
+        "by default by that of updates whose weight is not 0.",
     ),
     byzfl("smea", "SMEA", F, F, note="Its direction is one power step from a random vector."),
     geometric("smea", "SMEA", F, F),

@@ -22,6 +22,7 @@ from comparison.inputs import GROUPS  # noqa: E402
 from comparison.left_out import LEFT_OUT  # noqa: E402
 from comparison.libraries import LIBRARIES, NOT_COMPARED  # noqa: E402
 from comparison.pair import FORMS  # noqa: E402
+from comparison.pairs import PAIRS  # noqa: E402
 from generate.components import _plain as plain  # noqa: E402
 
 from hpcps.registry import installed  # noqa: E402
@@ -99,7 +100,8 @@ def _overview(data: Found) -> Iterator[str]:
         "",
         "`=` equal on all inputs that both accept; `(=)` equal except for ties, equal updates, one or two updates, or "
         "huge values; `≠` different; empty: the library does not have it. Each sign is that of the best of the keys "
-        "that were tried.",
+        "that were tried. [Meanings that differ](#meanings-that-differ) also says where results can differ on other "
+        "inputs.",
         "",
     )
     for kind, pairs in data["pairs"].items():
@@ -123,15 +125,16 @@ def _kind(pair: Found) -> str:
 
 
 def _meanings(data: Found) -> Iterator[str]:
-    noted = [each for pairs in data["pairs"].values() for each in pairs.values() if each["note"]]
+    notes = {pair.id: pair.note for pairs in PAIRS.values() for pair in pairs}
+    noted = [(each, notes[name]) for pairs in data["pairs"].values() for name, each in pairs.items() if notes.get(name)]
     yield from (
         "## Meanings that differ",
         "",
         "| Rule or attack | Library | |",
         "|---|---|---|",
         *(
-            f"| `{each['component']}` | {LIBRARIES[each['library']].title}, `{_call(each)}` | {_cell(each['note'])} |"
-            for each in noted
+            f"| `{each['component']}` | {LIBRARIES[each['library']].title}, `{_call(each)}` | {_cell(note)} |"
+            for each, note in noted
         ),
         "",
     )

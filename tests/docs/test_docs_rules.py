@@ -3,14 +3,16 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from docs_repository import ROOT
 
 sys.path[:0] = [path for path in map(str, (ROOT / "docs", ROOT / "benchmarks")) if path not in sys.path]
 
-from comparison.inputs import all_inputs, digest  # noqa: E402
+from comparison.inputs import Input, all_inputs, digest  # noqa: E402
 from comparison.libraries import LIBRARIES  # noqa: E402
 from comparison.measured import all_libraries, fingerprints, measure  # noqa: E402
+from comparison.ours import result  # noqa: E402
 from comparison.pairs import PAIRS  # noqa: E402
 from generate import rules  # noqa: E402
 from processes import NotHereError  # noqa: E402
@@ -75,3 +77,12 @@ def test_the_libraries_compute_what_they_did(data):
                 assert {group: each["count"] for group, each in each["unlike"].items()} == {
                     group: each["count"] for group, each in was["unlike"].items()
                 }, name
+
+
+def test_the_note_on_ties_of_monna_is_what_hpcps_computes():
+    rows = [[1, 0, 0], [0, 1, -1], [0, -1, 1], [1, 1, 1], [1, 1, 1], [1, -1, 1]]
+    page = rules.PAGE.read_text(encoding="utf-8")
+    assert f"for n = 6 updates {', '.join(f'`({x}, {y}, {z})`' for x, y, z in rows)} and f = 1, hpcps computes " in page
+    each = Input("note", "ties", np.array(rows, np.float64), 1)
+    assert result("rules", "monna", {"f": 1}, each, "reference") == pytest.approx(np.array([0.8, 0.4, 0.4]))
+    assert "`(0.8, 0.4, 0.4)`, ByzFL" in page
