@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcps.registry.validation import failure_of
+
 LIMIT = 60.0
 """Seconds that a plugin may take; a cold file system may need many of them for the packages that it imports."""
 
@@ -107,7 +109,7 @@ def _execute(execute: Callable[[], object], writer: int) -> None:
     except (Exception, SystemExit):
         pass
     except BaseException as error:
-        os.write(writer, f"raised {type(error).__name__}: {error}".encode()[:_MOST].partition(b"\n")[0] + b"\n")
+        os.write(writer, f"raised {failure_of(error)}".encode()[:_MOST].partition(b"\n")[0] + b"\n")
         trace = error.__traceback__
         places = []
         while trace is not None:

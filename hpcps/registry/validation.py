@@ -39,7 +39,7 @@ def faults(kind: ComponentKind, component: type[Config]) -> list[str]:
 def failure_of(error: BaseException) -> str:
     """Describe an exception of code that defines components; pydantic's are for those who know pydantic."""
     if not isinstance(error, PydanticUserError):
-        return f"{type(error).__name__}: {error}"
+        return ": ".join(filter(None, (type(error).__name__, str(error))))
     message = error.message.partition("\n")[0]
     if error.code == "model-field-missing-annotation" and (found := re.search(r"[`'](\w+)", message)):
         name = found[1]
