@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs gpu-env figures gpu-figures mxnet-env unit-mxnet unit-triton demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env figures gpu-figures mxnet-env unit-mxnet demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -20,7 +20,6 @@ help:
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
 	@echo "make figures    40 epochs of the paper's figures, overnight (HOURS=8 ONLY=fig3 JOBS=2 RESULTS=results); again to go on"
 	@echo "make gpu-figures  the same at full length on a GPU (HOURS=0.15); again to go on"
-	@echo "make unit-triton  run the kernels of rules on a GPU in Triton's interpreter, without a GPU"
 	@echo "make check      ruff, mypy and shellcheck alone"
 	@echo "make notebooks  execute the notebooks over the published results, keep their figures"
 	@echo "make docs       build the documentation into build/site"
@@ -65,7 +64,7 @@ WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.p
 
 QUICK := $(addprefix tests/,architecture attacks cli data records rules runtime spec trace transport)
 
-ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready .venv-triton/.ready $(VENV)/.slurm
+ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .venv-mxnet/.ready $(VENV)/.slurm
 
 # The processes that run the tests of one stage.
 PROCESSES ?= 2
@@ -81,9 +80,9 @@ stages: $(VENV)/.dev
 	@$(MAKE) --no-print-directory mpi
 
 beside:
-	@echo "running the tests of faults, with MXNet and with Triton at the same time; their output comes at their end ..."
+	@echo "running the tests of faults and with MXNet at the same time; their output comes at their end ..."
 	@mkdir -p build
-	@status=0; $(MAKE) --no-print-directory PROCESSES=1 faults unit-mxnet unit-triton > build/beside.log 2>&1 || status=$$?; \
+	@status=0; $(MAKE) --no-print-directory PROCESSES=1 faults unit-mxnet > build/beside.log 2>&1 || status=$$?; \
 	  cat build/beside.log; exit $$status
 
 environments: $(ENVIRONMENTS)
@@ -116,16 +115,9 @@ unit-mxnet: .venv-mxnet/.ready
 	    -W ignore::DeprecationWarning $(WITHOUT_TORCH); \
 	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
 
-# The kernels of rules on a GPU, in Triton's interpreter.
-unit-triton: .venv-triton/.ready
-	@if [ -e .venv-triton/.ready ]; then \
-	  TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest -q tests/device; \
-	else echo "unit-triton is skipped: Triton is not installed"; fi
-
 # Tests that take minutes, and variations of other tests.
 soak: $(VENV)/.dev
 	$(BIN)/python -m pytest -m soak --override-ini timeout=1800 --durations 0
-	@if [ -e .venv-triton/.ready ]; then TRITON_INTERPRET=1 .venv-triton/bin/python -m pytest -m soak tests/device; fi
 
 # pytest-mpi with a time limit; with mpi4py's -m, a failing rank ends all ranks.
 mpi: $(VENV)/.dev
@@ -148,7 +140,7 @@ gpu-env:
 	@[ "$$(cat .venv-gpu/.choice 2>/dev/null)" = "$(GPU_CHOICE)" ] || rm -f .venv-gpu/.ready
 	@$(MAKE) --no-print-directory .venv-gpu/.ready MPI=$(MPI) CUDA=$(CUDA)
 
-# PyTorch's CUDA build brings the version of Triton that it needs. PyPI has the build for CUDA 13.
+# PyPI has the build for CUDA 13.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cu126
 .venv-gpu/.ready: setup.cfg constraints.txt
 	@TORCH_CPU_INDEX= PYTHON='$(PYTHON)' ./setup.sh new .venv-gpu \

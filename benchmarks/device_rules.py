@@ -1,4 +1,4 @@
-"""Measures the kernels of the rules on a GPU, in shares of the bandwidth of a copy in the same run; for gpu.py."""
+"""Measures the rules on a GPU, in shares of the bandwidth of a copy in the same run; for gpu.py."""
 
 import statistics
 from collections.abc import Callable
@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import bars
 import torch
 
-from hpcps.numerics.device import supports
-from hpcps.numerics.device.updates import DeviceUpdates
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
-from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno
-from hpcps.rules.on_device import DeviceContext
+from hpcps.numerics.updates import Updates
+from hpcps.rules import Average, Context, Median, Phocas, TrimmedMean, Zeno
 
 ELEMENTS = 1 << 30
 """Elements of all updates of a measurement: 4 GiB, more than any cache holds, and so many that the device is still at
@@ -19,7 +18,7 @@ work on one call when the host asks for the next: a call is a dozen launches."""
 NUMBERS = (4, 8, 16, 32, 64)
 """The numbers of updates."""
 SORTING = ("trimmed_mean", "median", "phocas")
-LEFT_OUT = "rules on the device: left out, because torch sees no GPU here or Triton does not work on it"
+LEFT_OUT = "rules on the device: left out, because torch sees no GPU here"
 
 
 @dataclass(frozen=True)
@@ -53,13 +52,13 @@ def seconds(call, repetitions) -> float:
 
 
 def measure(*, quick: bool, keep: Callable[[list[Rate]], None] = lambda found: None) -> list[Rate]:
-    """Measure all rules; only n = 4 and fewer repetitions if `quick`. Empty if there is no GPU for Triton.
+    """Measure all rules; only n = 4 and fewer repetitions if `quick`. Empty if there is no GPU.
 
     Args:
         quick: see above.
         keep: called with all results so far, after each.
     """
-    if not torch.cuda.is_available() or not supports(torch.zeros(1, device="cuda")):
+    if not torch.cuda.is_available():
         return []
     repetitions, found = 5 if quick else 20, []
     for n in NUMBERS[:1] if quick else NUMBERS:
@@ -71,16 +70,14 @@ def measure(*, quick: bool, keep: Callable[[list[Rate]], None] = lambda found: N
         copy = 8 * half / seconds(lambda half=half, flat=flat: flat[:half].copy_(flat[half:]), repetitions)
         rows.normal_()
         rows += 3 * rows[0]  # so all are similar to the first
-        updates, out = DeviceUpdates.of(rows, layout), torch.empty(size, device="cuda")
+        updates = Updates.of(rows, layout).onto(Destination(out=torch.empty(size, device="cuda")))
         reference = rows[0].clone()
         cases = [(rule.kind, rule) for rule in (Average(), TrimmedMean(), Median(), Phocas(), Zeno(epsilon=10.0))]
         for name, rule in [*cases, ("zeno, a quarter rejected", Zeno(rho=0.0, epsilon=10.0))]:
             if "rejected" in name:
                 rows[: n // 4] *= -1
-            kernel, context = rule.device_kernel(n), DeviceContext(reference, out=out)
-            took = seconds(
-                lambda kernel=kernel, updates=updates, context=context: kernel(updates, context), repetitions
-            )
+            context = Context(reference)
+            took = seconds(lambda rule=rule, each=updates, given=context: rule.combine(each, given), repetitions)
             bandwidth = 4 * size * (n + 1 + bool(rule.needs)) / took
             found.append(Rate(name, n, bandwidth, bandwidth / copy))
             keep(found)

@@ -11,7 +11,6 @@ from gpu_runs import COLUMNS, CURVE, Played
 
 MODES = {
     "direct": "buffers direct: MPI sends device memory",
-    "in_place": "buffers in place: others map them",
     "staged": "buffers staged through host memory",
 }
 PARTS = {

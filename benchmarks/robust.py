@@ -13,6 +13,7 @@ from bars import Bar
 from byzfl_peer import ByzFL
 from processes import MeasurementError
 
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.updates import Updates
 from hpcps.rules import (
     Aksel,
@@ -202,8 +203,8 @@ def _over_byzfl(times: Times, name: str) -> float | None:
 
 
 def _combined(rule: Rule, updates: Updates, out: Any, state: Arrays) -> None:
-    context = Context(updates.payloads[0], None, np.random.default_rng(1), state, out=out, threads=2)
-    combine(rule, updates, context)
+    context = Context(updates.payloads[0], None, np.random.default_rng(1), state)
+    combine(rule, updates.onto(Destination(out=out, threads=2)), context)
 
 
 def _timed(work: Callable[[], Any]) -> float:

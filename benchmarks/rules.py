@@ -29,6 +29,7 @@ from processes import MeasurementError, NotHereError, clean_up_on_sigterm
 from rules_report import BLOCKS, BYZFL, SERIES, Times, draw, report
 
 from hpcps.numerics import kernels
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno, ZenoPlusPlus
@@ -99,14 +100,15 @@ def calls(updates: Updates, threads: int) -> dict[str, Callable[[], Any]]:
     for number, payload in enumerate(updates.payloads):
         (np.subtract if number % 2 else np.add)(some, payload[:d], out=some)
 
-    def combine(name: str, rule: Any, v: Any = like, **more: Any) -> Callable[[], Any]:
-        return lambda: rule.combine(updates, Context(v, out=out, threads=threads, **more))
+    def combine(rule: Any, v: Any = like, base: Any = None) -> Callable[[], Any]:
+        placed = updates.onto(Destination(base, out, threads))
+        return lambda: rule.combine(placed, Context(v))
 
-    found = {name: combine(name, rule) for name, rule in RULES.items()}
-    found["average, added to the model"] = combine("average", RULES["average"], base=base)
-    found["zeno"] = combine("zeno", Zeno(rho=-1.0, epsilon=10.0))
-    found["zeno, half refused"] = combine("zeno", Zeno(rho=0.0, epsilon=10.0))
-    found["zeno, half turned"] = combine("zeno", Zeno(rho=0.0, epsilon=10.0), some)
+    found = {name: combine(rule) for name, rule in RULES.items()}
+    found["average, added to the model"] = combine(RULES["average"], base=base)
+    found["zeno"] = combine(Zeno(rho=-1.0, epsilon=10.0))
+    found["zeno, half refused"] = combine(Zeno(rho=0.0, epsilon=10.0))
+    found["zeno, half turned"] = combine(Zeno(rho=0.0, epsilon=10.0), some)
     return {name: found[name] for name in SERIES}
 
 
@@ -188,7 +190,7 @@ def judge(args: argparse.Namespace, data: Data, times: Times) -> None:
 
     for repeat in range(args.repeats + 1):
         for name, work in (
-            ("read for zeno++", lambda: engine.screen(pair, 1)),
+            ("read for zeno++", lambda: engine.screen(pair)),
             ("zeno++", lambda: ZenoPlusPlus().decide(u, AsyncContext(layout=layout, sent=sent, reference=v))),
         ):
             seconds = timed(work)

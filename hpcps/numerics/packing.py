@@ -29,25 +29,20 @@ def pack(layout: Layout, vector: Vector, mask: Mask, out: Vector) -> Vector:
 
     Both may be in the memory of a device.
     """
-    there: Any = out
-    if isinstance(there, DeviceVector):
-        there.device.enqueue(partial(_pack_there, layout, mask), there[: packed_size(layout, mask)], vector)
-        return out[: packed_size(layout, mask)]
+    part: Any = out[: packed_size(layout, mask)]
+    if isinstance(part, DeviceVector):
+        part.device.enqueue(partial(_pack, layout, mask), part, vector)
+    else:
+        _pack(layout, mask, part, vector)
+    return part  # type: ignore[no-any-return]
+
+
+def _pack(layout: Layout, mask: Mask, out: Any, vector: Any) -> None:
+    """Copy the masked blocks of an array or a tensor."""
     filled = 0
     for start, stop in runs(layout, mask):
         out[filled : filled + stop - start] = vector[start:stop]
         filled += stop - start
-    return out[:filled]
-
-
-def _pack_there(layout: Layout, mask: Mask, out: Any, vector: Any) -> None:
-    """Pack memory of a device."""
-    if isinstance(out, np.ndarray):
-        pack(layout, vector, mask, out)
-    else:
-        from hpcps.numerics.device import packing
-
-        packing.pack(layout, vector, mask, out)
 
 
 def unpack(layout: Layout, payload: Vector, mask: Mask, out: Vector) -> None:

@@ -9,24 +9,25 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcps.numerics import arrays
+from hpcps.numerics.destination import NOWHERE, Destination
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.packing import runs
 
 
-class NotFiniteError(ValueError):
-    """Updates that were not known to be finite are not."""
-
-
 class Updates:
-    """n updates of one layout.
+    """n updates of one layout, and where the result of an operation on them is written.
 
-    Payloads are neither copied nor written to: they may be in another process's memory.
+    Payloads are neither copied nor written to: they may be in another process's memory. They are all arrays of numpy,
+    or all tensors of torch on one device.
 
     Attributes:
         layout: the blocks of the d elements.
-        payloads: the sent blocks of each update, one after another, float32 `[m]`.
+        payloads: the sent blocks of each update, one after another, `[m]`: float32, or a tensor of any floating type.
         sent: the blocks that the payloads hold: `[n, B]`.
         used: the sent blocks that are not rejected: `[n, B]`. For every rule, all other blocks are zero.
+        checked: whether all values of used blocks are known to be finite.
+        to: where the result is written; tensors if the payloads are.
     """
 
     lazy: ClassVar[bool] = False
@@ -40,6 +41,7 @@ class Updates:
         refused: Mask | None = None,
         *,
         checked: bool = False,
+        to: Destination = NOWHERE,
     ) -> None:
         """Take the payloads.
 
@@ -49,13 +51,14 @@ class Updates:
             sent: the blocks that each payload holds: `[n, B]`.
             refused: the blocks that are rejected; by default none.
             checked: whether all values of used blocks are known to be finite.
+            to: where the result is written.
         """
         self.layout = layout
-        # Kernels need aligned arrays. Other processes' buffers are aligned; others, such as parts of files, are copied.
-        self.payloads = tuple(np.require(payload, np.float32, ["C", "A"]) for payload in payloads)
+        self.payloads = tuple(arrays.aligned(payload) for payload in payloads)
         self.sent = sent
         self.used: Mask = sent if refused is None else sent & ~refused
         self.checked = checked
+        self.to = to
 
     @classmethod
     def of(cls, matrix: Vector, layout: Layout) -> Updates:
@@ -72,19 +75,39 @@ class Updates:
         """Concatenate updates of the same layout; there must be at least one part."""
         payloads = [payload for part in parts for payload in part.payloads]
         sent, used = (np.concatenate(masks) for masks in ([p.sent for p in parts], [p.used for p in parts]))
-        return cls(parts[0].layout, payloads, sent, ~used, checked=all(part.checked for part in parts))
+        first = parts[0]
+        return cls(first.layout, payloads, sent, ~used, checked=all(part.checked for part in parts), to=first.to)
 
     def __len__(self) -> int:
         return len(self.payloads)
 
+    @cached_property
+    def on_host(self) -> bool:
+        """Whether the rows are arrays of numpy, or the result if there is no row; otherwise they are tensors."""
+        return not any(map(arrays.is_tensor, (*self.payloads[:1], self.to.out)))
+
+    def empty(self, *shape: int) -> Vector:
+        """Return a float32 array or tensor where the rows are, contents unspecified."""
+        return arrays.empty(shape, self.payloads[0] if self.payloads else self.to.out)
+
+    def onto(self, to: Destination) -> Updates:
+        """Return the same updates with another destination."""
+        return Updates(self.layout, self.payloads, self.sent, ~self.used, checked=self.checked, to=to)
+
+    def with_row(self, row: Vector | None) -> Updates:
+        """Return the updates and one more `[d]`, which has sent all blocks; the same updates if there is none."""
+        return self if row is None else Updates.join((self, Updates.of(row[None, :], self.layout)))
+
     def without(self, refused: Mask) -> Updates:
         """Reject blocks `[n, B]` and return the updates, whose used blocks are then known to be finite."""
-        return Updates(self.layout, self.payloads, self.sent, refused | (self.sent & ~self.used), checked=True)
+        return Updates(
+            self.layout, self.payloads, self.sent, refused | (self.sent & ~self.used), checked=True, to=self.to
+        )
 
     def select(self, rows: NDArray[np.intp]) -> Updates:
         """Return some of the updates, without copying them."""
         payloads = [self.payloads[row] for row in rows]
-        return Updates(self.layout, payloads, self.sent[rows], ~self.used[rows], checked=self.checked)
+        return Updates(self.layout, payloads, self.sent[rows], ~self.used[rows], checked=self.checked, to=self.to)
 
     def range_of(self, row: int, start: int, stop: int) -> Vector:
         """Return a range of coordinates of one update, without copying it; all blocks in the range must be used."""
@@ -116,7 +139,7 @@ class Updates:
     def tile(self, columns: slice, out: Vector | None = None) -> Vector:
         """Gather the elements of a range of coordinates `[n, t]`, into `out` if given; unused blocks are zero."""
         start, stop = columns.start, columns.stop
-        values = np.empty((len(self), stop - start), np.float32) if out is None else out
+        values = self.empty(len(self), stop - start) if out is None else out
         for row, payload, pieces in zip(values, self.payloads, self.runs, strict=True):
             if len(pieces) == 1 and pieces[0, 0] <= start and stop <= pieces[0, 1]:
                 taken = int(pieces[0, 2] - pieces[0, 0])
@@ -131,11 +154,11 @@ class Updates:
         return values
 
     def columns(self, indices: NDArray[np.int64]) -> Vector:
-        """Gather single coordinates `[n, len(indices)]`; unused blocks are zero."""
+        """Gather single coordinates `[n, len(indices)]` on the host; unused blocks are zero."""
         values = np.zeros((len(self), len(indices)), np.float32)
         for row, payload, pieces in zip(values, self.payloads, self.runs, strict=True):
             if len(pieces):
                 piece = pieces[np.searchsorted(pieces[:-1, 1], indices, side="right")]
                 held = (piece[:, 0] <= indices) & (indices < piece[:, 1])
-                row[held] = payload[(piece[:, 2] + indices - piece[:, 0])[held]]
+                row[held] = arrays.take(payload, (piece[:, 2] + indices - piece[:, 0])[held])
         return values

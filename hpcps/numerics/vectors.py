@@ -11,7 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -27,14 +27,11 @@ class DeviceError(Exception):
 class Device(ABC):
     """A device with memory of its own and one queue of work, which it does in order; asking does not wait for it.
 
-    Memory is allocated for a run and reused in the next one. It can be mapped by other processes of the host.
+    Memory is tensors of torch, or arrays of numpy.
     """
 
     def __init__(self) -> None:
         self._spare: list[DeviceVector] = []
-
-    has_tensors: ClassVar[bool] = False
-    """Whether its memory is tensors of torch, for which rules have kernels; else arrays of numpy."""
 
     @property
     @abstractmethod
@@ -52,22 +49,6 @@ class Device(ABC):
     def recycle(self) -> None:
         """Reuse all memory: nobody may use vectors that were allocated before."""
         self._spare = []
-
-    @abstractmethod
-    def export(self, vector: DeviceVector) -> bytes:
-        """Return the address of an allocated vector, or of a part of one, for `map` in another process."""
-
-    @abstractmethod
-    def map(self, owner: int, address: bytes) -> DeviceVector:
-        """Return a vector of another process where it lies; it must not be written to.
-
-        Args:
-            owner: the id of the process.
-            address: what its `export` returned.
-
-        Raises:
-            DeviceError: there is no such vector.
-        """
 
     @abstractmethod
     def copy(self, source: Any, out: Any) -> None:

@@ -8,6 +8,7 @@ from copy import deepcopy
 import numpy as np
 
 from hpcps.attacks import AdversaryContext, Omniscient
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.packing import pack, unpack
@@ -141,8 +142,8 @@ class AttackGroup:
         kept = self._rule_state
         combine(
             self._rule,
-            Updates(self.layout, payloads, sent),
-            Context(None, None, kept.random, kept.arrays, threads=self._threads),
+            Updates(self.layout, payloads, sent, to=Destination(threads=self._threads)),
+            Context(random=kept.random, state=kept.arrays),
         )
 
     def state(self) -> State:
@@ -184,6 +185,6 @@ class AttackGroup:
         arrays = Arrays(writable="state" in self._rule.requires)
         if "state" in self._rule.requires:
             arrays.update(self._rule_state.arrays)
-        context = Context(None, None, deepcopy(self._rule_state.random), arrays, threads=self._threads)
-        rows = np.ascontiguousarray(updates, np.float32)
-        return combine(self._rule, Updates.of(rows, self.layout), context)[0].update
+        context = Context(random=deepcopy(self._rule_state.random), state=arrays)
+        rows = Updates.of(np.ascontiguousarray(updates, np.float32), self.layout)
+        return combine(self._rule, rows.onto(Destination(threads=self._threads)), context)[0].update

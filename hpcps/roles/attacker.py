@@ -16,6 +16,7 @@ from hpcps.attacks import (
     attacked_blocks,
     attackers,
 )
+from hpcps.numerics import arrays
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
@@ -89,15 +90,13 @@ class Attacker:
                 change = None if self._change is None else self._change[block.offset : block.stop]
                 return AttackContext(self._noise, b, block.name, round, self._worker, change)
 
-            if hasattr(update, "detach"):
-                from hpcps.attacks import on_device
-
-                on_device.corrupt(attack, update, self._layout, attacked, context_of, rests=not active)
-            else:
-                for b in np.flatnonzero(attacked).tolist():
-                    block = self._layout.blocks[b]
-                    values = update[block.offset : block.stop]
-                    attack.replace(values if active else values.copy(), context_of(b))
+            for b in np.flatnonzero(attacked).tolist():
+                block = self._layout.blocks[b]
+                part = update[block.offset : block.stop]
+                values = arrays.on_host(part)  # random numbers are drawn there
+                attack.replace(values if active else values.copy(), context_of(b))
+                if active and values is not part:
+                    part[:] = arrays.like(part, values)
         return attacked if active else np.zeros_like(sent)
 
     def withholds(self, round: int, epoch: int) -> bool:

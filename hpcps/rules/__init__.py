@@ -1,12 +1,12 @@
 """Rules that combine or filter updates before they are added to the model."""
 
-from hpcps.numerics.updates import NotFiniteError
-from hpcps.rules.asynchronous import AsyncRule, Decision
+from hpcps.numerics.destination import Combined, NotFiniteError
+from hpcps.numerics.operations import screen
+from hpcps.rules.asynchronous import AsyncRule, Decision, ScalingRule
 from hpcps.rules.average import Average, Mean
 from hpcps.rules.base import BaseRule, Rule
 from hpcps.rules.bulyan import Bulyan
 from hpcps.rules.clipping import CenteredClipping, NormClipping
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.dc_asgd import DcAsgd
 from hpcps.rules.fed_async import FedAsync
@@ -20,7 +20,7 @@ from hpcps.rules.naive_async import NaiveAsync
 from hpcps.rules.nearest import Aksel, Cge, Monna
 from hpcps.rules.phocas import Phocas
 from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Nnm, PreAggregator
-from hpcps.rules.screening import combine, screen
+from hpcps.rules.screening import combine
 from hpcps.rules.signs import Rlr, SignMajority
 from hpcps.rules.spectral import Caf, Dnc
 from hpcps.rules.subsets import Mda, Smea
@@ -66,6 +66,7 @@ __all__ = [
     "PreAggregator",
     "Rlr",
     "Rule",
+    "ScalingRule",
     "SignMajority",
     "Smea",
     "TrimmedMean",

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from hpcps.numerics.arrays import as_numpy, like
+from hpcps.numerics import arrays
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.operations import scale, screen
+from hpcps.numerics.updates import Updates
 from hpcps.registry.failures import described, returned, told
 from hpcps.rules.base import BaseRule
-from hpcps.rules.context import AsyncContext, Needs
-from hpcps.rules.on_device import DeviceDecider, applies, supported
+from hpcps.rules.context import AsyncContext, Context
 
 Backup = Literal["pulled", "previous"]
 """Weights that a rule compares the model with: those that the update's worker pulled last, or those before the last
@@ -54,9 +57,23 @@ class AsyncRule(BaseRule, ABC):
             context: the blocks, which of them were sent, and what the rule needs.
         """
 
-    def device_kernel(self) -> DeviceDecider | None:
-        """Return how the rule decides on an update in device memory; None, the default, if only the host can."""
-        return None
+    def judge(self, update: Updates, context: AsyncContext) -> Decision:
+        """Decide on one update where it is, and write to its destination what is added to the model.
+
+        This calls `decide` on the host; a rule that can do without, for updates on a device, is a `ScalingRule`.
+
+        Args:
+            update: one update, all finite, with a vector for the result; blocks that are not applied are undefined.
+            context: see `decide`; a reference is where the update is.
+        """
+        whole, out = slice(0, update.layout.size), update.to.out
+        assert out is not None, "the caller allocates the result"
+        if update.on_host:
+            return self.checked_decision(update.tile(whole, out[None, :])[0], context)
+        values = arrays.on_host(update.tile(whole)[0]).copy()
+        decision = self.checked_decision(values, replace(context, reference=arrays.on_host(context.reference)))
+        out[:] = arrays.like(update.empty(0), values)
+        return decision
 
     def checked_decision(self, update: Vector, context: AsyncContext) -> Decision:
         """Call `decide`, and check what it returns.
@@ -81,7 +98,7 @@ class AsyncRule(BaseRule, ABC):
         return decision
 
     def __call__(
-        self, update: Any, *, blocks: Sequence[int] | None = None, reference: Any = None, context: Needs | None = None
+        self, update: Any, *, blocks: Sequence[int] | None = None, reference: Any = None, context: Context | None = None
     ) -> Any:
         """Decide on an update outside of a run, such as in a notebook: `ZenoPlusPlus()(x, reference=v)`.
 
@@ -99,20 +116,17 @@ class AsyncRule(BaseRule, ABC):
         Raises:
             ValueError: an array has the wrong shape, or something that the rule needs is missing.
         """
-        if supported(update, 1, context) and applies(self) and (kernel := self.device_kernel()) is not None:
-            return self._on_device(kernel, update, blocks, reference, context)
-        values = as_numpy(update, 1, "update").copy()
-        layout = Layout.of_sizes((values.size,) if blocks is None else blocks, values.size)
-        given = context or Needs()
-        own = given.reference if reference is None else self._reference(reference, layout)
-        sent = np.array([np.isfinite(values[block.offset : block.stop]).all() for block in layout.blocks], np.bool_)
-        values[~layout.spread(sent)] = 0
-        full = AsyncContext(
-            reference=own, loss=given.loss, random=given.random, state=given.state, layout=layout, sent=sent
-        )
-        self._check_needs(full)
-        decision = self.checked_decision(values, full)
-        return like(update, np.where(layout.spread(decision.applied & sent), values, np.float32(0)))
+        values = arrays.as_floats(update, 1, "update")
+        layout = Layout.of_sizes((len(values),) if blocks is None else blocks, len(values))
+        given = self._context(context, reference, values, layout)
+        row = Updates.of(values[None, :], layout)
+        sent = ~screen(row)[0]
+        out = row.empty(layout.size)
+        full = AsyncContext(given.reference, given.loss, given.random, given.state, layout=layout, sent=sent)
+        decision = self.judge(row.without(~sent[None, :]).onto(Destination(out=out)), full)
+        for block in np.array(layout.blocks, object)[~(decision.applied & sent)]:
+            out[block.offset : block.stop] = 0
+        return arrays.like(update, out)
 
     def weight(self, staleness: int) -> float:
         """Return the factor by which an update is multiplied when it is applied.
@@ -136,3 +150,28 @@ class AsyncRule(BaseRule, ABC):
             rate: the learning rate of the update's local step, multiplied by alpha.
         """
         return update
+
+
+class ScalingRule(AsyncRule):
+    """A rule that multiplies each block of an update by a factor, wherever the update is."""
+
+    @abstractmethod
+    def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
+        """Return the decision on one update, and the factor of each block `[B]`; None if the update is not changed."""
+
+    def judge(self, update: Updates, context: AsyncContext) -> Decision:
+        """See `AsyncRule.judge`."""
+        decision, factors = self.factors(update, context)
+        if factors is not None:
+            scale(update, factors)
+        elif update.to.out is not None:
+            update.tile(slice(0, update.layout.size), update.to.out[None, :])
+        return decision
+
+    def decide(self, update: Vector, context: AsyncContext) -> Decision:
+        """See `AsyncRule.decide`."""
+        whole = Updates.of(update[None, :], context.layout).onto(Destination(out=update))
+        decision, factors = self.factors(whole, context)
+        if factors is not None:
+            scale(whole, factors)
+        return decision

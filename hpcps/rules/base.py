@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hpcps.numerics.arrays import as_numpy, like
+from hpcps.numerics import arrays
+from hpcps.numerics.destination import Combined, NotFiniteError
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.updates import NotFiniteError, Updates
+from hpcps.numerics.operations import put
+from hpcps.numerics.parts import part_by_part
+from hpcps.numerics.updates import Updates
 from hpcps.registry.config import Config
 from hpcps.registry.failures import described, returned, told
 from hpcps.registry.field import OneOf
 from hpcps.registry.validation import not_among, not_one_of
-from hpcps.rules.combined import Combined, Destination
-from hpcps.rules.context import NOTHING, Context, Needs
-from hpcps.rules.on_device import DeviceContext, DeviceDecider, DeviceKernel, applies, as_vector, overflows, supported
+from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.preaggregation.base import PreAggregator
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
 
 Need = Literal["reference", "loss", "random", "state"]
-"""A value that a rule may need in addition to the updates; see `rules.context.Needs`."""
+"""A value that a rule may need in addition to the updates; see `rules.context.Context`."""
 
 MOST_BEFORE = 16
 """The largest number of pre-aggregators before a rule."""
@@ -85,34 +87,25 @@ class BaseRule(Config, ABC):
         """Return why the rule itself cannot combine n updates; empty if it can. The result of such a round is zero."""
         return ""
 
-    def _reference(self, reference: Any, layout: Layout) -> Vector:
-        own = as_numpy(reference, 1, "reference")
-        if own.shape != (layout.size,):
-            raise ValueError(f"reference has {own.size} elements, the updates have {layout.size}")
-        return own
+    def _context(self, given: Context | None, reference: Any, updates: Vector, layout: Layout) -> Context:
+        """Return the context of a call outside of a run, with the reference where the updates are.
 
-    def _on_device(
-        self,
-        kernel: DeviceKernel | DeviceDecider,
-        updates: Any,
-        blocks: Sequence[int] | None,
-        reference: Any,
-        context: Needs | None,
-    ) -> Any:
-        """Call a kernel on updates `[n, d]` or on one update `[d]`, where they are; see `__call__`."""
-        from hpcps.numerics.device.updates import DeviceUpdates
+        Raises:
+            ValueError: the reference has the wrong shape, or something that the rule needs is missing.
+        """
+        found = given or Context()
+        if reference is None:
+            reference = found.reference
+        if reference is not None:
+            own = arrays.as_floats(reference, 1, "reference")
+            if len(own) != layout.size:
+                raise ValueError(f"reference has {len(own)} elements, the updates have {layout.size}")
+            reference = own if arrays.is_tensor(own) == arrays.is_tensor(updates) else arrays.like(updates, own)
+        found = replace(found, reference=reference)
+        self._check_needs(found)
+        return found
 
-        if overflows(updates):
-            as_numpy(updates, updates.ndim, "updates")  # raises, and says where
-        size, given = updates.shape[-1], context or Needs()
-        layout = Layout.of_sizes((size,) if blocks is None else blocks, size)
-        own = given.reference if reference is None else reference
-        self._check_needs(Needs(own, given.loss, given.random, given.state))
-        there = DeviceContext(None if own is None else as_vector(own, updates, layout))
-        found = kernel(DeviceUpdates.of(updates if updates.ndim == 2 else updates[None], layout), there)
-        return found.update.to(updates.dtype)
-
-    def _check_needs(self, given: Needs) -> None:
+    def _check_needs(self, given: Context) -> None:
         for need in sorted(self.requires - {"state"}):
             if getattr(given, need) is None:
                 argument = "`reference=`, or in " if need == "reference" else ""
@@ -200,10 +193,6 @@ class Rule(BaseRule, ABC):
             return f'{self.title} sees whole updates, so blocks cannot be left out: use skipped = "zero"'
         return ""
 
-    fuses: ClassVar[bool] = False
-    """Whether `combine` is as fast with rows that are computed where they are read (`Updates.lazy`), as the result of
-    pre-aggregators. A rule with `sees = "vector"` always gets such rows; others get rows in memory, part by part."""
-
     def aggregate(self, updates: Vector, context: Context) -> Vector | tuple[Vector, Mask]:
         """Combine the updates of one round.
 
@@ -223,24 +212,34 @@ class Rule(BaseRule, ABC):
         Args:
             updates: n updates of d elements; a skipped block is zero. n may be 0. They must not be changed. All are
                 finite, unless the rule `checks` and they are not yet `checked`.
-            context: what the rule needs in addition to them, and where it writes the result.
+            context: what the rule needs in addition to them.
 
         Returns:
-            The combined update; zero if n is 0.
+            The combined update, written to the destination of the updates; zero if n is 0.
 
         Raises:
             SpecError: `aggregate` returned something else; so does a plugin's or package's `aggregate` that failed. The
                 message names the rule, its file and the line.
-            NotFiniteError: updates that were not `checked` are not finite; the content of `context.out` is undefined.
+            NotFiniteError: updates that were not `checked` are not finite; their destination is undefined.
         """
+        if self.sees == "vector":
+            return self._aggregated(updates, context)
+        return part_by_part(
+            updates,
+            lambda part, columns: self._aggregated(part, context.cut(columns)),
+            whole=self.sees == "block",
+        )
+
+    def _aggregated(self, updates: Updates, context: Context) -> Combined:
+        """Call `aggregate` on the host, and check what it returns."""
         n, layout = len(updates), updates.layout
         accepted = np.zeros((n, len(layout.blocks)), np.bool_)
-        destination = Destination(layout.size, context)
         result = np.zeros(layout.size, np.float32)
         if n:
-            rows = np.empty((n, layout.size), np.float32)
+            rows = arrays.on_host(updates.tile(slice(0, layout.size)))
+            here = replace(context, reference=arrays.on_host(context.reference))
             with told(self, "its aggregate() failed", foreign=True):
-                found = self.aggregate(updates.tile(slice(0, layout.size), rows), context)
+                found = self.aggregate(rows, here)
             update, which = found if isinstance(found, tuple) and len(found) == 2 else (found, np.ones(n, np.bool_))
             combined, entered = self._array(update), self._array(which)
             if combined is None or combined.shape != (layout.size,):
@@ -253,17 +252,7 @@ class Rule(BaseRule, ABC):
             accepted[:] = entered if entered.ndim == 2 else entered[:, None]
         if not np.isfinite(result).all():
             result, accepted[:] = np.zeros_like(result), False
-        destination.put(slice(0, layout.size), result)
-        return destination.combined(accepted)
-
-    def device_kernel(self, n: int) -> DeviceKernel | None:
-        """Return how the rule combines n > 0 updates in device memory; None, the default, if only the host can."""
-        return None
-
-    def kernel_for(self, n: int) -> DeviceKernel | None:
-        """Return `device_kernel(n)`; None if it would not give what the rule with its keys gives, or an error."""
-        plain = not self.before and self.skipped == "zero" and applies(self)
-        return self.device_kernel(n) if plain and n and not self.unable(n) else None
+        return put(updates, result, accepted)
 
     def checked_combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """Call `combine`, and check what it returns.
@@ -284,7 +273,7 @@ class Rule(BaseRule, ABC):
         wrong = [
             f"a Combined whose {name} is {described(values)}: it must be an array {list(shape)}{kind}"
             for name, (values, shape, kind) in parts.items()
-            if not isinstance(values, np.ndarray) or values.shape != shape or (kind and values.dtype != np.bool_)
+            if getattr(values, "shape", None) != shape or (kind and getattr(values, "dtype", None) != np.bool_)
         ]
         if wrong:
             raise returned(self, "combine", "; ".join(wrong))
@@ -331,18 +320,9 @@ class Rule(BaseRule, ABC):
         """
         from hpcps.rules.screening import combine
 
-        there = supported(updates, 2, context)
-        rows = updates if there else as_numpy(updates, 2, "updates")
+        rows = arrays.as_floats(updates, 2, "updates")
         if reason := self.contradiction() or self.reason_against(len(rows)):
             raise ValueError(reason)
-        if there and (kernel := self.kernel_for(len(updates))) is not None:
-            return self._on_device(kernel, updates, blocks, reference, context)
-        rows = as_numpy(rows, 2, "updates")
         layout = Layout.of_sizes((rows.shape[1],) if blocks is None else blocks, rows.shape[1])
-        given = context or Context()
-        if reference is not None:
-            own = self._reference(reference, layout)
-            given = Context(own, given.loss, given.random, given.state, threads=given.threads)
-        self._check_needs(given)
-        combined, _ = combine(self, Updates.of(rows, layout), given)
-        return like(updates, combined.update)
+        combined, _ = combine(self, Updates.of(rows, layout), self._context(context, reference, rows, layout))
+        return arrays.like(updates, combined.update)

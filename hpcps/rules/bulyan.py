@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.destination import Combined
 from hpcps.numerics.gram import squared_distances, whole_gram
+from hpcps.numerics.operations import mean_around_median, nothing
 from hpcps.numerics.updates import Updates
-from hpcps.rules.around_median import around_median
 from hpcps.rules.base import Sees
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.krum import scores
-from hpcps.rules.parts import combine_part_by_part
-from hpcps.rules.ranks import nothing
+from hpcps.rules.median import ranks_of_median
 from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import finite_products
 
@@ -42,15 +42,13 @@ class Bulyan(Tolerant):
         """See `Rule.combine`."""
         n = len(updates)
         if n == 0 or self.unable(n):
-            return nothing(updates, context)
-        f, products = self.byzantine(n), finite_products(whole_gram(updates, threads=context.threads), updates)
+            return nothing(updates)
+        f, products = self.byzantine(n), finite_products(whole_gram(updates), updates)
         chosen = np.sort(self._selected(squared_distances(products), n - 2 * f, f))
-        found = combine_part_by_part(
-            updates.select(chosen), context, lambda part, cut: around_median(part, n - 4 * f, cut)
-        )
+        found = mean_around_median(updates.select(chosen), ranks_of_median(len(chosen), "mean"), n - 4 * f)
         accepted = np.zeros(updates.used.shape, np.bool_)
         accepted[chosen] = found.accepted
-        return Combined(found.update, found.finite, accepted)
+        return replace(found, accepted=accepted)
 
     def _selected(self, distances: Float64, count: int, f: int) -> list[int]:
         """Return the updates that Krum selects, one after another."""

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
 
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.destination import Combined
 from hpcps.numerics.gram import gram, norms_gram, over_blocks
 from hpcps.numerics.mixture import Mixture, combined, mixed_products
+from hpcps.numerics.operations import nothing
+from hpcps.numerics.parts import combine_what_was_sent
 from hpcps.numerics.updates import Updates
 from hpcps.registry.failures import described, returned, told
 from hpcps.rules.base import Rule
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import Context
-from hpcps.rules.parts import combine_part_by_part, combine_what_was_sent
 from hpcps.rules.preaggregation.base import Compares, PreAggregator
-from hpcps.rules.ranks import nothing
 from hpcps.rules.weighted import finite_products
 
 
@@ -32,7 +33,7 @@ def combine_finite(rule: Rule, updates: Updates, context: Context) -> Combined:
         NotFiniteError: the updates are not `checked`, the rule `detects` those that are not finite, and there are some.
     """
     if rule.skipped == "left_out" and not updates.used.all():
-        return combine_what_was_sent(updates, context, lambda part, cut: _after_all(rule, part, cut))
+        return combine_what_was_sent(updates, lambda part, columns: _after_all(rule, part, context.cut(columns)))
     return _after_all(rule, updates, context)
 
 
@@ -72,14 +73,10 @@ def _after_all(rule: Rule, updates: Updates, context: Context) -> Combined:
     if not rule.before:
         return rule.checked_combine(updates, context)
     if n == 0 or not updates.layout.blocks or reason_against(rule, n, bounds=False):
-        return nothing(updates, context)
+        return nothing(updates)
     rows = _mixture(rule, updates, context)
-    last = rule_after(rule, n, len(rows))
-    if rule.sees == "vector" or rule.fuses:
-        found = last.checked_combine(rows, context)
-    else:
-        found = combine_part_by_part(rows, context, last.checked_combine, whole=rule.sees == "block")
-    return Combined(found.update, found.finite, rows.entered(found.accepted))
+    found = rule_after(rule, n, len(rows)).checked_combine(rows, context)
+    return replace(found, accepted=rows.entered(found.accepted))
 
 
 def _mixture(rule: Rule, updates: Updates, context: Context) -> Mixture:
@@ -87,9 +84,9 @@ def _mixture(rule: Rule, updates: Updates, context: Context) -> Mixture:
     n, products = len(updates), None
     match _compares(rule):
         case "pairs":
-            current = products = finite_products(gram(updates, threads=context.threads), updates)
+            current = products = finite_products(gram(updates), updates)
         case "norms":
-            current = finite_products(norms_gram(updates, context.threads), updates)
+            current = finite_products(norms_gram(updates), updates)
         case _:
             current = np.zeros((1, n, n))
     if all(stage.scope == "vector" for stage in rule.before):
@@ -99,7 +96,7 @@ def _mixture(rule: Rule, updates: Updates, context: Context) -> Mixture:
         whole = [over_blocks(current)] if stage.scope == "vector" else [*current]
         here = np.stack([_weights(stage, each, f, context) for each in whole])
         weights, current = combined(here, weights), mixed_products(here, current)
-    return Mixture(updates, weights, products, context.threads)
+    return Mixture(updates, weights, products)
 
 
 def _compares(rule: Rule) -> Compares:

@@ -7,13 +7,15 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.gram import reference_gram
 from hpcps.numerics.layout import Vector
+from hpcps.numerics.operations import put
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.base import Need, Sees
-from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, Context
 from hpcps.rules.weighted import Compares, Weighted
 
@@ -54,7 +56,8 @@ class CenteredClipping(Weighted):
 
     def row(self, updates: Updates, context: Context) -> Vector:
         """See `Weighted.row`: the result of the round before."""
-        return context.state.setdefault("before", np.zeros(updates.layout.size, np.float32))
+        before = context.state.setdefault("before", np.zeros(updates.layout.size, np.float32))
+        return before if updates.on_host else arrays.like(updates.empty(0), before)
 
     def weights(self, products: Float64, n: int) -> Float64:
         """See `Weighted.weights`."""
@@ -66,23 +69,21 @@ class CenteredClipping(Weighted):
             found = np.append(shares, 0.0) + (1 - shares.sum()) * found
         return found
 
-    def _products(self, updates: Updates, row: Vector | None, threads: int) -> Float64:
+    def _products(self, updates: Updates, row: Vector | None) -> Float64:
         """See `Weighted._products`: the first step compares no two updates."""
         if self.iterations == 1 and row is not None and not updates.lazy:
-            return reference_gram(updates, row, threads)
-        return super()._products(updates, row, threads)
+            return reference_gram(updates, row)
+        return super()._products(updates, row)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
-        out = context.out if context.base is None else None
-        combined = super().combine(updates, Context(state=context.state, out=out, threads=context.threads))
+        to = updates.to
+        apart = Destination(out=to.out if to.base is None else None, threads=to.threads)
+        combined = super().combine(updates.onto(apart), context)
+        found = arrays.on_host(combined.update)
         if len(updates):
-            np.copyto(self.row(updates, context), combined.update)
-        if context.base is None:
-            return combined
-        destination = Destination(updates.layout.size, context)
-        destination.put(slice(0, updates.layout.size), combined.update)
-        return destination.combined(combined.accepted)
+            np.copyto(context.state.setdefault("before", found), found)
+        return combined if to.base is None else put(updates, found, combined.accepted)
 
 
 def shrink(norms: Float64, radius: float) -> Float64:

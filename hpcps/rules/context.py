@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -42,13 +42,13 @@ class Arrays(UserDict[str, NDArray[Any]]):
 
 
 @dataclass(frozen=True)
-class Needs:
-    """The values that a rule lists in its `needs`; the others are None or empty.
+class Context:
+    """What a rule may use in addition to the updates: what it lists in its `needs`; the rest is None or empty.
 
     Attributes:
-        reference: the validator's own update of this round, `[d]`.
-        loss: a function of a vector `[d]`: it adds the vector to the model of this round and returns the mean loss on
-            a batch of the validator's shard. All calls of a round use the same batch.
+        reference: the validator's own update of this round, `[d]`; a tensor if the updates are.
+        loss: a function of a vector `[d]` on the host: it adds the vector to the model of this round and returns the
+            mean loss on a batch of the validator's shard. All calls of a round use the same batch.
         random: the combiner's random generator, which checkpoints save.
         state: arrays by name that the rule keeps from one round to the next, and which checkpoints save. Values are
             copied when they are set; the copies may be changed in place.
@@ -59,24 +59,13 @@ class Needs:
     random: np.random.Generator | None = None
     state: MutableMapping[str, NDArray[Any]] = field(default_factory=Arrays)
 
-
-@dataclass(frozen=True)
-class Context(Needs):
-    """What a synchronous rule may use in addition to the updates of the round.
-
-    Attributes:
-        base: the vector `[d]` to which the combined update is added after rounding; by default none.
-        out: the array `[d]` for the result; by default a new one. It may be the base if the updates are `checked`.
-        threads: the maximum number of threads; the result does not depend on it.
-    """
-
-    base: Vector | None = None
-    out: Vector | None = None
-    threads: int = 1
+    def cut(self, columns: slice) -> Context:
+        """Return the context of a range of coordinates."""
+        return replace(self, reference=None if self.reference is None else self.reference[columns])
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsyncContext(Needs):
+class AsyncContext(Context):
     """What an asynchronous rule may use in addition to the update.
 
     Attributes:

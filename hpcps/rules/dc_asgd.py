@@ -7,16 +7,18 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Vector
+from hpcps.numerics.updates import Updates
 from hpcps.registry.config import MOST
-from hpcps.rules.asynchronous import AsyncRule, Backup, Decision
+from hpcps.rules.asynchronous import Backup, Decision, ScalingRule
 from hpcps.rules.base import Sees
 from hpcps.rules.context import AsyncContext
 
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
-class DcAsgd(AsyncRule):
+class DcAsgd(ScalingRule):
     """Adds every update multiplied by alpha, corrected for the change of the model since its gradient was computed.
 
     A worker sends u = -eta g, where g is the gradient of one step of plain SGD and eta its learning rate. The servers
@@ -44,9 +46,9 @@ class DcAsgd(AsyncRule):
         """See `AsyncRule.compares_with`."""
         return self.backup
 
-    def decide(self, update: Vector, context: AsyncContext) -> Decision:
-        """See `AsyncRule.decide`."""
-        return Decision.accept(context.sent)
+    def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
+        """See `ScalingRule.factors`."""
+        return Decision.accept(context.sent), None
 
     def compensate(self, update: Vector, drift: Vector, rate: float) -> Vector:
         """See `AsyncRule.compensate`."""

@@ -6,13 +6,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from hpcps.numerics.layout import Vector
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.updates import Updates
 from hpcps.registry.config import MOST, Config
-from hpcps.rules import on_device
-from hpcps.rules.asynchronous import AsyncRule, Decision
+from hpcps.rules.asynchronous import Decision, ScalingRule
 from hpcps.rules.base import Sees
 from hpcps.rules.context import AsyncContext
-from hpcps.rules.on_device import DeviceDecider
 
 
 class Constant(Config):
@@ -48,7 +47,7 @@ class Hinge(Config):
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
 
 
-class FedAsync(AsyncRule):
+class FedAsync(ScalingRule):
     """Adds every update multiplied by alpha s(t), where t is its staleness.
 
     After Xie, Koyejo and Gupta, "Asynchronous federated optimization", arXiv 1903.03934, section 3, which adds the
@@ -62,13 +61,9 @@ class FedAsync(AsyncRule):
         Polynomial(), description="Weight of an update as a function s(t) of its staleness t."
     )
 
-    def device_kernel(self) -> DeviceDecider | None:
-        """See `AsyncRule.device_kernel`."""
-        return on_device.accept
-
-    def decide(self, update: Vector, context: AsyncContext) -> Decision:
-        """See `AsyncRule.decide`."""
-        return Decision.accept(context.sent)
+    def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
+        """See `ScalingRule.factors`."""
+        return Decision.accept(context.sent), None
 
     def weight(self, staleness: int) -> float:
         """See `AsyncRule.weight`."""

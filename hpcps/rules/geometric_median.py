@@ -43,7 +43,7 @@ class GeometricMedian(Weighted):
         """See `Weighted.row`: the vector before the first step, if no weights of the updates give it."""
         if self.start in ("zero", "mean"):
             return None
-        return median_of(updates, context.threads, "lower" if self.start == "lower_median" else "mean")
+        return median_of(updates, "lower" if self.start == "lower_median" else "mean")
 
     def weights(self, products: Float64, n: int) -> Float64:
         """See `Weighted.weights`; with a further row, its weight is 1 before the first step and 0 after it."""

@@ -7,14 +7,14 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from hpcps.numerics import arrays
+from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.gram import whole_gram
+from hpcps.numerics.operations import nothing, weighted_sum
 from hpcps.numerics.updates import Updates
-from hpcps.numerics.weighted import weighted_sum
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.base import Need, Sees
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.ranks import nothing
 from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import equal_weights
 
@@ -44,22 +44,21 @@ class LossScore(Tolerant):
         """See `Rule.combine`."""
         n, size, loss = len(updates), updates.layout.size, context.loss
         if n == 0 or self.unable(n):
-            return nothing(updates, context)
+            return nothing(updates)
         assert loss is not None, "loss_score needs the loss on a batch"
-        squares = np.diagonal(whole_gram(updates, threads=context.threads)) if self.rho else np.zeros(n)
-        before, row = loss(np.zeros(size, np.float32)), np.empty(size, np.float32)
+        squares = np.diagonal(whole_gram(updates)) if self.rho else np.zeros(n)
+        before, row = loss(np.zeros(size, np.float32)), updates.empty(size)
+        apart = updates.onto(Destination(out=row, threads=updates.to.threads))
         unit = before if self.normalise and before > 0 else 1.0
         scores = np.empty(n)
         for k in range(n):
-            one = np.zeros((n, len(updates.layout.blocks)))
+            one = np.zeros(n)
             one[k] = self.scale
-            weighted_sum(updates, one, out=row, threads=context.threads)
-            scores[k] = (before - loss(row)) / unit - self.rho * squares[k]
+            weighted_sum(apart, one)
+            scores[k] = (before - loss(arrays.on_host(row))) / unit - self.rho * squares[k]
         scores = np.where(np.isnan(scores), -np.inf, scores)
         best = np.argsort(-scores, kind="stable")[: n - self.byzantine(n)]
         chosen = best if self.keep == "n-f" else np.flatnonzero(scores > 0)
         if not len(chosen):
-            return nothing(updates, context)
-        weights = np.repeat(equal_weights(chosen, n)[:, None], len(updates.layout.blocks), axis=1)
-        result, finite = weighted_sum(updates, weights, context.base, context.out, context.threads)
-        return Combined(result, finite, weights != 0)
+            return nothing(updates)
+        return weighted_sum(updates, equal_weights(chosen, n))

@@ -6,12 +6,12 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from hpcps.numerics.destination import Combined
+from hpcps.numerics.operations import mean_around_median, nothing
 from hpcps.numerics.updates import Updates
-from hpcps.rules.around_median import around_median
 from hpcps.rules.base import Sees
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.ranks import MIDDLE, Middle, nothing
+from hpcps.rules.median import MIDDLE, Middle, ranks_of_median
 from hpcps.rules.tolerance import Tolerant
 
 
@@ -36,5 +36,5 @@ class Meamed(Tolerant):
         """See `Rule.combine`."""
         n = len(updates)
         if n == 0 or self.unable(n):
-            return nothing(updates, context)
-        return around_median(updates, n - self.byzantine(n), context, self.middle)
+            return nothing(updates)
+        return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.byzantine(n))

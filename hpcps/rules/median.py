@@ -6,20 +6,27 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.layout import Vector
+from hpcps.numerics.operations import mean_of_ranks, nothing
 from hpcps.numerics.updates import Updates
-from hpcps.rules import on_device
 from hpcps.rules.base import Rule, Sees
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.on_device import DeviceKernel
-from hpcps.rules.parts import combine_part_by_part
-from hpcps.rules.ranks import MIDDLE, Middle, mean_of_ranks, nothing, ranks_of_median
+
+Middle = Literal["mean", "lower"]
+MIDDLE = "The median of an even number of values: the mean of the two middle ones, or the lower one."
 
 
-def median_of(updates: Updates, threads: int, middle: Middle = "mean") -> Vector:
+def ranks_of_median(n: int, middle: Middle) -> tuple[int, int]:
+    """Return the first rank whose value enters the median of n values, and the rank after the last."""
+    first = (n - 1) // 2
+    return first, first + 1 if middle == "lower" else n // 2 + 1
+
+
+def median_of(updates: Updates, middle: Middle = "mean") -> Vector:
     """Return the median of the updates per coordinate, in an array of its own: `[d]`."""
-    return combine_part_by_part(updates, Context(threads=threads), Median(middle=middle).combine).update
+    apart = updates.onto(Destination(out=updates.empty(updates.layout.size), threads=updates.to.threads))
+    return mean_of_ranks(apart, *ranks_of_median(len(updates), middle)).update
 
 
 class Median(Rule):
@@ -35,13 +42,7 @@ class Median(Rule):
     kind: Literal["median"] = "median"
     middle: Middle = Field("mean", description=MIDDLE)
 
-    def device_kernel(self, n: int) -> DeviceKernel | None:
-        """See `Rule.device_kernel`."""
-        return on_device.mean_of_ranks(n, *ranks_of_median(n, self.middle))
-
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n = len(updates)
-        if n == 0:
-            return nothing(updates, context)
-        return mean_of_ranks(updates, *ranks_of_median(n, self.middle), context)
+        return mean_of_ranks(updates, *ranks_of_median(n, self.middle)) if n else nothing(updates)

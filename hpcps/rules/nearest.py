@@ -99,7 +99,7 @@ class Aksel(NearestRule):
 
     def row(self, updates: Updates, context: Context) -> Vector | None:
         """See `Weighted.row`."""
-        return median_of(updates, context.threads)
+        return median_of(updates)
 
     def distances(self, products: Float64, n: int) -> Float64:
         """See `NearestRule.distances`."""

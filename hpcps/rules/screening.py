@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpcps.numerics.blocks import tiles
-from hpcps.numerics.kernels import worthwhile
-from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.updates import NotFiniteError, Updates
+from hpcps.numerics import arrays
+from hpcps.numerics.destination import Combined, Destination, NotFiniteError
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.operations import screen
+from hpcps.numerics.updates import Updates
+from hpcps.numerics.vectors import DeviceVector, placed
 from hpcps.rules.asynchronous import AsyncRule, Decision
 from hpcps.rules.base import Rule
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, AsyncContext, Context
 
-Values = TypeVar("Values", bound=NDArray[Any])
-
-
-def screen(updates: Updates, threads: int = 1) -> Mask:
-    """Find the used blocks that hold a NaN or an infinity: `[n, B]`; with at most `threads` threads."""
-    if worthwhile(updates):
-        from hpcps.numerics.kernels import engine
-
-        return engine.screen(updates, threads)
-    refused = np.zeros(updates.sent.shape, dtype=np.bool_)
-    for tile in tiles(updates.layout, len(updates)):
-        good = np.isfinite(updates.tile(tile.columns))
-        if not good.all():
-            refused[:, tile.blocks] |= tile.any(~good)
-    return refused
-
-
-def finite(values: Values, updates: Updates) -> Values:
-    """Return the values, which were computed from updates.
-
-    Raises:
-        NotFiniteError: the updates are not `checked`, and the values are not finite.
-    """
-    if not updates.checked and not np.isfinite(values).all():
-        raise NotFiniteError
-    return values
+T = TypeVar("T")
 
 
 def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[Combined, Mask]:
@@ -62,14 +38,35 @@ def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[C
     """
     from hpcps.rules.chain import combine_finite, detects, reason_against
 
-    base, out = context.base, context.out
-    in_place = base is not None and out is not None and np.may_share_memory(base, out)
+    base, out = updates.to.base, updates.to.out
+    in_place = base is not None and out is not None and arrays.overlap(base, out)
     complete = rule.skipped == "zero" or bool(updates.used.all())
     if detects(rule) and complete and not in_place and not reason_against(rule, len(updates), bounds=False):
         with suppress(NotFiniteError), np.errstate(invalid="ignore"):
             return combine_finite(rule, updates, context), np.zeros_like(updates.sent)
-    refused = screen(updates, context.threads)
+    refused = screen(updates)
     return combine_finite(rule, updates.without(refused), context), refused
+
+
+def combine_received(
+    rule: Rule, layout: Layout, payloads: Sequence[Vector], sent: Mask, context: Context, to: Destination
+) -> tuple[Combined, Mask]:
+    """Do what `combine` does with payloads as a role has received them: on the host, or in the queue of a device.
+
+    Args:
+        rule: the rule.
+        layout: the blocks of the d elements.
+        payloads: the sent blocks of each update; if the vector for the result is on a device, there or on the host.
+        sent: the blocks that each payload holds: `[n, B]`.
+        context: see `Rule.combine`.
+        to: where the result is written.
+    """
+
+    def work(out: Any, base: Any, reference: Any, *rows: Any) -> tuple[Combined, Mask]:
+        updates = Updates(layout, rows, sent, to=Destination(base, out, to.threads))
+        return combine(rule, updates, replace(context, reference=reference))
+
+    return _where(to.out, work, to.base, context.reference, *payloads)
 
 
 def decide(rule: AsyncRule, payload: Vector, context: AsyncContext, out: Vector) -> tuple[Decision, Mask]:
@@ -84,7 +81,32 @@ def decide(rule: AsyncRule, payload: Vector, context: AsyncContext, out: Vector)
     Returns:
         The decision, and the rejected blocks `[B]`.
     """
-    updates = Updates(context.layout, [payload], context.sent[None, :])
-    refused = screen(updates)
-    updates.without(refused).tile(slice(0, context.layout.size), out[None, :])
-    return rule.checked_decision(out, replace(context, sent=context.sent & ~refused[0])), refused[0]
+    update = Updates(context.layout, [payload], context.sent[None, :], to=Destination(out=out))
+    refused = screen(update)
+    decision = rule.judge(update.without(refused), replace(context, sent=context.sent & ~refused[0]))
+    return decision, refused[0]
+
+
+def decide_received(rule: AsyncRule, payload: Vector, context: AsyncContext, out: Vector) -> tuple[Decision, Mask]:
+    """Do what `decide` does with a payload as a role has received it: on the host, or in the queue of a device."""
+
+    def work(out: Any, reference: Any, payload: Any) -> tuple[Decision, Mask]:
+        return decide(rule, payload, replace(context, reference=reference), out)
+
+    return _where(out, work, context.reference, payload)
+
+
+def _where(out: Any, work: Callable[..., T], *vectors: Any) -> T:
+    """Return `work` of the memory of `out` and of other vectors, which are copied to its device if it is on one.
+
+    A vector that is None is passed on as None.
+    """
+    if not isinstance(out, DeviceVector):
+        return work(out, *vectors)
+    given = [vector for vector in vectors if vector is not None]
+
+    def with_absent(out: Any, *memory: Any) -> T:
+        present = iter(memory)
+        return work(out, *(None if vector is None else next(present) for vector in vectors))
+
+    return out.device.compute(with_absent, out, *(placed(vector, out.device) for vector in given))

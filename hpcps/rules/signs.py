@@ -7,14 +7,12 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.numerics.blocks import mean, tiles
-from hpcps.numerics.kernels import worthwhile
+from hpcps.numerics.destination import Combined
+from hpcps.numerics.operations import mean_by_agreement, vote
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
 from hpcps.rules.base import Rule, Sees
-from hpcps.rules.combined import Combined, Destination
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.screening import finite
 
 
 class SignMajority(Rule):
@@ -32,17 +30,7 @@ class SignMajority(Rule):
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
-        n, layout, step = len(updates), updates.layout, float(np.float32(self.step))
-        accepted = np.ones((n, len(layout.blocks)), np.bool_)
-        if worthwhile(updates) and step:
-            from hpcps.numerics.kernels import engine
-
-            return Combined(*engine.votes(updates, step, 0.0, context.base, context.out, context.threads), accepted)
-        destination = Destination(layout.size, context)
-        for tile in tiles(layout, max(n, 1)):
-            votes = np.sign(finite(updates.tile(tile.columns), updates)).sum(axis=0)
-            destination.put(tile.columns, np.sign(votes) * step)
-        return destination.combined(accepted)
+        return vote(updates, float(np.float32(self.step)))
 
 
 class Rlr(Rule):
@@ -60,18 +48,4 @@ class Rlr(Rule):
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
-        n, layout = len(updates), updates.layout
-        accepted = np.ones((n, len(layout.blocks)), np.bool_)
-        if worthwhile(updates):
-            from hpcps.numerics.kernels import engine
-
-            limit = float(self.threshold)
-            return Combined(*engine.votes(updates, 0.0, limit, context.base, context.out, context.threads), accepted)
-        destination = Destination(layout.size, context)
-        if not n:
-            destination.zero()
-        for tile in tiles(layout, n) if n else ():
-            rows = finite(updates.tile(tile.columns), updates)
-            agree = np.abs(np.sign(rows).sum(axis=0)) >= self.threshold
-            destination.put(tile.columns, np.where(agree, 1.0, -1.0) * mean(rows, n))
-        return destination.combined(accepted)
+        return mean_by_agreement(updates, float(self.threshold))

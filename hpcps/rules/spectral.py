@@ -8,13 +8,12 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.destination import Combined
+from hpcps.numerics.operations import nothing, weighted_sum
 from hpcps.numerics.updates import Updates
-from hpcps.numerics.weighted import weighted_sum
 from hpcps.registry.config import MOST
 from hpcps.rules.base import Need, Sees
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.ranks import nothing
 from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Weighted, equal_weights
 
@@ -95,7 +94,7 @@ class Dnc(Tolerant):
         """See `Rule.combine`."""
         n, layout, random = len(updates), updates.layout, context.random
         if n == 0 or self.unable(n):
-            return nothing(updates, context)
+            return nothing(updates)
         assert random is not None, "dnc needs random numbers"
         kept = np.ones(n, np.bool_)
         for _ in range(self.iterations):
@@ -109,11 +108,8 @@ class Dnc(Tolerant):
             levels = np.round(scores / (CLOSE * (scores.max() or 1.0)))
             kept[np.argsort(levels, kind="stable")[n - self.byzantine(n) :]] = False
         if not kept.any() and self.if_none == "zero":
-            return nothing(updates, context)
-        weights = equal_weights(np.flatnonzero(kept) if kept.any() else np.arange(n), n)
-        weights = np.repeat(weights[:, None], len(layout.blocks), axis=1)
-        result, finite = weighted_sum(updates, weights, context.base, context.out, context.threads)
-        return Combined(result, finite, weights != 0)
+            return nothing(updates)
+        return weighted_sum(updates, equal_weights(np.flatnonzero(kept) if kept.any() else np.arange(n), n))
 
 
 def _centred(products: Float64, share: Float64) -> Float64:

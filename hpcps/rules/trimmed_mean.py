@@ -6,13 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from hpcps.numerics.destination import Combined
+from hpcps.numerics.operations import mean_of_ranks, nothing
 from hpcps.numerics.updates import Updates
-from hpcps.rules import on_device
 from hpcps.rules.base import Sees
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.on_device import DeviceKernel
-from hpcps.rules.ranks import mean_of_ranks, nothing
 from hpcps.rules.share import DEFAULT, count
 from hpcps.rules.trimming import Trimming
 
@@ -37,17 +35,10 @@ class TrimmedMean(Trimming):
         """Return b, the number of updates dropped at each end, for enough updates."""
         return min((n - 2) // 2, count(self.trim, n)) if self.f is None else count(self.f, n)
 
-    def device_kernel(self, n: int) -> DeviceKernel | None:
-        """See `Rule.device_kernel`."""
-        if self.too_few(n):
-            return on_device.nothing
-        b = self.trimmed(n)
-        return on_device.mean_of_ranks(n, b, n - b)
-
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
         n = len(updates)
         if self.too_few(n):
-            return nothing(updates, context)
+            return nothing(updates)
         b = self.trimmed(n)
-        return mean_of_ranks(updates, b, n - b, context)
+        return mean_of_ranks(updates, b, n - b)

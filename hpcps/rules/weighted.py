@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.definitions import require_finite
+from hpcps.numerics.destination import Combined
 from hpcps.numerics.gram import gram, norms_gram, over_blocks, reference_gram, whole_gram
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.updates import NotFiniteError, Updates
-from hpcps.numerics.weighted import weighted_sum
+from hpcps.numerics.operations import nothing, screen, weighted_sum
+from hpcps.numerics.updates import Updates
 from hpcps.rules.base import Rule, Sees
-from hpcps.rules.combined import Combined
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.ranks import nothing
 
 Compares = Literal["pairs", "reference", "norms"]
 """The inner products that weights depend on: those of all pairs; those of each update with `Weighted.row`; or none but
@@ -60,39 +60,37 @@ class Weighted(Rule, ABC):
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """See `Rule.combine`."""
-        n = len(updates)
-        row = None if n == 0 or self.unable(n) else self.row(updates, context)
-        blocks = updates.layout.blocks
-        known = np.array(
-            [row is None or np.isfinite(row[block.offset : block.stop]).all() for block in blocks], np.bool_
-        )
-        if n == 0 or self.unable(n) or not (known.any() if self.per == "block" else known.all()):
-            return nothing(updates, context)
+        n, layout = len(updates), updates.layout
+        if n == 0 or self.unable(n):
+            return nothing(updates)
+        row, known = self.row(updates, context), np.ones(len(layout.blocks), np.bool_)
+        if row is not None:
+            own = Updates.of(row[None, :], layout)
+            known = ~screen(own)[0]
+            row = own.without(~known[None, :]).tile(slice(0, layout.size))[0] if not known.all() else row
+        if not (known.any() if self.per == "block" else known.all()):
+            return nothing(updates)
         if self.per == "block":
-            if row is not None and not known.all():
-                row = np.where(updates.layout.spread(known), row, np.float32(0))
-            products = finite_products(self._products(updates, row, context.threads), updates)
+            products = finite_products(self._products(updates, row), updates)
             weights = np.array([self.weights(block, n) for block in products]).T.reshape(products.shape[1], -1)
             weights[:, ~known] = 0.0
         else:
-            found = self.weights(finite_products(self._whole_products(updates, row, context.threads), updates), n)
-            weights = np.repeat(found[:, None], len(updates.layout.blocks), axis=1)
-        result, finite = weighted_sum(updates, weights, context.base, context.out, context.threads, row)
-        return Combined(result, finite, weights[:n] != 0)
+            weights = self.weights(finite_products(self._whole_products(updates, row), updates), n)
+        return weighted_sum(updates, weights, row)
 
-    def _products(self, updates: Updates, row: Vector | None, threads: int) -> Float64:
+    def _products(self, updates: Updates, row: Vector | None) -> Float64:
         """Return the inner products that the weights depend on, per block: `[B, m, m]`."""
         if self.compares == "norms" and not updates.lazy:
-            return norms_gram(updates, threads)
+            return norms_gram(updates)
         if self.compares == "reference" and row is not None and not updates.lazy:
-            return reference_gram(updates, row, threads)
-        return gram(updates, row, threads)
+            return reference_gram(updates, row)
+        return gram(updates, row)
 
-    def _whole_products(self, updates: Updates, row: Vector | None, threads: int) -> Float64:
+    def _whole_products(self, updates: Updates, row: Vector | None) -> Float64:
         """Return the inner products of whole updates that the weights depend on: `[m, m]`."""
         if updates.lazy:
-            return whole_gram(updates, row, threads)
-        return over_blocks(self._products(updates, row, threads))
+            return whole_gram(updates, row)
+        return over_blocks(self._products(updates, row))
 
 
 def finite_products(products: Float64, updates: Updates) -> Float64:
@@ -103,9 +101,7 @@ def finite_products(products: Float64, updates: Updates) -> Float64:
     Raises:
         NotFiniteError: the updates are not `checked`, and not finite.
     """
-    squares = np.diagonal(products, axis1=-2, axis2=-1)[..., : len(updates)]
-    if not updates.checked and not np.isfinite(squares).all():
-        raise NotFiniteError
+    require_finite(np.diagonal(products, axis1=-2, axis2=-1)[..., : len(updates)], updates)
     return products
 
 

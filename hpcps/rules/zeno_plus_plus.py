@@ -7,19 +7,16 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.numerics.blocks import Float64, tiles
-from hpcps.numerics.kernels import worthwhile
-from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.products import products
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.layout import Mask
+from hpcps.numerics.operations import products
 from hpcps.numerics.updates import Updates
-from hpcps.rules import on_device
-from hpcps.rules.asynchronous import AsyncRule, Decision
+from hpcps.rules.asynchronous import Decision, ScalingRule
 from hpcps.rules.base import Need, Sees
 from hpcps.rules.context import AsyncContext
-from hpcps.rules.on_device import DeviceDecider
 
 
-class ZenoPlusPlus(AsyncRule):
+class ZenoPlusPlus(ScalingRule):
     """Per block: clips the update u to the norm of the validator's own update v, and negates it if they are opposed.
 
     u is scaled to |v| if |u| > |v|. With s = cos(u, v), u is applied if s >= threshold. Else s u is applied, which is u
@@ -36,34 +33,16 @@ class ZenoPlusPlus(AsyncRule):
         -0.02, ge=-1, le=0, description="Cosine with v below which an update is negated; -0.02 in ZenoPS."
     )
 
-    def device_kernel(self) -> DeviceDecider | None:
-        """See `AsyncRule.device_kernel`."""
-        return on_device.clip_or_negate(self.threshold)
-
-    def decide(self, update: Vector, context: AsyncContext) -> Decision:
-        """See `AsyncRule.decide`; sums are float64, one per block."""
+    def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
+        """See `ScalingRule.factors`."""
         reference, sent = context.reference, context.sent
         assert reference is not None, "zeno++ needs the validator's own update"
-        whole = Updates.of(update[None, :], context.layout)
         with np.errstate(invalid="ignore", over="ignore"):  # v may not be finite after the model has diverged
-            sums = products(whole, reference)
+            sums = products(update, reference)
             inner, theirs, own = sums.inner[0], sums.squares[0], sums.own
             applied: Mask = sent & (theirs > 0) & (own > 0) & np.isfinite(own) & np.isfinite(theirs)
         squares = np.where(applied, own, 1.0), np.where(applied, theirs, 1.0)
         ratio = np.sqrt(squares[0]) / np.sqrt(squares[1])
         cosine = np.where(applied, inner, 0.0) / (np.sqrt(squares[0]) * np.sqrt(squares[1]))
         negated: Mask = applied & (cosine < self.threshold)
-        factor = np.minimum(ratio, 1.0) * np.where(negated, cosine, 1.0)
-        _scale(whole, factor, update)
-        return Decision(applied, negated)
-
-
-def _scale(update: Updates, factors: Float64, out: Vector) -> None:
-    """Multiply an update by a factor for each block `[B]`, in float64."""
-    if worthwhile(update):
-        from hpcps.numerics.kernels import engine
-
-        engine.scale(update, factors, out)
-        return
-    for tile in tiles(update.layout, 1):
-        out[tile.columns] = tile.spread(factors) * update.tile(tile.columns)[0]
+        return Decision(applied, negated), np.minimum(ratio, 1.0) * np.where(negated, cosine, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from hpcps.attacks import ByzantineAttack, NoAttack
 from hpcps.data.base import Data
@@ -71,12 +71,11 @@ class Transport(Config):
         description="`auto`: processes that can map each other's memory, such as those of one host, read updates and "
         "models in place; `off`: all updates and models are sent. The result is the same.",
     )
-    device_buffers: Literal["auto", "in_place", "direct", "staged"] = Field(
+    device_buffers: Literal["auto", "direct", "staged"] = Field(
         "auto",
-        description="Updates and models of training on GPUs with servers, over MPI. `in_place`: processes of one host "
-        "read them in each other's device memory; `direct`: MPI, which must be CUDA-aware, gets their addresses there; "
-        "`staged`: they are copied through the memory of the host; `auto`: the first of these that works, which a "
-        "trial finds out before the run. Rules run where the updates are.",
+        description="Updates and models of training on GPUs with servers, over MPI. `direct`: MPI, which must be "
+        "CUDA-aware, gets their addresses in device memory; `staged`: they are copied through the memory of the host; "
+        "`auto`: `direct` if it works, which a trial finds out before the run. Rules run where the updates are.",
     )
     interface: str | None = Field(
         None,
@@ -93,6 +92,13 @@ class Transport(Config):
     resend: bool = Field(
         False, description="pslite: acknowledge messages, and send them again otherwise; use it if connections break."
     )
+
+    @field_validator("device_buffers", mode="before")
+    @classmethod
+    def _mapping_is_gone(cls, value: object) -> object:
+        if value == "in_place":
+            raise ValueError('"in_place" does not exist any more, because MPI maps device memory itself: use "direct"')
+        return value
 
 
 class Optimizer(Config):

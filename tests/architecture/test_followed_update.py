@@ -30,7 +30,6 @@ BESIDE = {
     "hpcps/rules/asynchronous.py": "what a rule declares, and checks of what it returns",
     "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",
     "hpcps/rules/chain.py": "pre-aggregators before a rule, if there are any",
-    "hpcps/rules/combined.py": "writes the result of a rule",
     "hpcps/rules/context.py": "what a rule may use",
     "hpcps/rules/screening.py": "finds values that are not finite; synchronous: calls the rule, and is listed",
     "hpcps/transport/base.py": "bytes for records",

@@ -47,27 +47,18 @@ def environment(device):
     return {**os.environ, "PYTHONPATH": path, "HPCPS_DEVICE": f"late_device:{device}"}
 
 
-@pytest.mark.soak
-def test_auto_reads_in_place_where_that_works(run):
-    status, _, found = run("open_device")
-    assert (status, found["device_buffers"], found["device_buffers_in_place"]) == (0, "in_place", ["worker-0"])
-
-
-def test_auto_takes_mpi_where_a_device_lies_about_mapped_memory(run):
-    status, said, found = run("Lying")
+def test_auto_takes_mpi_where_that_works(run):
+    status, said, found = run("open_device")
     assert status == 0
     assert "copied" not in said
     assert (found["device_buffers"], found["device_buffers_direct"]) == ("direct", ["worker-0"])
     assert found["device_buffers_why"] == "MPI takes the memory of this device"
-    assert "device_buffers_in_place" not in found
 
 
-@pytest.mark.soak
 def test_auto_copies_through_the_host_where_nothing_works_and_says_why_once(run):
-    status, said, found = run("CrashingBadPointer")
+    status, said, found = run("BadPointer")
     assert status == 0
     assert found["device_buffers"] == "staged"
-    assert "was killed by SIGSEGV" in found["device_buffers_why"]
     assert "through MPI: mpirun " in found["device_buffers_why"]
     assert (
         said.count(f"hpcps: updates and models on devices are copied through the host: {found['device_buffers_why']}\n")
@@ -84,13 +75,7 @@ def test_without_a_device_there_is_nothing_to_say(run):
     assert found["device_buffers_why"].startswith("this machine has no such device (")
 
 
-@pytest.mark.soak
-def test_memory_is_not_mapped_where_it_shall_not_be_shared(run):
-    status, _, found = run("open_device", "transport.shared_memory=off")
-    assert (status, found["device_buffers"]) == (0, "direct")
-
-
 def test_what_is_demanded_is_not_replaced(run):
-    status, said, _ = run("NoDevice", "transport.device_buffers=in_place")
+    status, said, _ = run("NoDevice", "transport.device_buffers=direct")
     assert status == 1
-    assert 'transport.device_buffers = "in_place": this machine has no such device (worker-0 on localhost); ' in said
+    assert 'transport.device_buffers = "direct": this machine has no such device (worker-0 on localhost); ' in said

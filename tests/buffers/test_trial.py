@@ -1,4 +1,4 @@
-"""What a launch finds out about device memory before it relies on it, on devices that crash, hang and lie."""
+"""What a launch finds out about device memory before it relies on it, on devices that crash and lie."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.device_trial import ACCEPTED, NOT_NEEDED, DeviceTrials, try_in_place, try_mpi
+from hpcps.launch.device_trial import ACCEPTED, DeviceTrials, try_mpi
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.plan import UNTRIED, Plan, Rank
 from hpcps.spec.device_buffers import unsuitable
@@ -33,21 +33,6 @@ def use(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "seconds", "why"),
-    [
-        ("open_device", 60, ""),
-        ("Crashing", 60, "in place: a process that mapped it was killed by SIGSEGV"),
-        ("Lying", 60, "in place: a process that mapped it read other values"),
-        ("Hanging", 4, "in place: the trial does not answer within 4 s"),
-        ("NoDevice", 60, "in place: the trial ended with status 1: this machine has no such device"),
-    ],
-)
-def test_a_child_finds_out_whether_memory_is_read_in_place(use, device, seconds, why):
-    use(device)
-    assert try_in_place(seconds) == why
-
-
-@pytest.mark.parametrize(
     ("device", "why"),
     [
         ("open_device", ""),
@@ -69,23 +54,15 @@ def test_nothing_is_tried_without_a_device(monkeypatch):
         assert memory_of_a_launch() == UNTRIED
 
 
-@pytest.mark.parametrize(
-    ("device", "sharing", "said"),
-    [
-        ("open_device", "auto", NOT_NEEDED),
-        ("open_device", "off", "through MPI: mpirun cannot be started: No such file or directory"),
-        ("Lying", "auto", "through MPI: mpirun cannot be started: No such file or directory"),
-    ],
-)
-def test_mpi_is_tried_on_one_host_only_where_memory_is_not_read_in_place(use, device, sharing, said, tmp_path):
-    use(device)
-    assert memory_of_a_launch(tmp_path, sharing) == said
+def test_mpi_is_tried_with_the_launcher_of_the_launch(use, tmp_path):
+    use("open_device")
+    assert memory_of_a_launch(tmp_path) == "through MPI: mpirun cannot be started: No such file or directory"
 
 
-def memory_of_a_launch(folder=Path("/nowhere"), sharing="auto"):
+def memory_of_a_launch(folder=Path("/nowhere")):
     """Return what the trials of a launch on this host, whose launcher is missing, find out."""
     world = tuple(Rank(rank, "worker", rank, "localhost") for rank in range(2))
-    launcher, run = detect_mpi(MPIRUN).launcher, Run.model_validate({**RUN, "transport": {"shared_memory": sharing}})
+    launcher, run = detect_mpi(MPIRUN).launcher, Run.model_validate(RUN)
     job = Job(Plan(world, ()), folder / "plan", folder / "conf", folder / "mpirun", Path(sys.executable))
     return DeviceTrials().device_memory([run], Launch(job, {}, ()), launcher)
 

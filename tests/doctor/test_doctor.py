@@ -99,7 +99,7 @@ def good():
     """A machine on which everything works, without a GPU."""
     return Diagnosis(
         mpi=MpiState(library="MPICH 5", launcher="hydra", mpirun="/mpirun", works=True),
-        buffers={"in_place": "no driver", "direct": "no driver", "auto": "staged"},
+        buffers={"direct": "no driver", "auto": "staged"},
         gpus={"driver": False, "found": []},
         mps={"usable": False, "why": "there is no NVIDIA driver"},
         cores=CoreCount(8, 8, None),

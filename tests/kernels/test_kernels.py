@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from hpcps.numerics import kernels
+from hpcps.numerics.destination import Destination, NotFiniteError
 from hpcps.numerics.kernels import places
 from hpcps.numerics.layout import Layout
+from hpcps.numerics.operations import products, screen
 from hpcps.numerics.packing import pack
-from hpcps.numerics.products import products
 from hpcps.numerics.sorting import comparators, needed
 from hpcps.numerics.updates import Updates
 from hpcps.rules import (
@@ -22,7 +23,6 @@ from hpcps.rules import (
     Bulyan,
     Meamed,
     Median,
-    NotFiniteError,
     Phocas,
     Rlr,
     Rule,
@@ -30,7 +30,6 @@ from hpcps.rules import (
     TrimmedMean,
     Zeno,
     ZenoPlusPlus,
-    screen,
 )
 from hpcps.rules.context import AsyncContext, Context
 
@@ -111,20 +110,21 @@ def is_its_definition(rule: Rule, sizes: list[int]) -> None:
     for n in sizes:
         for offset, refused in ((0, False), (4, True), (37, False)):
             updates, v, base = made(n, offset=offset, refused=refused)
+            context = Context(v)
             with by("numpy"):
-                want, added = rule.combine(updates, Context(v)), rule.combine(updates, Context(v, base=base))
+                want, added = rule.combine(updates, context), rule.combine(updates.onto(Destination(base)), context)
             with by("kernels"):
                 for threads in (1, 3):
-                    got = rule.combine(updates, Context(v, threads=threads))
+                    got = rule.combine(updates.onto(Destination(threads=threads)), context)
                     assert got.update.tobytes() == want.update.tobytes(), f"n = {n}"
                     assert np.array_equal(got.accepted, want.accepted)
                     out = np.full_like(base, 7)
-                    got = rule.combine(updates, Context(v, base=base, out=out, threads=threads))
+                    got = rule.combine(updates.onto(Destination(base, out, threads)), context)
                     assert got.update is out
                     assert out.tobytes() == added.update.tobytes(), f"n = {n}, added to a base"
                     if refused:
                         out[:] = base
-                        rule.combine(updates, Context(v, base=out, out=out, threads=threads))
+                        rule.combine(updates.onto(Destination(out, out, threads)), context)
                         assert out.tobytes() == added.update.tobytes(), f"n = {n}, added in place"
 
 
@@ -163,7 +163,7 @@ def test_nothing_is_written_beside_the_result() -> None:
             for start in range(17):
                 room = np.full(LAYOUT.size + 64, 7, np.float32)
                 out = room[start : start + LAYOUT.size]
-                rule.combine(updates, Context(v, out=out))
+                rule.combine(updates.onto(Destination(out=out)), Context(v))
                 assert np.array_equal(out, want)
                 out[:] = 7
                 assert (room == 7).all()
@@ -178,10 +178,11 @@ def test_products_and_screening_are_their_definitions(n: int) -> None:
             want, found = products(updates, v), screen(dirty)
         with by("kernels"):
             for threads in (1, 2):
-                got = products(updates, v, threads)
+                to = Destination(threads=threads)
+                got = products(updates.onto(to), v)
                 for name in ("inner", "squares", "own"):
                     assert np.array_equal(getattr(got, name), getattr(want, name)), name
-                assert np.array_equal(screen(dirty, threads), found)
+                assert np.array_equal(screen(dirty.onto(to)), found)
         assert found.any() == refused
 
 
@@ -209,7 +210,7 @@ def test_what_is_not_finite_is_found(rule: Rule, bad: float, n: int) -> None:
         for position in (0, 17 * 31, 3600, LAYOUT.size - 1):
             values[n - 1, position] = bad
             with pytest.raises(NotFiniteError):
-                rule.combine(Updates.of(values, LAYOUT), Context(reference, threads=2))
+                rule.combine(Updates.of(values, LAYOUT).onto(Destination(threads=2)), Context(reference))
             values[n - 1, position] = 1.0
         rule.combine(Updates.of(values, LAYOUT), Context(reference))
 
@@ -219,9 +220,9 @@ def test_a_sum_with_the_base_that_overflows_is_told() -> None:
     updates = Updates.of(np.stack([top] * 3), LAYOUT)
     with by("kernels"):
         for rule in (Average(), Median()):
-            assert not rule.combine(updates, Context(base=top)).finite
-            assert rule.combine(updates, Context(base=-top)).finite
-            assert not rule.combine(updates, Context(base=np.where(top > 0, np.float32(np.nan), top))).finite
+            assert not rule.combine(updates.onto(Destination(top))).finite
+            assert rule.combine(updates.onto(Destination(-top))).finite
+            assert not rule.combine(updates.onto(Destination(np.full_like(top, np.nan)))).finite
 
 
 def test_what_is_needed_of_a_network_puts_the_right_values_in_the_middle() -> None:

@@ -10,7 +10,6 @@ import pytest
 from cluster import make_cluster
 from environments import ROOT, interpreter
 
-from hpcps.launch.device_trial import NOT_NEEDED
 from hpcps.launch.plan import UNTRIED
 
 BUFFERS = ROOT / "tests/buffers"
@@ -26,7 +25,7 @@ import os
 import socket
 import time
 
-from late_device import Hanging, LateDevice, Lying
+from late_device import LateDevice
 
 LOG = {log!r}
 
@@ -41,11 +40,7 @@ class Noting:
         return 64 if bad else super().pointer(memory)
 
 
-class InPlace(Noting, LateDevice):
-    pass
-
-
-class NotInPlace(Noting, Lying):
+class Trying(Noting, LateDevice):
     pass
 """
 PROGRAM = """
@@ -106,28 +101,24 @@ def test_ranks_on_the_hosts_of_a_launch_try_it(tmp_path):
     alone = ["topology.workers=1"]
     found = try_on_hosts(
         tmp_path,
-        ("alone", [1, 1], "InPlace", "", 60, *alone),
-        ("in-place", [2, 2], "InPlace", "", 60),
-        ("not-in-place", [2, 2], "NotInPlace", "", 60),
-        ("not-shared", [4, 0], "InPlace", "", 60, "transport.shared_memory=off"),
-        ("not-needed", [4, 0], "InPlace", "", 60),
-        ("not-asked", [2, 2], "InPlace", "", 60, "transport.device_buffers=direct"),
-        ("bad", [1, 1], "InPlace", "crashes", 60, *alone),
+        ("alone", [1, 1], "Trying", "", 60, *alone),
+        ("both", [2, 2], "Trying", "", 60),
+        ("one-host", [4, 0], "Trying", "", 60),
+        ("not-asked", [2, 2], "Trying", "", 60, "transport.device_buffers=direct"),
+        ("bad", [1, 1], "Trying", "crashes", 60, *alone),
     )
     between = ["node1", "node2"]
     assert found.pop("bad")[0].startswith("through MPI between node1 and node2: mpirun ")
     assert found == {
         "alone": ["accepted", between],
-        "in-place": ["accepted", between],
-        "not-in-place": ["accepted", ["node1", "node1", *between]],
-        "not-shared": ["accepted", ["node1", "node1"]],
-        "not-needed": [NOT_NEEDED, []],
+        "both": ["accepted", ["node1", "node1", *between]],
+        "one-host": ["accepted", ["node1", "node1"]],
         "not-asked": [UNTRIED, []],
     }
 
 
 def test_a_trial_on_hosts_hangs_no_longer_than_its_deadline(tmp_path):
-    found = try_on_hosts(tmp_path, ("hangs", [1, 1], "InPlace", "hangs", 4, "topology.workers=1"))
+    found = try_on_hosts(tmp_path, ("hangs", [1, 1], "Trying", "hangs", 4, "topology.workers=1"))
     assert found["hangs"][0] == "through MPI between node1 and node2: mpirun does not answer within 4 s"
     deadline = time.monotonic() + 60
     while left := ranks_of(tmp_path):

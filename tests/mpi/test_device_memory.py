@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 from buffers.late_device import LateDevice
 
 from hpcps.numerics.vectors import DeviceVector, on_host
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Kind, Message, Peer, Received
 from hpcps.transport.device import DeviceLink
 from hpcps.transport.mpi.process_group import MpiProcessGroup
-from hpcps.transport.shared_memory import Neighbours
 
 pytestmark = pytest.mark.mpi(min_size=4)
 RUN = "0123456789"
@@ -28,15 +26,11 @@ def group():
     communicator.Free()
 
 
-@pytest.fixture(params=["in_place", "in_place without pipes", "direct", "staged"])
-def way(request, group, monkeypatch):
+@pytest.fixture(params=["direct", "staged"])
+def way(request, group):
     """Exchange the memory of a new device in one way, for all ranks."""
-    pids = [int(pid) for pid in group.collect(str(os.getpid()))]
-    mapped = {rank: pid for rank, pid in enumerate(pids) if rank != group.rank and request.param.startswith("in_place")}
-    if "without pipes" in request.param:
-        monkeypatch.setattr(group.transport, "neighbours", Neighbours())
     direct = frozenset(range(group.size)) if request.param == "direct" else frozenset()
-    group.exchange(DeviceLink(LateDevice(), mapped, direct))
+    group.exchange(DeviceLink(LateDevice(), direct))
     yield request.param
     group.settle()
     assert group.transport.link is None, "the next run says anew how memory is exchanged"
@@ -96,26 +90,3 @@ def test_what_was_received_may_be_used_late(group, way):
         del event
     for round, out in enumerate(kept):
         assert set(on_host(out).tolist()) == {10 * left + round}
-
-
-@pytest.mark.parametrize("address", [b"", b"\x05abc", b"\xff", bytes([24]) + bytes(24)])
-def test_an_address_that_leads_nowhere_is_malformed(group, way, address):
-    if "without pipes" in way:
-        pytest.skip("headers go through MPI")
-    transport, rank, size = group.transport, group.rank, group.size
-    right = (rank + 1) % size
-    transport.neighbours.send(right, bytes([5]) + address + say(rank).header())
-    transport._sent_to[right] += 1
-    event = wait_for(transport)
-    assert isinstance(event, Malformed)
-    assert "device" in event.reason
-
-
-def test_device_memory_in_a_run_that_uses_none_is_malformed(group):
-    transport, rank, right = group.transport, group.rank, (group.rank + 1) % group.size
-    transport.neighbours.send(right, bytes([5, 0]) + say(rank).header())
-    transport._sent_to[right] += 1
-    event = wait_for(transport)
-    assert isinstance(event, Malformed)
-    assert "this run uses none" in event.reason
-    group.settle()

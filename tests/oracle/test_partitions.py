@@ -17,12 +17,12 @@ from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.role_factory import PARTITION, spread
 from hpcps.numerics.blocks import mean
 from hpcps.numerics.layout import Layout
+from hpcps.numerics.operations import put
 from hpcps.protocol.roster import partitioning_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.rules import Arc, AsyncRule, Average, Bucketing, Cge, Decision, Dnc, Median, Nnm, Rule, TrimmedMean, Zeno
 from hpcps.rules.base import Sees
-from hpcps.rules.combined import Destination
 from hpcps.spec.checks import contradictions
 from hpcps.spec.schema import Run
 
@@ -49,10 +49,8 @@ class ClippedMean(Rule):
         layout = updates.layout
         values = updates.tile(slice(0, layout.size))
         factors = scales(values, layout, self.sees)
-        destination = Destination(layout.size, context)
         clipped = [np.repeat(row, layout.sizes) * value for row, value in zip(factors, values, strict=True)]
-        destination.put(slice(0, layout.size), mean(clipped, len(updates)) if clipped else np.zeros(1))
-        return destination.combined(factors == 1.0)
+        return put(updates, mean(clipped, len(updates)) if clipped else np.zeros(1), factors == 1.0)
 
 
 class ClippedMeanOfBlocks(ClippedMean):

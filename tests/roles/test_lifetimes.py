@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from buffers import late_device
 from buffers.late_device import LateDevice
 from installed import BACKEND
 
@@ -86,10 +85,10 @@ class Post:
 
 
 class DevicePost(Post):
-    """The mailbox of a role with a device; its readers map the memory there, which does not keep its vector alive."""
+    """The mailbox of a role with a device: MPI keeps the vector, and copies its memory when the reader receives it."""
 
     def __init__(self, owner, boxes, device):
-        super().__init__(owner, boxes, lambda payload: payload.memory)
+        super().__init__(owner, boxes, lambda payload: payload)
         self._device = device
 
     def send(self, to, message):
@@ -99,8 +98,8 @@ class DevicePost(Post):
     def receive(self):
         if not self._boxes[self._owner]:
             return None
-        source, header, memory = self._boxes[self._owner].popleft()
-        payload = None if memory is None else DeviceVector(self._device, memory)
+        source, header, sent = self._boxes[self._owner].popleft()
+        payload = None if sent is None else DeviceVector(self._device, sent.memory.copy())
         return Received(source, Message.decode(header, payload))
 
 
@@ -122,7 +121,6 @@ def play(run: Run, folder: Path, place, seed: int) -> dict[str, np.ndarray]:
             resources, post = ALONE, Post(peer, boxes, place)
             if place is None:
                 device = LateDevice()
-                stack.callback(late_device.close, device)
                 resources, post = Resources(device.allocate, device.allocate), DevicePost(peer, boxes, device)
             role = make_role(run, "lifetimes", peer, resources)
             nodes.append(RoleDriver(role, post, record, directory, clock=clock))

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from test_rules_against_definitions import Case, cases
 
 from hpcps.numerics import blocks, kernels
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.gram import gram, whole_gram
 from hpcps.numerics.kernels import places
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.mixture import Mixture
+from hpcps.numerics.operations import weighted_sum
 from hpcps.numerics.updates import Updates
-from hpcps.numerics.weighted import weighted_sum
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.rule_state import RuleState
@@ -148,7 +149,7 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
         pytest.skip("numba is missing: it is optional")
     monkeypatch.setattr(kernels, "SMALLEST", {"kernels": 0, "numpy": 1 << 62}[path])
     monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
-    monkeypatch.setattr("hpcps.rules.parts.PART", 12_000)
+    monkeypatch.setattr("hpcps.numerics.parts.PART", 12_000)
     values, reference = made(15)
     alone: Rule = active().of("rules")[kind](**KEYS.get(kind, {}))
     rule = alone.model_copy(update={"before": tuple(CHAINS[chain])})
@@ -162,14 +163,18 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
     wanted = last.combine(checked(rows, LAYOUT), Context(reference, context().loss, random, Arrays()))
     base = np.ones(LAYOUT.size, np.float32)
     got = [
-        combine(rule, Updates.of(values, LAYOUT), Context(reference, given.loss, given.random, given.state, **more))[0]
+        combine(
+            rule,
+            Updates.of(values, LAYOUT).onto(Destination(**more)),
+            Context(reference, given.loss, given.random, given.state),
+        )[0]
         for more in ({}, {"threads": 2}, {"base": base, "out": base.copy()})
         for given in [context()]
     ]
     assert got[0].update.tobytes() == got[1].update.tobytes()
     assert got[2].update.tobytes() == (base + got[0].update).tobytes()
     np.testing.assert_allclose(got[0].update, wanted.update, rtol=1e-5, atol=1e-5)
-    if rule.sees != "vector" and not rule.fuses:
+    if rule.sees != "vector" and not isinstance(rule, Average):
         assert got[0].update.tobytes() == wanted.update.tobytes()
     filled = LAYOUT.sizes > 0
     np.testing.assert_array_equal(got[0].accepted[:, filled], mixture.entered(wanted.accepted)[:, filled])
@@ -189,7 +194,8 @@ def test_kernels_and_definitions_mix_to_the_same_bits(scaled: bool, monkeypatch)
         weights[np.random.default_rng(3).random(weights.shape) < 0.5] = 0
         if scaled:  # as clipping does: a row is one update times a factor, or zero
             weights *= np.eye(19)[[4, 0, 3, 18, 0, 9, 9]] * np.array([1, 1, 1e3, -1, 0, 1, 1])[:, None]
-        mixtures = [Mixture(Updates(LAYOUT, payloads, sent, checked=True), weights, threads=t) for t in (1, 2)]
+        updates = Updates(LAYOUT, payloads, sent, checked=True)
+        mixtures = [Mixture(updates.onto(Destination(threads=t)), weights) for t in (1, 2)]
         for columns in (slice(0, LAYOUT.size), slice(5, 5), slice(500, 600), slice(543, 5000)):
             with patch.object(kernels, "SMALLEST", 1 << 62):
                 want = mixtures[0].tile(columns)
@@ -210,7 +216,7 @@ def test_products_and_sums_of_rows_that_nobody_computed(blocks_of: int) -> None:
         np.testing.assert_allclose(gram(mixture, more), gram(rows, more), rtol=1e-5, atol=1e-2)
         np.testing.assert_allclose(whole_gram(mixture, more), whole_gram(rows, more), rtol=1e-5, atol=1e-2)
         shares = np.random.default_rng(3).random((5 if more is None else 6, len(LAYOUT.blocks)))
-        sums = [weighted_sum(each, shares, extra=more)[0] for each in (mixture, rows)]
+        sums = [weighted_sum(each, shares, extra=more).update for each in (mixture, rows)]
         np.testing.assert_allclose(*sums, rtol=1e-5, atol=1e-5)
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import active
@@ -48,7 +49,7 @@ def test_each_block_is_combined_from_the_updates_that_have_it(name: str, n: int,
     for row, block in np.argwhere(bad):
         payloads[row][int(updates.starts[row, block])] = np.nan
     out = base.copy()
-    combined, refused = combine(rule, updates, Context(reference, base=out, out=out))
+    combined, refused = combine(rule, updates.onto(Destination(out, out)), Context(reference))
     assert np.array_equal(refused, bad)
     for index, block in enumerate(layout.blocks):
         if not block.size:

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcps.numerics import blocks
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.packing import pack
 from hpcps.numerics.updates import Updates
@@ -59,7 +60,7 @@ def test_screens_as_defined(n: int, sizes: list[int], rate: float, width: int, s
             plain = rule.combine(Updates.of(want, layout), Context(reference))
             for out in (None, np.empty_like(base), base.copy()):
                 into = {"base": base if out is None or out.tobytes() != base.tobytes() else out, "out": out}
-                combined, found = combine(rule, updates, Context(reference, **into))
+                combined, found = combine(rule, updates.onto(Destination(**into)), Context(reference))
                 assert np.array_equal(found, refused)
                 assert np.array_equal(combined.accepted, plain.accepted)
                 assert combined.update.tobytes() == (base + plain.update).tobytes()
@@ -102,6 +103,6 @@ def test_says_whether_the_sum_with_the_base_is_finite() -> None:
     updates = Updates.of(top[None, :], layout)
     for base, finite in ((np.zeros(3, np.float32), True), (top, False), (np.array([0, np.nan, 0], np.float32), False)):
         with np.errstate(over="ignore"):
-            combined, refused = combine(Average(), updates, Context(base=base))
+            combined, refused = combine(Average(), updates.onto(Destination(base)))
         assert combined.finite is finite
         assert not refused.any()

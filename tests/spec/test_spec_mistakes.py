@@ -333,8 +333,8 @@ rule = { kind = 'dc_asgd' }
             'transport.kind = "inproc": leave it out',
         ),
         (
-            "[transport]\nshared_memory = 'off'\ndevice_buffers = 'in_place'",
-            'transport.device_buffers: "in_place" contradicts transport.shared_memory = "off"',
+            "[transport]\ndevice_buffers = 'in_place'",
+            'transport.device_buffers: "in_place" does not exist any more, because MPI maps device memory itself: use',
         ),
         ("mps = 'off'\ndevice = 'cpu'", "train.mps: has no effect without a GPU"),
         ("mps = 'off'\n[transport]\nkind = 'inproc'", "train.mps: has no effect in one process"),

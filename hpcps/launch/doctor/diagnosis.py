@@ -16,7 +16,7 @@ from hpcps.inputs import parse_json
 from hpcps.launch.bounded import ask
 from hpcps.launch.cores import cgroup_quota, own_cores
 from hpcps.launch.detect import Mpi, detect_mpi
-from hpcps.launch.device_trial import ACCEPTED, try_in_place, try_mpi
+from hpcps.launch.device_trial import ACCEPTED, try_mpi
 from hpcps.launch.doctor.batch import Allocation, allocation
 from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.trial import start_ranks
@@ -107,27 +107,21 @@ class Diagnosis:
 
 def diagnose() -> Diagnosis:
     """Run all probes at the same time."""
-    with ThreadPoolExecutor(len(PROBES) + 2) as pool:
+    with ThreadPoolExecutor(len(PROBES) + 1) as pool:
         found = {name: pool.submit(_probe, name) for name in PROBES}
-        batch, in_place = pool.submit(allocation, DEADLINE), pool.submit(_in_place)
+        batch = pool.submit(allocation, DEADLINE)
         facts = {name: future.result() for name, future in found.items()}
         job = batch.result()
     cores = CoreCount(os.cpu_count() or 1, len(own_cores()), cgroup_quota())
     mpi = _mpi(facts.pop("mpi"), has_gpu=bool(facts["gpus"].get("found")), in_job=bool(job.system))
-    return Diagnosis(mpi=mpi, buffers=_buffers(in_place.result(), mpi), cores=cores, batch=job, **facts)
+    return Diagnosis(mpi=mpi, buffers=_buffers(mpi), cores=cores, batch=job, **facts)
 
 
-def _in_place() -> str:
-    return absence() or try_in_place(DEADLINE)
-
-
-def _buffers(in_place: str, mpi: MpiState) -> Facts:
-    """Return why device buffers cannot be read in place, or sent by MPI (empty if they can), and what `auto` takes."""
-    direct = absence() or ("" if mpi.works else f"through MPI: {mpi.problem}")
-    direct = direct or try_mpi(detect_mpi(patience=VERSION_DEADLINE))
-    works = {"in_place": not in_place, "direct": direct == ACCEPTED}
-    chosen = next((mode for mode, good in works.items() if good), "staged")
-    return {"in_place": in_place, "direct": "" if direct == ACCEPTED else direct, "auto": chosen}
+def _buffers(mpi: MpiState) -> Facts:
+    """Return why MPI cannot send device buffers, empty if it can, and what `auto` takes."""
+    found = absence() or ("" if mpi.works else f"through MPI: {mpi.problem}")
+    found = found or try_mpi(detect_mpi(patience=VERSION_DEADLINE))
+    return {"direct": "", "auto": "direct"} if found == ACCEPTED else {"direct": found, "auto": "staged"}
 
 
 def _probe(name: str) -> Facts:

@@ -63,9 +63,8 @@ def _unmet(run: Run, machine: Diagnosis) -> list[str]:
         found.append("transport.kind = \"pslite\": pyzmq is not installed: pip install 'hpcps[pslite]'")
     if run.train.device == "cuda":
         found += [f'train.device = "cuda": {why}' for why in _without_cuda(run, machine)]
-    asked = run.transport.device_buffers
-    if asked in ("in_place", "direct") and machine.buffers[asked]:
-        found.append(f'transport.device_buffers = "{asked}": {machine.buffers[asked]}')
+    if run.transport.device_buffers == "direct" and machine.buffers["direct"]:
+        found.append(f'transport.device_buffers = "direct": {machine.buffers["direct"]}')
     if kind != "inproc" and machine.batch.hosts:
         placed = partial(place, adversary=run.has_adversary)
         found += _refusal("topology", placed, run.topology, machine.batch.hosts, Path(f"job {machine.batch.job}"))

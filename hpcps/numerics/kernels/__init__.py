@@ -9,8 +9,6 @@ import warnings
 from functools import lru_cache
 from importlib.util import find_spec
 
-from hpcps.numerics.updates import Updates
-
 SMALLEST = 1 << 19
 """The minimum number of elements of all updates for which kernels are used: loading them takes half a second."""
 
@@ -42,11 +40,6 @@ def prepare(elements: int) -> None:
     """Load the kernels before the first round if the number of elements of a round makes that worthwhile."""
     if elements >= SMALLEST:
         ready()
-
-
-def worthwhile(updates: Updates) -> bool:
-    """Return whether kernels are to combine these updates, which may be a partition."""
-    return len(updates) > 0 and not updates.lazy and enough(len(updates) * updates.layout.size)
 
 
 def enough(elements: int) -> bool:

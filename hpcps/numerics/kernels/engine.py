@@ -1,4 +1,4 @@
-"""The operations of the rules on the kernels: means, ordered means, screening and scaling."""
+"""The operations on updates with compiled kernels; see `hpcps.numerics.engines`."""
 
 from __future__ import annotations
 
@@ -6,110 +6,103 @@ from functools import lru_cache
 
 import numpy as np
 
+from hpcps.numerics import definitions
 from hpcps.numerics.blocks import Float64
+from hpcps.numerics.kernels.filtering import mean_of_accepted, products
 from hpcps.numerics.kernels.means import average_segments
-from hpcps.numerics.kernels.memory import FINITE
 from hpcps.numerics.kernels.ordered import Network, ordered_segments
-from hpcps.numerics.kernels.places import Places, address
+from hpcps.numerics.kernels.pairs import gram, weighted_sum
+from hpcps.numerics.kernels.places import FINITE, Places, finite, result
 from hpcps.numerics.kernels.scores import scale_segments, screen_segments
 from hpcps.numerics.kernels.votes import vote_segments
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.sorting import comparators, needed
-from hpcps.numerics.updates import NotFiniteError, Updates
+from hpcps.numerics.updates import Updates
+
+__all__ = [
+    "average",
+    "gram",
+    "mean_around_median",
+    "mean_around_trimmed_mean",
+    "mean_by_agreement",
+    "mean_of_accepted",
+    "mean_of_ranks",
+    "products",
+    "scale",
+    "screen",
+    "vote",
+    "weighted_sum",
+]
 
 SMALLEST_SHARED_MEAN = 1 << 23
 """The minimum number of elements of all updates for which threads share a mean. It is larger than for other rules,
 because a mean is limited by memory bandwidth: a second core does not read data from the caches faster."""
 
 
-def average(updates: Updates, base: Vector | None, out: Vector | None, threads: int) -> tuple[Vector, bool]:
-    """Compute the mean of the updates.
-
-    Args:
-        updates: the updates.
-        base: the vector `[d]` to which the mean is added, if any.
-        out: the array `[d]` for the result; by default a new one.
-        threads: the maximum number of threads.
-
-    Returns:
-        The result `[d]`, and whether it is finite.
-
-    Raises:
-        NotFiniteError: updates that were not `checked` are not finite.
-    """
-    places = Places.of(updates)
-    threads = threads if len(updates) * updates.layout.size >= SMALLEST_SHARED_MEAN else 1
+def average(updates: Updates) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.operations.average`."""
+    threads = updates.to.threads if len(updates) * updates.layout.size >= SMALLEST_SHARED_MEAN else 1
     divisors = np.full(len(updates.layout.blocks), float(len(updates)))
-    out, to = ends(updates, base, out)
-    return out, finite(updates, places.run(average_segments, threads, divisors, *to))
+    out, to = result(updates)
+    return out, finite(updates, Places.of(updates).run(average_segments, threads, divisors, *to))
 
 
-def ordered(
-    updates: Updates,
-    low: int,
-    high: int,
-    base: Vector | None,
-    out: Vector | None,
-    threads: int,
-    *,
-    nearest: bool = False,
-) -> tuple[Vector, bool]:
-    """Compute, per coordinate, the mean of the sorted values of ranks `low` to `high` (exclusive).
-
-    If `nearest`, compute the mean of the `high` values nearest to that mean instead, where high = n - low. For the
-    other arguments see `average`.
-    """
-    places = Places.of(updates)
-    network = _network(len(updates), 0 if nearest else low, len(updates) if nearest else high)
-    out, to = ends(updates, base, out)
-    return out, finite(updates, places.run(ordered_segments, threads, network, (low, high, nearest), 0, *to))
+def mean_of_ranks(updates: Updates, low: int, high: int) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.operations.mean_of_ranks`."""
+    return _ordered(updates, _network(len(updates), low, high), (low, high, False), 0)
 
 
-def around_median(
-    updates: Updates, middle: tuple[int, int], keep: int, base: Vector | None, out: Vector | None, threads: int
-) -> tuple[Vector, bool]:
-    """Compute, per coordinate, the mean of the `keep` values nearest to the median.
-
-    The median is the mean of the sorted values of ranks `middle[0]` to `middle[1]` (exclusive), one or two. For the
-    other arguments see `average`.
-    """
+def mean_around_trimmed_mean(updates: Updates, b: int) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.operations.mean_around_trimmed_mean`."""
     n = len(updates)
-    out, to = ends(updates, base, out)
-    network = _network(n, 0, n)
-    return out, finite(updates, Places.of(updates).run(ordered_segments, threads, network, (*middle, False), keep, *to))
+    return _ordered(updates, _network(n, 0, n), (b, n - b, True), 0)
 
 
-def votes(
-    updates: Updates, step: float, threshold: float, base: Vector | None, out: Vector | None, threads: int
-) -> tuple[Vector, bool]:
-    """Compute a step in the direction of most signs, or the mean, with its sign flipped where signs disagree.
-
-    Args:
-        updates: the updates.
-        step: the size of the step; 0: compute the mean.
-        threshold: the smallest absolute sum of the signs for which the sign of the mean stays.
-        base: see `average`.
-        out: see `average`.
-        threads: see `average`.
-    """
-    out, to = ends(updates, base, out)
-    return out, finite(updates, Places.of(updates).run(vote_segments, threads, step, threshold, *to))
+def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.operations.mean_around_median`."""
+    n = len(updates)
+    return _ordered(updates, _network(n, 0, n), (*middle, False), keep)
 
 
-def screen(updates: Updates, threads: int) -> Mask:
-    """See `hpcps.rules.screening.screen`."""
+def vote(updates: Updates, step: float) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.operations.vote`."""
+    return _vote(updates, step, 0.0) if step else definitions.vote(updates, step)
+
+
+def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.operations.mean_by_agreement`."""
+    return _vote(updates, 0.0, threshold)
+
+
+def screen(updates: Updates) -> Mask:
+    """See `hpcps.numerics.operations.screen`."""
     places = Places.of(updates)
     worst = np.zeros((len(places.segments), len(updates)), np.int32)
-    places.run(screen_segments, threads, worst)
+    places.run(screen_segments, updates.to.threads, worst)
     refused = np.zeros(updates.sent.shape, np.bool_)
     number, row = np.nonzero(worst > FINITE)
     refused[row, places.segments[number, 0]] = True
     return refused
 
 
-def scale(update: Updates, factors: Float64, out: Vector, threads: int = 1) -> None:
-    """Multiply each block of a single update by its factor `[B]`, and write the result to `out` `[d]`."""
-    Places.of(update).run(scale_segments, threads, factors, address(out))
+def scale(update: Updates, factors: Float64) -> Vector:
+    """See `hpcps.numerics.operations.scale`."""
+    out, to = result(update)
+    Places.of(update).run(scale_segments, update.to.threads, factors, to[1])
+    return out
+
+
+def _ordered(updates: Updates, network: Network, ranks: tuple[int, int, bool], keep: int) -> tuple[Vector, bool]:
+    """Call `ordered_segments`."""
+    out, to = result(updates)
+    found = Places.of(updates).run(ordered_segments, updates.to.threads, network, ranks, keep, *to)
+    return out, finite(updates, found)
+
+
+def _vote(updates: Updates, step: float, threshold: float) -> tuple[Vector, bool]:
+    """Call `vote_segments`; a step of 0 asks for the mean."""
+    out, to = result(updates)
+    return out, finite(updates, Places.of(updates).run(vote_segments, updates.to.threads, step, threshold, *to))
 
 
 @lru_cache(maxsize=256)
@@ -119,26 +112,3 @@ def _network(n: int, low: int, high: int) -> Network:
     classes = 1 << max(n - 1, 0).bit_length() >> 4 or 1
     pairs = needed(comparators(width * classes, classes), range(low, high))
     return width, classes, np.array(pairs, np.int64).reshape(-1, 2)
-
-
-def ends(updates: Updates, base: Vector | None, out: Vector | None) -> tuple[Vector, tuple[int, int]]:
-    """Return the array for the result, and the addresses of the base (0: none) and of the result."""
-    if out is None:
-        out = np.empty(updates.layout.size, np.float32)
-    for array in (out,) if base is None else (out, base):
-        assert array.dtype == np.float32, "models are float32"
-        assert array.shape == (updates.layout.size,), "models are flat"
-        assert array.flags.c_contiguous, "models are contiguous"
-    return out, (0 if base is None else address(base), address(out))
-
-
-def finite(updates: Updates, results: list[tuple[int, int]]) -> bool:
-    """Return whether the written values are finite.
-
-    Raises:
-        NotFiniteError: the updates are not finite.
-    """
-    if any(worst > FINITE for worst, _ in results):
-        assert not updates.checked, "checked updates are finite"
-        raise NotFiniteError
-    return all(result <= FINITE for _, result in results)

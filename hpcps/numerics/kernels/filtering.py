@@ -1,23 +1,17 @@
-"""The operations on the kernels of rules that compare updates with the validator's own update."""
+"""Products of updates with the validator's own update, and the mean of those that a rule accepts, with kernels."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.numerics.blocks import SEGMENT, Float64
-from hpcps.numerics.kernels.engine import ends, finite
 from hpcps.numerics.kernels.means import average_segments
-from hpcps.numerics.kernels.memory import FINITE
-from hpcps.numerics.kernels.places import Integers, Places, address
+from hpcps.numerics.kernels.places import FINITE, Integers, Places, address, finite, result
 from hpcps.numerics.kernels.scores import add_segments, multiply_segments
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.products import Products
+from hpcps.numerics.products import Accepts, Products
 from hpcps.numerics.updates import Updates
-
-Decide = Callable[[Products], Mask]
 
 SAMPLED = 64
 """The minimum number of segments of a block that is sampled, and the maximum distance between sampled segments."""
@@ -27,59 +21,35 @@ SMALLEST_SAMPLED = 1 << 24
 """The minimum number of elements of all updates for which sampling pays: fewer are in a cache when read again."""
 
 
-def products(updates: Updates, v: Vector, threads: int) -> Products:
-    """See `hpcps.numerics.products`."""
+def products(updates: Updates, v: Vector) -> Products:
+    """See `hpcps.numerics.operations.products`."""
     places = Places.of(updates)
-    sums, _ = _multiply(places, v, threads, np.zeros_like(updates.used), None)
+    sums, _ = _multiply(places, v, updates.to.threads, np.zeros_like(updates.used), None)
     return _products(places.segments, sums, len(updates.layout.blocks))
 
 
-def mean_of_accepted(
-    updates: Updates,
-    v: Vector,
-    decide: Decide,
-    base: Vector | None,
-    out: Vector | None,
-    threads: int,
-    *,
-    zeros: bool,
-) -> tuple[Vector, bool, Mask]:
-    """Compute the mean of the updates that a rule accepts by their products with v.
+def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool) -> tuple[Vector, bool, Mask]:
+    """See `hpcps.numerics.operations.mean_of_accepted`.
 
     The accepted pairs are predicted, so that one pass computes the products and the mean. A second pass computes the
-    mean of the blocks for which the prediction was wrong or uncertain. If `out` is the base, there is no prediction,
-    because the first pass would overwrite the base.
-
-    Args:
-        updates: the updates.
-        v: the vector `[d]` that they are compared with.
-        decide: returns the mask of accepted (update, block) pairs `[n, B]`.
-        base: the vector `[d]` to which the mean is added, if any.
-        out: the array `[d]` for the result; by default a new one.
-        threads: the maximum number of threads.
-        zeros: whether the rule accepts zero updates, such as skipped blocks.
-
-    Returns:
-        The result `[d]`, whether it is finite, and the mask of accepted pairs.
-
-    Raises:
-        NotFiniteError: see `engine.average`.
+    mean of the blocks for which the prediction was wrong or uncertain. If the result is written over the base, there is
+    no prediction, because the first pass would overwrite the base.
     """
-    places, blocks = Places.of(updates), len(updates.layout.blocks)
-    out, to = ends(updates, base, out)
+    places, blocks, threads = Places.of(updates), len(updates.layout.blocks), updates.to.threads
+    out, to = result(updates)
     apart = to[0] != to[1]
     likely, sure = (places.addresses != 0) | zeros, np.full(blocks, apart)
     if apart and len(updates) * updates.layout.size >= SMALLEST_SAMPLED:
-        likely, sure = _predict(places, v, decide, likely, threads)
+        likely, sure = _predict(places, v, accepts, likely, threads)
     sums, results = _multiply(places, v, threads, likely, np.where(sure, _divisors(likely), 0.0), to)
-    accepted = decide(_products(places.segments, sums, blocks))
+    accepted = accepts(_products(places.segments, sums, blocks))
     again = ((accepted != likely).any(axis=0) | ~sure)[places.segments[:, 0]]
     rest = Places(places.addresses * accepted, places.offsets, places.segments[again])
     found = rest.run(average_segments, threads, _divisors(accepted), *to)
     return out, finite(updates, found) and bool((results[~again] <= FINITE).all()), accepted
 
 
-def _predict(places: Places, v: Vector, decide: Decide, otherwise: Mask, threads: int) -> tuple[Mask, Mask]:
+def _predict(places: Places, v: Vector, accepts: Accepts, otherwise: Mask, threads: int) -> tuple[Mask, Mask]:
     """Predict the accepted pairs `[n, B]`, and return for which blocks the prediction is certain enough `[B]`.
 
     The prediction for a large block is the rule's decision on a sample of it; it is uncertain if the parts of the
@@ -94,7 +64,7 @@ def _predict(places: Places, v: Vector, decide: Decide, otherwise: Mask, threads
     part = (number // np.maximum(steps[block], 1) % SAMPLES)[chosen]
     sample = Places(places.addresses, places.offsets, places.segments[chosen])
     sums, _ = _multiply(sample, v, threads, np.zeros_like(otherwise), None)
-    decisions = [decide(_products(sample.segments[part == p], sums[part == p], blocks)) for p in range(SAMPLES)]
+    decisions = [accepts(_products(sample.segments[part == p], sums[part == p], blocks)) for p in range(SAMPLES)]
     agreed: Mask = np.all([decision == decisions[0] for decision in decisions], axis=(0, 1))
     return np.where(steps > 0, decisions[0], otherwise), agreed | (steps == 0)
 

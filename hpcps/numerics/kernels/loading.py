@@ -11,7 +11,8 @@ import numpy as np
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
-from hpcps.numerics.kernels import engine, filtering, mixing, pairs
+from hpcps.numerics.destination import Destination
+from hpcps.numerics.kernels import engine, mixing
 from hpcps.numerics.kernels.compiled import CACHE, compiled, kernels
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
@@ -66,15 +67,15 @@ class CompilationProgress(event.Listener):  # type: ignore[misc]  # numba has no
 
 
 def _call_all() -> None:
-    updates = Updates.of(np.zeros((3, 1), np.float32), Layout.of([("", (1,))]))
     vector = np.zeros(1, np.float32)
-    engine.screen(updates, 1)
-    engine.average(updates, vector, None, 1)
-    engine.ordered(updates, 1, 2, vector, None, 1)
-    engine.votes(updates, 0.0, 1.0, vector, None, 1)
-    filtering.products(updates, vector, 1)
-    pairs.gram(updates, 1)
-    pairs.weighted_sum(updates, np.ones((3, 1)), vector, None, 1)
-    mixing.mix(updates, np.ones((1, 1, 3)), slice(0, 1), vector[None, :], 1)
-    mixing.mix(updates, np.eye(3)[None, :1], slice(0, 1), vector[None, :], 1)
-    engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1), vector)
+    updates = Updates.of(np.zeros((3, 1), np.float32), Layout.of([("", (1,))])).onto(Destination(vector))
+    engine.screen(updates)
+    engine.average(updates)
+    engine.mean_of_ranks(updates, 1, 2)
+    engine.mean_by_agreement(updates, 1.0)
+    engine.products(updates, vector)
+    engine.gram(updates)
+    engine.weighted_sum(updates, np.ones((3, 1)))
+    mixing.mix(updates, np.ones((1, 1, 3)), slice(0, 1), vector[None, :])
+    mixing.mix(updates, np.eye(3)[None, :1], slice(0, 1), vector[None, :])
+    engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1))

@@ -12,8 +12,6 @@ from hpcps.numerics.kernels.compiled import kernel
 from hpcps.numerics.layout import Vector
 
 MAGNITUDE: Any = np.int32(0x7FFFFFFF)
-FINITE: Any = np.int32(0x7F7FFFFF)
-"""The largest bit pattern, without the sign, of a finite float32."""
 NONE: Any = np.int32(0)
 
 

@@ -88,7 +88,7 @@ def mix_segments(table: Table, first: int, last: int, weights: Float64, m: int, 
                         result[k] = np.float32(min(max(sums[k], -LARGEST), LARGEST))
 
 
-def mix(updates: Updates, weights: Float64, columns: slice, out: Vector, threads: int) -> None:
+def mix(updates: Updates, weights: Float64, columns: slice, out: Vector) -> None:
     """Compute a range of coordinates of weighted sums of updates; see `hpcps.numerics.mixture.Mixture`.
 
     Args:
@@ -96,9 +96,8 @@ def mix(updates: Updates, weights: Float64, columns: slice, out: Vector, threads
         weights: the weight of each update in each row: `[B or 1, m, n]`.
         columns: the range.
         out: output, `[m, t]`; the elements of a row are contiguous.
-        threads: the maximum number of threads.
     """
-    m, n = weights.shape[1:]
+    m, n, threads = *weights.shape[1:], updates.to.threads
     target = np.array([columns.start, out.__array_interface__["data"][0], out.strides[0]], np.int64)
     places = replace(Places.of(updates), segments=_within(updates.layout.segments(SEGMENT), columns))
     if (np.count_nonzero(weights, axis=2) <= 1).all():

@@ -8,8 +8,8 @@ import numpy as np
 
 from hpcps.numerics.blocks import LANES, SEGMENT, Float64
 from hpcps.numerics.kernels.compiled import kernel
-from hpcps.numerics.kernels.memory import FINITE, NONE, floats, write
-from hpcps.numerics.kernels.places import Integers, Table
+from hpcps.numerics.kernels.memory import NONE, floats, write
+from hpcps.numerics.kernels.places import FINITE, Integers, Table
 from hpcps.numerics.kernels.registers import sort_in_registers
 from hpcps.numerics.layout import Vector
 
@@ -78,7 +78,7 @@ def mean_of_ranks(tile: Vector, ranks: tuple[int, int, bool], work: tuple[Float6
 def mean_around_median(
     tile: Vector, n: int, middle: tuple[int, int, bool], keep: int, work: tuple[Float64, Float64], mean: Vector
 ) -> None:
-    """Compute the mean of the `keep` of n sorted rows nearest to their median; see `rules.around_median`."""
+    """Compute the mean of the `keep` of n sorted rows nearest to their median; see `definitions.mean_around_median`."""
     low, high = middle[0], middle[1] - 1
     total, centre = work
     for k in range(COLUMNS):

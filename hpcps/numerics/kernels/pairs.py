@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.numerics.blocks import LANES, SEGMENT, Float64
-from hpcps.numerics.gram import STRETCH
+from hpcps.numerics.blocks import LANES, SEGMENT, STRETCH, Float64
 from hpcps.numerics.kernels.compiled import kernel
-from hpcps.numerics.kernels.engine import ends
 from hpcps.numerics.kernels.means import COLUMNS, TOGETHER
-from hpcps.numerics.kernels.memory import FINITE, NONE, floats, write
-from hpcps.numerics.kernels.places import Places, Table
+from hpcps.numerics.kernels.memory import NONE, floats, write
+from hpcps.numerics.kernels.places import FINITE, Places, Table, result
 from hpcps.numerics.kernels.registers import RECTANGLE, rectangle_of_products
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.mixture import LARGEST
@@ -115,24 +113,22 @@ def weigh_segments(table: Table, first: int, last: int, weights: Float64, base: 
     return result
 
 
-def gram(updates: Updates, threads: int) -> Float64:
+def gram(updates: Updates) -> Float64:
     """See `hpcps.numerics.gram.gram`."""
     n, blocks = len(updates), len(updates.layout.blocks)
     stretches = replace(Places.of(updates), segments=updates.layout.segments(STRETCH))
     m = -(-n // WIDE) * WIDE
     sums = np.zeros((len(stretches.segments), m, m))
-    stretches.run(multiply_pairs, threads, sums)
+    stretches.run(multiply_pairs, updates.to.threads, sums)
     totals = np.zeros((blocks, n, n))
     for block, products in zip(stretches.segments[:, 0], sums[:, :n, :n], strict=True):
         totals[block] += products
     return np.triu(totals) + np.triu(totals, 1).transpose(0, 2, 1)
 
 
-def weighted_sum(
-    updates: Updates, weights: Float64, base: Vector | None, out: Vector | None, threads: int
-) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.weighted.weighted_sum`."""
-    out, to = ends(updates, base, out)
+def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
+    """See `hpcps.numerics.operations.weighted_sum`."""
+    out, to = result(updates)
     weights = np.ascontiguousarray(weights, np.float64)
-    results = Places.of(updates).run(weigh_segments, threads, weights, *to)
+    results = Places.of(updates).run(weigh_segments, updates.to.threads, weights, *to)
     return out, all(result <= FINITE for result in results)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.numerics.blocks import SEGMENT
+from hpcps.numerics.destination import NotFiniteError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.updates import Updates
 
@@ -19,6 +20,9 @@ Result = TypeVar("Result")
 Integers = NDArray[np.int64]
 Table = tuple[Integers, Integers, Integers]
 """Addresses, offsets and segments of `Places`."""
+
+FINITE: Any = np.int32(0x7F7FFFFF)
+"""The largest bit pattern, without the sign, of a finite float32."""
 
 SMALLEST_SHARED = 1 << 21
 """The minimum number of elements of all updates for which threads share the work: waking a thread costs as much as half
@@ -83,3 +87,27 @@ def address(array: Vector) -> int:
 @lru_cache(maxsize=4)
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "hpcps-kernels")
+
+
+def result(updates: Updates) -> tuple[Vector, tuple[int, int]]:
+    """Return the array for the result, and the addresses of the base (0: none) and of the result."""
+    base, out = updates.to.base, updates.to.out
+    if out is None:
+        out = np.empty(updates.layout.size, np.float32)
+    for array in (out,) if base is None else (out, base):
+        assert array.dtype == np.float32, "models are float32"
+        assert array.shape == (updates.layout.size,), "models are flat"
+        assert array.flags.c_contiguous, "models are contiguous"
+    return out, (0 if base is None else address(base), address(out))
+
+
+def finite(updates: Updates, results: list[tuple[int, int]]) -> bool:
+    """Return whether the written values are finite.
+
+    Raises:
+        NotFiniteError: the updates are not finite.
+    """
+    if any(worst > FINITE for worst, _ in results):
+        assert not updates.checked, "checked updates are finite"
+        raise NotFiniteError
+    return all(result <= FINITE for _, result in results)

@@ -15,7 +15,7 @@ from hpcps.numerics.kernels.places import Table
 def vote_segments(
     table: Table, first: int, last: int, step: float, threshold: float, base: int, out: int
 ) -> tuple[int, int]:
-    """Compute a step by the signs of the updates, or their mean with a sign, segment by segment; see `engine.votes`.
+    """Compute a step by the signs of the updates, or if it is 0 their mean with a sign, segment by segment.
 
     Returns:
         The largest bit patterns, without signs: of a mean, or of NaN if a value is not finite; and of the result if

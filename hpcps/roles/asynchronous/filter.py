@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
-from hpcps.numerics.vectors import DeviceVector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.checks import rate_of
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.tally import Tally
 from hpcps.rules import AsyncContext, AsyncRule
-from hpcps.rules.screening import decide
+from hpcps.rules.screening import decide_received
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,6 @@ class UpdateFilter:
         self.update = allocate(layout.size)
         self.update[:] = 0
 
-    def prepare(self, reference: Vector | None = None) -> None:
-        """Have the kernels of the rule compiled, if it decides on a device; the reference `[d]` may have any values."""
-        if isinstance(self.update, DeviceVector):
-            from hpcps.rules.placed import prepare_decision
-
-            prepare_decision(self._rule, self._layout, reference, self.update)
-
     def __call__(
         self,
         header: UpdateHeader,
@@ -112,12 +104,7 @@ class UpdateFilter:
         sent = header.mask if header.mask is not None else np.zeros(len(layout.blocks), np.bool_)
         payload = self.update[:0] if header.payload is None or not header.payload.size else header.payload
         context = AsyncContext(reference, loss, self.kept.random, self.kept.arrays, layout=layout, sent=sent)
-        if isinstance(self.update, DeviceVector):
-            from hpcps.rules.placed import decide_placed
-
-            decision, rejected = decide_placed(self._rule, payload, context, self.update)
-        else:
-            decision, rejected = decide(self._rule, payload, context, self.update)
+        decision, rejected = decide_received(self._rule, payload, context, self.update)
         sent = sent & ~rejected
         if alpha != 1.0:
             self.update *= np.float32(alpha)

@@ -105,10 +105,7 @@ class LogEntry:
         }
 
     def kept(self) -> LogEntry:
-        """Return it with a copy of its payload, which outlives the message; that on a device does so anyway.
-
-        Its sender keeps that until all servers have answered.
-        """
+        """Return it with a copy of its payload, which outlives the message; that on a device does so anyway."""
         if self.payload is None or isinstance(self.payload, DeviceVector):
             return self
         return replace(self, payload=self.payload.copy())
@@ -171,7 +168,6 @@ class LogClient:
         self._shards = [(start, stop, layout.restrict(start, stop)) for start, stop in shards_of(run, layout)]
         self.request = 0
         self._entries = 0
-        self._lent: list[Vector] = []
 
     def take_model(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take a shard of the model that was asked for; the run is over with the last model."""
@@ -211,14 +207,8 @@ class LogClient:
             yield Send(server, entry.message(self._run_id, shard))
 
     def cut(self, update: Vector, mask: Mask) -> list[tuple[Mask, Vector]]:
-        """Cut the masked blocks of an update `[d]` into a part (mask, payload) for each server.
-
-        Servers may read the parts in place until they answer the next request of this role, so parts on a device are
-        kept until `take_back`.
-        """
+        """Cut the masked blocks of an update `[d]` into a part (mask, payload) for each server."""
         payload = pack(self._layout, update, mask, beside(update, packed_size(self._layout, mask)))
-        if isinstance(payload, DeviceVector):
-            self._lent.append(payload)
         parts, taken = [], 0
         for start, _, layout in self._shards:
             first = self._layout.first_in(start)
@@ -227,10 +217,6 @@ class LogClient:
             parts.append((here, payload[taken : taken + size]))
             taken += size
         return parts
-
-    def take_back(self) -> None:
-        """Use the memory of parts again, once the servers have answered a request that came after them."""
-        self._lent.clear()
 
 
 class Log:

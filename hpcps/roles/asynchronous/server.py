@@ -12,7 +12,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector, private
 from hpcps.numerics.packing import pack, packed_size, runs
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import DeviceVector, beside, copied, finite, on_host
+from hpcps.numerics.vectors import beside, copied, finite, on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.registry.failures import told
@@ -91,10 +91,7 @@ class AsyncShard:
         # Validators filter instead, if there are any.
         allocate = private if run.topology.validators else resources.local
         self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
-        self.filter.prepare()
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
-        # The models on a device that readers may read in place.
-        self._lent: dict[Peer, Vector] = {}
 
     def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
         """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
@@ -144,15 +141,8 @@ class AsyncShard:
         *,
         last: bool = False,
     ) -> Message:
-        """Return the message with the model for a reader, a copy: the next update may come before it is sent.
-
-        A reader reads a copy on a device in place. It has done so before it asks again, so the memory of the copy that
-        it got last is used again.
-        """
-        self._lent.pop(reader, None)
+        """Return the message with the model for a reader, a copy: the next update may come before it is sent."""
         model = copied(self.model)
-        if isinstance(model, DeviceVector):
-            self._lent[reader] = model
         if self.backups is not None:
             self.backups.pull(reader, model)
         return Message(

@@ -58,7 +58,6 @@ class AsyncValidator:
         self._reference: Vector | None = None
         if "reference" in rule.requires:
             self._reference = resources.local(trainer.layout.size)
-        self._filter.prepare(self._reference)
         self._loss: Callable[[Vector], float] | None = None
         self._queue: deque[UpdateHeader] = deque()
         self._requests = dict.fromkeys(self._share, 0)
@@ -107,7 +106,6 @@ class AsyncValidator:
 
     def _gather(self) -> Iterator[Effect]:
         """Begin to handle the workers' messages: a share of them, or those that wait now, at least one."""
-        self._log.take_back()
         if self._reference is not None:
             self._trainer.copy_to(self._reference)
             self._reference -= self._training.base

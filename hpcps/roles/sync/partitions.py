@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hpcps.numerics.bits import hexadecimal
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.updates import Updates
-from hpcps.numerics.vectors import DeviceVector
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import ECHOED
@@ -20,7 +19,8 @@ from hpcps.roles.events import Effect, Send, SetDeadline
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.stages import Stage
 from hpcps.roles.tally import Tally
-from hpcps.rules import Combined, Context, Rule, combine
+from hpcps.rules import Combined, Context, Rule
+from hpcps.rules.screening import combine_received
 
 _NOTHING: Vector = np.zeros(0, np.float32)
 WINDOW = 4
@@ -28,10 +28,6 @@ WINDOW = 4
 on its way, and one covers the time until the sender hears of progress. So a receiver holds at most that many partitions
 of each sender. A larger window does not help: the network then lets one sender fall behind the others by up to the
 window, and all wait for that sender at the end of the round."""
-
-PREPARED = 16
-"""The most senders for which kernels are compiled before the first round if their number changes; with more it would
-take minutes."""
 
 _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
@@ -251,33 +247,19 @@ class PartitionCollector:
         self._present[row] = True
         self._left[source] -= 1
 
-    def prepare(self, rule: Rule, context: Context, *, absences: bool) -> None:
-        """Have the kernels of a rule compiled, if the updates are combined on a device.
+    def combine(self, rule: Rule, context: Context, to: Destination) -> Combined:
+        """Combine the finite blocks of the next partition.
 
         Args:
             rule: the rule.
-            context: as for `combine`; its `out` is overwritten.
-            absences: whether senders may be absent, so that the number of updates changes from round to round.
+            context: see `Rule.combine`.
+            to: where the result is written; on a device if the updates are combined there.
         """
-        if isinstance(context.out, DeviceVector):
-            from hpcps.rules.placed import prepare
-
-            most = len(self._share)
-            numbers = (most,) if not absences else range(1, most + 1) if most <= PREPARED else ()
-            prepare(rule, self.partition.layout, numbers, context)
-
-    def combine(self, rule: Rule, context: Context) -> Combined:
-        """Combine the finite blocks of the next partition; for the context, see `Rule.combine`."""
         partition = self.partition
         gathered = [row.popleft() for row, present in zip(self._gathered, self._present, strict=True) if present]
         sent = np.array([mask for mask, _ in gathered], np.bool_).reshape(len(gathered), len(partition.layout.blocks))
         payloads = [payload for _, payload in gathered]
-        if isinstance(context.out, DeviceVector):
-            from hpcps.rules.placed import combine_placed
-
-            combined, rejected = combine_placed(rule, partition.layout, payloads, sent, context)
-        else:
-            combined, rejected = combine(rule, Updates(partition.layout, payloads, sent), context)
+        combined, rejected = combine_received(rule, partition.layout, payloads, sent, context, to)
         # A slice avoids a copy where all are present.
         rows = slice(None) if len(gathered) == len(self._present) else np.flatnonzero(self._present)
         self._sent[rows, partition.blocks] |= sent

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
@@ -75,21 +76,12 @@ class SyncShard:
         prepare(run.topology.workers * self.size)
         self.finite = True
 
-    def context(self, columns: slice, kept: RuleState) -> Context:
-        """Return what the rule may use for some columns, and where its result goes."""
-        return Context(
-            random=kept.random,
-            state=kept.arrays,
-            base=self.model[columns] if self._adds else None,
-            out=self.coming[columns],
-            threads=self._threads,
-        )
-
     def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
         """Make the next partition: that of this round's model plus the combined updates."""
         columns = collector.partition.columns
         model, coming = self.model[columns], self.coming[columns]
-        good = collector.combine(rule, self.context(columns, kept)).finite
+        to = Destination(model if self._adds else None, coming, self._threads)
+        good = collector.combine(rule, Context(random=kept.random, state=kept.arrays), to).finite
         if not self._adds:
             coming *= self._global_lr
             np.add(model, coming, out=coming)
@@ -223,11 +215,6 @@ class SyncServer:
         if train.policy is None:
             schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside_rounds=inside)
         collector = PartitionCollector(self._senders, shard.partitions, shard.first_block)
-        collector.prepare(
-            self._rule,
-            shard.context(collector.partition.columns, self._rule_state),
-            absences=self._run.communication.participation < 1,
-        )
         self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
+from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
@@ -57,7 +57,6 @@ class SyncValidator:
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
         prepare(len(share) * layout.size)
-        self._collector.prepare(rule, self._context(), absences=run.communication.participation < 1)
 
     @property
     def round(self) -> int:
@@ -111,21 +110,14 @@ class SyncValidator:
         if self._reference is not None and collector.current == 0:
             self._trainer.copy_to(self._reference)
             self._reference -= self._training.base
-        context = self._context()
-        if "loss" in self._rule.requires:
-            context = replace(context, loss=self._training.loss_of_round())
-        return collector.combine(self._rule, context)
-
-    def _context(self) -> Context:
-        """Return what the rule may use for the next partition, but for a loss, and where its result goes."""
-        columns = self._collector.partition.columns
-        return Context(
+        columns = collector.partition.columns
+        context = Context(
             None if self._reference is None else self._reference[columns],
-            random=self._rule_state.random,
-            state=self._rule_state.arrays,
-            out=self._combined[columns],
-            threads=self._threads,
+            self._training.loss_of_round() if "loss" in self._rule.requires else None,
+            self._rule_state.random,
+            self._rule_state.arrays,
         )
+        return collector.combine(self._rule, context, Destination(out=self._combined[columns], threads=self._threads))
 
     def _send_combined(self) -> Iterator[Effect]:
         """Send the combined partition to the servers; go on with the next one."""

@@ -67,9 +67,6 @@ def _device_buffers_are_possible(run: Run) -> Iterator[Problem]:
         key, value = found
         message = "has an effect only on training with servers over MPI, with torch on a GPU"
         yield Problem(path, f"{message}, but {'.'.join(key)} = {value}: leave it out", (key,))
-    elif asked == "in_place" and run.transport.shared_memory == "off":
-        message = '"in_place" contradicts transport.shared_memory = "off": leave one of them out'
-        yield Problem(path, message, (("transport", "shared_memory"),))
 
 
 def _delays_have_a_range(run: Run) -> Iterator[Problem]:

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcps.numerics.device import ready
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.vectors import Device, DeviceError, DeviceVector
-from hpcps.transport.device.driver import HANDLE_BYTES, Driver
 
 T = TypeVar("T")
-
-_ADDRESS = struct.Struct(f"<{HANDLE_BYTES}sQQ")
-"""The handle of an allocation, the first byte in it, and the number of bytes."""
-
-View = Callable[[int, int], Tensor]
-"""Returns the float32 tensor `[n]` at an address; its second argument is n."""
-
-
-@dataclass
-class _Allocation:
-    """Memory of this process, and whether it is in use."""
-
-    pointer: int
-    values: Tensor
-    taken: bool = True
-    handle: bytes = b""
 
 
 class CudaDevice(Device):
@@ -43,23 +22,11 @@ class CudaDevice(Device):
     wait for torch's current stream, and that one for them; no other stream waits.
     """
 
-    has_tensors = True
-
-    def __init__(self, device: torch.device, driver: Driver, view: View) -> None:
-        """Take a stream.
-
-        Args:
-            device: the GPU.
-            driver: allocates and maps its memory.
-            view: makes tensors of such memory.
-        """
+    def __init__(self, device: torch.device) -> None:
+        """Take a stream of a GPU."""
         super().__init__()
         self._device = device
-        self._driver = driver
-        self._view = view
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._allocations: list[_Allocation] = []
-        self._mapped: dict[tuple[int, bytes], int] = {}
 
     @property
     def name(self) -> str:
@@ -68,42 +35,11 @@ class CudaDevice(Device):
 
     def allocate(self, size: int) -> DeviceVector:
         """See `Device.allocate`."""
-        fitting = [each for each in self._allocations if not each.taken and len(each.values) >= size]
-        found = min(fitting, key=lambda each: len(each.values), default=None)
-        if found is None:
-            pointer, bytes_ = self._driver.allocate(4 * size)
-            found = _Allocation(pointer, self._view(pointer, bytes_ // 4))
-            self._allocations.append(found)
-        found.taken = True
-        return DeviceVector(self, found.values[:size])
-
-    def recycle(self) -> None:
-        """See `Device.recycle`."""
-        super().recycle()
-        for each in self._allocations:
-            each.taken = False
-
-    def export(self, vector: DeviceVector) -> bytes:
-        """See `Device.export`."""
-        pointer = self.pointer(vector.memory)
-        for each in self._allocations:
-            start = pointer - each.pointer
-            if 0 <= start <= start + vector.nbytes <= 4 * len(each.values):
-                each.handle = each.handle or self._driver.handle(each.pointer)
-                return _ADDRESS.pack(each.handle, start, vector.nbytes)
-        raise DeviceError("the vector is not memory of this process")
-
-    def map(self, owner: int, address: bytes) -> DeviceVector:
-        """See `Device.map`; an allocation is mapped once, and stays mapped until this process ends."""
-        if len(address) != _ADDRESS.size:
-            raise DeviceError(f"{len(address)} bytes are no address, which has {_ADDRESS.size}")
-        handle, start, size = _ADDRESS.unpack(address)
-        if start % 4 or size % 4:
-            raise DeviceError(f"bytes {start} to {start + size} are no float32")
-        # Another process may get the same handle later.
-        if (owner, handle) not in self._mapped:
-            self._mapped[owner, handle] = self._driver.open(handle)
-        return DeviceVector(self, self._view(self._mapped[owner, handle] + start, size // 4))
+        try:
+            with torch.cuda.stream(self._stream):
+                return DeviceVector(self, torch.empty(size, dtype=torch.float32, device=self._device))
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(str(error).splitlines()[0]) from error
 
     def copy(self, source: Any, out: Any) -> None:
         """See `Device.copy`."""
@@ -154,40 +90,17 @@ class CudaDevice(Device):
         return memory.data_ptr()
 
 
-class _Raw:
-    """Memory at an address, for torch."""
-
-    def __init__(self, pointer: int, size: int) -> None:
-        self.__cuda_array_interface__ = {"shape": (size,), "typestr": "<f4", "data": (pointer, False), "version": 3}
-
-
 def open_device() -> CudaDevice:
     """Return torch's current GPU.
 
     Raises:
-        DeviceError: torch sees none, or it or Triton's kernels do not work.
+        DeviceError: torch sees none, or it does not work.
     """
     if not torch.cuda.is_available():
         raise DeviceError("torch sees no GPU")
     try:
         device = torch.device("cuda", torch.cuda.current_device())
-        # Makes the context of the GPU current in this thread, which the driver needs.
         torch.zeros(1, device=device)
-        driver = Driver()
     except RuntimeError as error:
         raise DeviceError((str(error).splitlines() or [type(error).__name__])[0]) from error
-    if not ready(str(device)):
-        raise DeviceError(f"Triton's kernels do not work on {device}")
-    return CudaDevice(device, driver, partial(_view, device))
-
-
-def _view(device: torch.device, pointer: int, size: int) -> Tensor:
-    """Return the float32 tensor `[size]` at an address.
-
-    Raises:
-        DeviceError: torch would copy it, because it is in the memory of another GPU.
-    """
-    tensor = torch.as_tensor(_Raw(pointer, size), device=device)
-    if tensor.data_ptr() != pointer:
-        raise DeviceError(f"the memory is not that of {device}")
-    return tensor
+    return CudaDevice(device)

@@ -1,8 +1,7 @@
 """Messages over MPI: a header, then the payload, sent from and received into contiguous buffers.
 
 Between processes of one host, headers go through a pipe. A payload in shared memory is not sent: the header holds its
-address. If the run has a `DeviceLink`, a payload on a device is mapped likewise, or MPI gets its address, or a copy of
-it is sent.
+address. If the run has a `DeviceLink`, MPI gets the address of a payload on a device, or sends a copy of it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from hpcps.transport.shared_memory import Neighbours, SegmentAddress
 from hpcps.transport.shared_memory.arena import ADDRESS_BYTES
 
 # The tag tells what follows the header, so that the stream stays synchronous even after an invalid header.
-_ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED, _ON_DEVICE, _TO_DEVICE = 1, 2, 3, 4, 5, 6
+_ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED, _TO_DEVICE = 1, 2, 3, 4, 5
 _FOLLOWED = (_WITH_PAYLOAD, _TO_DEVICE)
 """The headers that a payload follows."""
 
@@ -46,7 +45,7 @@ class _Arrival:
     Attributes:
         header: its bytes.
         tag: the kind of the header: without a payload, with a payload, which is for the memory of a device or not, or
-            with an address in shared memory or on a device.
+            with an address in shared memory.
         payload: the buffer of the payload, for floats or, if the size is invalid, for bytes; None without a payload.
         request: the MPI request of the payload; None before it starts.
     """
@@ -113,22 +112,18 @@ class MpiTransport:
         payload = message.payload if message.payload is not None and message.payload.size else None
         tag = _ALONE if payload is None else _WITH_PAYLOAD
         if self.link is not None:
-            # The payload is complete; and an answer says that the memory of its receiver is not read any more.
+            # MPI does not know the queue of the device: the payload must be complete.
             self.link.device.finish()
             if isinstance(message.payload, DeviceVector) and payload is not None:
                 if rank in self.link.direct:
                     tag = _TO_DEVICE
-                elif rank not in self.link.mapped:
+                else:
                     payload = self.link.staged(message)
         if rank in self.neighbours:
             self._send_to_neighbour(rank, header, payload, tag)
         else:
-            packet = header
-            if isinstance(payload, DeviceVector) and tag != _TO_DEVICE:
-                # A process may not be allowed to open the files of another one, which pipes and shared memory need.
-                packet, payload, tag = self._address(payload)[1:] + header, None, _ON_DEVICE
-            request = self._communicator.Isend([packet, MPI.BYTE], rank, tag)
-            self._pending.append((request, packet))
+            request = self._communicator.Isend([header, MPI.BYTE], rank, tag)
+            self._pending.append((request, header))
             if payload is not None:
                 self._post(rank, payload)
         self._sent_to[rank] += 1
@@ -231,8 +226,6 @@ class MpiTransport:
 
     def _address(self, payload: Vector) -> bytes:
         """Return the tag and the address of a payload that a neighbour reads in place; empty if it cannot."""
-        if isinstance(payload, DeviceVector):
-            return bytes([_ON_DEVICE]) + self.link.address(payload) if self.link else b""
         address = self.neighbours.arena.locate(payload)
         return b"" if address is None else bytes([_PLACED]) + address.pack()
 
@@ -302,12 +295,6 @@ class MpiTransport:
                 payload = self.neighbours.view(rank, address)
                 self.traffic.received += len(header) + payload.nbytes
                 return Received(source, Message.decode(header, payload))
-            if arrival.tag == _ON_DEVICE:
-                if self.link is None:
-                    raise MalformedMessageError("it refers to the memory of a device, and this run uses none")
-                there, header = self.link.view(rank, header)
-                self.traffic.received += len(header) + there.nbytes
-                return Received(source, Message.decode(header, as_vector(there)))
             invalid = arrival.payload if isinstance(arrival.payload, bytearray) else b""
             sent = None if isinstance(arrival.payload, bytearray) else arrival.payload
             self.traffic.received += len(header) + (sent.nbytes if sent is not None else len(invalid))

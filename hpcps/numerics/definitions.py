@@ -1,0 +1,221 @@
+"""The operations on updates with numpy, which define the results; see `engines`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.numerics.blocks import SEGMENT, STRETCH, TILE, Float64, Tile, mean, segment_sums, tiles
+from hpcps.numerics.destination import NotFiniteError
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.mixture import weighted_row
+from hpcps.numerics.products import Accepts, Products
+from hpcps.numerics.sorting import ascending
+from hpcps.numerics.updates import Updates
+
+Values = TypeVar("Values", bound=NDArray[Any])
+
+
+class Writer:
+    """Writes a result range by range: rounds it to float32, and adds it to the base if there is one."""
+
+    def __init__(self, updates: Updates) -> None:
+        """Write to the destination of the updates."""
+        to = updates.to
+        self._base = to.base
+        self._out: Vector = np.empty(updates.layout.size, np.float32) if to.out is None else to.out
+        self._finite = True
+
+    def put(self, columns: slice, values: NDArray[Any]) -> None:
+        """Write the values `[t]` of a range of coordinates."""
+        target = self._out[columns]
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self._base is None:
+                target[:] = values
+                return
+            np.add(self._base[columns], values.astype(np.float32), out=target)
+        self._finite = self._finite and bool(np.isfinite(target).all())
+
+    @property
+    def written(self) -> tuple[Vector, bool]:
+        """The result after every range was written, and whether it is finite; without a base, it is."""
+        return self._out, self._finite
+
+
+def require_finite(values: Values, updates: Updates) -> Values:
+    """Return the values, which were computed from updates.
+
+    Raises:
+        NotFiniteError: the updates are not `checked`, and the values are not finite.
+    """
+    if not updates.checked and not np.isfinite(values).all():
+        raise NotFiniteError
+    return values
+
+
+def put(updates: Updates, values: Vector) -> tuple[Vector, bool]:
+    """Write finite values `[d]`, or a single one for all coordinates."""
+    writer = Writer(updates)
+    writer.put(slice(0, updates.layout.size), np.broadcast_to(values, updates.layout.size))
+    return writer.written
+
+
+def screen(updates: Updates) -> Mask:
+    """See `operations.screen`."""
+    refused = np.zeros(updates.sent.shape, dtype=np.bool_)
+    for tile in tiles(updates.layout, len(updates)):
+        good = np.isfinite(updates.tile(tile.columns))
+        if not good.all():
+            refused[:, tile.blocks] |= tile.any(~good)
+    return refused
+
+
+def products(updates: Updates, v: Vector) -> Products:
+    """See `operations.products`."""
+    n, layout = len(updates), updates.layout
+    inner, squares = np.zeros((n, len(layout.blocks))), np.zeros((n, len(layout.blocks)))
+    own = np.zeros(len(layout.blocks))
+    step = max(1, TILE // (max(n, 1) * SEGMENT)) * SEGMENT
+    for index, block in enumerate(layout.blocks):
+        for start in range(block.offset, block.stop, step):
+            columns = slice(start, min(start + step, block.stop))
+            theirs = updates.tile(columns).astype(np.float64)
+            mine = v[columns].astype(np.float64)[None, :]
+            inner_sums, squares_sums, limit = (segment_sums(x) for x in (theirs * mine, theirs * theirs, mine * mine))
+            for segment in range(limit.shape[1]):
+                inner[:, index] += inner_sums[:, segment]
+                squares[:, index] += squares_sums[:, segment]
+                own[index] += limit[0, segment]
+    return Products(inner, squares, own)
+
+
+def gram(updates: Updates) -> Float64:
+    """See `gram.gram`."""
+    m, layout = len(updates), updates.layout
+    totals = np.zeros((len(layout.blocks), m, m))
+    for index, block in enumerate(layout.blocks):
+        for start in range(block.offset, block.stop, STRETCH):
+            sums = np.zeros((m, m))
+            for begin in range(start, min(start + STRETCH, block.stop), SEGMENT):
+                rows = updates.tile(slice(begin, min(begin + SEGMENT, block.stop))).astype(np.float64)
+                for row in range(m):
+                    sums[row, row:] += segment_sums(rows[row:] * rows[row])[:, 0]
+            totals[index] += sums
+    return totals + np.triu(totals, 1).transpose(0, 2, 1)
+
+
+def average(updates: Updates) -> tuple[Vector, bool]:
+    """See `operations.average`."""
+    writer = Writer(updates)
+    for tile in tiles(updates.layout, len(updates)):
+        # A sum of finite float32 values cannot overflow float64: it is finite if and only if all of them are.
+        values = require_finite(mean(updates.tile(tile.columns), len(updates)), updates)
+        writer.put(tile.columns, values)
+    return writer.written
+
+
+def mean_of_ranks(updates: Updates, low: int, high: int) -> tuple[Vector, bool]:
+    """See `operations.mean_of_ranks`."""
+    writer = Writer(updates)
+    for tile, rows in _sorted(updates):
+        writer.put(tile.columns, mean(rows[low:high], high - low))
+    return writer.written
+
+
+def mean_around_trimmed_mean(updates: Updates, b: int) -> tuple[Vector, bool]:
+    """See `operations.mean_around_trimmed_mean`.
+
+    The nearest values are contiguous in sorted order: a window [k, n - b + k). Moving the window up by one replaces
+    value k by value n - b + k. This brings the window nearer as long as value k is the farther of the two, and once it
+    is not, it never is again. So each of these b pairs is decided independently, and the values between them are in
+    every window.
+    """
+    writer, keep = Writer(updates), len(updates) - b
+    for tile, rows in _sorted(updates):
+        centre = mean(rows[b:keep], keep - b)
+        pairs = zip(rows[:b], rows[keep:], strict=True)
+        ends = [np.where(centre - low > high - centre, high, low) for low, high in pairs]
+        writer.put(tile.columns, mean(rows[b:keep] + ends, keep))
+    return writer.written
+
+
+def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> tuple[Vector, bool]:
+    """See `operations.mean_around_median`.
+
+    The nearest values are contiguous in sorted order. A window that moves up by one replaces its smallest value by the
+    next larger one, which brings it nearer as long as the smallest is the farther of the two.
+    """
+    writer, n = Writer(updates), len(updates)
+    for tile, rows in _sorted(updates):
+        centre = mean(rows[slice(*middle)], middle[1] - middle[0])
+        total = np.zeros(len(centre))
+        moved = [centre - rows[k] > rows[k + keep] - centre for k in range(n - keep)]
+        # Value k is in the window iff the window did not move past it, and has moved far enough to reach it.
+        for k, row in enumerate(rows):
+            inside = np.ones(len(centre), np.bool_)
+            if k < n - keep:
+                inside &= ~moved[k]
+            if k >= keep:
+                inside &= moved[k - keep]
+            total += np.where(inside, row, 0.0)
+        total /= keep
+        writer.put(tile.columns, total)
+    return writer.written
+
+
+def vote(updates: Updates, step: float) -> tuple[Vector, bool]:
+    """See `operations.vote`."""
+    writer = Writer(updates)
+    for tile in tiles(updates.layout, len(updates)):
+        votes = np.sign(require_finite(updates.tile(tile.columns), updates)).sum(axis=0)
+        writer.put(tile.columns, np.sign(votes) * step)
+    return writer.written
+
+
+def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]:
+    """See `operations.mean_by_agreement`."""
+    writer = Writer(updates)
+    for tile in tiles(updates.layout, len(updates)):
+        rows = require_finite(updates.tile(tile.columns), updates)
+        agree = np.abs(np.sign(rows).sum(axis=0)) >= threshold
+        writer.put(tile.columns, np.where(agree, 1.0, -1.0) * mean(rows, len(updates)))
+    return writer.written
+
+
+def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
+    """See `operations.weighted_sum`."""
+    writer = Writer(updates)
+    for tile in tiles(updates.layout, len(updates)):
+        writer.put(tile.columns, weighted_row(updates.tile(tile.columns), tile.spread(weights)))
+    return writer.written
+
+
+def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool) -> tuple[Vector, bool, Mask]:
+    """See `operations.mean_of_accepted`."""
+    with np.errstate(invalid="ignore", over="ignore"):  # v may not be finite after the model has diverged
+        accepted = accepts(products(updates, v))
+    writer, weights = Writer(updates), accepted.astype(np.float64)
+    counts = np.maximum(weights.sum(axis=0), 1.0)
+    for tile in tiles(updates.layout, len(updates)):
+        total = np.zeros(tile.columns.stop - tile.columns.start)
+        for weight, update in zip(tile.spread(weights), updates.tile(tile.columns), strict=True):
+            total += weight * update
+        writer.put(tile.columns, total / tile.spread(counts))
+    return *writer.written, accepted
+
+
+def scale(update: Updates, factors: Float64) -> Vector:
+    """See `operations.scale`."""
+    writer = Writer(update)
+    for tile in tiles(update.layout, 1):
+        writer.put(tile.columns, tile.spread(factors) * update.tile(tile.columns)[0])
+    return writer.written[0]
+
+
+def _sorted(updates: Updates) -> Iterator[tuple[Tile, list[Vector]]]:
+    """Return the tiles of the updates, and the rows of each with every column sorted, smallest first."""
+    for tile in tiles(updates.layout, len(updates)):
+        yield tile, ascending(require_finite(updates.tile(tile.columns), updates))

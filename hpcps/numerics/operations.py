@@ -1,0 +1,176 @@
+"""The operations on updates of which rules consist.
+
+Measuring operations return small arrays on the host: `screen`, `products`, those of `gram`, and `Updates.columns`.
+Final operations write a result to the destination of the updates (`Updates.to`) in one pass: they reduce the updates,
+add the base, and report whether the result is finite. They raise `NotFiniteError` for updates that are not `checked`
+and not finite; what is written then is undefined. `weighted_sum` and `put` do not look: their weights or values come
+from measured numbers, which are finite only if the updates are (`require_finite`).
+
+Sums are float64, in the order of the updates, and are rounded once; on a device in an order of torch's choice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcps.numerics import definitions
+from hpcps.numerics.blocks import Float64
+from hpcps.numerics.definitions import require_finite
+from hpcps.numerics.destination import Combined, NotFiniteError
+from hpcps.numerics.engines import engine
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.mixture import Mixture
+from hpcps.numerics.parts import by_parts, part_by_part
+from hpcps.numerics.products import Accepts, Products
+from hpcps.numerics.updates import Updates
+
+
+def screen(updates: Updates) -> Mask:
+    """Find the used blocks that hold a NaN or an infinity: `[n, B]`."""
+    refused: Mask = engine(updates).screen(updates)
+    return refused
+
+
+def products(updates: Updates, v: Vector | None = None) -> Products:
+    """Return the products of each update with `v` `[d]`, per block.
+
+    All sums have the same order, so an update that equals v has equal sums.
+
+    Args:
+        updates: n updates of d elements.
+        v: `[d]`, where the updates are; its values need not be finite; by default zero.
+    """
+    if v is None:
+        v = updates.empty(updates.layout.size)
+        v[:] = 0
+    found: Products = engine(updates).products(updates, v)
+    return found
+
+
+def nothing(updates: Updates) -> Combined:
+    """Write zero, with nothing accepted: the result for too few updates, which are screened all the same."""
+    if not updates.checked and screen(updates).any():
+        raise NotFiniteError
+    return put(updates, np.zeros(1, np.float32), np.zeros(updates.sent.shape, np.bool_))
+
+
+def put(updates: Updates, values: Vector, accepted: Mask) -> Combined:
+    """Write finite values of the host, `[d]` or `[1]`, as the result of updates of which these pairs are accepted."""
+    if updates.on_host:
+        return Combined(*definitions.put(updates, values), accepted)
+    from hpcps.numerics import tensors
+
+    return Combined(*tensors.put(updates, values), accepted)
+
+
+def average(updates: Updates) -> Combined:
+    """Write the mean."""
+    if isinstance(updates, Mixture):
+        return weighted_sum(updates, np.full(updates.sent.shape, 1 / len(updates)))
+    if not len(updates):
+        return nothing(updates)
+    return _all_accepted(updates, engine(updates).average(updates))
+
+
+@by_parts
+def mean_of_ranks(updates: Updates, low: int, high: int) -> Combined:
+    """Write, per coordinate, the mean of the sorted values of ranks `low` to `high` (exclusive); 0 is the smallest.
+
+    If these are all ranks, the values are added in the order of the updates, unsorted.
+    """
+    if high - low == len(updates):
+        return average(updates)
+    return _all_accepted(updates, engine(updates).mean_of_ranks(updates, low, high))
+
+
+@by_parts
+def mean_around_trimmed_mean(updates: Updates, b: int) -> Combined:
+    """Write, per coordinate, the mean of the n - b values nearest to the mean without the b smallest and b largest.
+
+    Of two values at the same distance, the smaller is kept.
+    """
+    if b == 0:
+        return average(updates)
+    return _all_accepted(updates, engine(updates).mean_around_trimmed_mean(updates, b))
+
+
+@by_parts
+def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> Combined:
+    """Write, per coordinate, the mean of the `keep` values nearest to the median; of equally near ones, the smaller.
+
+    The median is the mean of the sorted values of ranks `middle[0]` to `middle[1]` (exclusive), one or two.
+    """
+    return _all_accepted(updates, engine(updates).mean_around_median(updates, middle, keep))
+
+
+@by_parts
+def vote(updates: Updates, step: float) -> Combined:
+    """Write, per coordinate, a step in the direction of most signs; zero if they are even."""
+    return _all_accepted(updates, engine(updates).vote(updates, step)) if len(updates) else nothing(updates)
+
+
+@by_parts
+def mean_by_agreement(updates: Updates, threshold: float) -> Combined:
+    """Write the mean, with its sign flipped where the absolute value of the sum of the signs is below a threshold."""
+    if not len(updates):
+        return nothing(updates)
+    return _all_accepted(updates, engine(updates).mean_by_agreement(updates, threshold))
+
+
+def weighted_sum(updates: Updates, weights: Float64, extra: Vector | None = None) -> Combined:
+    """Write the sum of the updates times their weights, rounded to float32 and limited to the largest float32.
+
+    Args:
+        updates: n updates, all finite.
+        weights: the weight of each update in each block: `[n, B]`, or `[n]` in all blocks; finite. An update of weight
+            0 is not read; it is not accepted. With an extra vector: `[n + 1, B]` or `[n + 1]`.
+        extra: one more vector `[d]`, which is added last.
+    """
+    n, blocks = updates.sent.shape
+    if weights.ndim == 1:
+        weights = np.repeat(weights[:, None], blocks, axis=1)
+    accepted = weights[:n] != 0
+    if isinstance(updates, Mixture):
+        mixed, updates = updates.weights, updates.updates
+        each = np.zeros((len(updates), blocks))
+        for row in range(n):
+            each += mixed[:, row].T * weights[row]
+        weights = np.concatenate((each, weights[n:]))
+    rows = updates.with_row(extra)
+    update, finite = engine(rows).weighted_sum(rows, weights)
+    return Combined(update, finite, accepted)
+
+
+def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, *, zeros: bool) -> Combined:
+    """Write, per block, the mean of the updates that a rule accepts by their products with a vector; zero if none is.
+
+    Args:
+        updates: the updates.
+        v: the vector `[d]`, where the updates are; its values need not be finite.
+        accepts: the decision of the rule.
+        zeros: whether it accepts zero updates, such as skipped blocks.
+    """
+
+    def checked(found: Products) -> Mask:
+        require_finite(found.squares, updates)
+        with np.errstate(invalid="ignore", over="ignore"):
+            return accepts(found)
+
+    def mean(part: Updates, columns: slice) -> Combined:
+        update, finite, accepted = engine(part).mean_of_accepted(part, v[columns], checked, zeros)
+        return Combined(update, finite, accepted)
+
+    return part_by_part(updates, mean, whole=True)
+
+
+def scale(update: Updates, factors: Float64) -> Vector:
+    """Write a single update whose blocks are multiplied by factors `[B]`; skipped blocks are zero.
+
+    The products are float64 and are rounded once.
+    """
+    written: Vector = engine(update).scale(update, factors)
+    return written
+
+
+def _all_accepted(updates: Updates, written: tuple[Vector, bool]) -> Combined:
+    return Combined(*written, np.ones(updates.sent.shape, np.bool_))
