@@ -83,7 +83,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         unfinished=np.where(done, 0, 1),
         accuracy=np.where(done, 100 * last["accuracy"].to_numpy(np.float64), np.nan),
         diverged=np.where(done, _numbers(last, "diverged") > 0, 0),
-        stalled=np.where(done, _numbers(last, "stalled") > 0, 0),
+        # Tables of earlier versions do not say which runs stalled.
+        stalled=np.where(done, _numbers(last, "stalled") > 0, 0) if "stalled" in last else np.nan,
         accepted=np.where(done, 100 * _numbers(last, "accepted_sent_pairs_total") / _positive(last), np.nan),
         bytes=np.where(done, _numbers(last, "bytes_sent_total"), np.nan),
         wall=np.where(done, _numbers(last, "wall"), np.nan),
@@ -93,7 +94,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     found = pd.DataFrame({"n": accuracy.count(), "mean": accuracy.mean(), "std": accuracy.std(ddof=1)})
     half = t.ppf(0.975, np.maximum(found["n"] - 1, 1)) * found["std"] / np.sqrt(found["n"])
     found["low"], found["high"] = found["mean"] - half, found["mean"] + half
-    found[["diverged", "stalled"]] = groups[["diverged", "stalled"]].sum().astype(np.int64)
+    found["diverged"] = groups["diverged"].sum().astype(np.int64)
+    found["stalled"] = groups["stalled"].sum().astype(np.int64) if "stalled" in last else np.nan
     found[["accepted", "bytes", "wall"]] = groups[["accepted", "bytes", "wall"]].mean()
     found["unfinished"] = groups["unfinished"].sum()
     return found.reset_index() if keys else found.reset_index(drop=True)

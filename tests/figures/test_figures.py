@@ -160,7 +160,8 @@ def test_runs_that_are_not_finished_are_drawn_as_far_as_they_are_and_say_so(tmp_
     assert '"remark": "not finished"' in (tmp_path / "report.html").read_text()
     copy = tmp_path / "published/x"
     assert sorted(path.name for path in copy.iterdir()) == [
-        *("figures", "final_accuracy.csv", "final_accuracy.md", "provenance.json", "publication.json", "table.parquet"),
+        *("figures", "final_accuracy.csv", "final_accuracy.md", "provenance.json", "publication.json"),
+        *("summary.csv", "table.parquet"),
     ]
 
 

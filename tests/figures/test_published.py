@@ -1,10 +1,12 @@
 """Runs write to folders that git ignores; committed results are copies that `hpcps publish` makes."""
 
+import io
 import json
 import shutil
 import subprocess
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from invented import ATTACKS, invent
 
@@ -13,6 +15,7 @@ from hpcps.figures.accuracy import draw
 from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.final import markdown
 from hpcps.records.collect import collect
+from hpcps.records.summary import summarize
 from hpcps.records.table import joined, read_table
 
 ROOT = Path(__file__).parents[2]
@@ -61,8 +64,11 @@ def test_what_is_committed_of_the_results_are_published_copies():
     assert [name for name in committed if not name.startswith("results/published/")] == []
     assert "quickstart" in copies
     for copy in copies:
-        facts = json.loads((ROOT / "results/published" / copy / "publication.json").read_text())
+        folder = ROOT / "results/published" / copy
+        facts = json.loads((folder / "publication.json").read_text())
         assert facts["command"].partition(" --")[0] == f"hpcps publish {copy}"
+        summary = summarize(read_table(folder / "table.parquet")).to_csv(index=False)
+        pd.testing.assert_frame_equal(pd.read_csv(folder / "summary.csv"), pd.read_csv(io.StringIO(summary)))
     assert git("check-ignore", "--no-index", "--stdin", text="results/published/new/figures/a.png\n") == ""
 
 

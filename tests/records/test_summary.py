@@ -50,6 +50,12 @@ def test_the_statistics_are_those_of_the_finished_seeds(frame):
     assert summary.loc["zeno", "a_b 50%"][["std", "low", "high"]].isna().all()
 
 
+def test_tables_of_earlier_versions_do_not_say_which_runs_stalled(frame):
+    summary = summarize(frame.drop(columns="stalled"))
+    assert summary["stalled"].isna().all()
+    assert "| – |" in as_markdown(chosen(summary, ["rule", "n", "stalled"]))
+
+
 def test_latex_is_escaped_and_columns_and_rows_are_chosen(frame):
     summary = chosen(summarize(frame), ["attack", "n", "mean", "std"], ["rule=zeno"])
     text = as_latex(summary)
