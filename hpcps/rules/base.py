@@ -100,7 +100,10 @@ class BaseRule(Config, ABC):
             own = arrays.as_floats(reference, 1, "reference")
             if len(own) != layout.size:
                 raise ValueError(f"reference has {len(own)} elements, the updates have {layout.size}")
-            reference = own if arrays.is_tensor(own) == arrays.is_tensor(updates) else arrays.like(updates, own)
+            if not arrays.is_tensor(updates):
+                reference = arrays.on_host(own)
+            else:
+                reference = own if arrays.is_tensor(own) else arrays.like(updates, own)
         found = replace(found, reference=reference)
         self._check_needs(found)
         return found
