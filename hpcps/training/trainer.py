@@ -86,7 +86,8 @@ class CancelledError(Exception):
 class Trainer(Protocol):
     """A model, its optimizer and its shard of the data, on some device of some framework.
 
-    Roles get and set the model only as one flat float32 host vector `[layout.size]`, by copy.
+    Roles get and set the model only as one flat float32 vector `[layout.size]`, by copy; the vector is on the host, or
+    on the device of the role's buffers.
     """
 
     @property

@@ -1,4 +1,8 @@
-"""Launchers: one file for each, with everything that hpcps knows about it."""
+"""Launchers: one file for each, with the commands, files and variables of it.
+
+Three things stand elsewhere: Hydra's proxies and their file in `launch/guard.py`, because a guard imports nothing; what
+batch systems say of a job in `launch/doctor/batch.py`; and the job scripts in `launcher/`.
+"""
 
 from hpcps.launch.launchers.base import Launcher
 from hpcps.launch.launchers.hydra import Hydra

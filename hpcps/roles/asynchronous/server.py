@@ -174,7 +174,7 @@ class AsyncServer:
 
     @property
     def device(self) -> str:
-        """A server computes on the CPU."""
+        """The device that trains: a server does not; its shard may be on a device (`device_buffers` of the record)."""
         return "cpu"
 
     def handle(self, event: Event) -> Iterator[Effect]:

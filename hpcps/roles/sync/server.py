@@ -137,7 +137,7 @@ class SyncServer:
 
     @property
     def device(self) -> str:
-        """A server computes on the CPU."""
+        """The device that trains: a server does not; its shard may be on a device (`device_buffers` of the record)."""
         return "cpu"
 
     @property
