@@ -98,7 +98,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 f"{run.attempt}." if run.attempt > 1 and run.state != "done" else "",
                 duration(run.left) if run.left is not None else "",
                 _percent(run.accuracy),
-                _percent(run.acceptance.rate),
+                "unknown" if run.acceptance.accepted is None else _percent(run.acceptance.rate),
                 f"{run.refused} blocks" if run.refused else "",
                 f"{run.slowest} {duration(run.slowest_step or 0.0)}" if busy else "",
                 f"{duration(run.age)} ago" if run.age is not None else "",

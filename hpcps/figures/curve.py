@@ -115,7 +115,8 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
     diverged = np.flatnonzero(broken.any(axis=0))
     scores = "scores" in rows and bool(rows["scores"].all()) and "received_pairs_total" in rows
     acceptance = {(among, since): _acceptance(runs, common, among, since) for among in AMONG for since in SINCE}
-    some = scores and all(np.isfinite(acceptance[among, "start"].mean).any() for among in AMONG)
+    # Rates that are unknown at the last evaluation are not shown at all.
+    some = scores and all(np.isfinite(acceptance[among, "start"].mean[-1:]).any() for among in AMONG)
     return Curve(
         line=line,
         epoch=common.to_numpy(np.float64),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.records.lines import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.tally import Tally
 from hpcps.spec.load import Point
 
 
@@ -34,7 +34,7 @@ class RoundReport:
         loss: the mean training loss of the coordinator in this round; None if it took no step.
         train_accuracy: likewise the share of its training samples classified rightly, 0 to 1.
         sent: pairs that reached a rule since the last report, in all validators or servers.
-        accepted: those of them that the rule accepted.
+        accepted: those of them that the rule accepted; None if it does not state them.
         model: the global model after the round, `[d]` float32, a copy that cannot be written to.
     """
 
@@ -46,7 +46,7 @@ class RoundReport:
     loss: float | None
     train_accuracy: float | None
     sent: int
-    accepted: int
+    accepted: int | None
     model: Vector
 
 
@@ -126,7 +126,7 @@ class Reporter:
         self._on_round = [each.on_round for each in callbacks if each.on_round]
         self._on_evaluation = [each.on_evaluation for each in callbacks if each.on_evaluation]
         self._progress = progress
-        self._pairs: Counter[str] = Counter()
+        self._pairs = Tally()
         self._ended: Mapping[str, Any] | None = None
 
     def resume(self, directory: RunDirectory) -> None:
@@ -144,7 +144,7 @@ class Reporter:
     def recorded(self, peer: Peer, event: str, fields: Mapping[str, Any], model: Callable[[], Vector] | None) -> None:
         """Count pairs; report an evaluation, or keep the fields of the coordinator's round until its model is there."""
         if event in ("round", "applied") and "accepted_sent_pairs" in fields:
-            self._pairs.update(sent=fields["sent_pairs"], accepted=fields["accepted_sent_pairs"])
+            self._pairs.add(Tally(sent=fields["sent_pairs"], accepted_sent=fields["accepted_sent_pairs"]))
         if peer != self._coordinator:
             return
         if event == "evaluation":
@@ -175,11 +175,11 @@ class Reporter:
             epoch=fields["epoch"],
             loss=fields["loss"],
             train_accuracy=fields["train_accuracy"],
-            sent=self._pairs["sent"],
-            accepted=self._pairs["accepted"],
+            sent=self._pairs.sent,
+            accepted=self._pairs.accepted_sent,
             model=_frozen(model()),
         )
-        self._pairs.clear()
+        self._pairs = Tally()
         for call in self._on_round:
             self._call(call, report, "on_round")
 

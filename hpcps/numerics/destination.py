@@ -47,8 +47,10 @@ class Combined:
         update: the combined update `[d]`, finite; or, if there was a base, the sum of the base and the update.
         finite: whether `update` is finite; it may not be if the base is not, or if the sum overflows.
         accepted: the (update, block) pairs in it, `[n, B]`; none if there were too few updates for the rule.
+        acceptance_known: whether the rule states `accepted`; if not, it is all pairs, and records say null.
     """
 
     update: Vector
     finite: bool
     accepted: Mask
+    acceptance_known: bool = True

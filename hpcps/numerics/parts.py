@@ -31,13 +31,14 @@ class PartialResults:
         self._layout, self._to = updates.layout, updates.to
         self._out: Vector = updates.empty(self._layout.size) if updates.to.out is None else updates.to.out
         self._accepted = np.ones(updates.used.shape, np.bool_)
-        self._finite = True
+        self._finite = self._acceptance_known = True
 
     def put(self, columns: slice, part: Updates, combine: Combine, rows: NDArray[np.intp] | None = None) -> None:
         """Combine a part: a range of coordinates of the updates, or of some `rows` of them."""
         to, first = self._to.cut(columns).into(self._out[columns]), self._layout.first_in(columns.start)
         combined = combine(part.onto(to), columns)
         self._finite = self._finite and combined.finite
+        self._acceptance_known = self._acceptance_known and combined.acceptance_known
         blocks = np.flatnonzero(self._layout.sizes[first:])[: len(part.layout.blocks)] + first
         accepted = np.zeros((len(self._accepted), len(blocks)), np.bool_)
         accepted[slice(None) if rows is None else rows] = combined.accepted
@@ -47,7 +48,7 @@ class PartialResults:
         """Return the result of all; a block without elements is accepted if all others are."""
         filled = self._layout.sizes > 0
         self._accepted[:, ~filled] = self._accepted[:, filled].all(axis=1, keepdims=True)
-        return Combined(self._out, self._finite, self._accepted)
+        return Combined(self._out, self._finite, self._accepted, self._acceptance_known)
 
 
 def part_by_part(updates: Updates, combine: Combine, *, whole: bool = False) -> Combined:

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcps.inputs import finite
+
 Values = NDArray[Any]
 
 APPLIED = ("accepted_sent_pairs", "turned_pairs")
@@ -29,20 +31,20 @@ class RunAcceptance:
     Attributes:
         sent: pairs that were sent and finite.
         accepted: those of them that the rule accepted. A skipped or rejected block is a zero update, which some rules
-            accept; it does not count.
+            accept; it does not count. None: unknown, because a synchronous rule did not state it in some round.
         rounds: rounds in which the rule received updates.
         empty: those of them in which no pair changed the model.
     """
 
     sent: int = 0
-    accepted: int = 0
+    accepted: int | None = 0
     rounds: int = 0
     empty: int = 0
 
     @property
     def rate(self) -> float | None:
-        """Accepted pairs divided by sent pairs, 0 to 1; None without sent pairs."""
-        return self.accepted / self.sent if self.sent else None
+        """Accepted pairs divided by sent pairs, 0 to 1; None without sent pairs, or if unknown."""
+        return self.accepted / self.sent if self.sent and self.accepted is not None else None
 
     @property
     def stalled(self) -> bool:
@@ -55,12 +57,18 @@ class RunAcceptance:
         return f"stalled: the rule accepted no update in {self.empty} of {self.rounds} rounds"
 
     @classmethod
+    def of(cls, sent: float, accepted: float, rounds: float, empty: float) -> RunAcceptance:
+        """Make it from the counts of a table, in which NaN is 0; but of accepted pairs, if some were sent, unknown."""
+        known = not (np.isnan(accepted) and sent > 0)
+        return cls(int(finite(sent)), int(finite(accepted)) if known else None, int(finite(rounds)), int(finite(empty)))
+
+    @classmethod
     def before(cls, moment: float, lines: Mapping[str, Values], workers: int = 0) -> RunAcceptance:
         """Count what lines state; for `lines` and `workers` see `rounds_of`, `lines` has also `sent` and `accepted`."""
         known = lines["moment"] < moment
         moments, empty = rounds_of(lines, workers)
-        sent, accepted = (int(lines[name][known].sum()) for name in ("sent", "accepted"))
-        return cls(sent, accepted, int((moments < moment).sum()), int((empty & (moments < moment)).sum()))
+        sent, accepted = (float(lines[name][known].sum()) for name in ("sent", "accepted"))
+        return cls.of(sent, accepted, int((moments < moment).sum()), int((empty & (moments < moment)).sum()))
 
 
 NOTHING = RunAcceptance()
@@ -76,7 +84,7 @@ def rounds_of(lines: Mapping[str, Values], workers: int = 0) -> tuple[Values, Va
 
     Args:
         lines: arrays with an item for each line of a validator or server: `moment`, `round`, `updates` (how many it
-            received), `received` and `applied` (pairs).
+            received), `received` and `applied` (pairs; NaN: unknown, so the round counts as applied).
         workers: as many updates count as one round of an asynchronous run, in order of time; 0: lines with the same
             `round` are one round.
     """

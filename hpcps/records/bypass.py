@@ -34,6 +34,7 @@ class Bypass:
         self._kept_out: dict[tuple[int, int], int] = {}
         self._present: set[tuple[int, int]] = set()
         self._rounds: set[int] = set()
+        self._unknown: set[int] = set()
 
     def join(self, lines: Iterable[dict[str, Any]]) -> None:
         """Take the lines of one process; add `COUNTS` to the rounds of a worker whose combiners recorded them."""
@@ -44,6 +45,8 @@ class Bypass:
                 line |= self._counts(line)
             elif isinstance(found := line.get("kept_out"), list):
                 self._take(line, found)
+            elif "kept_out" in line and isinstance(round := line.get("round"), int):
+                self._unknown.add(round)  # the rule of a combiner did not state which updates it accepted
 
     def _take(self, line: dict[str, Any], found: list[Any]) -> None:
         round, participants = line.get("round"), line.get("participants")
@@ -60,7 +63,7 @@ class Bypass:
     def _counts(self, line: dict[str, Any]) -> dict[str, int]:
         keys = ("round", "index", "blocks_sent", "blocks_attacked")
         numbers = [number for key in keys if isinstance(number := line.get(key), int)]
-        if len(numbers) < len(keys) or numbers[0] not in self._rounds:
+        if len(numbers) < len(keys) or numbers[0] not in self._rounds or numbers[0] in self._unknown:
             return {}
         round, worker, sent, attacked_blocks = numbers
         byzantine = min(sent, attacked_blocks)  # an attack may withhold an update

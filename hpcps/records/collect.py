@@ -33,6 +33,9 @@ from hpcps.spec.tree import get
 _PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs")
 """Counts of (update, block) pairs, in the rounds of the roles that combine or filter updates."""
 
+_ACCEPTED = ("accepted_pairs", "accepted_sent_pairs")
+"""Those of them that are unknown if a synchronous rule does not state which updates it accepts."""
+
 _TOTALS = (
     "wall",
     "bytes_sent_total",
@@ -108,11 +111,11 @@ def collect(
     `cpu_seconds_total` and counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the
     rounds before the evaluated model), `diverged` (0 or 1: whether the model had diverged by then), and likewise
     `stalled`, with `rounds_total` (rounds in which the rule received updates) and `empty_rounds_total` (those of them
-    in which it accepted nothing; see `hpcps.records.acceptance`). `updates` rows count the applied updates of an
-    asynchronous run by worker and staleness. `bypass` rows count the attacked and the
-    honest blocks of a synchronous run by round, and those of them that entered the model (`byzantine_sent`,
-    `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of workers. `totals` rows have the sums of
-    each process (see `sum_processes`).
+    in which it accepted nothing; see `hpcps.records.acceptance`). Totals of accepted pairs are empty if a rule does not
+    state which updates it accepts. `updates` rows count the applied updates of an asynchronous run by worker and
+    staleness. `bypass` rows count the attacked and the honest blocks of a synchronous run by round, and those of them
+    that entered the model (`byzantine_sent`, `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of
+    workers. `totals` rows have the sums of each process (see `sum_processes`).
 
     Args:
         results: the experiment's folder.
@@ -260,7 +263,8 @@ def _run_table(
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
     table = _with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
     totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    found = RunAcceptance(*(int(np.nan_to_num(_values(table, name)).max()) for name in totals))
+    evaluated = np.isfinite(_values(table, "rounds_total"))
+    found = RunAcceptance.of(*(_values(table, name)[evaluated].max(initial=0) for name in totals))
     run = replace(run, acceptance=found, stalled=found.stalled and not np.nan_to_num(_values(table, "diverged")).any())
     if events is not None:
         chosen = np.isin(_values(table, "event"), list(events))
@@ -311,7 +315,7 @@ def _with_totals(table: Any, *, workers: int) -> Any:
     sums = [("bytes_sent_total", "bytes_sent", pa.int64()), ("cpu_seconds_total", "cpu", pa.float64())]
     sums += [(f"{name}_total", name, pa.int64()) for name in (*_PAIRS, *COUNTS) if name in table.column_names]
     for name, field, kind in sums:
-        spent = np.nan_to_num(_values(table, field)[worked][order])
+        spent = _counts(table, field)[worked][order]
         columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
     ends, empty = _rounds(table, worked, moments, workers)
     ended = np.searchsorted(np.sort(ends), moments[evaluations], side="left")
@@ -327,7 +331,8 @@ def _with_totals(table: Any, *, workers: int) -> Any:
     for name, (values, kind) in columns.items():
         column = np.zeros(table.num_rows)
         column[evaluations] = values
-        table = table.append_column(name, pa.array(column, mask=~evaluations).cast(kind, safe=False))
+        unknown = ~evaluations | np.isnan(column)
+        table = table.append_column(name, pa.array(column, mask=unknown).cast(kind, safe=False))
     made = (count_applied(table), count_by_round(table), sum_processes(table))
     counts = [rows for rows in made if rows.num_rows]
     return stack([table, *counts]) if counts else table
@@ -337,9 +342,17 @@ def _rounds(table: Any, worked: Any, moments: Any, workers: int) -> tuple[Any, A
     """Return when the rounds with updates ended, and which of them were empty; see `rounds_of`."""
     lines = {name: np.nan_to_num(_values(table, name)[worked]) for name in ("round", "participants")}
     received = np.nan_to_num(_values(table, "received_pairs")[worked])
-    applied = np.sum([np.nan_to_num(_values(table, name)[worked]) for name in APPLIED], axis=0)
+    applied = np.sum([_counts(table, name)[worked] for name in APPLIED], axis=0)
     lines |= {"moment": moments[worked], "updates": lines["participants"], "received": received, "applied": applied}
     return rounds_of(lines, workers)
+
+
+def _counts(table: Any, name: str) -> Any:
+    """Return a column with 0 for null; with NaN for null accepted pairs in a line that has received pairs."""
+    found = _values(table, name)
+    if name not in _ACCEPTED:
+        return np.nan_to_num(found)
+    return np.where(_values(table, "received_pairs") > 0, found, np.nan_to_num(found))
 
 
 def _values(table: Any, name: str) -> Any:

@@ -106,6 +106,8 @@ class ProgressDisplay:
             parts.append(f"accuracy {100 * run.accuracy:5.1f} %")
         if run.acceptance.rate is not None:
             parts.append(f"accepted {100 * run.acceptance.rate:5.1f} %")
+        elif run.acceptance.accepted is None:
+            parts.append("accepted unknown")
         if run.diverged:
             parts.append("diverged")
         if run.stalled:

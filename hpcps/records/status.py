@@ -322,10 +322,11 @@ class _Followed:
 
 
 def _pairs(line: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the numbers of `_LINE`."""
+    """Return the numbers of `_LINE`; NaN if the accepted pairs are unknown."""
     participants = line.get("participants")
     updates = len(participants) if isinstance(participants, list) else 0
-    return tuple(updates if name == "updates" else _number(line, name) for name in _LINE)
+    special = {"updates": updates, "accepted_sent_pairs": finite(line.get("accepted_sent_pairs"), np.nan)}
+    return tuple(special[name] if name in special else _number(line, name) for name in _LINE)
 
 
 def _known(value: object) -> float | None:

@@ -205,7 +205,8 @@ class Rule(BaseRule, ABC):
 
         Returns:
             The combined update `[d]`; or a pair of it and the mask of accepted updates `[n]` or of accepted (update,
-            block) pairs `[n, B]`, which the acceptance statistics use. A result that is not finite counts as zero.
+            block) pairs `[n, B]`, which the acceptance statistics use. Without a mask, they say that the acceptance is
+            unknown. A result that is not finite counts as zero, with no update accepted.
         """
         raise TypeError(f"{type(self).__name__} defines neither aggregate nor combine")
 
@@ -237,13 +238,14 @@ class Rule(BaseRule, ABC):
         """Call `aggregate` on the host, and check what it returns."""
         n, layout = len(updates), updates.layout
         accepted = np.zeros((n, len(layout.blocks)), np.bool_)
-        result = np.zeros(layout.size, np.float32)
+        result, known = np.zeros(layout.size, np.float32), True
         if n:
             rows = arrays.on_host(updates.tile(slice(0, layout.size)))
             here = replace(context, reference=arrays.on_host(context.reference))
             with told(self, "its aggregate() failed", foreign=True):
                 found = self.aggregate(rows, here)
-            update, which = found if isinstance(found, tuple) and len(found) == 2 else (found, np.ones(n, np.bool_))
+            known = isinstance(found, tuple) and len(found) == 2
+            update, which = found if known else (found, np.ones(n, np.bool_))
             combined, entered = self._array(update), self._array(which)
             if combined is None or combined.shape != (layout.size,):
                 what = f"{described(update)}: it must return an array [{layout.size}]"
@@ -254,8 +256,8 @@ class Rule(BaseRule, ABC):
             result = combined
             accepted[:] = entered if entered.ndim == 2 else entered[:, None]
         if not np.isfinite(result).all():
-            result, accepted[:] = np.zeros_like(result), False
-        return put(updates, result, accepted)
+            result, accepted[:], known = np.zeros_like(result), False, True
+        return replace(put(updates, result, accepted), acceptance_known=known)
 
     def checked_combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
         """Call `combine`, and check what it returns.

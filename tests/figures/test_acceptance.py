@@ -8,7 +8,7 @@ from invented import ATTACKS, invent, pairs, rewrite_spec
 
 from hpcps.figures import acceptance, accuracy
 from hpcps.figures.figure_data import figure_data_of
-from hpcps.figures.final import markdown
+from hpcps.figures.final import comma_separated, markdown
 from hpcps.records.collect import collect
 
 EPOCHS = 6
@@ -41,6 +41,26 @@ def test_rates_are_those_of_all_validators_since_the_start_and_per_epoch(table, 
     np.testing.assert_allclose(zeno.acceptance[among, "evaluation"].mean, epoch)
     (row,) = [line for line in markdown([figure_data]).splitlines() if line.startswith("| zeno")]
     assert (f" {start[-1]:.1f} |" in row) == (among == "sent")
+
+
+def test_an_unknown_rate_is_not_shown(tmp_path):
+    results = tmp_path / "x"
+    invent(results, epochs=EPOCHS, workers=1, validators=2, rules=("zeno",), attacks=ATTACKS[:1])
+    (record,) = results.glob("runs/*/records/validator-1.jsonl")
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    for line in lines:
+        if line["event"] == "round" and line["round"] == 2 * EPOCHS - 3:
+            line |= {"accepted_pairs": None, "accepted_sent_pairs": None}
+    record.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    collected = collect(results)
+    evaluations = collected.table[collected.table["event"] == "evaluation"]
+    for name in ("accepted_pairs_total", "accepted_sent_pairs_total"):
+        assert list(evaluations[name].isna()) == [False] * (EPOCHS - 2) + [True] * 2
+    assert collected.runs[0].acceptance.accepted is None
+    (figure_data,) = figure_data_of(collected.table)
+    assert figure_data.scored == ()
+    assert "accepted" not in markdown([figure_data])
+    assert ",,0,0," in comma_separated([figure_data])
 
 
 def test_the_figure_has_a_column_per_panel_and_a_row_per_denominator(table):

@@ -20,7 +20,7 @@ ids: tuple[str, ...] = experiment.check().ids
 
 
 def on_round(report: hpcps.RoundReport) -> None:
-    accepted: int = report.accepted
+    accepted: int | None = report.accepted
     print(report.version, accepted, float(report.model[0]))
 
 

@@ -131,6 +131,17 @@ def test_a_worker_whose_update_was_not_received_let_nothing_in():
     assert joined(*a_run(kept_out=[[0, "1c"]])) == [[2, 1, 3, 1], [2, 0, 3, 0]]
 
 
+def test_a_round_has_no_counts_if_one_combiner_does_not_know_what_it_kept_out():
+    combiner, *workers = a_run()
+    other = combiner | {"index": 1, "participants": [1], "kept_out": None}
+    for combiners in ([combiner, other], [other, combiner]):
+        bypass = Bypass()
+        bypass.join([*combiners, combiner | {"round": 1}])
+        lines = [*workers, workers[0] | {"round": 1}]
+        bypass.join(lines)
+        assert [[line.get(name) for name in COUNTS] for line in lines] == [[None] * 4, [None] * 4, [2, 2, 3, 3]]
+
+
 @pytest.mark.parametrize("kept_out", [[[0, 3]], [[0]], ["0"], [[None, "1"]], [[0, "-1"]], [[0, "zz"]], [3]])
 def test_damaged_records_are_no_reason_to_fail(kept_out):
     assert joined(*a_run(kept_out=kept_out))[0] == [2, 2, 3, 3]

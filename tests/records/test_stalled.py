@@ -97,6 +97,16 @@ def test_a_round_is_empty_if_all_validators_accept_nothing():
     assert (found.rounds, found.empty, found.sent, found.accepted) == (2, 1, 4, 1)
 
 
+def test_a_round_whose_accepted_pairs_are_unknown_is_not_empty():
+    unknown = RunAcceptance.before(9, pairs(moment=[0, 1, 2], applied=[np.nan, np.nan, np.nan]))
+    assert unknown == RunAcceptance(sent=3, accepted=None, rounds=3, empty=0)
+    assert (unknown.rate, unknown.stalled) == (None, False)
+    one_of_two_validators = RunAcceptance.before(2, pairs(moment=[0, 1, 0, 1], applied=[0, 0, np.nan, 0]))
+    assert one_of_two_validators == RunAcceptance(sent=4, accepted=None, rounds=2, empty=1)
+    # The latest evaluation counts only the rounds before it.
+    assert RunAcceptance.before(1, pairs(moment=[0, 1], applied=[1, np.nan])).rate == 1
+
+
 def test_as_many_updates_as_workers_are_a_round_of_an_asynchronous_run():
     """One of four workers is accepted: most updates are rejected, but no round is empty."""
     lines = pairs(moment=range(12), applied=[0, 0, 0, 1] * 3)

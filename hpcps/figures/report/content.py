@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -119,7 +120,7 @@ def _acceptance(last: pd.Series[Any] | None) -> RunAcceptance:
     if last is None:
         return RunAcceptance()
     names = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    return RunAcceptance(*(int(finite(last.get(name))) for name in names))
+    return RunAcceptance.of(*(finite(last.get(name), math.nan) for name in names))
 
 
 def _published_provenances(path: Path) -> list[Tree]:

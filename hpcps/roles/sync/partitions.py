@@ -155,6 +155,7 @@ class PartitionCollector:
         self._rejected: Mask = np.zeros((count, self._blocks), np.bool_)
         self._below_bound: Mask = np.zeros(self._blocks, np.bool_)
         self._malformed = 0
+        self._acceptance_known = True
 
     @property
     def total(self) -> int:
@@ -264,6 +265,7 @@ class PartitionCollector:
         rows = slice(None) if len(gathered) == len(self._present) else np.flatnonzero(self._present)
         self._sent[rows, partition.blocks] |= sent
         self._accepted[rows, partition.blocks] &= combined.accepted
+        self._acceptance_known = self._acceptance_known and combined.acceptance_known
         self._rejected[rows, partition.blocks] |= rejected
         counted = sent & ~rejected if rule.skipped == "left_out" else np.ones_like(sent)
         numbers, block_numbers = np.unique(counted.sum(axis=0), return_inverse=True)
@@ -279,8 +281,8 @@ class PartitionCollector:
         self.tally = Tally(
             received=sent.size,
             sent=int(sent.sum()),
-            accepted=int(accepted.sum()),
-            accepted_sent=int((accepted & sent).sum()),
+            accepted=int(accepted.sum()) if self._acceptance_known else None,
+            accepted_sent=int((accepted & sent).sum()) if self._acceptance_known else None,
             rejected=int(rejected.sum()),
         )
         participants = [peer.index for peer in self.present]
@@ -299,7 +301,9 @@ class PartitionCollector:
             "malformed": self._malformed,
             "blocks_below_bound": int(self._below_bound.sum()),
             "acceptance_rate": self.tally.acceptance_rate,
-            "kept_out": [[peer.index, hexadecimal(row, self._first_block)] for peer, row in kept_out if row.any()],
+            "kept_out": [[peer.index, hexadecimal(row, self._first_block)] for peer, row in kept_out if row.any()]
+            if self._acceptance_known
+            else None,
         }
         refused = zip(self._share, rejected, strict=True)
         return fields, [not_finite(peer, blocks) for peer, blocks in refused if blocks.any()]
