@@ -36,7 +36,6 @@ class Alie(Omniscient):
     sign: Side = Field("-", description="`-`: below the mean; `+`: above it.")
 
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
-        """See `Omniscient.craft`."""
         found = Moments.of(honest)
         z = quantile(context.n, context.f) if self.z == "auto" else self.z
         return rounded(found.mean + SIGNS[self.sign] * z * found.deviation)

@@ -39,12 +39,10 @@ class BaseAttack(Config, ABC):
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        """See `Config.declarations`."""
         return {"needs": sorted(cls.needs)}
 
     @classmethod
     def faults(cls) -> list[str]:
-        """See `Config.faults`."""
         return not_among(cls, "needs", cls.may_need)
 
 

@@ -17,7 +17,6 @@ class ConstantAttack(Attack):
     value: ClassVar[float]
 
     def corrupt(self, block: Vector, context: AttackContext) -> None:
-        """See `Attack.corrupt`."""
         block[:] = self.value
 
 

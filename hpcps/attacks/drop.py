@@ -23,5 +23,4 @@ class Drop(Attack):
     share: float = Field(0.3, ge=0, le=1, description="Probability that an element becomes 0.")
 
     def corrupt(self, block: Vector, context: AttackContext) -> None:
-        """See `Attack.corrupt`."""
         block[context.random.random(block.size, dtype=np.float32) < self.share] = 0.0

@@ -36,7 +36,6 @@ class FangTrimmedMean(Omniscient):
     )
 
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
-        """See `Omniscient.craft`."""
         sign = np.sign(mean(honest, len(honest)))
         edge = np.where(sign > 0, honest.min(axis=0), honest.max(axis=0)).astype(np.float64)
         end = edge * np.where(edge * sign > 0, 1 / self.factor, self.factor)
@@ -67,7 +66,6 @@ class FangKrum(Omniscient):
     neighbours: Neighbours = Field("n-f-2", description="Number of neighbours that count in Krum.")
 
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
-        """See `Omniscient.craft`."""
         h, d = honest.shape
         neighbours = h - (2 if self.neighbours == "n-f-2" else 1)
         if neighbours < 1 or d == 0:

@@ -34,7 +34,6 @@ class FreeRider(Attack):
     )
 
     def corrupt(self, block: Vector, context: AttackContext) -> None:
-        """See `Attack.corrupt`."""
         change = context.model_change
         assert change is not None, "the attack needs `model`"
         if self.sends == "change":

@@ -30,5 +30,4 @@ class Ipm(Omniscient):
     )
 
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
-        """See `Omniscient.craft`."""
         return rounded(-self.epsilon * honest.mean(axis=0, dtype=np.float64))

@@ -70,5 +70,4 @@ class LabelFlip(LabelAttack):
     kind: Literal["label_flip"] = "label_flip"
 
     def relabel(self, labels: BatchLabels, classes: int) -> BatchLabels:
-        """See `LabelAttack.relabel`."""
         return classes - 1 - labels

@@ -30,7 +30,6 @@ class Mimic(Omniscient):
     )
 
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
-        """See `Omniscient.craft`."""
         copied: Vector = honest[np.searchsorted(context.workers, self.worker) % len(honest)]
         return copied
 

@@ -65,7 +65,6 @@ class MinMax(BoundedAttack):
     kind: Literal["min_max"] = "min_max"
 
     def factor(self, honest: Vector, mean: Float64, unit: float, along: Vector) -> float:
-        """See `BoundedAttack.factor`."""
         products = centred_products(honest, mean, unit, along)
         squares, inner, own = np.diagonal(products)[:-1], products[-1, :-1], products[-1, -1]
         room = np.maximum(squared_distances(products[:-1, :-1]).max() - squares, 0.0)

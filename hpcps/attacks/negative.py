@@ -25,6 +25,5 @@ class Negative(Attack):
     )
 
     def corrupt(self, block: Vector, context: AttackContext) -> None:
-        """See `Attack.corrupt`."""
         with np.errstate(over="ignore"):
             np.multiply(block, -self.scale, out=block, dtype=np.float64, casting="same_kind")

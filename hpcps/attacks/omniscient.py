@@ -76,7 +76,6 @@ class Omniscient(ByzantineAttack, ABC):
 
     @classmethod
     def faults(cls) -> list[str]:
-        """See `Config.faults`."""
         found = super().faults()
         if not found and not cls.needs & {"honest", "rule"}:
             found.append('its needs must contain "honest" or "rule": an attack without both derives from Attack')

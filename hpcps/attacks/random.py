@@ -24,7 +24,6 @@ class Random(Attack):
     )
 
     def corrupt(self, block: Vector, context: AttackContext) -> None:
-        """See `Attack.corrupt`."""
         noise = context.random.standard_normal(block.size, dtype=np.float32)
         with np.errstate(over="ignore"):
             np.multiply(noise, self.scale, out=block, dtype=np.float64, casting="same_kind")

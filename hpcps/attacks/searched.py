@@ -42,7 +42,6 @@ class Searched(Omniscient, ABC):
         """Return the vectors a and b of the updates a + factor * b, `[d]`; a may be 0."""
 
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
-        """See `Omniscient.craft`."""
         rule = context.rule
         assert rule is not None, f"{self.kind} needs the rule"
         found = Moments.of(honest)
@@ -95,7 +94,6 @@ class SearchedIpm(Searched):
     kind: Literal["searched_ipm"] = "searched_ipm"
 
     def direction(self, found: Moments) -> tuple[Float64 | float, Float64]:
-        """See `Searched.direction`."""
         return 0.0, -found.mean
 
 
@@ -112,7 +110,6 @@ class SearchedAlie(Searched):
     sign: Side = Field("-", description="`-`: below the mean; `+`: above it.")
 
     def direction(self, found: Moments) -> tuple[Float64 | float, Float64]:
-        """See `Searched.direction`."""
         return found.mean, SIGNS[self.sign] * found.deviation
 
 

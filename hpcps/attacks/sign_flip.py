@@ -21,5 +21,4 @@ class SignFlip(Attack):
     kind: Literal["sign_flip"] = "sign_flip"
 
     def corrupt(self, block: Vector, context: AttackContext) -> None:
-        """See `Attack.corrupt`."""
         np.negative(block, out=block)

@@ -44,7 +44,6 @@ class Cnn(Model):
         )
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:
-        """See `Model.build_gluon`."""
         from mxnet.gluon import nn
 
         network = nn.HybridSequential(prefix="")

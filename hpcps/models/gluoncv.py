@@ -23,7 +23,6 @@ class GluonCvModel(Model, ABC):
         raise AssertionError(f"{self.name} does not list the PyTorch backend")
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:
-        """See `Model.build_gluon`."""
         from gluoncv.model_zoo import get_model
 
         return get_model(self.name, classes=classes)

@@ -26,7 +26,6 @@ class Mlp(Model):
     )
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """See `Model.build`."""
         from torch import nn
 
         drop = nn.Dropout(self.dropout)
@@ -42,7 +41,6 @@ class Mlp(Model):
         )
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:
-        """See `Model.build_gluon`."""
         from mxnet.gluon import nn
 
         network = nn.HybridSequential(prefix="")

@@ -39,7 +39,6 @@ class MobileNetV1(ZooModel):
 
     @property
     def zoo_name(self) -> str:
-        """See `ZooModel.zoo_name`."""
         return "mobilenet1_0"
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
@@ -57,7 +56,6 @@ class MobileNetV2(ZooModel):
 
     @property
     def zoo_name(self) -> str:
-        """See `ZooModel.zoo_name`."""
         return "mobilenet_v2_1_0"
 
     def build(self, shape: Shape, classes: int) -> nn.Module:

@@ -25,7 +25,6 @@ class ZooModel(Model, ABC):
         return self.name
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:
-        """See `Model.build_gluon`."""
         from mxnet.gluon.model_zoo import vision
 
         return getattr(vision, self.zoo_name)(classes=classes)

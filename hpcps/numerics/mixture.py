@@ -51,15 +51,12 @@ class Mixture(Updates):
 
     @property
     def on_host(self) -> bool:
-        """See `Updates.on_host`."""
         return self.updates.on_host
 
     def empty(self, *shape: int) -> Vector:
-        """See `Updates.empty`."""
         return self.updates.empty(*shape)
 
     def onto(self, to: Destination) -> Mixture:
-        """See `Updates.onto`."""
         return Mixture(self.updates.onto(to), self.weights, self.products)
 
     @cached_property
@@ -68,7 +65,6 @@ class Mixture(Updates):
         return tuple(self.tile(slice(0, self.layout.size)))
 
     def select(self, rows: NDArray[np.intp]) -> Mixture:
-        """See `Updates.select`."""
         return Mixture(self.updates, self.weights[:, rows], self.products)
 
     def entered(self, accepted: Mask) -> Mask:
@@ -77,7 +73,6 @@ class Mixture(Updates):
         return found
 
     def tile(self, columns: slice, out: Vector | None = None) -> Vector:
-        """See `Updates.tile`."""
         start, stop = columns.start, columns.stop
         values = self.empty(len(self), stop - start) if out is None else out
         if not self.on_host:
@@ -101,7 +96,6 @@ class Mixture(Updates):
         return values
 
     def columns(self, indices: NDArray[np.int64]) -> Vector:
-        """See `Updates.columns`."""
         rows = self.updates.columns(indices)
         blocks = np.searchsorted(self.layout.offsets, indices, side="right") - 1
         found = [weighted_row(rows, weights) for weights in self._by_block(blocks)]

@@ -29,7 +29,6 @@ class DyLU(Policy):
     most: int = Field(50, ge=1, le=MOST, description="Local steps of the fastest role in a round, H.")
 
     def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
-        """See `Policy.further_steps`."""
         own = standings[asker]
         known = [standing.c for standing in standings if standing.c is not None]
         share = min(known) / own.c if own.c else 1.0

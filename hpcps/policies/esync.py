@@ -61,11 +61,9 @@ class ESync(Policy):
 
     @property
     def waits(self) -> bool:
-        """See `Policy.waits`."""
         return self.blocking
 
     def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
-        """See `Policy.further_steps`."""
         own = standings[asker]
         slowest = max(range(len(standings)), key=lambda role: (standings[role].c or 0.0, -role))
         other = standings[slowest]

@@ -160,7 +160,6 @@ class ScalingRule(AsyncRule):
         """Return the decision on one update, and the factor of each block `[B]`; None if the update is not changed."""
 
     def judge(self, update: Updates, context: AsyncContext) -> Decision:
-        """See `AsyncRule.judge`."""
         decision, factors = self.factors(update, context)
         if factors is not None:
             scale(update, factors)
@@ -169,7 +168,6 @@ class ScalingRule(AsyncRule):
         return decision
 
     def decide(self, update: Vector, context: AsyncContext) -> Decision:
-        """See `AsyncRule.decide`."""
         whole = Updates.of(update[None, :], context.layout).onto(Destination(out=update))
         decision, factors = self.factors(whole, context)
         if factors is not None:

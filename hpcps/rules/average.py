@@ -20,7 +20,6 @@ class Average(Rule):
     kind: Literal["average"] = "average"
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         return average(updates)
 
 
@@ -30,5 +29,4 @@ class Mean(Average):
     kind: Literal["mean"] = "mean"  # type: ignore[assignment]
 
     def same_results(self) -> Average:
-        """See `Config.same_results`."""
         return Average(before=self.before, skipped=self.skipped)

@@ -118,12 +118,10 @@ class BaseRule(Config, ABC):
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        """See `Config.declarations`."""
         return {"mode": cls.mode, "sees": cls.sees, "needs": sorted(cls.needs)}
 
     @classmethod
     def faults(cls) -> list[str]:
-        """See `Config.faults`."""
         found = not_one_of(cls, "sees", get_args(Sees)) + not_among(cls, "needs", get_args(Need))
         if not found and cls.sees != "vector" and (whole := sorted(WHOLE & cls.needs)):
             found.append(f'it needs {" and ".join(whole)}, which requires sees = "vector", not "{cls.sees}"')
@@ -152,17 +150,14 @@ class Rule(BaseRule, ABC):
 
     @property
     def scope(self) -> Sees:
-        """See `BaseRule.scope`."""
         return widest([self.own_scope, *(stage.scope for stage in self.before)])
 
     @property
     def requires(self) -> frozenset[str]:
-        """See `BaseRule.requires`."""
         return frozenset(self.needs).union(*(stage.needs for stage in self.before))
 
     @property
     def title(self) -> str:
-        """See `BaseRule.title`."""
         return " after ".join([self.kind, *([", ".join(stage.kind for stage in self.before)] if self.before else [])])
 
     bound: ClassVar[tuple[int, int] | None] = None
@@ -185,7 +180,6 @@ class Rule(BaseRule, ABC):
         return self
 
     def reason_against(self, n: int) -> str:
-        """See `BaseRule.reason_against`."""
         from hpcps.rules.chain import reason_against
 
         return reason_against(self, n, bounds=True)
@@ -286,7 +280,6 @@ class Rule(BaseRule, ABC):
 
     @classmethod
     def faults(cls) -> list[str]:
-        """See `Config.faults`."""
         undefined = cls.aggregate is Rule.aggregate and cls.combine is Rule.combine
         return super().faults() + ["it defines neither aggregate nor combine"] * undefined
 

@@ -35,11 +35,9 @@ class Bulyan(Tolerant):
     kind: Literal["bulyan"] = "bulyan"
 
     def unable(self, n: int) -> str:
-        """See `BaseRule.unable`."""
         return self.below_bound(n)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         n = len(updates)
         if n == 0 or self.unable(n):
             return nothing(updates)

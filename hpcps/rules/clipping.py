@@ -32,7 +32,6 @@ class NormClipping(Weighted):
     radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         return shrink(np.sqrt(np.diagonal(products)), self.radius) / n
 
 
@@ -60,7 +59,6 @@ class CenteredClipping(Weighted):
         return before if updates.on_host else arrays.like(updates.empty(0), before)
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         found = np.append(np.zeros(n), 1.0)  # the sum of the rows times these numbers is v
         for _ in range(self.iterations):
             inner = (products * found).sum(axis=1)
@@ -76,7 +74,6 @@ class CenteredClipping(Weighted):
         return super()._products(updates, row)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         to = updates.to
         apart = Destination(out=to.out if to.base is None else None, threads=to.threads)
         combined = super().combine(updates.onto(apart), context)

@@ -43,15 +43,12 @@ class DcAsgd(ScalingRule):
 
     @property
     def compares_with(self) -> Backup | None:
-        """See `AsyncRule.compares_with`."""
         return self.backup
 
     def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
-        """See `ScalingRule.factors`."""
         return Decision.accept(context.sent), None
 
     def compensate(self, update: Vector, drift: Vector, rate: float) -> Vector:
-        """See `AsyncRule.compensate`."""
         if rate < _SMALLEST:  # the update is itself zero
             return update
         change: Vector = update / np.float32(rate)

@@ -62,9 +62,7 @@ class FedAsync(ScalingRule):
     )
 
     def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
-        """See `ScalingRule.factors`."""
         return Decision.accept(context.sent), None
 
     def weight(self, staleness: int) -> float:
-        """See `AsyncRule.weight`."""
         return self.staleness.weight(staleness)

@@ -28,11 +28,9 @@ class Fltrust(Weighted):
     kind: Literal["fltrust"] = "fltrust"
 
     def row(self, updates: Updates, context: Context) -> Vector | None:
-        """See `Weighted.row`."""
         return context.reference
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         norms, found = np.sqrt(np.diagonal(products)), np.zeros(n + 1)
         filled = (norms[:n] > 0) & (norms[n] > 0)
         cosines = np.zeros(n)

@@ -52,14 +52,12 @@ class Krum(Weighted, Tolerant):
         return 1
 
     def unable(self, n: int) -> str:
-        """See `BaseRule.unable`."""
         f, fewer = self.byzantine(n), 2 if self.neighbours == "n-f-2" else 1
         if n - f - fewer < 1:
             return f"{self.kind} needs at least f + {fewer + 1} updates, and f = {f} of {n}"
         return ""
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         neighbours = n - self.byzantine(n) - (2 if self.neighbours == "n-f-2" else 1)
         order: NDArray[np.intp] = np.argsort(scores(squared_distances(products), neighbours), kind="stable")
         return equal_weights(order[: self.chosen(n)], n)
@@ -78,11 +76,9 @@ class MultiKrum(Krum):
     )
 
     def chosen(self, n: int) -> int:
-        """See `Krum.chosen`."""
         return n - self.byzantine(n) if self.m is None else self.m
 
     def unable(self, n: int) -> str:
-        """See `BaseRule.unable`."""
         if self.m is not None and self.m > n:
             return f"{self.kind} takes m = {self.m} updates, and there are {n}"
         return super().unable(n)

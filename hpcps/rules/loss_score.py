@@ -41,7 +41,6 @@ class LossScore(Tolerant):
     )
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         n, size, loss = len(updates), updates.layout.size, context.loss
         if n == 0 or self.unable(n):
             return nothing(updates)

@@ -43,6 +43,5 @@ class Median(Rule):
     middle: Middle = Field("mean", description=MIDDLE)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         n = len(updates)
         return mean_of_ranks(updates, *ranks_of_median(n, self.middle)) if n else nothing(updates)

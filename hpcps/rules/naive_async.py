@@ -19,5 +19,4 @@ class NaiveAsync(ScalingRule):
     kind: Literal["naive_async"] = "naive_async"
 
     def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
-        """See `ScalingRule.factors`."""
         return Decision.accept(context.sent), None

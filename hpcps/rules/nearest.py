@@ -31,7 +31,6 @@ class NearestRule(Weighted, Tolerant, ABC):
         """Return what the updates are ordered by: `[n]`."""
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         order = np.argsort(self.distances(products, n), kind="stable")
         return equal_weights(order[: self.kept(n)], len(products))
 
@@ -48,7 +47,6 @@ class Cge(NearestRule):
     kind: Literal["cge"] = "cge"
 
     def distances(self, products: Float64, n: int) -> Float64:
-        """See `NearestRule.distances`."""
         return np.diagonal(products)
 
 
@@ -66,16 +64,13 @@ class Monna(NearestRule):
     kind: Literal["monna"] = "monna"
 
     def row(self, updates: Updates, context: Context) -> Vector | None:
-        """See `Weighted.row`."""
         return context.reference
 
     def distances(self, products: Float64, n: int) -> Float64:
-        """See `NearestRule.distances`."""
         found: Float64 = squared_distances(products)[n, :n]
         return found
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         order = np.argsort(self.distances(products, n), kind="stable")
         return equal_weights(np.append(order[: self.kept(n)], n), n + 1)
 
@@ -94,14 +89,11 @@ class Aksel(NearestRule):
     )
 
     def kept(self, n: int) -> int:
-        """See `NearestRule.kept`."""
         return (n + 1) // 2 if self.keep == "half" else super().kept(n)
 
     def row(self, updates: Updates, context: Context) -> Vector | None:
-        """See `Weighted.row`."""
         return median_of(updates)
 
     def distances(self, products: Float64, n: int) -> Float64:
-        """See `NearestRule.distances`."""
         found: Float64 = squared_distances(products)[n, :n]
         return found

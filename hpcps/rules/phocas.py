@@ -40,6 +40,5 @@ class Phocas(Trimming):
         return max(1, count(self.trim, n)) if self.f is None else count(self.f, n)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         n = len(updates)
         return nothing(updates) if self.too_few(n) else mean_around_trimmed_mean(updates, self.trimmed(n))

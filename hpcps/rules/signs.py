@@ -29,7 +29,6 @@ class SignMajority(Rule):
     step: float = Field(1e-3, gt=0, le=LARGEST_FACTOR, description="The size of the step in each coordinate.")
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         return vote(updates, float(np.float32(self.step)))
 
 
@@ -47,5 +46,4 @@ class Rlr(Rule):
     threshold: int = Field(4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted.")
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         return mean_by_agreement(updates, float(self.threshold))

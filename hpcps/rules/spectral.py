@@ -46,11 +46,9 @@ class Caf(Weighted, Tolerant):
     )
 
     def unable(self, n: int) -> str:
-        """See `BaseRule.unable`."""
         return self.below_bound(n)
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         f, c = self.byzantine(n), np.ones(n)
         best, found = np.inf, np.full(n, 1 / n)
         if f == 0:
@@ -91,7 +89,6 @@ class Dnc(Tolerant):
     )
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         n, layout, random = len(updates), updates.layout, context.random
         if n == 0 or self.unable(n):
             return nothing(updates)

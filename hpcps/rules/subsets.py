@@ -25,7 +25,6 @@ class SubsetRule(Weighted, Tolerant, ABC):
     """The largest number of subsets that are compared."""
 
     def unable(self, n: int) -> str:
-        """See `BaseRule.unable`."""
         if reason := super().unable(n):
             return reason
         count = comb(n, self.byzantine(n))
@@ -38,7 +37,6 @@ class SubsetRule(Weighted, Tolerant, ABC):
         """Return what the best subset has least of, for subsets `[s, n - f]`: `[s]`."""
 
     def weights(self, products: Float64, n: int) -> Float64:
-        """See `Weighted.weights`."""
         size = n - self.byzantine(n)
         subsets = np.fromiter(chain.from_iterable(combinations(range(n), size)), np.intp).reshape(-1, size)
         parts = np.array_split(subsets, max(1, subsets.size * size >> 22))

@@ -32,9 +32,7 @@ class Tolerant(Rule, ABC):
         return count(self.f, n)
 
     def tolerated(self, n: int) -> int:
-        """See `Rule.tolerated`."""
         return self.byzantine(n)
 
     def tolerating(self, f: int) -> Tolerant:
-        """See `Rule.tolerating`."""
         return self.model_copy(update={"f": f})

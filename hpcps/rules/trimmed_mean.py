@@ -36,7 +36,6 @@ class TrimmedMean(Trimming):
         return min((n - 2) // 2, count(self.trim, n)) if self.f is None else count(self.f, n)
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         n = len(updates)
         if self.too_few(n):
             return nothing(updates)

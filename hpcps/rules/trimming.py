@@ -44,7 +44,6 @@ class Trimming(Rule, ABC):
         return "" if self.f is None else self.below_bound(n)
 
     def tolerated(self, n: int) -> int:
-        """See `Rule.tolerated`."""
         return self.trimmed(n) if n > 2 or self.f is not None else 0
 
     def tolerating(self, f: int) -> Trimming:

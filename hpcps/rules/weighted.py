@@ -42,7 +42,6 @@ class Weighted(Rule, ABC):
 
     @property
     def own_scope(self) -> Sees:
-        """See `BaseRule.own_scope`."""
         return self.per
 
     @abstractmethod
@@ -59,7 +58,6 @@ class Weighted(Rule, ABC):
         return None
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         n, layout = len(updates), updates.layout
         if n == 0 or self.unable(n):
             return nothing(updates)

@@ -45,7 +45,6 @@ class Zeno(Rule):
     )
 
     def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
-        """See `Rule.combine`."""
         assert context.reference is not None, "zeno needs the validator's own update"
         return mean_of_accepted(updates, context.reference, self._accepts, zeros=self.rho < 0)
 

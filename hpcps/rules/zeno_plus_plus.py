@@ -34,7 +34,6 @@ class ZenoPlusPlus(ScalingRule):
     )
 
     def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
-        """See `ScalingRule.factors`."""
         reference, sent = context.reference, context.sent
         assert reference is not None, "zeno++ needs the validator's own update"
         with np.errstate(invalid="ignore", over="ignore"):  # v may not be finite after the model has diverged

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import hpcps
@@ -160,3 +161,34 @@ def test_lists_of_modules_name_the_modules_that_exist():
         packages = {f"{path.parent.name}/" for path in (ROOT / name).glob("*/__init__.py")}
         assert lists[name] == sorted(lists[name]), name
         assert set(lists[name]) == files | packages, name
+
+
+def test_a_public_method_has_a_docstring_or_overrides_one_that_has():
+    classes = {
+        node.name: (path, node)
+        for path in sorted(ROOT.rglob("*.py"))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+    @cache
+    def documented(name):
+        """Return whether each method of a class has a docstring; of a property, its getter, which comes first."""
+        functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+        found = [each for each in classes[name][1].body if isinstance(each, functions)]
+        return {each.name: bool(ast.get_docstring(each)) for each in reversed(found)}
+
+    @cache
+    def ancestors(name):
+        nodes = [base.value if isinstance(base, ast.Subscript) else base for base in classes[name][1].bases]
+        own = {getattr(node, "id", getattr(node, "attr", "")) for node in nodes} & classes.keys()
+        return own.union(*map(ancestors, own))
+
+    bare = [
+        f"{path.relative_to(ROOT.parent)}: {name}.{method}"
+        for name, (path, _) in classes.items()
+        for method, good in documented(name).items()
+        if not (good or name.startswith("_") or method.startswith("_"))
+        if not any(documented(base).get(method) for base in ancestors(name))
+    ]
+    assert not bare

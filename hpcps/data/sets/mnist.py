@@ -32,7 +32,6 @@ class IdxData(Data, ABC):
     source: ClassVar[Source]
 
     def open(self) -> tuple[Part, Part]:
-        """See `Data.open`."""
         for folder in folders.candidates(self.source, self.dir):
             present: dict[str, Path] = {}
             for file in (*TRAIN, *TEST):

@@ -16,6 +16,5 @@ class ByClass(Split):
     kind: Literal["by_class"] = "by_class"
 
     def deal(self, dealing: Dealing) -> Indices:
-        """See `Split.deal`."""
         order: Indices = np.argsort(dealing.labels, kind="stable")
         return order[: dealing.shards * dealing.size].reshape(dealing.shards, dealing.size)

@@ -42,7 +42,6 @@ class Dirichlet(Split):
 
     @property
     def equal(self) -> bool:
-        """See `Split.equal`."""
         return self.draws == "per_worker"
 
     def deal(self, dealing: Dealing) -> Indices | Sequence[Indices]:

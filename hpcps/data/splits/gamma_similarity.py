@@ -24,7 +24,6 @@ class GammaSimilarity(Split):
     gamma: float = Field(0.5, ge=0, le=1, description="Share of the samples of a shard that are a uniform sample.")
 
     def deal(self, dealing: Dealing) -> Indices:
-        """See `Split.deal`."""
         shards, size = dealing.shards, dealing.size
         uniform = int(Decimal(repr(self.gamma)) * size)  # in binary floating point 0.29 * 100 is less than 29
         order = dealing.random.permutation(len(dealing.labels))[: shards * size].astype(np.int64, copy=False)

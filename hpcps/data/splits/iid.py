@@ -18,5 +18,4 @@ class Iid(Split):
     kind: Literal["iid"] = "iid"
 
     def deal(self, dealing: Dealing) -> Indices:
-        """See `Split.deal`."""
         return np.arange(dealing.shards * dealing.size, dtype=np.int64).reshape(dealing.shards, dealing.size)

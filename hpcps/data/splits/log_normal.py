@@ -26,7 +26,6 @@ class LogNormal(Split):
 
     @property
     def equal(self) -> bool:
-        """See `Split.equal`."""
         return False
 
     def deal(self, dealing: Dealing) -> Sequence[Indices]:

@@ -78,7 +78,6 @@ class AsyncAdversary(Adversary):
         return State(facts={"round": self.round}).having(**parts)
 
     def restore(self, state: State) -> None:
-        """See `Adversary.restore`."""
         super().restore(state)
         assert self._known is not None
         self._known.restore_updates(state.part("updates"))

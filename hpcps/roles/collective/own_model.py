@@ -64,7 +64,6 @@ class OwnModel(ModelInbox):
             self.flags |= Flag.STATISTICS
 
     def read(self, out: Vector, residual: Vector | None = None) -> None:
-        """See `ModelInbox.read`."""
         if residual is None:
             out[:] = self.values
         else:

@@ -22,11 +22,9 @@ class Arc(DecidingPreAggregator, TolerantPreAggregator):
     kind: Literal["arc"] = "arc"
 
     def unable(self, n: int, f: int) -> str:
-        """See `PreAggregator.unable`."""
         return f"arc needs more than f updates, and f = {f} of {n}" if f >= n else ""
 
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
-        """See `PreAggregator.weights`."""
         n = len(products)
         norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
         largest = np.sort(norms)[n - 1 - 2 * f * (n - f) // n]

@@ -74,12 +74,10 @@ class PreAggregator(Config, ABC):
 
     @classmethod
     def declarations(cls) -> dict[str, object]:
-        """See `Config.declarations`."""
         return {"needs": sorted(cls.needs)}
 
     @classmethod
     def faults(cls) -> list[str]:
-        """See `Config.faults`."""
         return not_among(cls, "needs", get_args(Need)) + not_one_of(cls, "compares", get_args(Compares))
 
 
@@ -95,7 +93,6 @@ class TolerantPreAggregator(PreAggregator, ABC):
     )
 
     def byzantine(self, n: int, rule: int | None) -> int:
-        """See `PreAggregator.byzantine`."""
         return super().byzantine(n, rule) if self.f is None else count(self.f, n)
 
 
@@ -108,5 +105,4 @@ class DecidingPreAggregator(PreAggregator, ABC):
 
     @property
     def scope(self) -> Literal["block", "vector"]:
-        """See `PreAggregator.scope`."""
         return self.per

@@ -26,18 +26,15 @@ class Bucketing(TolerantPreAggregator):
     size: int = Field(2, ge=1, le=MOST_ROLES, description="Number of updates in a bucket.")
 
     def remaining(self, n: int) -> int:
-        """See `PreAggregator.remaining`."""
         return -(-n // self.size)
 
     def unable(self, n: int, f: int) -> str:
-        """See `PreAggregator.unable`."""
         buckets = self.remaining(n)
         if 2 * f < buckets:
             return ""
         return f"bucketing needs more than 2 f buckets, and f = {f} with {buckets} buckets of {n}"
 
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
-        """See `PreAggregator.weights`."""
         assert random is not None, "bucketing needs random numbers"
         n = len(products)
         buckets = np.arange(n) // self.size

@@ -24,6 +24,5 @@ class Clipping(DecidingPreAggregator):
     radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
 
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
-        """See `PreAggregator.weights`."""
         norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
         return np.diag(self.radius / np.maximum(norms, self.radius))

@@ -21,11 +21,9 @@ class Nnm(DecidingPreAggregator, TolerantPreAggregator):
     kind: Literal["nnm"] = "nnm"
 
     def unable(self, n: int, f: int) -> str:
-        """See `PreAggregator.unable`."""
         return f"nnm needs more than f updates, and f = {f} of {n}" if f >= n else ""
 
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
-        """See `PreAggregator.weights`."""
         n = len(products)
         distances = squared_distances(products)
         np.fill_diagonal(distances, -1.0)  # an update is its own nearest, also among equal ones

@@ -100,16 +100,13 @@ class Gpu(ComputeDevice):
 
     @contextmanager
     def in_order(self) -> Iterator[None]:
-        """See `ComputeDevice.in_order`."""
         with self._turn, torch.cuda.stream(self._stream):
             yield
 
     def finish(self) -> None:
-        """See `ComputeDevice.finish`."""
         self._stream.synchronize()
 
     def for_other_thread(self) -> ComputeDevice:
-        """See `ComputeDevice.for_other_thread`."""
         return Gpu(self.device, self)
 
     def copy(self, source: Tensor, out: Tensor) -> None:

@@ -30,11 +30,9 @@ class CudaDevice(Device):
 
     @property
     def name(self) -> str:
-        """See `Device.name`."""
         return str(self._device)
 
     def allocate(self, size: int) -> DeviceVector:
-        """See `Device.allocate`."""
         try:
             with torch.cuda.stream(self._stream):
                 return DeviceVector(self, torch.empty(size, dtype=torch.float32, device=self._device))
@@ -42,7 +40,6 @@ class CudaDevice(Device):
             raise DeviceError(str(error).splitlines()[0]) from error
 
     def copy(self, source: Any, out: Any) -> None:
-        """See `Device.copy`."""
         source = torch.from_numpy(np.array(source)) if isinstance(source, np.ndarray) else source
         there, here = (each.memory if isinstance(each, DeviceVector) else each.detach() for each in (source, out))
         foreign = not (isinstance(source, DeviceVector) and isinstance(out, DeviceVector))
@@ -55,16 +52,13 @@ class CudaDevice(Device):
             caller.wait_stream(self._stream)
 
     def enqueue(self, work: Callable[..., None], out: DeviceVector, *sources: Any) -> None:
-        """See `Device.enqueue`."""
         self.compute(work, out, *sources)
 
     def compute(self, work: Callable[..., T], *vectors: DeviceVector) -> T:
-        """See `Device.compute`."""
         with torch.cuda.stream(self._stream):
             return work(*(vector.memory for vector in vectors))
 
     def fetch(self, vector: DeviceVector) -> Vector:
-        """See `Device.fetch`."""
         with torch.cuda.stream(self._stream):
             try:
                 host = torch.empty(vector.size, dtype=torch.float32, pin_memory=True)
@@ -82,11 +76,9 @@ class CudaDevice(Device):
         return event
 
     def wait(self, mark: Any) -> None:
-        """See `Device.wait`."""
         mark.synchronize()
 
     def pointer(self, memory: Tensor) -> int:
-        """See `Device.pointer`."""
         return memory.data_ptr()
 
 
