@@ -132,6 +132,14 @@ def test_other_types_are_read_as_float32(dtype) -> None:
         assert_near(combine(rule, Updates.of(rows, LAYOUT))[0].update, combine(rule, values)[0].update, values)  # type: ignore[arg-type]
 
 
+def test_a_tensor_that_overflows_float32_is_a_mistake_of_the_caller() -> None:
+    rows = torch.ones((3, 3), dtype=torch.float64)
+    rows[1, 2] = 1e39
+    for name in ("mean", "median"):
+        with pytest.raises(ValueError, match=r"updates\[1, 2\] is 1e\+39, beyond the float32 numbers"):
+            active().of("rules")[name]()(rows)
+
+
 @pytest.mark.parametrize("kind", ASYNC)
 def test_a_decision_on_a_tensor_is_that_on_an_array(kind: str) -> None:
     rule = active().of("rules")[kind]()
