@@ -44,9 +44,11 @@ def first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 def flip(file: Path) -> bytes:
-    """Change one bit in the middle of a file, and return its former content."""
+    """Change one bit in the middle of a file, and return its former content; JSON stays readable."""
     whole = file.read_bytes()
     middle = len(whole) // 2
+    if file.suffix == ".json":
+        middle = whole.index(b': "', middle) + len(b': "')  # the first letter of a text
     file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
     return whole
 

@@ -32,6 +32,7 @@ def test_csv(results, tmp_path, capsys):
     assert f"wrote {tmp_path / 'evaluation.csv'}" in capsys.readouterr().out
     assert {file.name for file in tmp_path.iterdir()} == {
         "runs.csv", "start.csv", "round.csv", "evaluation.csv", "diverged.csv", "end.csv", "totals.csv",
+        "summary.csv",
     }  # fmt: skip
     table = collect(results).table
     runs = pd.read_csv(tmp_path / "runs.csv", dtype={"run_id": str})
