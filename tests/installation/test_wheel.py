@@ -85,7 +85,7 @@ def test_a_run_over_mpi_is_complete(runs):
     assert sorted(runs) == ["average", "first_update"]
     for run in runs.values():
         assert run.done
-        assert not run.missing
+        assert not run.damage()
     provenance = json.loads((runs["average"].path / "provenance.json").read_text())
     assert provenance["git"]["commit"] is None, "what ran is the wheel, which belongs to no commit"
 
