@@ -10,6 +10,7 @@ def test_stages_get_few_variables_and_few_open_files(tmp_path):
     kept = {
         "HOME": str(tmp_path),
         "PATH": "/usr/bin:/bin",
+        "LD_LIBRARY_PATH": str(tmp_path),
         "CI": "1",
         "HPCPS_RESULTS": 'it\'s "here" and $HOME',
         "PIP_CERT": "/a b.pem",
