@@ -20,7 +20,8 @@ new=.venv-$2
 if [ "$2" = mxnet ]; then
   # MXNet imports with an old numpy only, so nothing is shared with the other environments; hpcps runs there from the
   # working tree, and the test tools are there for the part of the tests that needs no torch.
-  if PYTHON=$venv/bin/python ./setup.sh new "$new" mxnet,digits,mpich,pslite \
+  if "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info[:2] > (3, 11))' &&
+    PYTHON=$venv/bin/python ./setup.sh new "$new" mxnet,digits,mpich,pslite \
     hypothesis jsonschema pytest pytest-timeout pytest-xdist nbformat &&
     "$new/bin/python" -W ignore -c 'import gluoncv.model_zoo, mxnet'; then
     touch "$new/.ready"
