@@ -206,7 +206,7 @@ def in_use(most):
 
 def measure(d, library, limit):
     layout = Layout.of([("a", (d // 2,)), ("b", (d - d // 2,))])
-    rows, out, own = np.ones((N, d), np.float32), np.zeros(d, np.float32), np.ones(d, np.float32)
+    rows, out, own = np.ones((N, d), np.float32), np.ones(d, np.float32), np.ones(d, np.float32)
     rows += np.arange(N, dtype=np.float32)[:, None]
     if library == "torch":
         import torch
