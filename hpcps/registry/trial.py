@@ -109,14 +109,16 @@ def _execute(execute: Callable[[], object], writer: int) -> None:
     except (Exception, SystemExit):
         pass
     except BaseException as error:
-        os.write(writer, f"raised {failure_of(error)}".encode()[:_MOST].partition(b"\n")[0] + b"\n")
-        trace = error.__traceback__
-        places = []
-        while trace is not None:
-            places.append(f'File "{trace.tb_frame.f_code.co_filename}", line {trace.tb_lineno}\n')
-            trace = trace.tb_next
-        os.write(writer, "".join(reversed(places)).encode()[:_MOST])
-        leave(1)
+        try:
+            trace = error.__traceback__
+            places = []
+            while trace is not None:
+                places.append(f'File "{trace.tb_frame.f_code.co_filename}", line {trace.tb_lineno}\n')
+                trace = trace.tb_next
+            os.write(writer, "".join(reversed(places)).encode()[:_MOST])
+            os.write(writer, f"raised {failure_of(error)}".encode()[:_MOST].partition(b"\n")[0] + b"\n")
+        finally:
+            leave(1)  # whatever the exception does when it is described: this is a copy of the parent
     os.write(writer, _ENDED)
     leave(0)
 

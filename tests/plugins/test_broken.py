@@ -41,6 +41,10 @@ BROKEN = {
         "class Own(BaseException): ...\ndef f():\n    raise Own('two\\nlines')\nf()\n",
         "mine.py:3: Own: two",
     ),
+    "undescribed": (
+        "class Own(BaseException):\n    def __str__(self):\n        raise self\nraise Own\n",
+        "mine.py:4: it ends the process with status 1 when it is loaded: raise an exception instead",
+    ),
     "_exit": (
         "import os\ndef f():\n    os._exit(0)\nf()\n",
         "mine.py:3: it ends the process with status 0 when it is loaded: raise an exception instead",
