@@ -1,24 +1,47 @@
-"""The base classes of attacks: an attack corrupts blocks before a worker sends them."""
+"""The base classes of attacks, who attacks and when, and the attack that changes nothing."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from hpcps.attacks.context import AttackContext
-from hpcps.attacks.schedule import AttackSchedule
 from hpcps.numerics.arrays import as_numpy, like
-from hpcps.numerics.layout import Vector
-from hpcps.registry.config import Config
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.registry.config import MOST, Config
 from hpcps.registry.failures import described, returned, told
 from hpcps.registry.validation import not_among
+from hpcps.seeds import generator as seeded
 
 Need = Literal["own", "model", "honest", "rule"]
 """What an attack may know. `own`: the worker's own honest update; `model`: the last change of the global model;
 `honest`: the updates of the honest workers of the same combiner; `rule`: what the run's rule makes of any updates."""
+
+
+@dataclass(frozen=True)
+class AttackContext:
+    """The arguments of an attack that accompany a block.
+
+    Attributes:
+        random: the worker's random generator for attacks, which checkpoints save.
+        block: the index of the block.
+        name: its name, such as `conv1.weight`.
+        round: the round, or the worker's cycle in asynchronous training, from 0.
+        worker: the worker's index.
+        model_change: how this block of the global model changed between the last two models that the worker got,
+            `[size]`, zero before the second one; None unless the attack needs `model`. It must not be changed.
+    """
+
+    random: np.random.Generator
+    block: int = 0
+    name: str = ""
+    round: int = 0
+    worker: int = 0
+    model_change: Vector | None = None
 
 
 class BaseAttack(Config, ABC):
@@ -44,6 +67,51 @@ class BaseAttack(Config, ABC):
     @classmethod
     def faults(cls) -> list[str]:
         return not_among(cls, "needs", cls.may_need)
+
+
+class NoAttack(BaseAttack):
+    """Every worker is honest."""
+
+    kind: Literal["none"] = "none"
+
+    def __call__(self, update: Any, *, random: np.random.Generator | None = None) -> Any:
+        """Return a copy of an update `[d]`, as `Attack` does; `random` has no effect."""
+        return like(update, as_numpy(update, 1, "update").copy())
+
+
+class AttackSchedule(Config):
+    """The rounds of an attack. It depends on nothing but the round and the epoch, so no checkpoint has to save it."""
+
+    from_epoch: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="Epochs of the run (of validator 0, or of worker 0 without validators) before the attack begins; "
+        "asynchronous: as far as the worker knows from the model that it trains from.",
+    )
+    every: int = Field(
+        1,
+        ge=1,
+        le=MOST,
+        description="Period of the attack in rounds (asynchronous: the worker's cycles), counted from the first round "
+        "of the run.",
+    )
+    on: int = Field(
+        1,
+        ge=1,
+        le=MOST,
+        description="Rounds at the beginning of each period in which the attack acts, at most `every`; `every = 5, "
+        "on = 2`: it acts in rounds 0, 1, 5, 6, 10, …",
+    )
+
+    def active(self, round: int, epoch: int) -> bool:
+        """Return whether the attack acts.
+
+        Args:
+            round: the round, or the worker's cycle in asynchronous training, from 0.
+            epoch: the epochs of the run that are over when the round begins.
+        """
+        return epoch >= self.from_epoch and round % self.every < self.on
 
 
 class ByzantineAttack(AttackSchedule, BaseAttack, ABC):
@@ -112,3 +180,51 @@ class Attack(ByzantineAttack, ABC):
                 raise ValueError(f"model_change has {change.size} elements, the update has {block.size}")
         self.replace(block, AttackContext(random or np.random.default_rng(), model_change=change))
         return like(update, block)
+
+
+def attackers(attack: ByzantineAttack | NoAttack, workers: int, seed: int) -> frozenset[int]:
+    """Return the fixed set of floor(rate * workers) attackers; empty unless the attack has scope `worker`.
+
+    Every process draws the same set. The attackers of a lower rate are a subset of those of a higher rate.
+
+    Args:
+        attack: the attack.
+        workers: the number of workers of the run.
+        seed: the run's seed.
+    """
+    if isinstance(attack, NoAttack) or attack.scope != "worker":
+        return frozenset()
+    order = seeded(seed, "experiment", 0, "attackers").permutation(workers)
+    return frozenset(int(worker) for worker in order[: attacker_count(attack, workers)])
+
+
+def attacker_count(attack: ByzantineAttack, workers: int) -> int:
+    """Return floor(rate * workers)."""
+    return int(Decimal(repr(attack.rate)) * workers)  # in binary floating point 0.29 * 100 is less than 29
+
+
+def attacked_blocks(
+    attack: ByzantineAttack | NoAttack,
+    sent: Mask,
+    worker: int,
+    attackers: frozenset[int],
+    generator: np.random.Generator,
+) -> Mask:
+    """Return the blocks that a worker corrupts before it sends them.
+
+    With scope `block`, a number is drawn for every block, sent or not, so that the blocks sent in one round do not
+    change later draws. For the same reason the noise of an attack has a separate generator.
+
+    Args:
+        attack: the attack.
+        sent: the blocks that are sent, `[B]`.
+        worker: the worker's index.
+        attackers: the set that `attackers` returned.
+        generator: the worker's random generator for this purpose.
+    """
+    if isinstance(attack, NoAttack):
+        return np.zeros_like(sent)
+    if attack.scope == "worker":
+        return sent.copy() if worker in attackers else np.zeros_like(sent)
+    chosen: Mask = generator.random(len(sent)) < attack.rate
+    return sent & chosen

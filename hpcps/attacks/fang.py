@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.attacks.base import Need
-from hpcps.attacks.context import AdversaryContext
-from hpcps.attacks.omniscient import Omniscient
+from hpcps.attacks.omniscient import AdversaryContext, Omniscient
 from hpcps.numerics.blocks import Float64, mean
 from hpcps.numerics.gram import gram, squared_distances
 from hpcps.numerics.layout import Vector

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -11,13 +12,42 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.attacks.base import ByzantineAttack, Need
-from hpcps.attacks.context import AdversaryContext
 from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.operations import screen
 from hpcps.numerics.updates import Updates
 from hpcps.registry.failures import described, returned, told
 from hpcps.rules.context import Arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdversaryContext:
+    """The arguments of an omniscient attack that accompany the updates of one round of one combiner.
+
+    Attributes:
+        n: the number of participants, h + b.
+        f: the number of Byzantine participants, b.
+        layout: the blocks of the d elements.
+        random: the adversary's random generator for this combiner, which checkpoints save.
+        round: the round; in asynchronous training, the cycle of the worker whose update is replaced.
+        state: arrays by name that the attack keeps from one round of this combiner to the next, and which checkpoints
+            save. Values are copied when they are set; the copies may be changed in place.
+        workers: the indices of the workers of the honest rows, `[h]`.
+        byzantine: the indices of the workers of the own rows, `[b]`.
+        rule: if the attack needs `rule`, a function of updates `[n, d]` float32: the update `[d]` that the run's rule
+            makes of them; a new array. Its rows are the honest participants and the Byzantine ones, in any order and
+            number; blocks that are not finite count as zero. It does not change the state of the rule.
+    """
+
+    n: int
+    f: int
+    layout: Layout
+    random: np.random.Generator
+    round: int = 0
+    state: MutableMapping[str, NDArray[Any]] = field(default_factory=dict)
+    workers: tuple[int, ...] = ()
+    byzantine: tuple[int, ...] = ()
+    rule: Callable[[Vector], Vector] | None = None
 
 
 class Omniscient(ByzantineAttack, ABC):

@@ -60,5 +60,4 @@ class Late(SendingAttack):
 
     @property
     def delay(self) -> float:
-        """The seconds that an attacker waits before it sends."""
         return self.seconds

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import isfinite
 
 from hpcps.attacks import Alie, Omniscient, attackers
-from hpcps.attacks.alie import quantile
+from hpcps.attacks.shifted_mean import quantile
 from hpcps.data.shards import classes_of_shards, shard_size
 from hpcps.rules import Phocas, Rlr, TrimmedMean
 from hpcps.spec.checks.paths import DATA, WORKERS

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import hpcps
 from hpcps.attacks import AdversaryContext, Alie, Copycat, FangKrum, Mimic, MimicVariance, MinMax, MinSum, Omniscient
-from hpcps.attacks.alie import quantile
+from hpcps.attacks.shifted_mean import quantile
 from hpcps.numerics.layout import Layout
 from hpcps.registry import active
 from hpcps.rules import Average, GeometricMedian, Krum, Median, TrimmedMean

@@ -1,18 +1,79 @@
-"""Byzantine workers that all send what one honest worker sends."""
+"""Attacks that send the work of others: the last change of the model, or the update of an honest worker."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from hpcps.attacks.context import AdversaryContext
+from hpcps.attacks.base import Attack, AttackContext, Need
 from hpcps.attacks.moments import Moments, centred_products, power_of_two, strips
-from hpcps.attacks.omniscient import Omniscient
+from hpcps.attacks.omniscient import AdversaryContext, Omniscient
+from hpcps.attacks.values import noise_like
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import MOST, MOST_ROLES
+
+
+class FreeRider(Attack):
+    """u becomes c, the change of the global model between the last two models that the worker got; or |c| * g / |g|.
+
+    g ~ N(0, 1) elementwise, for each block. Before the worker has two models, it sends zeros. The worker takes its
+    local steps all the same, so that rounds and epochs take the same time as without the attack; it does not use the
+    result.
+
+    Source: delta weights in J. Lin, M. Du, J. Liu, "Free-riders in federated learning: attacks and defenses",
+    arXiv:1911.12560.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"model"})
+
+    kind: Literal["free_rider"] = "free_rider"
+    sends: Literal["change", "noise"] = Field(
+        "change", description="`change`: the last change of the model; `noise`: noise with its norm."
+    )
+    scope: Literal["worker"] = Field(
+        "worker", description="`worker`: floor(rate * workers) fixed attackers; a free rider is a whole worker."
+    )
+
+    def corrupt(self, block: Vector, context: AttackContext) -> None:
+        change = context.model_change
+        assert change is not None, "the attack needs `model`"
+        if self.sends == "change":
+            block[:] = change
+        else:
+            noise_like(change, block, 1.0, context.random)
+
+
+class Copycat(Omniscient):
+    """Each Byzantine worker sends the update of another worker, the next honest one of its combiner.
+
+    The next one has the next higher index; after the last comes the first. With round = "last", it sends what that
+    worker sent before its latest update, and its own update while there is nothing. It claims the work of others and
+    needs no training; the peer-to-peer network Templar searches for such copies. In `mimic`, all Byzantine workers copy
+    the same worker.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"honest", "own"})
+
+    kind: Literal["copycat"] = "copycat"
+    round: Literal["this", "last"] = Field("this", description="The round whose update is copied.")
+
+    def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
+        following = np.searchsorted(context.workers, context.byzantine) % len(honest)
+        if self.round == "this":
+            return honest[following]
+        found = own.copy()
+        for row, index in zip(found, following, strict=True):
+            latest, before = (f"{which} of {context.workers[index]}" for which in ("latest", "before"))
+            # In asynchronous training, the honest worker may have sent nothing since the last call.
+            if latest not in context.state or not np.array_equal(context.state[latest], honest[index]):
+                if latest in context.state:
+                    context.state[before] = context.state[latest]
+                context.state[latest] = honest[index].copy()
+            row[:] = context.state.get(before, row)
+        return found
 
 
 class Mimic(Omniscient):
@@ -56,7 +117,6 @@ class MimicVariance(Omniscient):
     )
 
     def craft(self, honest: Vector, own: Vector, context: AdversaryContext) -> Vector:
-        """See `Omniscient.craft`; z, m, the number of rounds and the worker are its state."""
         state = context.state
         seen = int(state["rounds"]) if "rounds" in state else 0
         if seen >= self.rounds and int(state["worker"]) in context.workers:
