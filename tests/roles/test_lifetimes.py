@@ -19,8 +19,9 @@ from hpcps.execution.inprocess import check_finished
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role
 from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.numerics.layout import private
 from hpcps.numerics.vectors import DeviceVector
-from hpcps.protocol.messages import Message, Received
+from hpcps.protocol.messages import Kind, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
@@ -82,6 +83,19 @@ class Post:
             return None
         source, header, payload = self._boxes[self._owner].popleft()
         return Received(source, Message.decode(header, payload))
+
+
+class NotedPost(Post):
+    """A mailbox that notes the payloads of models."""
+
+    def __init__(self, owner, boxes, models):
+        super().__init__(owner, boxes, in_place)
+        self._models = models
+
+    def send(self, to, message):
+        if message.kind is Kind.MODEL and message.payload is not None:
+            self._models.append(message.payload)
+        super().send(to, message)
 
 
 class DevicePost(Post):
@@ -168,3 +182,28 @@ def test_in_rounds(tmp_path, case, seed):
 def test_asynchronous(tmp_path, case, seed):
     rule, validators, servers, changes = ASYNC[case]
     assert_same(spec("async", rule, validators, servers, "auto", changes), tmp_path, seed)
+
+
+@pytest.mark.parametrize(("mode", "rule"), [("sync", "average"), ("async", "naive_async")])
+def test_models_are_sent_from_memory_that_readers_can_map(tmp_path, mode, rule):
+    """`Resources.allocate` gives shared memory, where there is some: a model in other memory is sent."""
+    run = spec(mode, rule, 0, 1, "auto", {"train": {"epochs": 1}})
+    shared, models, boxes, nodes = [], [], {}, []
+
+    def allocate(size):
+        shared.append(np.empty(size, np.float32))
+        return shared[-1]
+
+    RunDirectory(tmp_path).create({"run_id": "lifetimes"})
+    roster = Roster.of(run)
+    with ExitStack() as stack:
+        for peer in (*roster.readers(), *roster.all_servers()):
+            record = stack.enter_context(RecordWriter(tmp_path, "lifetimes", peer.role, peer.index, "here"))
+            resources = Resources(allocate, private) if peer == Peer("server", 0) else ALONE
+            post = NotedPost(peer, boxes, models)
+            role = make_role(run, "lifetimes", peer, resources)
+            nodes.append(RoleDriver(role, post, record, RunDirectory(tmp_path), clock=EventQueue()))
+        while any([not node.finished and node.step() for node in nodes]):
+            pass
+    assert models
+    assert all(any(np.shares_memory(model, array) for array in shared) for model in models)

@@ -12,7 +12,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector, private
 from hpcps.numerics.packing import pack, packed_size, runs
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import beside, copied, finite, on_host
+from hpcps.numerics.vectors import beside, copied, copy, finite, on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.registry.failures import told
@@ -91,6 +91,9 @@ class AsyncShard:
         # Validators filter instead, if there are any.
         allocate = private if run.topology.validators else resources.local
         self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
+        # One for each reader: it holds a model until the reader asks for the next one.
+        self._replies: dict[Peer, Vector] = {}
+        self._allocate = resources.allocate
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
 
     def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
@@ -141,8 +144,14 @@ class AsyncShard:
         *,
         last: bool = False,
     ) -> Message:
-        """Return the message with the model for a reader, a copy: the next update may come before it is sent."""
-        model = copied(self.model)
+        """Return the message with the model for a reader: a copy, because the next update may come before it is read.
+
+        Where processes share memory the copy is in it, so that the reader reads it in place.
+        """
+        if reader not in self._replies:
+            self._replies[reader] = self._allocate(self.layout.size)
+        model = self._replies[reader]
+        copy(self.model, model)
         if self.backups is not None:
             self.backups.pull(reader, model)
         return Message(
