@@ -203,7 +203,7 @@ def test_models_are_sent_from_memory_that_readers_can_map(tmp_path, mode, rule):
             post = NotedPost(peer, boxes, models)
             role = make_role(run, "lifetimes", peer, resources)
             nodes.append(RoleDriver(role, post, record, RunDirectory(tmp_path), clock=EventQueue()))
-        while any([not node.finished and node.step() for node in nodes]):
+        while any(not node.finished and node.step() for node in nodes):
             pass
     assert models
     assert all(any(np.shares_memory(model, array) for array in shared) for model in models)
