@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from hpcps.numerics.layout import Mask, Vector
 from hpcps.registry.config import MOST, Config
 from hpcps.registry.failures import described, returned, told
 from hpcps.registry.validation import not_among
+from hpcps.rules.share import count
 from hpcps.seeds import generator as seeded
 
 Need = Literal["own", "model", "honest", "rule"]
@@ -200,7 +200,7 @@ def attackers(attack: ByzantineAttack | NoAttack, workers: int, seed: int) -> fr
 
 def attacker_count(attack: ByzantineAttack, workers: int) -> int:
     """Return floor(rate * workers)."""
-    return int(Decimal(repr(attack.rate)) * workers)  # in binary floating point 0.29 * 100 is less than 29
+    return count(float(attack.rate), workers)
 
 
 def attacked_blocks(

@@ -15,7 +15,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.mixture import rounded
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR
-from hpcps.rules.krum import Neighbours, scores
+from hpcps.rules.selection import Neighbours, krum_scores
 
 
 class FangTrimmedMean(Omniscient):
@@ -73,7 +73,7 @@ class FangKrum(Omniscient):
         products = gram(Updates.of(honest, context.layout), sign).sum(axis=0)
         distances = squared_distances(products)[:h, :h]
         squares = np.diagonal(products)[:h]
-        nearest = scores(distances, max(1, h - 2)).min()
+        nearest = krum_scores(distances, max(1, h - 2)).min()
         size = np.sqrt(nearest / (max(1, context.n - 2 * context.f - 1) * d)) + np.sqrt(squares.max() / d)
         while size > self.least:
             crafted = rounded(-size * sign.astype(np.float64))
@@ -97,5 +97,5 @@ def _chosen(distances: Float64, away: Float64, copies: int, neighbours: int) -> 
     every = np.zeros((h + copies, h + copies))
     every[:h, :h] = distances
     every[:h, h:], every[h:, :h] = away[:, None], away
-    found = scores(every, neighbours)
+    found = krum_scores(every, neighbours)
     return bool(found[h] < found[:h].min())

@@ -50,7 +50,7 @@ KINDS: dict[str, ComponentKind] = {
             "preaggregators",
             "pre-aggregator",
             "kind",
-            "hpcps.rules.preaggregation.base:PreAggregator",
+            "hpcps.rules.preaggregation:PreAggregator",
             "hpcps.rules.preaggregation",
             "validation.rule.before",
         ),

@@ -1,13 +1,14 @@
-"""The base class of rules of asynchronous training, which decide on one update at a time."""
+"""The base class of rules of asynchronous training, which decide on one update at a time, and those by staleness."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
@@ -15,8 +16,9 @@ from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.operations import scale, screen
 from hpcps.numerics.updates import Updates
+from hpcps.registry.config import MOST, Config
 from hpcps.registry.failures import described, returned, told
-from hpcps.rules.base import BaseRule
+from hpcps.rules.base import BaseRule, Sees
 from hpcps.rules.context import AsyncContext, Context
 
 Backup = Literal["pulled", "previous"]
@@ -173,3 +175,111 @@ class ScalingRule(AsyncRule):
         if factors is not None:
             scale(whole, factors)
         return decision
+
+
+class NaiveAsync(ScalingRule):
+    """Adds every update multiplied by alpha, without any check and with any staleness."""
+
+    sees: ClassVar[Sees] = "coordinate"
+
+    kind: Literal["naive_async"] = "naive_async"
+
+    def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
+        return Decision.accept(context.sent), None
+
+
+class Constant(Config):
+    """s(t) = 1."""
+
+    kind: Literal["constant"] = "constant"
+
+    def weight(self, staleness: int) -> float:
+        """Return s(t)."""
+        return 1.0
+
+
+class Polynomial(Config):
+    """s(t) = (1 + t)^-a."""
+
+    kind: Literal["polynomial"] = "polynomial"
+    a: float = Field(0.5, ge=0, le=100, description="Exponent; 0.5 in FedAsync.")
+
+    def weight(self, staleness: int) -> float:
+        """Return s(t)."""
+        return float((1.0 + staleness) ** -self.a)
+
+
+class Hinge(Config):
+    """s(t) = 1 if t <= b, else 1 / (a (t - b) + 1)."""
+
+    kind: Literal["hinge"] = "hinge"
+    a: float = Field(10.0, ge=0, le=MOST, description="Slope of 1 / s(t) above b; 10 in FedAsync.")
+    b: float = Field(4.0, ge=0, le=MOST, description="Staleness up to which the weight is 1; 4 in FedAsync.")
+
+    def weight(self, staleness: int) -> float:
+        """Return s(t)."""
+        return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
+
+
+class FedAsync(ScalingRule):
+    """Adds every update multiplied by alpha s(t), where t is its staleness.
+
+    After Xie, Koyejo and Gupta, "Asynchronous federated optimization", arXiv 1903.03934, section 3, which adds the
+    difference between the worker's model and the current model instead of the update.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+
+    kind: Literal["fed_async"] = "fed_async"
+    staleness: Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")] = Field(
+        Polynomial(), description="Weight of an update as a function s(t) of its staleness t."
+    )
+
+    def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
+        return Decision.accept(context.sent), None
+
+    def weight(self, staleness: int) -> float:
+        return self.staleness.weight(staleness)
+
+
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+class DcAsgd(ScalingRule):
+    """Adds every update multiplied by alpha, corrected for the change of the model since its gradient was computed.
+
+    A worker sends u = -eta g, where g is the gradient of one step of plain SGD and eta its learning rate. The servers
+    add alpha (u - (lambda / eta) u u (w - b)) to the model w, element by element, which is one step of
+    w - alpha eta (g + lambda g g (w - b)). `compensation` is lambda, and `backup` selects b. The gradient includes the
+    weight decay. After Zheng, Meng, Wang, Chen, Yu, Ma and Liu, "Asynchronous stochastic gradient descent with delay
+    compensation", ICML 2017.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+
+    kind: Literal["dc_asgd"] = "dc_asgd"
+    compensation: float = Field(
+        0.04, ge=0, le=MOST, description="Factor of the compensation, lambda in the paper; 0: none."
+    )
+    backup: Backup = Field(
+        "pulled",
+        description="Weights that the model is compared with: `pulled` (the paper): those that the worker of the "
+        "update pulled last; `previous` (some published implementations): those before the last update of the block, "
+        "whichever worker sent it.",
+    )
+
+    @property
+    def compares_with(self) -> Backup | None:
+        return self.backup
+
+    def factors(self, update: Updates, context: AsyncContext) -> tuple[Decision, Float64 | None]:
+        return Decision.accept(context.sent), None
+
+    def compensate(self, update: Vector, drift: Vector, rate: float) -> Vector:
+        if rate < _SMALLEST:  # the update is itself zero
+            return update
+        change: Vector = update / np.float32(rate)
+        change *= np.float32(self.compensation)
+        change *= update
+        change *= drift
+        return np.subtract(update, change, out=change)

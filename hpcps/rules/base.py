@@ -22,7 +22,7 @@ from hpcps.registry.failures import described, returned, told
 from hpcps.registry.field import OneOf
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.context import NOTHING, Context
-from hpcps.rules.preaggregation.base import PreAggregator
+from hpcps.rules.preaggregation import PreAggregator
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""

@@ -17,7 +17,7 @@ from hpcps.numerics.updates import Updates
 from hpcps.registry.failures import described, returned, told
 from hpcps.rules.base import Rule
 from hpcps.rules.context import Context
-from hpcps.rules.preaggregation.base import Compares, PreAggregator
+from hpcps.rules.preaggregation import Compares, PreAggregator
 from hpcps.rules.weighted import finite_products
 
 

@@ -23,7 +23,6 @@ class Tolerant(Rule, ABC):
     )
 
     def unable(self, n: int) -> str:
-        """See `BaseRule.unable`: by default the rule needs more than f updates."""
         f = self.byzantine(n)
         return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
 

@@ -1,4 +1,4 @@
-"""The base class of rules whose result is a weighted sum of the updates."""
+"""The base class of rules whose result is a weighted sum of the updates, and those that weigh all updates."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.definitions import require_finite
-from hpcps.numerics.destination import Combined
+from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.gram import gram, norms_gram, over_blocks, reference_gram, whole_gram
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.operations import nothing, screen, weighted_sum
+from hpcps.numerics.operations import nothing, put, screen, weighted_sum
 from hpcps.numerics.updates import Updates
-from hpcps.rules.base import Rule, Sees
+from hpcps.registry.config import LARGEST_FACTOR, MOST
+from hpcps.rules.base import Need, Rule, Sees
 from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.coordinate_wise import median_of
 
 Compares = Literal["pairs", "reference", "norms"]
 """The inner products that weights depend on: those of all pairs; those of each update with `Weighted.row`; or none but
@@ -108,3 +111,122 @@ def equal_weights(chosen: NDArray[np.intp], rows: int) -> Float64:
     weights = np.zeros(rows)
     weights[chosen] = 1 / len(chosen)
     return weights
+
+
+class NormClipping(Weighted):
+    """The mean of the updates after those with a larger norm than the radius are scaled down to it.
+
+    After Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?", arXiv 1911.07963.
+    """
+
+    compares: ClassVar[Compares] = "norms"
+
+    kind: Literal["norm_clipping"] = "norm_clipping"
+    radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
+
+    def weights(self, products: Float64, n: int) -> Float64:
+        return shrink(np.sqrt(np.diagonal(products)), self.radius) / n
+
+
+class CenteredClipping(Weighted):
+    """The result v of the round before, plus the mean of the differences of the updates to it, clipped to a radius.
+
+    A step is v + mean of min(1, radius / |x - v|) (x - v). In the first round v is zero. After Karimireddy, He and
+    Jaggi, "Learning from history for Byzantine robust optimization", ICML 2021.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"state"})
+
+    kind: Literal["centered_clipping"] = "centered_clipping"
+    radius: float = Field(100.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of a difference.")
+    iterations: int = Field(1, ge=1, le=MOST, description="Number of steps in a round.")
+
+    @property
+    def own_scope(self) -> Sees:
+        return "vector"  # whatever `per` says: the state is a whole vector
+
+    def row(self, updates: Updates, context: Context) -> Vector:
+        before = context.state.setdefault("before", np.zeros(updates.layout.size, np.float32))
+        return before if updates.on_host else arrays.like(updates.empty(0), before)
+
+    def weights(self, products: Float64, n: int) -> Float64:
+        found = np.append(np.zeros(n), 1.0)  # the sum of the rows times these numbers is v
+        for _ in range(self.iterations):
+            shares = shrink(_distances(products, found)[:n], self.radius) / n
+            found = np.append(shares, 0.0) + (1 - shares.sum()) * found
+        return found
+
+    def _products(self, updates: Updates, row: Vector | None) -> Float64:
+        if self.iterations == 1 and row is not None and not updates.lazy:  # no two updates are compared
+            return reference_gram(updates, row)
+        return super()._products(updates, row)
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        to = updates.to
+        apart = Destination(out=to.out if to.base is None else None, threads=to.threads)
+        combined = super().combine(updates.onto(apart), context)
+        found = arrays.on_host(combined.update)
+        if len(updates):
+            np.copyto(context.state.setdefault("before", found), found)
+        return combined if to.base is None else put(updates, found, combined.accepted)
+
+
+def shrink(norms: Float64, radius: float) -> Float64:
+    """Return the factors that bound these norms by the radius; 1 for shorter ones."""
+    factors: Float64 = radius / np.maximum(norms, radius)
+    return factors
+
+
+class GeometricMedian(Weighted):
+    """The vector with the smallest sum of distances to the updates, smoothed, by Weiszfeld's steps.
+
+    Each step takes the mean of the updates, weighted by 1 / max(nu, distance to the result so far). After Pillutla,
+    Kakade and Harchaoui, "Robust aggregation for federated learning", IEEE Transactions on Signal Processing 70, 2022,
+    whose name for the rule is RFA. They take 3 steps; more cost nothing, because they need only the Gram matrix.
+    """
+
+    kind: Literal["geometric_median"] = "geometric_median"
+    start: Literal["zero", "mean", "median", "lower_median"] = Field(
+        "zero",
+        description="The vector before the first step; a median is that of each coordinate. From the mean, a huge "
+        "update takes many more steps.",
+    )
+    smoothing: float = Field(1e-6, gt=0, le=LARGEST_FACTOR, description="nu, the smallest distance that counts.")
+    iterations: int = Field(100, ge=1, le=MOST, description="Largest number of steps.")
+    tolerance: float = Field(
+        1e-6,
+        ge=0,
+        lt=1,
+        description="Stop after a step that lowers the sum of distances by less than this share; 0: do all steps.",
+    )
+
+    def row(self, updates: Updates, context: Context) -> Vector | None:
+        if self.start in ("zero", "mean"):
+            return None
+        return median_of(updates, "lower" if self.start == "lower_median" else "mean")
+
+    def weights(self, products: Float64, n: int) -> Float64:
+        found = np.zeros(len(products))
+        if self.start == "mean":
+            found[:] = 1 / n
+        elif self.start != "zero":
+            found[n] = 1
+        before = np.inf
+        for _ in range(self.iterations):
+            distances = _distances(products, found)[:n]
+            total = distances.sum()
+            if self.tolerance and before - total <= self.tolerance * before < np.inf:
+                break
+            before = total
+            inverse = 1 / np.maximum(distances, self.smoothing)
+            found = np.zeros(len(products))
+            found[:n] = inverse / inverse.sum()
+        return found
+
+
+def _distances(products: Float64, weights: Float64) -> Float64:
+    """Return the distance of each row to the sum of the rows times their weights: `[n]`."""
+    inner = (products * weights).sum(axis=1)
+    squared = np.diagonal(products) - 2 * inner + (weights * inner).sum()
+    distances: Float64 = np.sqrt(np.maximum(squared, 0.0))
+    return distances

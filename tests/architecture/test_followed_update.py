@@ -27,7 +27,6 @@ BESIDE = {
     "hpcps/roles/model_inbox.py": "collects the slices of one model",
     "hpcps/roles/rule_state.py": "what a rule keeps for its next round",
     "hpcps/roles/tally.py": "counts for records",
-    "hpcps/rules/asynchronous.py": "what a rule declares, and checks of what it returns",
     "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",
     "hpcps/rules/chain.py": "pre-aggregators before a rule, if there are any",
     "hpcps/rules/context.py": "what a rule may use",

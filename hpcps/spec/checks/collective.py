@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpcps.attacks import Infinite, Nan
-from hpcps.rules.average import Average, Mean
+from hpcps.rules.coordinate_wise import Average, Mean
 from hpcps.spec.checks.paths import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run

@@ -9,8 +9,8 @@ from hpcps.errors import SpecError
 from hpcps.registry import active
 from hpcps.registry.failures import told
 from hpcps.rules import Rule
+from hpcps.rules.coordinate_wise import EXCLUSIVE, Trimming
 from hpcps.rules.share import DEFAULT
-from hpcps.rules.trimming import EXCLUSIVE, Trimming
 from hpcps.spec.checks.paths import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run

@@ -1,4 +1,4 @@
-"""The base classes of pre-aggregators."""
+"""What is done with the updates before a rule combines them: each resulting row is a weighted sum of updates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
-from hpcps.registry.config import Config
+from hpcps.numerics.gram import squared_distances
+from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES, Config
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.share import DEFAULT, Tolerance, count
 
@@ -106,3 +107,92 @@ class DecidingPreAggregator(PreAggregator, ABC):
     @property
     def scope(self) -> Literal["block", "vector"]:
         return self.per
+
+
+class Clipping(DecidingPreAggregator):
+    """Scales the updates with a larger norm than the radius down to it.
+
+    After Sun, Kairouz, Suresh and McMahan, "Can you really backdoor federated learning?", arXiv 1911.07963.
+    """
+
+    compares: ClassVar[Compares] = "norms"
+
+    kind: Literal["clipping"] = "clipping"
+    radius: float = Field(1.0, gt=0, le=LARGEST_FACTOR, description="The largest norm of an update.")
+
+    def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+        norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
+        return np.diag(self.radius / np.maximum(norms, self.radius))
+
+
+class Arc(DecidingPreAggregator, TolerantPreAggregator):
+    """Adaptive robust clipping: scales the k updates with the largest norms down to the next largest norm.
+
+    k is 2 f (n - f) / n, rounded down. After Allouah, Guerraoui, Gupta, Jellouli, Rizk and Stephan, "Adaptive gradient
+    clipping for robust federated learning", ICLR 2025.
+    """
+
+    compares: ClassVar[Compares] = "norms"
+
+    kind: Literal["arc"] = "arc"
+
+    def unable(self, n: int, f: int) -> str:
+        return f"arc needs more than f updates, and f = {f} of {n}" if f >= n else ""
+
+    def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+        n = len(products)
+        norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
+        largest = np.sort(norms)[n - 1 - 2 * f * (n - f) // n]
+        return np.diag(np.divide(largest, norms, out=np.ones(n), where=norms > largest))
+
+
+class Nnm(DecidingPreAggregator, TolerantPreAggregator):
+    """Nearest-neighbour mixing: each update becomes the mean of the n - f updates nearest to it, itself among them.
+
+    Of updates at the same distance, the first are taken. After Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and
+    Stephan, "Fixing by mixing: a recipe for optimal Byzantine ML under heterogeneity", AISTATS 2023.
+    """
+
+    kind: Literal["nnm"] = "nnm"
+
+    def unable(self, n: int, f: int) -> str:
+        return f"nnm needs more than f updates, and f = {f} of {n}" if f >= n else ""
+
+    def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+        n = len(products)
+        distances = squared_distances(products)
+        np.fill_diagonal(distances, -1.0)  # an update is its own nearest, also among equal ones
+        found = np.zeros((n, n))
+        np.put_along_axis(found, np.argsort(distances, axis=1, kind="stable")[:, : n - f], 1 / (n - f), axis=1)
+        return found
+
+
+class Bucketing(TolerantPreAggregator):
+    """Puts the updates into buckets in random order, and replaces each bucket by its mean; the last one may be smaller.
+
+    The number of Byzantine updates that the rule expects stays the same, so there must be more than 2 f buckets. After
+    Karimireddy, He and Jaggi, "Byzantine-robust learning on heterogeneous datasets via bucketing", ICLR 2022.
+    """
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"random"})
+    compares: ClassVar[Compares] = "nothing"
+
+    kind: Literal["bucketing"] = "bucketing"
+    size: int = Field(2, ge=1, le=MOST_ROLES, description="Number of updates in a bucket.")
+
+    def remaining(self, n: int) -> int:
+        return -(-n // self.size)
+
+    def unable(self, n: int, f: int) -> str:
+        buckets = self.remaining(n)
+        if 2 * f < buckets:
+            return ""
+        return f"bucketing needs more than 2 f buckets, and f = {f} with {buckets} buckets of {n}"
+
+    def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
+        assert random is not None, "bucketing needs random numbers"
+        n = len(products)
+        buckets = np.arange(n) // self.size
+        found = np.zeros((self.remaining(n), n))
+        found[buckets, random.permutation(n)] = 1 / np.bincount(buckets)[buckets]
+        return found

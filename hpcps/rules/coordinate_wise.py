@@ -1,0 +1,235 @@
+"""Rules per coordinate: means of all values, of the middle ones, of those around a middle; votes on the sign."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hpcps.numerics.destination import Combined, Destination
+from hpcps.numerics.layout import Vector
+from hpcps.numerics.operations import (
+    average,
+    mean_around_median,
+    mean_around_trimmed_mean,
+    mean_by_agreement,
+    mean_of_ranks,
+    nothing,
+    vote,
+)
+from hpcps.numerics.updates import Updates
+from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
+from hpcps.rules.base import Rule, Sees
+from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.share import DEFAULT, Tolerance, count
+from hpcps.rules.tolerance import Tolerant
+
+
+class Average(Rule):
+    """The mean of the n updates; another name for `mean`, and the name in records."""
+
+    sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
+
+    kind: Literal["average"] = "average"
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        return average(updates)
+
+
+class Mean(Average):
+    """The mean of the n updates; runs with `average` are the same runs."""
+
+    kind: Literal["mean"] = "mean"  # type: ignore[assignment]
+
+    def same_results(self) -> Average:
+        return Average(before=self.before, skipped=self.skipped)
+
+
+Middle = Literal["mean", "lower"]
+MIDDLE = "The median of an even number of values: the mean of the two middle ones, or the lower one."
+
+
+def ranks_of_median(n: int, middle: Middle) -> tuple[int, int]:
+    """Return the first rank whose value enters the median of n values, and the rank after the last."""
+    first = (n - 1) // 2
+    return first, first + 1 if middle == "lower" else n // 2 + 1
+
+
+def median_of(updates: Updates, middle: Middle = "mean") -> Vector:
+    """Return the median of the updates per coordinate, in an array of its own: `[d]`."""
+    apart = updates.onto(Destination(out=updates.empty(updates.layout.size), threads=updates.to.threads))
+    return mean_of_ranks(apart, *ranks_of_median(len(updates), middle)).update
+
+
+class Median(Rule):
+    """Per coordinate, the median of the n updates.
+
+    After Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical
+    rates", ICML 2018.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
+
+    kind: Literal["median"] = "median"
+    middle: Middle = Field("mean", description=MIDDLE)
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        n = len(updates)
+        return mean_of_ranks(updates, *ranks_of_median(n, self.middle)) if n else nothing(updates)
+
+
+EXCLUSIVE = "f and trim exclude each other: leave one of them out"
+
+
+class Trimming(Rule, ABC):
+    """A rule that drops b of n values per coordinate; `trim` or `f` says how many."""
+
+    bound: ClassVar[tuple[int, int]] = (2, 1)
+
+    trim: float
+    f: Tolerance | None = Field(
+        None,
+        description="Number of Byzantine updates among those of a combiner that the rule tolerates, a whole number; or "
+        "their share, below 0.5, which is rounded down. It replaces `trim`: exactly f are dropped.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Trimming:
+        if self.f is not None and self.trim != DEFAULT:
+            raise ValueError(EXCLUSIVE)
+        return self
+
+    @abstractmethod
+    def trimmed(self, n: int) -> int:
+        """Return b for n updates that are enough."""
+
+    def too_few(self, n: int) -> bool:
+        """Tell whether the result of n updates is zero."""
+        return n <= 2 if self.f is None else n == 0 or bool(self.unable(n))
+
+    def unable(self, n: int) -> str:
+        return "" if self.f is None else self.below_bound(n)  # with `trim`, few updates are only a caution
+
+    def tolerated(self, n: int) -> int:
+        return self.trimmed(n) if n > 2 or self.f is not None else 0
+
+    def tolerating(self, f: int) -> Trimming:
+        return self.model_copy(update={"f": f})
+
+
+class TrimmedMean(Trimming):
+    """Per coordinate, the mean of the n updates without the b smallest and the b largest values.
+
+    b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(min((n - 2) // 2, trim * n)), and too few are
+    n <= 2. The result of too few is zero, and no update is accepted. After Yin, Chen, Ramchandran and Bartlett,
+    "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
+
+    kind: Literal["trimmed_mean"] = "trimmed_mean"
+    trim: float = Field(
+        DEFAULT, ge=0, lt=0.5, description="Share of the updates dropped at each end, 0 to 0.5; 0.2 in ZenoPS."
+    )
+
+    def trimmed(self, n: int) -> int:
+        """Return b, the number of updates dropped at each end, for enough updates."""
+        return min((n - 2) // 2, count(self.trim, n)) if self.f is None else count(self.f, n)
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        n = len(updates)
+        if self.too_few(n):
+            return nothing(updates)
+        b = self.trimmed(n)
+        return mean_of_ranks(updates, b, n - b)
+
+
+class Phocas(Trimming):
+    """Per coordinate, the mean of the n - b values nearest to the b-trimmed mean.
+
+    b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(max(1, trim * n)), and too few are n <= 2. The
+    result of too few is zero, and no update is accepted. Of two values at the same distance from the trimmed mean, the
+    smaller is kept. After Xie, Koyejo and Gupta, "Phocas: dimensional Byzantine-resilient stochastic gradient descent",
+    arXiv 1805.09682.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
+
+    kind: Literal["phocas"] = "phocas"
+    trim: float = Field(
+        DEFAULT,
+        ge=0,
+        lt=0.5,
+        description="Share of the updates dropped, 0 to 0.5; at least one is dropped; 0.2 in ZenoPS.",
+    )
+
+    def trimmed(self, n: int) -> int:
+        """Return b, the number of updates dropped, for enough updates."""
+        return max(1, count(self.trim, n)) if self.f is None else count(self.f, n)
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        n = len(updates)
+        return nothing(updates) if self.too_few(n) else mean_around_trimmed_mean(updates, self.trimmed(n))
+
+
+class Meamed(Tolerant):
+    """Per coordinate, the mean of the n - f values nearest to the median.
+
+    Of two values at the same distance from the median, the smaller is kept. After Xie, Koyejo and Gupta, "Generalized
+    Byzantine-tolerant SGD", arXiv 1802.10116.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
+
+    kind: Literal["meamed"] = "meamed"
+    middle: Middle = Field("mean", description=MIDDLE)
+
+    def unable(self, n: int) -> str:
+        return self.below_bound(n)
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        n = len(updates)
+        if n == 0 or self.unable(n):
+            return nothing(updates)
+        return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.byzantine(n))
+
+
+class SignMajority(Rule):
+    """Per coordinate, a step in the direction of the majority of the updates' signs; zero if they are even.
+
+    After Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is communication efficient and
+    fault tolerant", ICLR 2019.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
+
+    kind: Literal["sign_majority"] = "sign_majority"
+    step: float = Field(1e-3, gt=0, le=LARGEST_FACTOR, description="The size of the step in each coordinate.")
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        return vote(updates, float(np.float32(self.step)))
+
+
+class Rlr(Rule):
+    """Robust learning rate: the mean, with its sign flipped in coordinates where too few updates agree on the sign.
+
+    The sign is flipped where the absolute value of the sum of the updates' signs is below the threshold. After Ozdayi,
+    Kantarcioglu and Gel, "Defending against backdoors in federated learning with robust learning rate", AAAI 2021.
+    """
+
+    sees: ClassVar[Sees] = "coordinate"
+    checks: ClassVar[bool] = True
+
+    kind: Literal["rlr"] = "rlr"
+    threshold: int = Field(4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted.")
+
+    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+        return mean_by_agreement(updates, float(self.threshold))
