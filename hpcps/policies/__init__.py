@@ -1,7 +1,5 @@
 """Policies of local steps: how many local steps each role takes in a synchronous round, by measured speeds."""
 
-from hpcps.policies.base import Policy, Standing
-from hpcps.policies.dylu import DyLU
-from hpcps.policies.esync import ESync
+from hpcps.policies.local_steps import DyLU, ESync, Policy, Standing
 
 __all__ = ["DyLU", "ESync", "Policy", "Standing"]

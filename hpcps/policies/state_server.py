@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import replace
 
 from hpcps.numerics.state import State
-from hpcps.policies.base import Policy, Standing
+from hpcps.policies.local_steps import Policy, Standing
 from hpcps.registry.failures import described, returned, told
 
 _KEPT = 3

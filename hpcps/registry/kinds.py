@@ -56,12 +56,10 @@ KINDS: dict[str, ComponentKind] = {
         ),
         ComponentKind("attacks", "attack", "kind", "hpcps.attacks.base:BaseAttack", "hpcps.attacks", "attack"),
         ComponentKind(
-            "policies", "policy", "kind", "hpcps.policies.base:Policy", "hpcps.policies", "train.local_steps"
+            "policies", "policy", "kind", "hpcps.policies.local_steps:Policy", "hpcps.policies", "train.local_steps"
         ),
         ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
-        ComponentKind(
-            "splits", "split", "kind", "hpcps.data.splits.base:Split", "hpcps.data.splits", "data.split", True
-        ),
+        ComponentKind("splits", "split", "kind", "hpcps.data.splits:Split", "hpcps.data.splits", "data.split", True),
         ComponentKind("models", "model", "name", "hpcps.models.base:Model", "hpcps.models", "model"),
         ComponentKind(
             "launchers", "launcher", "name", "hpcps.launch.launchers.base:Launcher", "hpcps.launch.launchers", ""

@@ -1,15 +1,92 @@
-"""ESync: as many local steps as fit into one step of the slowest role."""
+"""Policies of local steps: in proportion to the speed of a role (DyLU), or as the slowest role permits (ESync)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import floor
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hpcps.policies.base import Policy, Standing
+from hpcps.registry import Config
 from hpcps.registry.config import DAY, MOST
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the state server knows of one role; its moments are on the state server's clock, in seconds.
+
+    Attributes:
+        begun: whether the role has begun the round.
+        k: its local steps in the round so far.
+        c: its seconds per local step; None until it has reported a step.
+        te: when its report of its last step, or of the beginning of the round, arrived.
+        ready: whether it was told to send its update.
+    """
+
+    begun: bool = False
+    k: int = 0
+    c: float | None = None
+    te: float = 0.0
+    ready: bool = False
+
+
+class Policy(Config, ABC):
+    """How many local steps each role takes in a synchronous round; a subclass adds `kind` and its own keys.
+
+    A role takes the first step of a round without asking, so that it takes at least one.
+    """
+
+    kind: str
+    most: int
+
+    @property
+    def waits(self) -> bool:
+        """Whether a role takes the steps of an answer together, and then waits for the next answer.
+
+        Otherwise it reports each step, and waits only if the last answer allows no further one.
+        """
+        return True
+
+    @abstractmethod
+    def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
+        """Return how many further steps a role takes; 0: it sends its update.
+
+        The state server asks only while the role has taken fewer than `most` steps, and limits the answer to the rest.
+
+        Args:
+            asker: the index of the role in `standings`; its step has just ended, so its `c` is known.
+            standings: all roles that the policy decides for.
+            now: the moment of the query.
+        """
+
+
+_ROUNDING = 1e-6
+"""Added before rounding down, because measured durations of equal steps differ in their last digits."""
+
+
+class DyLU(Policy):
+    """Every role takes a number of local steps in proportion to its speed.
+
+    With v steps per second, role i takes H_i = max(1, floor(v_i / v_max * most)) steps, so the fastest takes `most`. A
+    role asks after its first step, and after the last one. Until all roles have reported a step, it takes one step at a
+    time.
+
+    After Liu et al., "Asynchronous local-SGD training for language modeling", 2024, arXiv 2401.09135.
+    """
+
+    kind: Literal["dylu"] = "dylu"
+    most: int = Field(50, ge=1, le=MOST, description="Local steps of the fastest role in a round, H.")
+
+    def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
+        own = standings[asker]
+        known = [standing.c for standing in standings if standing.c is not None]
+        share = min(known) / own.c if own.c else 1.0
+        left = max(1, floor(share * self.most + _ROUNDING)) - own.k
+        return max(0, left if len(known) == len(standings) else min(left, 1))
+
 
 _SHARE = 0.05
 """Epsilon as a share of the slowest step, if the experiment does not set it."""
