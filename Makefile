@@ -100,7 +100,7 @@ check: $(VENV)/.dev
 
 # Files with few tests, which xdist would run last, are often the longest.
 unit: $(VENV)/.dev $(ENVIRONMENTS)
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 30 \
 	  --ignore tests/faults --ignore tests/mpi
 
 # Roles, launchers and hosts that are killed or stopped; these tests mostly wait.

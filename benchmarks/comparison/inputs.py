@@ -26,6 +26,9 @@ GROUPS = {
 SIZES = [(4, 1), (5, 1), (6, 1), (7, 1), (7, 2), (8, 2), (9, 2), (11, 2), (12, 3), (15, 3)]
 """Numbers of updates, and how many of them may be Byzantine."""
 
+CHOSEN_TIES = np.array([[1, 0, 0], [0, 1, -1], [0, -1, 1], [1, 1, 1], [1, 1, 1], [1, -1, 1]], np.float64)
+"""Updates at equal distances from the first one, of which a partial sort does not take the first ones."""
+
 
 @dataclass(frozen=True)
 class Input:
@@ -87,6 +90,9 @@ def _inputs() -> Iterator[tuple[str, Rows, int]]:
         yield "f = 0", _different(random, n), 0
     yield "f = 0", random.normal(1, 1, (8, 6)), 0
     for n, f in SIZES:
+        yield "ties", random.integers(-1, 2, (n, 3)).astype(np.float64), f
+    yield "ties", CHOSEN_TIES, 1
+    for n, f in [(20, 4), (24, 4)]:  # numpy's partial sort orders ties of more than 16 values otherwise than its sort
         yield "ties", random.integers(-1, 2, (n, 3)).astype(np.float64), f
     for n, f in [(4, 1), (7, 1), (8, 2)]:
         yield "identical", np.repeat(random.integers(1, 9, (1, 2)), n, axis=0).astype(np.float64), f

@@ -111,9 +111,8 @@ RULE_PAIRS: list[Pair] = [
         F,
         form="reference",
         note="Of equally near updates it takes those that numpy's `argpartition` puts first, and hpcps the first of "
-        "them. So results can differ for ties, though not on these inputs: for n = 6 updates `(1, 0, 0)`, "
-        "`(0, 1, -1)`, `(0, -1, 1)`, `(1, 1, 1)`, `(1, 1, 1)`, `(1, -1, 1)` and f = 1, hpcps computes "
-        "`(0.8, 0.4, 0.4)`, ByzFL `(0.8, 0, 0.8)`.",
+        "them: for n = 6 updates `(1, 0, 0)`, `(0, 1, -1)`, `(0, -1, 1)`, `(1, 1, 1)`, `(1, 1, 1)`, `(1, -1, 1)` and "
+        "f = 1, hpcps computes `(0.8, 0.4, 0.4)`, ByzFL `(0.8, 0, 0.8)`.",
     ),
     geometric("monna", "MoNNA", {"f": "=f", "reference_index": 0}, F, form="reference"),
     krum(
@@ -190,7 +189,7 @@ RULE_PAIRS: list[Pair] = [
         "caf",
         "CAF",
         {"f": "=f", "power_iters": 5000},
-        F,
+        {**F, "largest": "all"},
         note='It divides by the largest square of all updates, as the paper and `largest = "all"` of hpcps do; hpcps '
         "by default by that of updates whose weight is not 0.",
     ),
