@@ -8,9 +8,8 @@ from pathlib import Path
 
 from hpcps.errors import HpcpsError
 from hpcps.launch.guard import stand_guard
-from hpcps.launch.local_rank import planned_rank, preset_gpu
+from hpcps.launch.local_rank import planned_rank, preset_gpu, share_gpu
 from hpcps.launch.lost import LostGuards
-from hpcps.launch.mps import share_gpu
 from hpcps.launch.open_files import raise_limit
 from hpcps.launch.plan import Plan
 
@@ -29,10 +28,10 @@ def main() -> int:
         os.umask(plan.umask)
     me = planned_rank(plan)
     name = str(me or "")
-    started = stand_guard(name, LostGuards(Path(sys.argv[1])).file(name or str(os.getpid())))
+    uses_mps, mps = share_gpu(plan, Path(sys.argv[1]))
+    started = stand_guard(name, LostGuards(Path(sys.argv[1])).file(name or str(os.getpid())), mps)
     # srun forwards SIGUSR1, but not SIGTERM. `play` handles SIGTERM; before that, SIGTERM ends the process.
     signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(os.getpid(), signal.SIGTERM))
-    mps = share_gpu(plan, Path(sys.argv[1]))
     preset_gpu(plan)
     from hpcps.execution.bootstrap import process_group
     from hpcps.execution.process import play
@@ -42,7 +41,7 @@ def main() -> int:
         with process_group(plan, Path(sys.argv[1])) as group:
             started()
             role = sys.argv[2] if len(sys.argv) > 2 else ""
-            return play(plan, role, StopFile(Path(sys.argv[1])), group, mps=mps is not None and mps.used)
+            return play(plan, role, StopFile(Path(sys.argv[1])), group, mps=uses_mps)
     except HpcpsError as error:
         # One write: all processes may print at the same time, and `print` writes the line end separately.
         sys.stderr.write(f"hpcps: {me or 'a process'} on {socket.gethostname()}: {error}\n")

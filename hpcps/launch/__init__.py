@@ -3,6 +3,7 @@
 - `bounded`: runs a command that may hang or crash, with a deadline
 - `cause`: finds the process that failed first
 - `cores`: the cores of this machine that a process may use
+- `cuda`: CUDA's driver, without a framework
 - `detect`: detects the launcher on this machine
 - `device_trial`: finds out in child processes how device memory is exchanged here
 - `doctor/`: the diagnosis of this machine
@@ -11,9 +12,9 @@
 - `guard`: the parent process of every rank, which reports how the rank ended
 - `hostfile`: host files: machines, processes on each, GPUs of each
 - `launchers/`: one file for each launcher
-- `local_rank`: the rank and the GPU of a process before MPI starts
+- `local_rank`: a process before MPI starts: its rank and its GPU
 - `lost`: the files that show which guards were killed
-- `mps/`: several processes share a GPU
+- `mps`: several processes share a GPU
 - `open_files`: the number of files that a process may have open
 - `placement`: places roles on hosts
 - `plan`: the plan of a launch, which every rank reads

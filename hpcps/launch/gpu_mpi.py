@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.launch.launchers import Job, Launcher
-from hpcps.launch.mps import DRIVER
+from hpcps.launch.local_rank import DRIVER
 
 if TYPE_CHECKING:
     from hpcps.spec.schema import Run

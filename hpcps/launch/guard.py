@@ -10,7 +10,8 @@ If the guard itself is killed, the kernel sends the child a signal, and the chil
 (`hpcps.launch.lost`), because launchers do not report which guard was killed. A launcher then kills the other guards
 together with their children, and these write no file.
 
-The guard also removes a file in /tmp that MPICH's proxy leaves behind if the proxy is killed.
+The guard of the first rank of a host also stops the MPS daemon that this rank has started. All guards remove a file in
+/tmp that MPICH's proxy leaves behind if the proxy is killed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ EXPLAINED = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -s
 """Statuses that need no report: success, a launch error that the process has printed, or a stop signal."""
 
 _LOST = "HPCPS_LOST"
+_PROGRAM = [sys.executable, "-I", "-S"]
 
 MARK = "hpcps-death: "
 """The prefix of the JSON in the output of a launch."""
@@ -49,12 +51,13 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def stand_guard(name: str, lost: Path) -> Callable[[], None]:
+def stand_guard(name: str, lost: Path, mps: Path | None = None) -> Callable[[], None]:
     """Start a guard for this process; call this before any thread is started and before MPI is imported.
 
     Args:
         name: the name to report, such as `worker-3`; empty if unknown.
         lost: the file in which this process writes when its guard is killed.
+        mps: the folder of the MPS daemon that the guard has to stop, if there is one.
 
     Returns:
         A function to call once MPI has started, at least on this host.
@@ -67,7 +70,7 @@ def stand_guard(name: str, lost: Path) -> Callable[[], None]:
         # The guard's command line does not contain the role: a search for the processes of a role finds only them.
         os.environ.update({NAME: name, _LOST: str(lost)})
         os.set_inheritable(started, True)
-        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(child), str(started)])
+        os.execv(sys.executable, [*_PROGRAM, __file__, str(child), str(started), str(mps or "")])
     os.close(started)
     _leave_trace(lost)
     if os.getppid() != guard:
@@ -108,8 +111,8 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _watch(child: int, name: str, started: int, lost: str) -> None:
-    """Wait for the child, report how it ended, and end in the same way."""
+def _watch(child: int, name: str, started: int, lost: str, mps: str) -> None:
+    """Wait for the child, report how it ended, stop the MPS daemon of this folder, and end in the same way."""
     under_hydra = _parent_name().startswith("hydra")
     if under_hydra:
         # Hydra starts every rank in its own session. A batch system that ends the sessions it knows (those of the
@@ -137,6 +140,9 @@ def _watch(child: int, name: str, started: int, lost: str) -> None:
         with suppress(OSError):
             os.unlink(lost)
             os.rmdir(os.path.dirname(lost))
+    if mps:
+        program = os.path.join(os.path.dirname(__file__), "mps.py")
+        os.spawnv(os.P_WAIT, sys.executable, [*_PROGRAM, program, mps])
     if status < 0:
         _die_of(-status)
     os._exit(status)
@@ -187,4 +193,4 @@ def _die_of(number: int) -> None:
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), os.environ[_LOST])
+    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), os.environ[_LOST], sys.argv[3])

@@ -1,15 +1,19 @@
-"""The rank and the GPU of a process before MPI starts, from the environment that the launcher sets."""
+"""A process before MPI starts: its rank, from the environment that the launcher sets, and the GPU that it uses."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 from hpcps.inputs import whole_number
 from hpcps.launch.plan import Plan, Rank
 
 OWN_RANK = "HPCPS_RANK"
 """The variable in which our own starter, or a user, sets the rank."""
+
+DRIVER = "/dev/nvidiactl"
+"""The device file that exists on every machine with NVIDIA's driver."""
 
 
 def planned_rank(plan: Plan, environment: MutableMapping[str, str] = os.environ) -> Rank | None:
@@ -30,3 +34,36 @@ def preset_gpu(plan: Plan, environment: MutableMapping[str, str] = os.environ) -
     rank = planned_rank(plan, environment)
     if rank is not None and rank.gpu is not None:
         environment["CUDA_VISIBLE_DEVICES"] = rank.gpu
+
+
+def share_gpu(
+    plan: Plan, plan_file: Path, environment: MutableMapping[str, str] = os.environ
+) -> tuple[bool, Path | None]:
+    """Make this process use its GPU through MPS if it shares the GPU; call this before `preset_gpu` and the guard.
+
+    Returns:
+        Whether it uses MPS, and the folder of the MPS daemon that its guard has to stop.
+    """
+    me = planned_rank(plan, environment)
+    here = gpu_users(plan, me, environment) if me and os.path.exists(DRIVER) else {}
+    if me not in here or len(set(here.values())) == len(here):
+        return False, None
+    from hpcps.launch.mps import share  # here, because its imports take 10 ms
+
+    return share(list(here.values()), me is next(iter(here)), plan_file, environment)
+
+
+def gpu_users(plan: Plan, me: Rank, environment: Mapping[str, str]) -> dict[Rank, str]:
+    """Return the GPU of each process of this host that uses one; the first visible one if the plan does not name it.
+
+    A server uses a GPU if updates may stay in its memory. The plan is read without the schema, whose import takes long.
+    """
+    trains = [run.spec["run"]["train"] for run in plan.runs]
+    if all(train["device"] == "cpu" for train in trains) or any(train["mps"] == "off" for train in trains):
+        return {}
+    first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    buffers = {run.spec["run"].get("transport", {}).get("device_buffers", "staged") for run in plan.runs}
+    roles = ("worker", "validator") if buffers <= {"staged"} else ("worker", "validator", "server")
+    here = [member for member in plan.world if member.host == me.host and member.role in roles]
+    gpus = {member: first if member.gpu is None else member.gpu for member in here}
+    return {member: gpu for member, gpu in gpus.items() if gpu not in ("", "-1", "NoDevFiles")}

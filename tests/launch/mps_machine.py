@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from environments import ROOT
 
-from hpcps.launch.mps import keeper
+from hpcps.launch import mps
 from hpcps.launch.plan import Plan, PlannedRun, Rank
 
 STAND_INS = Path(__file__).with_name("mps_stand_ins")
@@ -32,15 +32,15 @@ def make_driver(folder):
         pytest.skip("no C compiler for a stand-in of libcuda")
     library = ("-shared", "-fPIC", "-o", str(folder / "libcuda.so.1"), str(STAND_INS / "cuda.c"))
     subprocess.run([compiler, *library], check=True)
-    control = folder / keeper.CONTROL
+    control = folder / mps.CONTROL
     control.write_text(f"#!{sys.executable} -IS\n{(STAND_INS / 'control.py').read_text()}")
     control.chmod(0o755)
     (folder / "nvidiactl").touch()
     return folder
 
 
-def plan_of(world, device="auto", mps="auto"):
-    return Plan(tuple(world), (PlannedRun("r", "r", "/", {"run": {"train": {"device": device, "mps": mps}}}),))
+def plan_of(world, device="auto", use_mps="auto"):
+    return Plan(tuple(world), (PlannedRun("r", "r", "/", {"run": {"train": {"device": device, "mps": use_mps}}}),))
 
 
 def world_of(*roles, gpus=None):
@@ -98,9 +98,9 @@ class Machine:
         }
         self.members = []
 
-    def start(self, plan, *ranks, **variables):
+    def start(self, plan, *ranks, name="conf.plan.json", **variables):
         """Start ranks all at once."""
-        path = self.folder / "conf.plan.json"
+        path = self.folder / name
         plan.write(path)
         program = [
             sys.executable,
@@ -116,7 +116,7 @@ class Machine:
     def command(self, pipe, *options, say=""):
         """Call the control program; return its exit status."""
         environment = {**self.environment, "CUDA_MPS_PIPE_DIRECTORY": str(pipe)}
-        program = [str(self._driver / keeper.CONTROL), *options]
+        program = [str(self._driver / mps.CONTROL), *options]
         return subprocess.run(program, input=say, text=True, env=environment, stdout=subprocess.DEVNULL).returncode
 
     @property
@@ -127,25 +127,14 @@ class Machine:
         """Return the processes that the control program has left running."""
         return [int(line.split()[1]) for line in self.noted if line.startswith("started") and alive(line.split()[1])]
 
-    def keepers(self):
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if self._is_keeper(pid)]
-
-    def _is_keeper(self, pid):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-        except OSError:
-            return False
-        return any(word.endswith("keeper.py") for word in words) and any(str(self.room) in word for word in words)
-
     def wait_until_clean(self):
-        """Nothing is left: no daemon, no keeper, no folder."""
-        within(40, lambda: not self.daemons() and not self.keepers(), lambda: (self.daemons(), self.keepers()))
-        assert list(self.room.iterdir()) == []
+        """Wait until no daemon and no folder is left."""
+        within(40, lambda: not self.daemons() and not list(self.room.iterdir()), lambda: (self.daemons(), self.noted))
 
     def close(self):
         for member in self.members:
             member.kill()
-        for pid in [*self.keepers(), *self.daemons()]:
+        for pid in self.daemons():
             os.kill(pid, signal.SIGKILL)
 
 

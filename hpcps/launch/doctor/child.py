@@ -53,7 +53,7 @@ def library_path() -> str:
 
 def gpus() -> dict[str, Any]:
     """List the GPUs of this machine."""
-    from hpcps.launch.mps import DRIVER
+    from hpcps.launch.local_rank import DRIVER
     from hpcps.records.provenance import gpus
 
     return {"driver": os.path.exists(DRIVER), "found": gpus()}
@@ -61,18 +61,17 @@ def gpus() -> dict[str, Any]:
 
 def mps() -> dict[str, Any]:
     """Find out whether CUDA can use MPS on the first visible GPU; start a daemon for the trial if none runs."""
-    from hpcps.launch.mps import DRIVER
-    from hpcps.launch.mps.keeper import CONTROL, Mps
+    from hpcps.launch.local_rank import DRIVER
+    from hpcps.launch.mps import CONTROL, start, stop
 
     if not os.path.exists(DRIVER):
         return {"usable": False, "why": "there is no NVIDIA driver"}
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     with tempfile.TemporaryDirectory(prefix="hpcps-mps-") as folder:
-        service = Mps(Path(folder), os.environ, 20.0)
         try:
-            _, why = service.offer([visible])
+            _, why = start(Path(folder), [visible], os.environ, 20.0)
         finally:
-            service.stop()
+            stop(Path(folder))
     return {"usable": not why, "why": why, "control": shutil.which(CONTROL)}
 
 

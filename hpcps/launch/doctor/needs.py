@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcps.errors import HpcpsError
 from hpcps.launch.doctor.diagnosis import Diagnosis
-from hpcps.launch.mps.membership import CLIENTS
+from hpcps.launch.mps import CLIENTS
 from hpcps.launch.placement import place
 from hpcps.records.run_directory import FREE_SPACE_NEEDED
 from hpcps.spec.load import Point

@@ -16,35 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from hpcps.launch.cuda import DeviceBuffer, create_context
 from hpcps.launch.doctor.child import library_path, library_version
-from hpcps.launch.mps.probe import check
 
 _BYTES = 2**20
 _CUDA = 0
 """`MPIX_GPU_SUPPORT_CUDA` of MPICH."""
-
-
-class DeviceBuffer:
-    """Bytes in the memory of the first GPU, as an object that mpi4py accepts."""
-
-    def __init__(self, cuda: ctypes.CDLL, size: int) -> None:
-        """Allocate `size` bytes in the current context."""
-        self._cuda, self._size, self._pointer = cuda, size, ctypes.c_uint64()
-        check(cuda, "cuMemAlloc_v2", ctypes.byref(self._pointer), ctypes.c_size_t(size))
-        self.__cuda_array_interface__ = {
-            "shape": (size,), "typestr": "|u1", "data": (self._pointer.value, False), "version": 3, "strides": None,
-        }  # fmt: skip
-
-    def write(self, content: bytes) -> None:
-        """Copy bytes to the device, and wait until they are there."""
-        check(self._cuda, "cuMemcpyHtoD_v2", self._pointer, content, ctypes.c_size_t(self._size))
-        check(self._cuda, "cuCtxSynchronize")
-
-    def read(self) -> bytes:
-        """Copy the bytes to the host."""
-        content = ctypes.create_string_buffer(self._size)
-        check(self._cuda, "cuMemcpyDtoH_v2", content, self._pointer, ctypes.c_size_t(self._size))
-        return content.raw
 
 
 def stated_support() -> dict[str, bool]:
@@ -63,12 +40,7 @@ def stated_support() -> dict[str, bool]:
 
 def send_device_memory(communicator: Any) -> bool:
     """Send device memory from rank 0 to rank 1 and back; return on rank 0 whether it came back unchanged."""
-    cuda = ctypes.CDLL("libcuda.so.1")
-    device, context = ctypes.c_int(), ctypes.c_void_p()
-    check(cuda, "cuInit", 0)
-    check(cuda, "cuDeviceGet", ctypes.byref(device), 0)
-    check(cuda, "cuCtxCreate_v2", ctypes.byref(context), 0, device)
-    buffer = DeviceBuffer(cuda, _BYTES)
+    buffer = DeviceBuffer(create_context(), _BYTES)
     buffer.write(bytes(_BYTES))
     if communicator.Get_rank() == 1:
         communicator.Recv(buffer, 0)
