@@ -26,9 +26,8 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def handle(args: argparse.Namespace) -> int:
     """Download or verify the data set and print its location."""
     from hpcps.data.base import Data
-    from hpcps.data.files.fetch import fetch
-    from hpcps.data.files.folders import data_root
-    from hpcps.data.files.verify import verify
+    from hpcps.data.files.fetch import fetch, verify
+    from hpcps.data.files.source import data_root
     from hpcps.errors import DataError
 
     root = data_root(args.dir)

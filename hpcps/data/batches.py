@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.data.facts import Facts
+from hpcps.data.base import Facts
 from hpcps.data.samples import Indices, Inputs, Labels, Samples
 from hpcps.numerics.layout import Vector
 

@@ -42,13 +42,13 @@ class CheckedPart:
     size: int
 
     def labels(self) -> Labels:
-        """See `Part.labels`."""
+        """Read all labels, and check them."""
         with told(self.data, f"the labels() of its {self.name} part failed"):
             labels = self.part.labels()
         return self._checked_labels(labels, self.size)
 
     def read(self, indices: Indices) -> Samples:
-        """See `Part.read`."""
+        """Read the samples at these indices, and check them."""
         with told(self.data, f"the read() of its {self.name} part failed"):
             samples = self.part.read(indices)
         if not isinstance(samples, Samples):

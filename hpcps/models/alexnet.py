@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hpcps.models.base import Shape
-from hpcps.models.zoo import ZooModel
+from hpcps.models.gluon import ZooModel
 
 if TYPE_CHECKING:
     from torch import nn
@@ -24,7 +24,6 @@ class AlexNet(ZooModel):
     name: Literal["alexnet"] = "alexnet"
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """See `Model.build`; a sample is an image `[channels, height, width]`."""
         from torch import nn
 
         channels, height, width = shape

@@ -32,7 +32,6 @@ class CifarResNet(Model, ABC):
         return int(self.name.removeprefix("cifar_resnet").removesuffix("_v1"))
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """See `Model.build`; a sample is an image `[channels, height, width]`."""
         return _network(self._depth, shape[0], classes)
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:

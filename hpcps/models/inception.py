@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hpcps.models.base import Shape
-from hpcps.models.zoo import ZooModel
+from hpcps.models.gluon import ZooModel
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -30,7 +30,6 @@ class InceptionV3(ZooModel):
     name: Literal["inception_v3"] = "inception_v3"
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """See `Model.build`; a sample is an image `[channels, height, width]`."""
         return _network(shape, classes)
 
 

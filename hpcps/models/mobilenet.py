@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hpcps.models.base import Shape
-from hpcps.models.zoo import ZooModel
+from hpcps.models.gluon import ZooModel
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -42,7 +42,6 @@ class MobileNetV1(ZooModel):
         return "mobilenet1_0"
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """See `Model.build`; a sample is an image `[channels, height, width]`."""
         return _network(1, shape[0], classes)
 
 
@@ -59,7 +58,6 @@ class MobileNetV2(ZooModel):
         return "mobilenet_v2_1_0"
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """See `Model.build`; a sample is an image `[channels, height, width]`."""
         return _network(2, shape[0], classes)
 
 

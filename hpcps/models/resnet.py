@@ -12,7 +12,7 @@ from abc import ABC
 from typing import TYPE_CHECKING, ClassVar
 
 from hpcps.models.base import Shape, named
-from hpcps.models.zoo import ZooModel
+from hpcps.models.gluon import ZooModel
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,7 +27,6 @@ class ImageNetResNet(ZooModel, ABC):
     reduction: ClassVar[int] = 32
 
     def build(self, shape: Shape, classes: int) -> nn.Module:
-        """See `Model.build`; a sample is an image `[channels, height, width]`."""
         depth, version = self.name.removeprefix("resnet").split("_v")
         return _network(int(depth), int(version), shape[0], classes)
 

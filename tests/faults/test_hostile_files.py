@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 from hostile import mutated, wrong_lines, wrong_value
 
 from hpcps.cli.main import main
-from hpcps.data.files.idx import read_idx
-from hpcps.data.files.pickles import PickleError, read_batch
+from hpcps.data.files.formats import PickleError, read_batch, read_idx
 from hpcps.errors import HpcpsError, InputError, RunError
 from hpcps.execution.simulation.calibration import fit
 from hpcps.inputs import MiB, parse_json, read_gzip, read_json, whole_number

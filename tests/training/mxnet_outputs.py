@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcps.data.facts import Facts
+from hpcps.data.base import Facts
 from hpcps.registry import active
 from hpcps.training.mxnet.framework import load_mxnet
 

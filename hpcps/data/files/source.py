@@ -1,8 +1,18 @@
-"""The source of the official files of a data set, and their published MD5 checksums."""
+"""Where the official files of a data set are: addresses, folders, and their published MD5 checksums."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcps.errors import DataError
+
+
+def data_root(directory: str | Path | None) -> Path:
+    """Return the folder of the data sets: `data.dir`, else `$HPCPS_DATA`, else `./data`."""
+    return Path(directory or os.environ.get("HPCPS_DATA") or "data").expanduser()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +48,33 @@ class Source:
     mirrors: tuple[str, ...]
     archives: dict[str, Archive] = field(default_factory=dict)
     files: dict[str, str]
+
+    def candidates(self, directory: str | Path | None) -> Iterator[Path]:
+        """Yield the existing folders that may hold the files, in the order in which to search them.
+
+        The folder of the data sets itself may hold them. This does not apply to MNIST and Fashion-MNIST in a folder for
+        all runs (`$HPCPS_DATA`), because their files have the same names and cannot be told apart.
+        """
+        root = data_root(directory)
+        places = [root / folder for folder in self.folders]
+        if directory or self.unmistakable:
+            places.append(root)
+        return (place for place in places if place.is_dir())
+
+    def missing(self, name: str, directory: str | Path | None, looked_for: Sequence[str]) -> DataError:
+        """Return the error for a data set that is not found."""
+        root = data_root(directory)
+        return DataError(
+            f"no {name} in {root} or its sub-folders {' and '.join(self.folders)} "
+            f"(looked for {' and '.join(looked_for)}): "
+            f"get it with `hpcps data {name} --dir {root}`, or say where it is with data.dir or $HPCPS_DATA"
+        )
+
+    def broken(self, name: str, path: Path, what: str) -> DataError:
+        """Return the error for a file that is incomplete, corrupt or missing from its set."""
+        folder = path.parent
+        for sub in self.folders:
+            if folder.parts[-len(Path(sub).parts) :] == Path(sub).parts:
+                folder = folder.parents[len(Path(sub).parts) - 1]
+                break
+        return DataError(f"{path}: {what}; replace it with `hpcps data {name} --dir {folder}`")

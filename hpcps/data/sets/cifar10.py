@@ -10,10 +10,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.data.base import Data
-from hpcps.data.facts import Facts
-from hpcps.data.files import folders
-from hpcps.data.files.pickles import PickleError, read_batch
+from hpcps.data.base import Data, Facts
+from hpcps.data.files.formats import PickleError, read_batch
 from hpcps.data.files.source import Archive, Source
 from hpcps.data.samples import Indices, Labels, Part, Samples
 from hpcps.errors import DataError, InputError
@@ -113,8 +111,7 @@ class Cifar10(Data):
     name: Literal["cifar10"] = "cifar10"
 
     def open(self) -> tuple[Part, Part]:
-        """See `Data.open`; the files may be in either layout."""
-        for folder in folders.candidates(SOURCE, self.dir):
+        for folder in SOURCE.candidates(self.dir):
             for layout in (BINARY, PYTHON):
                 names = (*layout.train, layout.test)
                 absent = [name for name in names if not (folder / name).is_file()]
@@ -125,7 +122,7 @@ class Cifar10(Data):
                     )
                 if len(absent) < len(names):
                     raise broken(folder / absent[0], "missing, although other files of its set are present")
-        raise folders.missing("cifar10", SOURCE, self.dir, (BINARY.train[0], PYTHON.train[0]))
+        raise SOURCE.missing("cifar10", self.dir, (BINARY.train[0], PYTHON.train[0]))
 
 
 @dataclass(frozen=True)
@@ -161,5 +158,5 @@ class CifarPart:
 
 
 def broken(path: Path, what: str) -> DataError:
-    """See `folders.broken`."""
-    return folders.broken("cifar10", SOURCE, path, what)
+    """Return the error for a file of CIFAR-10 that is incomplete, corrupt or missing from its set."""
+    return SOURCE.broken("cifar10", path, what)

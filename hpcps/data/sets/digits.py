@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hpcps.data.base import Data
-from hpcps.data.facts import Facts
+from hpcps.data.base import Data, Facts
 from hpcps.data.samples import InMemory, Part, Samples
 from hpcps.errors import DataError, InputError
 from hpcps.inputs import MiB, read_gzip
@@ -43,11 +42,6 @@ class Digits(Data):
     name: Literal["digits"] = "digits"
 
     def open(self) -> tuple[Part, Part]:
-        """See `Data.open`.
-
-        The file is sorted by writer, so the samples are shuffled before they are split. The order is that of the raw
-        output of Philox with seed 0, which numpy guarantees never to change.
-        """
         path, facts = digits_file(), self.facts
         total = facts.train + facts.test
         try:
@@ -63,6 +57,8 @@ class Digits(Data):
             raise DataError(f"{path}: corrupt ({error.reason}); {REINSTALL}") from error
         except ValueError as error:
             raise DataError(f"{path}: corrupt ({error}); {REINSTALL}") from error
+        # The file is sorted by writer, so the samples are shuffled before they are split. The order is that of the raw
+        # output of Philox with seed 0, which numpy guarantees never to change.
         order = np.argsort(np.random.Philox(0).random_raw(total), kind="stable")
         samples = Samples(table[:, :64].reshape(-1, *facts.shape), table[:, 64].astype(np.int64))
         return InMemory(samples.take(order[: facts.train])), InMemory(samples.take(order[facts.train :]))

@@ -10,10 +10,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.data.base import Data
-from hpcps.data.facts import Facts
-from hpcps.data.files import folders
-from hpcps.data.files.idx import read_idx
+from hpcps.data.base import Data, Facts
+from hpcps.data.files.formats import read_idx
 from hpcps.data.files.source import Source
 from hpcps.data.samples import Indices, Labels, Part, Samples
 from hpcps.errors import DataError, InputError
@@ -32,7 +30,7 @@ class IdxData(Data, ABC):
     source: ClassVar[Source]
 
     def open(self) -> tuple[Part, Part]:
-        for folder in folders.candidates(self.source, self.dir):
+        for folder in self.source.candidates(self.dir):
             present: dict[str, Path] = {}
             for file in (*TRAIN, *TEST):
                 for path in (folder / file, folder / f"{file}.gz"):
@@ -46,11 +44,11 @@ class IdxData(Data, ABC):
                     IdxPart(self, (present[TRAIN[0]], present[TRAIN[1]]), self.facts.train),
                     IdxPart(self, (present[TEST[0]], present[TEST[1]]), self.facts.test),
                 )
-        raise folders.missing(self.name, self.source, self.dir, (f"{TRAIN[0]}(.gz)",))
+        raise self.source.missing(self.name, self.dir, (f"{TRAIN[0]}(.gz)",))
 
     def broken(self, path: Path, what: str) -> DataError:
-        """See `folders.broken`."""
-        return folders.broken(self.name, self.source, path, what)
+        """Return the error for a file that is incomplete, corrupt or missing from its set."""
+        return self.source.broken(self.name, path, what)
 
 
 class Mnist(IdxData):

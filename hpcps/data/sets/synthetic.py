@@ -12,8 +12,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from hpcps import seeds
-from hpcps.data.base import Data
-from hpcps.data.facts import Facts
+from hpcps.data.base import Data, Facts
 from hpcps.data.samples import Indices, Labels, Part, Samples
 from hpcps.numerics.layout import Vector
 
@@ -74,5 +73,4 @@ class Synthetic(Data):
     name: Literal["synthetic"] = "synthetic"
 
     def open(self) -> tuple[Part, Part]:
-        """See `Data.open`; the samples are the same in every run."""
         return SyntheticPart("train", FACTS.train), SyntheticPart("test", FACTS.test)

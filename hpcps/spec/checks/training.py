@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from hpcps.data.facts import Facts
+from hpcps.data.base import Facts
 from hpcps.registry import active
 from hpcps.spec.checks.paths import DATA, MODE, VALIDATORS, WORKERS
 from hpcps.spec.presets import PRESETS

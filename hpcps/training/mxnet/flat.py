@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import autograd, gluon, nd
 from mxnet.base import _LIB, check_call
 
-from hpcps.data.facts import Facts
+from hpcps.data.base import Facts
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.registry.failures import told

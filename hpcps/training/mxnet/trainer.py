@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from mxnet import autograd, nd, random
 
+from hpcps.data.base import Facts
 from hpcps.data.batches import BatchStream, Normaliser, evaluation_slices
-from hpcps.data.facts import Facts
 from hpcps.data.samples import Samples
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector

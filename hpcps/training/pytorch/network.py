@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpcps.data.facts import Facts
+from hpcps.data.base import Facts
 from hpcps.models import Model
 from hpcps.registry.failures import fault, told
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcps.data.base import Facts
 from hpcps.data.batches import BatchStream, Normaliser
-from hpcps.data.facts import Facts
 from hpcps.data.samples import Samples
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector

@@ -1,4 +1,4 @@
-"""Networks of GluonCV's model zoo for CIFAR-10, which only the MXNet backend supports."""
+"""Networks of the model zoos of MXNet: the base class of those of Gluon, and those that only GluonCV builds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,28 @@ from hpcps.models.base import Model, Shape, named
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+class ZooModel(Model, ABC):
+    """A network of `mxnet.gluon.model_zoo.vision`, for images with any number of channels.
+
+    Numbers of parameters in docstrings are those for 1 channel and 10 classes: of the tensors that Gluon trains, so
+    without the running statistics of BatchNorm.
+    """
+
+    backends: ClassVar[tuple[str, ...]] = ("torch", "mxnet")
+    smallest: ClassVar[int | None] = 1
+    batchnorm: ClassVar[bool | None] = True
+
+    @property
+    def zoo_name(self) -> str:
+        """The name of the function of the zoo that builds the network."""
+        return self.name
+
+    def build_gluon(self, shape: Shape, classes: int) -> Any:
+        from mxnet.gluon.model_zoo import vision
+
+        return getattr(vision, self.zoo_name)(classes=classes)
 
 
 class GluonCvModel(Model, ABC):

@@ -1,4 +1,4 @@
-"""A multilayer perceptron, for small samples of any shape."""
+"""Small networks without BatchNorm: a multilayer perceptron, and a convolutional network for small images."""
 
 from __future__ import annotations
 
@@ -48,4 +48,46 @@ class Mlp(Model):
             for width in (128, 64):
                 network.add(nn.Dense(width, activation="relu"), *([nn.Dropout(self.dropout)] if self.dropout else ()))
             network.add(nn.Dense(classes))
+        return network
+
+
+class Cnn(Model):
+    """Two 3x3 convolutions, each followed by 2x2 pooling, and two linear layers; 14,000 parameters for 8x8 digits.
+
+    It has neither dropout nor BatchNorm, so a worker's state is its parameters and its momentum.
+    """
+
+    backends: ClassVar[tuple[str, ...]] = ("torch", "mxnet")
+    smallest: ClassVar[int | None] = 4
+    batchnorm: ClassVar[bool | None] = False
+
+    name: Literal["cnn"] = "cnn"
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        from torch import nn
+
+        channels, height, width = shape
+        return nn.Sequential(
+            OrderedDict(
+                conv1=nn.Conv2d(channels, 16, 3, padding=1),
+                relu1=nn.ReLU(),
+                pool1=nn.MaxPool2d(2),
+                conv2=nn.Conv2d(16, 32, 3, padding=1),
+                relu2=nn.ReLU(),
+                pool2=nn.MaxPool2d(2),
+                flat=nn.Flatten(),
+                hidden=nn.Linear(32 * (height // 4) * (width // 4), 64),
+                relu3=nn.ReLU(),
+                output=nn.Linear(64, classes),
+            )
+        )
+
+    def build_gluon(self, shape: Shape, classes: int) -> Any:
+        from mxnet.gluon import nn
+
+        network = nn.HybridSequential(prefix="")
+        with network.name_scope():
+            for channels in (16, 32):
+                network.add(nn.Conv2D(channels, 3, padding=1, activation="relu"), nn.MaxPool2D(2))
+            network.add(nn.Dense(64, activation="relu"), nn.Dense(classes))
         return network
