@@ -14,7 +14,7 @@ class SameTime(Policy):
     seconds: float = Field(1.0, gt=0, description="Seconds of local steps in a round.")
     most: int = Field(100, ge=1, description="The largest number of local steps of a round.")
 
-    def further_steps(self, asker, standings, now):
+    def further_steps(self, asker, progress, now):
         """Return 1 while another step fits."""
-        own = standings[asker]
+        own = progress[asker]
         return 1 if own.c * (own.k + 1) <= self.seconds else 0

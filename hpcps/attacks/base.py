@@ -12,7 +12,7 @@ from pydantic import Field
 from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.registry.config import MOST, Config
-from hpcps.registry.failures import described, returned, told
+from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.validation import not_among
 from hpcps.rules.share import count
 from hpcps.seeds import generator as seeded
@@ -141,7 +141,7 @@ class Attack(ByzantineAttack, ABC):
         """
         if "own" not in self.needs:
             block[:] = 0.0
-        with told(self, "its corrupt() failed", foreign=True):
+        with errors_of(self, "its corrupt() failed", foreign=True):
             found: object = self.corrupt(block, context)
         if found is not None and found is not block:
             what = f"{described(found)}: it must change the block in place and return nothing"

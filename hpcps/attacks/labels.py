@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.attacks.base import ByzantineAttack
-from hpcps.registry.failures import described, returned, told
+from hpcps.registry.failures import described, errors_of, returned
 
 BatchLabels = NDArray[np.int64]
 
@@ -38,7 +38,7 @@ class LabelAttack(ByzantineAttack, ABC):
             SpecError: a plugin's or package's `relabel` failed, or it did not return a label from 0 to classes - 1 for
                 each label.
         """
-        with told(self, "its relabel() failed", foreign=True):
+        with errors_of(self, "its relabel() failed", foreign=True):
             found: object = self.relabel(labels, classes)
         good = isinstance(found, np.ndarray) and found.shape == labels.shape and found.dtype.kind in "iu"
         if not good or (found.size and not 0 <= found.min() <= found.max() < classes):  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.operations import screen
 from hpcps.numerics.updates import Updates
-from hpcps.registry.failures import described, returned, told
+from hpcps.registry.failures import described, errors_of, returned
 from hpcps.rules.context import Arrays
 
 
@@ -91,7 +91,7 @@ class Omniscient(ByzantineAttack, ABC):
             SpecError: a plugin's or package's `craft` failed, or it returned something else; the message names the
                 attack, its file and the line.
         """
-        with told(self, "its craft() failed", foreign=True), np.errstate(over="ignore", invalid="ignore"):
+        with errors_of(self, "its craft() failed", foreign=True), np.errstate(over="ignore", invalid="ignore"):
             found: object = self.craft(_read_only(honest), self._known_own(own), context)
         shapes = (own.shape, own.shape[1:])
         if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu" or found.shape not in shapes:

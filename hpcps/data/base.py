@@ -16,7 +16,7 @@ from hpcps.data.samples import Part, Samples
 from hpcps.data.splits import Iid, Split
 from hpcps.registry import Config, OneOf
 from hpcps.registry.config import MOST
-from hpcps.registry.failures import fault, told
+from hpcps.registry.failures import errors_of, fault
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ class Data(Config, ABC):
 
     @model_validator(mode="after")
     def _check_facts(self) -> Data:
-        with told(self, "its facts are not known"):
+        with errors_of(self, "its facts are not known"):
             facts = self.facts
         if not isinstance(facts, Facts):
             raise fault(self, f"its facts are {facts!r}: they must be hpcps.data.Facts(...)")

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpcps.data.base import Data
 from hpcps.data.samples import Indices, Labels, Part, Samples
-from hpcps.registry.failures import described, fault, told
+from hpcps.registry.failures import described, errors_of, fault
 
 
 def open_parts(data: Data) -> tuple[CheckedPart, CheckedPart]:
@@ -20,7 +20,7 @@ def open_parts(data: Data) -> tuple[CheckedPart, CheckedPart]:
         SpecError: the code of the data set failed, or returned something else than two parts. What the parts return
             raises it, too, where it is not what the facts say.
     """
-    with told(data, "its open() failed"):
+    with errors_of(data, "its open() failed"):
         parts: Any = data.open()
     if not isinstance(parts, tuple | list) or len(parts) != 2 or not all(map(_is_part, parts)):
         raise fault(
@@ -43,13 +43,13 @@ class CheckedPart:
 
     def labels(self) -> Labels:
         """Read all labels, and check them."""
-        with told(self.data, f"the labels() of its {self.name} part failed"):
+        with errors_of(self.data, f"the labels() of its {self.name} part failed"):
             labels = self.part.labels()
         return self._checked_labels(labels, self.size)
 
     def read(self, indices: Indices) -> Samples:
         """Read the samples at these indices, and check them."""
-        with told(self.data, f"the read() of its {self.name} part failed"):
+        with errors_of(self.data, f"the read() of its {self.name} part failed"):
             samples = self.part.read(indices)
         if not isinstance(samples, Samples):
             raise self._fault(f"its read() returned {described(samples)}: it must return hpcps.data.Samples")

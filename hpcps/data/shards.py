@@ -14,7 +14,7 @@ from hpcps.data.parts import open_parts
 from hpcps.data.samples import Indices, Labels
 from hpcps.data.splits import Dealing
 from hpcps.errors import DataError, SpecError
-from hpcps.registry.failures import fault, told
+from hpcps.registry.failures import errors_of, fault
 
 
 def shard_count(data: Data) -> int:
@@ -77,7 +77,7 @@ def all_shards(
 def _dealt(data: Data, labels: Labels, shards: int, size: int, seed: int, least: int) -> tuple[Indices, ...]:
     split = data.split
     random = seeds.generator(seed, "experiment", 0, "split")
-    with told(split, "its deal() failed"):
+    with errors_of(split, "its deal() failed"):
         dealt: Any = split.deal(Dealing(labels, shards, size, random, data.alpha, least))
     samples = data.training_size if split.alike else len(labels)
     parts = _parts(dealt, shards, size if split.equal else None)

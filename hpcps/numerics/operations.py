@@ -47,7 +47,7 @@ def products(updates: Updates, v: Vector | None = None) -> Products:
     return found
 
 
-def nothing(updates: Updates) -> Combined:
+def zero_result(updates: Updates) -> Combined:
     """Write zero, with nothing accepted: the result for too few updates, which are screened all the same."""
     if not updates.checked and screen(updates).any():
         raise NotFiniteError
@@ -68,7 +68,7 @@ def average(updates: Updates) -> Combined:
     if isinstance(updates, Mixture):
         return weighted_sum(updates, np.full(updates.sent.shape, 1 / len(updates)))
     if not len(updates):
-        return nothing(updates)
+        return zero_result(updates)
     return _all_accepted(updates, engine(updates).average(updates))
 
 
@@ -106,14 +106,14 @@ def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> 
 @by_parts
 def vote(updates: Updates, step: float) -> Combined:
     """Write, per coordinate, a step in the direction of most signs; zero if they are even."""
-    return _all_accepted(updates, engine(updates).vote(updates, step)) if len(updates) else nothing(updates)
+    return _all_accepted(updates, engine(updates).vote(updates, step)) if len(updates) else zero_result(updates)
 
 
 @by_parts
 def mean_by_agreement(updates: Updates, threshold: float) -> Combined:
     """Write the mean, with its sign flipped where the absolute value of the sum of the signs is below a threshold."""
     if not len(updates):
-        return nothing(updates)
+        return zero_result(updates)
     return _all_accepted(updates, engine(updates).mean_by_agreement(updates, threshold))
 
 

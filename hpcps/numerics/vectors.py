@@ -162,7 +162,7 @@ class DeviceVector:
         if ufunc is not np.add or method != "__call__" or out is None or more:
             return NotImplemented
         (sum_,) = out
-        there = [placed(values, self.device) for values in inputs]
+        there = [to_device(values, self.device) for values in inputs]
         if isinstance(sum_, DeviceVector):
             self.device.enqueue(_add, sum_, *there)
         else:
@@ -223,7 +223,7 @@ def finite(values: Vector) -> bool:
     return on_memory(_finite, values)
 
 
-def placed(values: Any, device: Device) -> DeviceVector:
+def to_device(values: Any, device: Device) -> DeviceVector:
     """Return values in the memory of a device: themselves, or a copy."""
     if isinstance(values, DeviceVector):
         return values

@@ -15,15 +15,15 @@ from hpcps.registry.config import DAY, MOST
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What the state server knows of one role; its moments are on the state server's clock, in seconds.
+class RoleProgress:
+    """What the state server knows of one role; times are on the state server's clock, in seconds.
 
     Attributes:
         begun: whether the role has begun the round.
         k: its local steps in the round so far.
         c: its seconds per local step; None until it has reported a step.
         te: when its report of its last step, or of the beginning of the round, arrived.
-        ready: whether it was told to send its update.
+        ready: whether it was asked to send its update.
     """
 
     begun: bool = False
@@ -51,15 +51,15 @@ class Policy(Config, ABC):
         return True
 
     @abstractmethod
-    def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
+    def further_steps(self, asker: int, progress: Sequence[RoleProgress], now: float) -> int:
         """Return how many further steps a role takes; 0: it sends its update.
 
         The state server asks only while the role has taken fewer than `most` steps, and limits the answer to the rest.
 
         Args:
-            asker: the index of the role in `standings`; its step has just ended, so its `c` is known.
-            standings: all roles that the policy decides for.
-            now: the moment of the query.
+            asker: the index of the role in `progress`; its step has just ended, so its `c` is known.
+            progress: all roles that the policy decides for.
+            now: the time of the query.
         """
 
 
@@ -80,12 +80,12 @@ class DyLU(Policy):
     kind: Literal["dylu"] = "dylu"
     most: int = Field(50, ge=1, le=MOST, description="Local steps of the fastest role in a round, H.")
 
-    def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
-        own = standings[asker]
-        known = [standing.c for standing in standings if standing.c is not None]
+    def further_steps(self, asker: int, progress: Sequence[RoleProgress], now: float) -> int:
+        own = progress[asker]
+        known = [each.c for each in progress if each.c is not None]
         share = min(known) / own.c if own.c else 1.0
         left = max(1, floor(share * self.most + _ROUNDING)) - own.k
-        return max(0, left if len(known) == len(standings) else min(left, 1))
+        return max(0, left if len(known) == len(progress) else min(left, 1))
 
 
 _SHARE = 0.05
@@ -97,9 +97,9 @@ class ESync(Policy):
 
     A role reports each step. With c seconds per step and S the role with the largest c, it goes on if its next step
     ends at least epsilon before the step of S does: c + epsilon <= c_S - (now - te_S), where te_S is when S began. The
-    seconds are measured by the roles, the moments by server 0 at the arrival of messages: no two clocks are compared.
-    The first step of a role in a run may end at any moment, so nobody takes further steps because of a role that has
-    not reported one: in the first round every role takes one step, and the round is as long as the longest.
+    roles measure seconds per step, and server 0 takes the times when messages arrive: no two clocks are compared. The
+    first step of a role in a run may end at any time, so nobody takes further steps because of a role that has not
+    reported one: in the first round every role takes one step, and the round is as long as the longest.
 
     Without latency and with stable speeds, S takes 1 step and the others max(1, floor((c_S - epsilon) / c)).
 
@@ -140,10 +140,10 @@ class ESync(Policy):
     def waits(self) -> bool:
         return self.blocking
 
-    def further_steps(self, asker: int, standings: Sequence[Standing], now: float) -> int:
-        own = standings[asker]
-        slowest = max(range(len(standings)), key=lambda role: (standings[role].c or 0.0, -role))
-        other = standings[slowest]
+    def further_steps(self, asker: int, progress: Sequence[RoleProgress], now: float) -> int:
+        own = progress[asker]
+        slowest = max(range(len(progress)), key=lambda role: (progress[role].c or 0.0, -role))
+        other = progress[slowest]
         if slowest == asker or other.ready or other.c is None or own.c is None:
             return 0
         if not other.begun:

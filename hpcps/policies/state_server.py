@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import replace
 
 from hpcps.numerics.state import State
-from hpcps.policies.local_steps import Policy, Standing
-from hpcps.registry.failures import described, returned, told
+from hpcps.policies.local_steps import Policy, RoleProgress
+from hpcps.registry.failures import described, errors_of, returned
 
 _KEPT = 3
 """The number of durations of each role whose lower median counts as its seconds per step: it ignores a single step that
@@ -22,7 +22,7 @@ class StateServer:
 
     Attributes:
         round: the newest round that a role has begun.
-        standings: what is known of each role in that round.
+        progress: what is known of each role in that round.
         steps: the local steps that the workers have taken in the run.
     """
 
@@ -39,7 +39,7 @@ class StateServer:
         self._durations: list[deque[float]] = [deque(maxlen=_KEPT) for _ in range(roles)]
         self._counted = [(-1, 0)] * roles
         self.round = -1
-        self.standings = [Standing() for _ in range(roles)]
+        self.progress = [RoleProgress() for _ in range(roles)]
         self.steps = 0
 
     def begin(self, role: int, round: int, now: float) -> None:
@@ -48,11 +48,11 @@ class StateServer:
         Args:
             role: the index of the role.
             round: the round.
-            now: the moment, on the clock of the state server.
+            now: the time, on the clock of the state server.
         """
         self._adopt(round)
         if round == self.round:
-            self.standings[role] = replace(self.standings[role], begun=True, te=now)
+            self.progress[role] = replace(self.progress[role], begun=True, te=now)
 
     def report(self, role: int, round: int, k: int, seconds: float, now: float) -> int:
         """Note that a role has taken steps; return how many it takes before it reports again.
@@ -62,7 +62,7 @@ class StateServer:
             round: the round.
             k: its steps of the round so far.
             seconds: the seconds per step of those since its last report, as the role has measured them.
-            now: the moment, on the clock of the state server.
+            now: the time, on the clock of the state server.
 
         Returns:
             The number of steps; 0: the role sends its update. It is 0 for a report of an earlier round.
@@ -73,10 +73,10 @@ class StateServer:
         durations.append(seconds)
         c = sorted(durations)[(len(durations) - 1) // 2]
         if round < self.round:
-            self.standings[role] = replace(self.standings[role], c=c)
+            self.progress[role] = replace(self.progress[role], c=c)
             return 0
-        known = self.standings[role]
-        self.standings[role] = replace(known, begun=True, k=max(k, known.k), c=c, te=now)
+        known = self.progress[role]
+        self.progress[role] = replace(known, begun=True, k=max(k, known.k), c=c, te=now)
         left = 0 if known.ready else self._policy.most - k
         further = min(left, self._further(role, now)) if left > 0 else 0
         return further if further > 0 else self.excuse(role)
@@ -87,22 +87,22 @@ class StateServer:
         Raises:
             SpecError: its code fails, or it returns something else than a whole number.
         """
-        with told(self._policy, "its further_steps() failed", foreign=True):
-            further = self._policy.further_steps(role, self.standings, now)
+        with errors_of(self._policy, "its further_steps() failed", foreign=True):
+            further = self._policy.further_steps(role, self.progress, now)
         if not isinstance(further, int):
             raise returned(self._policy, "further_steps", f"{described(further)} instead of a whole number")
         return further
 
     def excuse(self, role: int) -> int:
         """Note that a role sends its update; return 0, the answer."""
-        self.standings[role] = replace(self.standings[role], ready=True)
+        self.progress[role] = replace(self.progress[role], ready=True)
         return 0
 
     def _adopt(self, round: int) -> None:
         """Begin a new round: nobody has begun it, and the speeds are those of the rounds before."""
         if round > self.round:
             self.round = round
-            self.standings = [Standing(c=standing.c) for standing in self.standings]
+            self.progress = [RoleProgress(c=role.c) for role in self.progress]
 
     def _count(self, role: int, round: int, k: int) -> None:
         before, counted = self._counted[role]
@@ -121,4 +121,4 @@ class StateServer:
         self.steps = state.facts["steps"]
         self._durations = [deque(each, maxlen=_KEPT) for each in state.facts["durations"]]
         medians = [sorted(each)[(len(each) - 1) // 2] if each else None for each in self._durations]
-        self.standings = [Standing(c=c) for c in medians]
+        self.progress = [RoleProgress(c=c) for c in medians]

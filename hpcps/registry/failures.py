@@ -14,7 +14,7 @@ from hpcps.registry.config import Config
 
 
 @contextmanager
-def told(
+def errors_of(
     component: Config, what: str, *, foreign: bool = False, passing: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
     """Turn an exception of a component's code into a `SpecError` that names the component, its file and the line.

@@ -17,7 +17,7 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.operations import scale, screen
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import MOST, Config
-from hpcps.registry.failures import described, returned, told
+from hpcps.registry.failures import described, errors_of, returned
 from hpcps.rules.base import BaseRule, Sees
 from hpcps.rules.context import AsyncContext, Context
 
@@ -83,7 +83,7 @@ class AsyncRule(BaseRule, ABC):
         Raises:
             SpecError: `decide` failed or returned something else; the message names the rule, its file and the line.
         """
-        with told(self, "its decide() failed"):
+        with errors_of(self, "its decide() failed"):
             decision = self.decide(update, context)
         if isinstance(decision, Decision):
             wanted = described(context.sent)

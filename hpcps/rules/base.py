@@ -18,10 +18,10 @@ from hpcps.numerics.operations import put
 from hpcps.numerics.parts import part_by_part
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import Config
-from hpcps.registry.failures import described, returned, told
+from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.field import OneOf
 from hpcps.registry.validation import not_among, not_one_of
-from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.preaggregation import PreAggregator
 
 Sees = Literal["coordinate", "block", "vector"]
@@ -204,7 +204,7 @@ class Rule(BaseRule, ABC):
         """
         raise TypeError(f"{type(self).__name__} defines neither aggregate nor combine")
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         """Combine the updates of one round, block by block.
 
         Args:
@@ -236,7 +236,7 @@ class Rule(BaseRule, ABC):
         if n:
             rows = arrays.on_host(updates.tile(slice(0, layout.size)))
             here = replace(context, reference=arrays.on_host(context.reference))
-            with told(self, "its aggregate() failed", foreign=True):
+            with errors_of(self, "its aggregate() failed", foreign=True):
                 found = self.aggregate(rows, here)
             known = isinstance(found, tuple) and len(found) == 2
             update, which = found if known else (found, np.ones(n, np.bool_))
@@ -253,7 +253,7 @@ class Rule(BaseRule, ABC):
             result, accepted[:], known = np.zeros_like(result), False, True
         return replace(put(updates, result, accepted), acceptance_known=known)
 
-    def checked_combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def checked_combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         """Call `combine`, and check what it returns.
 
         Raises:
@@ -261,7 +261,7 @@ class Rule(BaseRule, ABC):
                 rule, its file and the line.
             NotFiniteError: see `combine`.
         """
-        with told(self, "its combine() failed", foreign=True, passing=(NotFiniteError,)):
+        with errors_of(self, "its combine() failed", foreign=True, passing=(NotFiniteError,)):
             combined = self.combine(updates, context)
         if not isinstance(combined, Combined):
             raise returned(self, "combine", f"{described(combined)}: it must return a hpcps.rules.Combined")

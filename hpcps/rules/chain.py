@@ -11,10 +11,10 @@ from hpcps.numerics.blocks import Float64
 from hpcps.numerics.destination import Combined
 from hpcps.numerics.gram import gram, norms_gram, over_blocks
 from hpcps.numerics.mixture import Mixture, combined, mixed_products
-from hpcps.numerics.operations import nothing
+from hpcps.numerics.operations import zero_result
 from hpcps.numerics.parts import combine_what_was_sent
 from hpcps.numerics.updates import Updates
-from hpcps.registry.failures import described, returned, told
+from hpcps.registry.failures import described, errors_of, returned
 from hpcps.rules.base import Rule
 from hpcps.rules.context import Context
 from hpcps.rules.preaggregation import Compares, PreAggregator
@@ -47,7 +47,7 @@ def reason_against(rule: Rule, n: int, *, bounds: bool) -> str:
     """
     rows = n
     for stage, f in _stages(rule, n):
-        with told(stage, f"its unable({rows}, {f}) or remaining({rows}) failed", foreign=True):
+        with errors_of(stage, f"its unable({rows}, {f}) or remaining({rows}) failed", foreign=True):
             reason, remaining = stage.unable(rows, f), stage.remaining(rows)
         if reason := (stage.below_bound(rows, f) if bounds else "") or reason:
             return reason
@@ -73,7 +73,7 @@ def _after_all(rule: Rule, updates: Updates, context: Context) -> Combined:
     if not rule.before:
         return rule.checked_combine(updates, context)
     if n == 0 or not updates.layout.blocks or reason_against(rule, n, bounds=False):
-        return nothing(updates)
+        return zero_result(updates)
     rows = _mixture(rule, updates, context)
     found = rule_after(rule, n, len(rows)).checked_combine(rows, context)
     return replace(found, accepted=rows.entered(found.accepted))
@@ -111,7 +111,7 @@ def _compares(rule: Rule) -> Compares:
 def _weights(stage: PreAggregator, products: Float64, f: int, context: Context) -> Float64:
     """Call `PreAggregator.weights`, and check what it returns."""
     random = context.random if "random" in stage.needs else None
-    with told(stage, "its weights() failed", foreign=True):
+    with errors_of(stage, "its weights() failed", foreign=True):
         found: object = stage.weights(products, f, random)
     n = len(products)
     shape = (stage.remaining(n), n)

@@ -77,5 +77,5 @@ class AsyncContext(Context):
     sent: Mask
 
 
-NOTHING = Context()
+NO_CONTEXT = Context()
 """An empty context."""

@@ -16,13 +16,13 @@ from hpcps.numerics.operations import (
     mean_around_trimmed_mean,
     mean_by_agreement,
     mean_of_ranks,
-    nothing,
     vote,
+    zero_result,
 )
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
 from hpcps.rules.base import Rule, Sees
-from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.share import DEFAULT, Tolerance, count
 from hpcps.rules.tolerance import Tolerant
 
@@ -35,7 +35,7 @@ class Average(Rule):
 
     kind: Literal["average"] = "average"
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         return average(updates)
 
 
@@ -77,9 +77,9 @@ class Median(Rule):
     kind: Literal["median"] = "median"
     middle: Middle = Field("mean", description=MIDDLE)
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
-        return mean_of_ranks(updates, *ranks_of_median(n, self.middle)) if n else nothing(updates)
+        return mean_of_ranks(updates, *ranks_of_median(n, self.middle)) if n else zero_result(updates)
 
 
 EXCLUSIVE = "f and trim exclude each other: leave one of them out"
@@ -141,10 +141,10 @@ class TrimmedMean(Trimming):
         """Return b, the number of updates dropped at each end, for enough updates."""
         return min((n - 2) // 2, count(self.trim, n)) if self.f is None else count(self.f, n)
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
         if self.too_few(n):
-            return nothing(updates)
+            return zero_result(updates)
         b = self.trimmed(n)
         return mean_of_ranks(updates, b, n - b)
 
@@ -173,9 +173,9 @@ class Phocas(Trimming):
         """Return b, the number of updates dropped, for enough updates."""
         return max(1, count(self.trim, n)) if self.f is None else count(self.f, n)
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
-        return nothing(updates) if self.too_few(n) else mean_around_trimmed_mean(updates, self.trimmed(n))
+        return zero_result(updates) if self.too_few(n) else mean_around_trimmed_mean(updates, self.trimmed(n))
 
 
 class Meamed(Tolerant):
@@ -194,10 +194,10 @@ class Meamed(Tolerant):
     def unable(self, n: int) -> str:
         return self.below_bound(n)
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
         if n == 0 or self.unable(n):
-            return nothing(updates)
+            return zero_result(updates)
         return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.byzantine(n))
 
 
@@ -214,7 +214,7 @@ class SignMajority(Rule):
     kind: Literal["sign_majority"] = "sign_majority"
     step: float = Field(1e-3, gt=0, le=LARGEST_FACTOR, description="The size of the step in each coordinate.")
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         return vote(updates, float(np.float32(self.step)))
 
 
@@ -231,5 +231,5 @@ class Rlr(Rule):
     kind: Literal["rlr"] = "rlr"
     threshold: int = Field(4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted.")
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         return mean_by_agreement(updates, float(self.threshold))

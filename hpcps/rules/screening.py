@@ -14,15 +14,15 @@ from hpcps.numerics.destination import Combined, Destination, NotFiniteError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.operations import screen
 from hpcps.numerics.updates import Updates
-from hpcps.numerics.vectors import DeviceVector, placed
+from hpcps.numerics.vectors import DeviceVector, to_device
 from hpcps.rules.asynchronous import AsyncRule, Decision
 from hpcps.rules.base import Rule
-from hpcps.rules.context import NOTHING, AsyncContext, Context
+from hpcps.rules.context import NO_CONTEXT, AsyncContext, Context
 
 T = TypeVar("T")
 
 
-def combine(rule: Rule, updates: Updates, context: Context = NOTHING) -> tuple[Combined, Mask]:
+def combine(rule: Rule, updates: Updates, context: Context = NO_CONTEXT) -> tuple[Combined, Mask]:
     """Reject blocks that are not finite, as if they had been skipped, and combine the others.
 
     Most rounds have no such blocks. So a rule that `checks` combines the updates first, and again without the rejected
@@ -66,7 +66,7 @@ def combine_received(
         updates = Updates(layout, rows, sent, to=Destination(base, out, to.threads))
         return combine(rule, updates, replace(context, reference=reference))
 
-    return _where(to.out, work, to.base, context.reference, *payloads)
+    return _in_memory_of(to.out, work, to.base, context.reference, *payloads)
 
 
 def decide(rule: AsyncRule, payload: Vector, context: AsyncContext, out: Vector) -> tuple[Decision, Mask]:
@@ -93,11 +93,11 @@ def decide_received(rule: AsyncRule, payload: Vector, context: AsyncContext, out
     def work(out: Any, reference: Any, payload: Any) -> tuple[Decision, Mask]:
         return decide(rule, payload, replace(context, reference=reference), out)
 
-    return _where(out, work, context.reference, payload)
+    return _in_memory_of(out, work, context.reference, payload)
 
 
-def _where(out: Any, work: Callable[..., T], *vectors: Any) -> T:
-    """Return `work` of the memory of `out` and of other vectors, which are copied to its device if it is on one.
+def _in_memory_of(out: Any, work: Callable[..., T], *vectors: Any) -> T:
+    """Call `work` with `out` and other vectors; if `out` is on a device, with tensors there, to which they are copied.
 
     A vector that is None is passed on as None.
     """
@@ -109,4 +109,4 @@ def _where(out: Any, work: Callable[..., T], *vectors: Any) -> T:
         present = iter(memory)
         return work(out, *(None if vector is None else next(present) for vector in vectors))
 
-    return out.device.compute(with_absent, out, *(placed(vector, out.device) for vector in given))
+    return out.device.compute(with_absent, out, *(to_device(vector, out.device) for vector in given))

@@ -16,11 +16,11 @@ from hpcps.numerics.blocks import Float64
 from hpcps.numerics.destination import Combined
 from hpcps.numerics.gram import squared_distances, whole_gram
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.operations import mean_around_median, nothing
+from hpcps.numerics.operations import mean_around_median, zero_result
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import MOST_ROLES
 from hpcps.rules.base import Need, Sees
-from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.coordinate_wise import median_of, ranks_of_median
 from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Compares, Weighted, equal_weights, finite_products
@@ -131,10 +131,10 @@ class Bulyan(Tolerant):
     def unable(self, n: int) -> str:
         return self.below_bound(n)
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n = len(updates)
         if n == 0 or self.unable(n):
-            return nothing(updates)
+            return zero_result(updates)
         f, products = self.byzantine(n), finite_products(whole_gram(updates), updates)
         chosen = np.sort(self._selected(squared_distances(products), n - 2 * f, f))
         found = mean_around_median(updates.select(chosen), ranks_of_median(len(chosen), "mean"), n - 4 * f)

@@ -9,11 +9,11 @@ from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.destination import Combined
-from hpcps.numerics.operations import nothing, weighted_sum
+from hpcps.numerics.operations import weighted_sum, zero_result
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import MOST
 from hpcps.rules.base import Need, Sees
-from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Weighted, equal_weights
 
@@ -88,10 +88,10 @@ class Dnc(Tolerant):
         "zero", description="The result if every update is dropped: zero, or the mean of all updates."
     )
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n, layout, random = len(updates), updates.layout, context.random
         if n == 0 or self.unable(n):
-            return nothing(updates)
+            return zero_result(updates)
         assert random is not None, "dnc needs random numbers"
         kept = np.ones(n, np.bool_)
         for _ in range(self.iterations):
@@ -105,7 +105,7 @@ class Dnc(Tolerant):
             levels = np.round(scores / (CLOSE * (scores.max() or 1.0)))
             kept[np.argsort(levels, kind="stable")[n - self.byzantine(n) :]] = False
         if not kept.any() and self.if_none == "zero":
-            return nothing(updates)
+            return zero_result(updates)
         return weighted_sum(updates, equal_weights(np.flatnonzero(kept) if kept.any() else np.arange(n), n))
 
 

@@ -12,13 +12,13 @@ from hpcps.numerics.blocks import Float64
 from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.gram import whole_gram
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.operations import mean_of_accepted, nothing, products, weighted_sum
+from hpcps.numerics.operations import mean_of_accepted, products, weighted_sum, zero_result
 from hpcps.numerics.products import Products
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.asynchronous import Decision, ScalingRule
 from hpcps.rules.base import Need, Rule, Sees
-from hpcps.rules.context import NOTHING, AsyncContext, Context
+from hpcps.rules.context import NO_CONTEXT, AsyncContext, Context
 from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
@@ -50,7 +50,7 @@ class Zeno(Rule):
         description="Upper bound of the squared norm's excess over |v|^2, in units of |v|^2; 0.6 in ZenoPS.",
     )
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         assert context.reference is not None, "zeno needs the validator's own update"
         return mean_of_accepted(updates, context.reference, self._accepts, zeros=self.rho < 0)
 
@@ -140,10 +140,10 @@ class LossScore(Tolerant):
         "n-f", description="Which updates enter the mean: the n - f with the largest scores, or all with positive ones."
     )
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n, size, loss = len(updates), updates.layout.size, context.loss
         if n == 0 or self.unable(n):
-            return nothing(updates)
+            return zero_result(updates)
         assert loss is not None, "loss_score needs the loss on a batch"
         squares = np.diagonal(whole_gram(updates)) if self.rho else np.zeros(n)
         before, row = loss(np.zeros(size, np.float32)), updates.empty(size)
@@ -159,5 +159,5 @@ class LossScore(Tolerant):
         best = np.argsort(-scores, kind="stable")[: n - self.byzantine(n)]
         chosen = best if self.keep == "n-f" else np.flatnonzero(scores > 0)
         if not len(chosen):
-            return nothing(updates)
+            return zero_result(updates)
         return weighted_sum(updates, equal_weights(chosen, n))

@@ -15,11 +15,11 @@ from hpcps.numerics.definitions import require_finite
 from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.gram import gram, norms_gram, over_blocks, reference_gram, whole_gram
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.operations import nothing, put, screen, weighted_sum
+from hpcps.numerics.operations import put, screen, weighted_sum, zero_result
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.base import Need, Rule, Sees
-from hpcps.rules.context import NOTHING, Context
+from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.coordinate_wise import median_of
 
 Compares = Literal["pairs", "reference", "norms"]
@@ -60,17 +60,17 @@ class Weighted(Rule, ABC):
         """Return one more row `[d]` that the updates are compared with; by default none."""
         return None
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         n, layout = len(updates), updates.layout
         if n == 0 or self.unable(n):
-            return nothing(updates)
+            return zero_result(updates)
         row, known = self.row(updates, context), np.ones(len(layout.blocks), np.bool_)
         if row is not None:
             own = Updates.of(row[None, :], layout)
             known = ~screen(own)[0]
             row = own.without(~known[None, :]).tile(slice(0, layout.size))[0] if not known.all() else row
         if not (known.any() if self.per == "block" else known.all()):
-            return nothing(updates)
+            return zero_result(updates)
         if self.per == "block":
             products = finite_products(self._products(updates, row), updates)
             weights = np.array([self.weights(block, n) for block in products]).T.reshape(products.shape[1], -1)
@@ -161,7 +161,7 @@ class CenteredClipping(Weighted):
             return reference_gram(updates, row)
         return super()._products(updates, row)
 
-    def combine(self, updates: Updates, context: Context = NOTHING) -> Combined:
+    def combine(self, updates: Updates, context: Context = NO_CONTEXT) -> Combined:
         to = updates.to
         apart = Destination(out=to.out if to.base is None else None, threads=to.threads)
         combined = super().combine(updates.onto(apart), context)

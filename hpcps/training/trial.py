@@ -23,7 +23,7 @@ from hpcps.errors import DataError
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import BUILT_IN
-from hpcps.registry.failures import told
+from hpcps.registry.failures import errors_of
 from hpcps.rules import Arrays, AsyncContext, AsyncRule, BaseRule, Context, Rule, combine
 from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
@@ -67,7 +67,7 @@ def try_rule(rule: BaseRule, n: int) -> None:
         Arrays(writable="state" in needs),
     )
     if isinstance(rule, AsyncRule):
-        with told(rule, "its weight(0) failed"):
+        with errors_of(rule, "its weight(0) failed"):
             float(rule.weight(0))
         rule.checked_decision(rows[0], AsyncContext(*values, layout=_LAYOUT, sent=sent[0]))
     elif isinstance(rule, Rule):

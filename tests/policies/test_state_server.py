@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from hpcps.policies import DyLU, ESync, Standing
+from hpcps.policies import DyLU, ESync, RoleProgress
 from hpcps.policies.state_server import StateServer
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -196,7 +196,7 @@ def test_a_state_goes_on_as_if_nothing_had_happened():
         played = [play_round(server, round, (1.0, 0.07, 0.3)) for server in servers]
         assert played[0] == played[1]
     assert servers[0].steps == servers[1].steps
-    assert servers[0].standings == servers[1].standings
+    assert servers[0].progress == servers[1].progress
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -266,11 +266,11 @@ class AnyOrder(RuleBasedStateMachine):
         return 0 if self.c(role) + self.EPSILON > rest else 1
 
     @invariant()
-    def standings_tell_what_came(self):
-        for role, standing in enumerate(self.server.standings):
-            assert isinstance(standing, Standing)
-            assert standing.begun == (role in self.begun)
-            assert standing.ready == (role in self.ready)
+    def progress_is_what_was_reported(self):
+        for role, known in enumerate(self.server.progress):
+            assert isinstance(known, RoleProgress)
+            assert known.begun == (role in self.begun)
+            assert known.ready == (role in self.ready)
 
     @precondition(lambda self: self.taken)
     @invariant()

@@ -228,7 +228,7 @@ def measure(d, library, limit):
         "weighted_sum": lambda: operations.weighted_sum(updates, np.linspace(0, 1, N + 1), own),
         "mean_of_accepted": lambda: operations.mean_of_accepted(updates, own, lambda s: s.inner > 0, zeros=False),
         "scale": lambda: operations.scale(updates.select(np.arange(1)), np.full(2, 0.5)),
-        "nothing": lambda: operations.nothing(updates),
+        "zero_result": lambda: operations.zero_result(updates),
         "mean_of_ranks of a mixture": lambda: operations.mean_of_ranks(mixture, 3, 13),
         "weighted_sum of a mixture": lambda: operations.weighted_sum(mixture, np.linspace(0, 1, N)),
     }.items():

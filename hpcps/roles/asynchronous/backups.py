@@ -8,7 +8,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Peer
-from hpcps.registry.failures import told
+from hpcps.registry.failures import errors_of
 from hpcps.roles.asynchronous.log import LogEntry
 from hpcps.rules.asynchronous import AsyncRule, Backup
 
@@ -41,7 +41,7 @@ class Backups:
         payload, parts, taken = on_host(entry.payload), [], 0
         for start, stop in changed:
             drift = self._drift(entry.reader, model, start, stop)
-            with told(rule, "its compensate() failed", foreign=True):
+            with errors_of(rule, "its compensate() failed", foreign=True):
                 parts.append(rule.compensate(payload[taken : taken + stop - start], drift, entry.rate))
             taken += stop - start
         return np.concatenate(parts)

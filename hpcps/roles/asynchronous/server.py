@@ -15,7 +15,7 @@ from hpcps.numerics.state import State
 from hpcps.numerics.vectors import beside, copied, copy, finite, on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, shards_of
-from hpcps.registry.failures import told
+from hpcps.registry.failures import errors_of
 from hpcps.roles.asynchronous.backups import Backups
 from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
@@ -114,7 +114,7 @@ class AsyncShard:
 
     def _apply(self, entry: LogEntry, staleness: int) -> float:
         """Add an update, weighted by the rule for its staleness; return the weight."""
-        with told(self._rule, f"its weight({staleness}) failed", foreign=True):
+        with errors_of(self._rule, f"its weight({staleness}) failed", foreign=True):
             weight = self._rule.weight(staleness)
         if entry.mask is None or entry.payload is None:
             return weight

@@ -15,7 +15,7 @@ from hpcps.roles.events import Effect, Record, Send
 from hpcps.spec.schema import Run
 
 _PERIOD = 1.0
-"""Seconds between two records of the standings, at least."""
+"""The least number of seconds between two records of the progress."""
 
 
 class QueryAnswers:
@@ -68,11 +68,11 @@ class QueryAnswers:
             yield self._answer(source, message.round, k, further)
         if self._recorded is None or now - self._recorded >= _PERIOD:
             self._recorded = now
-            yield Record("local_steps", self._standings())
+            yield Record("local_steps", self._progress())
 
     def takes_steps(self, source: Peer) -> bool:
         """Return whether a role has not been told to send its update, so that its next message is a query."""
-        return source in self._row and not self._states.standings[self._row[source]].ready
+        return source in self._row and not self._states.progress[self._row[source]].ready
 
     def excuse(self, source: Peer, reason: str, round: int) -> Iterator[Effect]:
         """Record a bad message in place of a query, and tell its sender to send its update."""
@@ -87,14 +87,14 @@ class QueryAnswers:
         steps, self._steps_before = self._states.steps - self._steps_before, self._states.steps
         return {"steps": steps, "epoch": self.progress(steps_per_epoch)}
 
-    def _standings(self) -> dict[str, object]:
-        standings = self._states.standings
+    def _progress(self) -> dict[str, object]:
+        progress = self._states.progress
         return {
             "who": [str(role) for role in self.roles],
-            "k": [standing.k for standing in standings],
-            "c": [standing.c for standing in standings],
-            "te": [standing.te if standing.begun else None for standing in standings],
-            "ready": [standing.ready for standing in standings],
+            "k": [role.k for role in progress],
+            "c": [role.c for role in progress],
+            "te": [role.te if role.begun else None for role in progress],
+            "ready": [role.ready for role in progress],
         }
 
     def state(self) -> State:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from hpcps.attacks import NoAttack, Omniscient, attacker_count
 from hpcps.errors import SpecError
 from hpcps.registry import active
-from hpcps.registry.failures import told
+from hpcps.registry.failures import errors_of
 from hpcps.rules import Rule
 from hpcps.rules.coordinate_wise import EXCLUSIVE, Trimming
 from hpcps.rules.share import DEFAULT
@@ -89,7 +89,7 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
         if topology.workers % combiners:
             whose = f"of some of the {combiners} validators"
         try:
-            with told(run.validation.rule, f"its unable({count}) failed"):
+            with errors_of(run.validation.rule, f"its unable({count}) failed"):
                 reason = run.validation.rule.reason_against(count)
         except SpecError as error:
             yield Problem(("validation", "rule"), str(error))

@@ -14,7 +14,7 @@ from mxnet.base import _LIB, check_call
 from hpcps.data.base import Facts
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
-from hpcps.registry.failures import told
+from hpcps.registry.failures import errors_of
 from hpcps.training.weights import draw_weights
 
 
@@ -87,7 +87,7 @@ class MxnetFlatModel:
 
     def __init__(self, model: Model, facts: Facts, device: Any) -> None:
         def make() -> Any:
-            with told(model, f"its build_gluon() failed for samples {list(facts.shape)}"):
+            with errors_of(model, f"its build_gluon() failed for samples {list(facts.shape)}"):
                 return _initialised(model.build_gluon(facts.shape, facts.classes), facts, device)
 
         self._make = make

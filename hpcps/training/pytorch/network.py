@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from hpcps.data.base import Facts
 from hpcps.models import Model
-from hpcps.registry.failures import fault, told
+from hpcps.registry.failures import errors_of, fault
 
 TRIED = 2
 """Number of samples in the batch."""
@@ -22,7 +22,7 @@ def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module
         SpecError: it cannot be built, has no parameters or some that are not float32, does not take the samples,
             does not return `[b, classes]`, or its own loss is not usable.
     """
-    with told(model, f"its build() failed for samples {list(facts.shape)}"):
+    with errors_of(model, f"its build() failed for samples {list(facts.shape)}"):
         network: Any = model.build(facts.shape, facts.classes)
     if not isinstance(network, nn.Module):
         raise fault(model, f"its build() returned a {type(network).__name__}: it must return a torch.nn.Module")
@@ -35,7 +35,7 @@ def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module
         raise fault(model, "its network has no parameters: there is nothing to train")
     network.eval()  # so that the statistics do not change
     samples = torch.zeros(TRIED, *facts.shape, device=device)
-    with told(model, f"its network does not take samples {list(samples.shape)}"):
+    with errors_of(model, f"its network does not take samples {list(samples.shape)}"):
         outputs = network(samples)
     expected = [TRIED, facts.classes]
     if not isinstance(outputs, Tensor) or list(outputs.shape) != expected:
@@ -45,7 +45,7 @@ def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module
             f"[b, classes], here {expected}",
         )
     if (own := own_loss(network)) is not None:
-        with told(model, "its loss(outputs, labels) failed"):
+        with errors_of(model, "its loss(outputs, labels) failed"):
             loss = own(outputs, torch.zeros(TRIED, dtype=torch.int64, device=device))
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.requires_grad:
             raise fault(
