@@ -106,7 +106,7 @@ def _topology(run: Run) -> str:
 
 
 def _processes(run: Run) -> str:
-    if run.transport.kind == "inproc":
+    if run.transport.in_process:
         return "all in one process"
     return f"{run.processes} process{'es' * (run.processes > 1)} over {run.transport.kind}"
 

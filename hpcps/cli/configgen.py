@@ -53,7 +53,7 @@ def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> 
     Raises:
         LaunchError: an argument is given; the message names all of them.
     """
-    if any(point.run.transport.kind != "inproc" for point in points):
+    if not all(point.run.transport.in_process for point in points):
         return
     given = {"--hostfile": args.hostfile, "--mpirun": args.mpirun, "--mpirun-options": args.mpirun_options}
     names = [name for name, value in given.items() if value]
@@ -84,7 +84,7 @@ def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | No
         launcher = find_launcher(dialect)
         return Site(launcher, args.mpirun or _executable(launcher), hosts, args.hostfile, options)
     own = Site(Plain(), Path(sys.executable), hosts, args.hostfile, options)
-    mpi_needed = any(point.run.transport.kind == "mpi" for point in points)
+    mpi_needed = any("mpi" in point.run.transport.offers for point in points)
     here = hosts is None and args.mpirun is None
     if here and not mpi_needed:
         return own

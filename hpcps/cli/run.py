@@ -158,8 +158,8 @@ def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
 def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     """Execute the points; return the exit status."""
     shares = _shares(args, left)
-    here = [point for point in left if point.run.transport.kind == "inproc"]
-    there = [point for point in left if point.run.transport.kind != "inproc"]
+    here = [point for point in left if point.run.transport.in_process]
+    there = [point for point in left if not point.run.transport.in_process]
     folder = launch_folder(args.results, name)
     site = site_of(args, there) if there else None
     # Report roles that cannot be placed before anything starts.

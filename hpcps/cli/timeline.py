@@ -28,6 +28,7 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.chrome import is_stale, merge
     from hpcps.records.trace.lanes import read_lanes
+    from hpcps.spec.transport import runs_in_process
     from hpcps.spec.tree import get
 
     run = traced_run(what, args.results)
@@ -39,7 +40,7 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
     name = spec.get("run", {}).get("name", run.name)
     heading = " · ".join(dict.fromkeys((name, spec.get("label") or run.name)))
     # Simulations are in process too, but in their virtual time the roles run at the same time.
-    in_process = get(spec, ("run", "transport", "kind")) == "inproc" and lanes[0].clock != "virtual"
+    in_process = runs_in_process(get(spec, ("run", "transport", "kind"))) and lanes[0].clock != "virtual"
     figure = draw_timeline(lanes, window, heading, in_process=in_process)
     folder = args.output or run.parent.parent / "figures"
     print(shares(lanes, window))

@@ -64,7 +64,7 @@ class DeviceBuffers:
 
     def choose(self, run: Run) -> Buffers:
         """Choose the buffers of a run; all processes call this."""
-        asked, group = run.transport.device_buffers, self.group
+        asked, group = run.transport.buffers, self.group
         if reason := unsuitable(run):
             return Buffers("staged", reason)
         members = {rank: each for rank, each in enumerate(self.plan.world) if self._takes_part(each, run)}

@@ -87,7 +87,9 @@ def run_in_process(
                 stack.enter_context(tracer)
             modelled = {"clock": "virtual"} if simulation else {}
             modelled |= memory_facts(run, peer.role, role.device) | class_facts(run, peer)
-            record.write("start", transport="inproc", threads=run.train.threads, device=role.device, **modelled)
+            record.write(
+                "start", transport=run.transport.kind, threads=run.train.threads, device=role.device, **modelled
+            )
             drivers.append(
                 RoleDriver(
                     role,

@@ -124,8 +124,7 @@ def _play_one(
         if buffers.refusal:
             raise RunError(buffers.refusal)
         if context.active:
-            shares = context.run.transport.shared_memory == "auto"
-            on_host = group.allocate if shares else private
+            on_host = group.allocate if context.run.transport.reads_in_place else private
             resources = Resources(buffers.allocate or on_host, buffers.allocate or private, context.threads)
             role = make_role(context.run, context.planned.run_id, Peer(context.me.role, context.me.index), resources)
     except Exception as error:
@@ -201,10 +200,8 @@ def _perform(
                 "start",
                 pid=os.getpid(),
                 rank=me.rank,
-                transport=group.kind,
-                shared_memory=[str(peer) for peer in group.in_memory()]
-                if context.run.transport.shared_memory == "auto"
-                else [],
+                transport=context.run.transport.kind,
+                shared_memory=[str(peer) for peer in group.in_memory()] if context.run.transport.reads_in_place else [],
                 **buffers.fields(),
                 partition=context.run.transport.partition,
                 threads=context.run.train.threads,

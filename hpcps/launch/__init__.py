@@ -20,7 +20,6 @@
 - `plan`: the plan of a launch, which every rank reads
 - `prepare`: turns the points of an experiment into launches
 - `processes`: the processes of this machine
-- `rendezvous`: the file with the address of the ps-lite scheduler
 - `signals`: the signals that ask hpcps to stop
 - `starter`: starts the processes of a configfile without an MPI launcher
 - `stop`: the file that asks a launch to stop

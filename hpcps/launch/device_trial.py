@@ -39,7 +39,7 @@ class DeviceTrials:
             launcher: the launcher that has rendered it.
         """
         world = launch.job.plan.world
-        devices = {run.train.device for run in runs if not unsuitable(run) and run.transport.device_buffers == "auto"}
+        devices = {run.train.device for run in runs if not unsuitable(run) and run.transport.buffers == "auto"}
         remote = not all(rank.host == "localhost" for rank in world)
         # A host without a device may start a launch on hosts with devices, which only train.device = "cuda" tells.
         if not devices or (absence() and not (remote and "cuda" in devices)):

@@ -27,10 +27,7 @@ def wanted(runs: Iterable[Run]) -> bool:
 
     `train.device = "auto"` counts only on a machine with NVIDIA's driver.
     """
-    asked = ("auto", "direct")
-    devices = {
-        run.train.device for run in runs if run.transport.kind == "mpi" and run.transport.device_buffers in asked
-    }
+    devices = {run.train.device for run in runs if run.transport.buffers != "staged"}
     return "cuda" in devices or ("auto" in devices and os.path.exists(DRIVER))
 
 

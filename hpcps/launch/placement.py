@@ -72,15 +72,15 @@ def place(
     return _number(hosts, placed)
 
 
-def with_scheduler(world: Sequence[Rank]) -> tuple[Rank, ...]:
-    """Add the scheduler of ps-lite as the last rank of the first host; it needs no slot.
+def with_further(role: str, world: Sequence[Rank]) -> tuple[Rank, ...]:
+    """Add the further role of a transport, such as ps-lite's scheduler, as the last rank of the first host.
 
-    The scheduler is a separate process. It therefore outlives every role and can report which one was lost, and the
-    launch ends if the scheduler itself ends. It uses hardly any CPU time.
+    It is a separate process, which uses hardly any CPU time and needs no slot. It therefore outlives every role of the
+    run and can report which one was lost, and the launch ends if this process ends.
     """
     here = sum(rank.host == world[0].host for rank in world)
-    scheduler = Rank(here, "scheduler", 0, world[0].host)
-    return (*world[:here], scheduler, *(replace(rank, rank=rank.rank + 1) for rank in world[here:]))
+    further = Rank(here, role, 0, world[0].host)
+    return (*world[:here], further, *(replace(rank, rank=rank.rank + 1) for rank in world[here:]))
 
 
 def _too_few_slots(

@@ -7,14 +7,14 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import read_json
 
-FORMAT = 2
+FORMAT = 3
 """Version of the file format; a rank refuses other versions."""
 
 UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
@@ -26,7 +26,7 @@ class Rank:
 
     Attributes:
         rank: its number in MPI's world.
-        role: `worker`, `validator`, `server` or `adversary`; with ps-lite also `scheduler`, which connects the nodes.
+        role: `worker`, `validator`, `server` or `adversary`; or the further role of the transport, such as `scheduler`.
         index: its index among the processes of its role.
         host: the machine that it runs on, as the host file names it; `localhost` without a host file.
         gpu: the GPU that it uses there, if the host file names GPUs.
@@ -66,7 +66,7 @@ class Plan:
     Attributes:
         world: the processes, by rank.
         runs: the runs, which share topology and threads.
-        nodes: the `DMLC_*` and `PS_*` variables that all ps-lite nodes share; empty over MPI.
+        mpi: whether the processes are ranks of MPI.
         trace: whether every rank writes a trace.
         progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
@@ -76,7 +76,7 @@ class Plan:
 
     world: tuple[Rank, ...]
     runs: tuple[PlannedRun, ...]
-    nodes: Mapping[str, str] = field(default_factory=dict)
+    mpi: bool = True
     trace: bool = False
     progress: bool = False
     rank_variables: tuple[str, ...] = ()
@@ -126,17 +126,17 @@ class Plan:
         variables = tuple(body["rank_variables"])
         memory = body.get("device_memory", UNTRIED)
         return cls(
-            world, runs, body.get("nodes", {}),
+            world, runs, body["mpi"],
             rank_variables=variables, device_memory=memory, umask=body.get("umask"), **options,
         )  # fmt: skip
 
     def _body(self) -> dict[str, Any]:
         world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
-        more: dict[str, Any] = {"nodes": dict(self.nodes)} if self.nodes else {}
-        more |= {name: True for name in ("trace", "progress") if getattr(self, name)}
+        more: dict[str, Any] = {name: True for name in ("trace", "progress") if getattr(self, name)}
         more |= {} if self.device_memory == UNTRIED else {"device_memory": self.device_memory}
         more |= {} if self.umask is None else {"umask": self.umask}
-        return {"format": FORMAT, "world": world, "runs": runs, "rank_variables": list(self.rank_variables), **more}
+        more |= {"rank_variables": list(self.rank_variables)}
+        return {"format": FORMAT, "mpi": self.mpi, "world": world, "runs": runs, **more}
 
 
 def _fingerprint(body: Mapping[str, Any]) -> str:

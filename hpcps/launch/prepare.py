@@ -9,7 +9,6 @@ import sysconfig
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from hpcps.launch import gpu_mpi
 from hpcps.launch.detect import known_launchers, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
-from hpcps.launch.placement import place, with_scheduler
+from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.spec.revisions import revisions
 
@@ -82,7 +81,7 @@ def prepare(
     groups = [list(group) for _, group in groupby(ordered, key=lambda point: launch_kind(point.run))]
     for number, group in enumerate(sorted(groups, key=lambda group: group[0].index), 1):
         run = group[0].run
-        if run.transport.kind == "inproc":
+        if run.transport.in_process:
             raise LaunchError(
                 f"point {group[0].index} ({group[0].label}) has transport {run.transport.kind}, which needs no "
                 "launcher: `hpcps run` runs it in one process; for MPI add --set transport.kind=mpi"
@@ -103,7 +102,7 @@ def prepare(
             options=site.options,
             agent=remote_agent() if site.hosts else None,
         )
-        launcher = site.without_mpi if job.plan.nodes and site.without_mpi else site.launcher
+        launcher = site.launcher if job.plan.mpi else site.without_mpi or site.launcher
         if gpu_mpi.wanted(point.run for point in group):
             job = gpu_mpi.with_gpu_mpi(job, launcher)
         launches.append(launcher.launch_of(job))
@@ -151,28 +150,16 @@ def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
     run = points[0].run
     world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary)
     runs = tuple(_planned(point, results) for point in points)
-    if run.transport.kind == "mpi":
-        return Plan(world, runs)
-    if find_spec("zmq") is None:
-        raise LaunchError(f"transport.kind = \"pslite\" needs pyzmq: `{sys.executable} -m pip install 'hpcps[pslite]'`")
-    return Plan(with_scheduler(world), runs, _nodes(run))
-
-
-def _nodes(run: Run) -> dict[str, str]:
-    """Return the variables that all ps-lite nodes of a run share; the address of the scheduler comes at run time."""
-    transport, topology = run.transport, run.topology
-    variables = {
-        "DMLC_NUM_SERVER": str(topology.servers),
-        # ps-lite has no validators and no adversary; they count as workers.
-        "DMLC_NUM_WORKER": str(topology.workers + topology.validators + run.has_adversary),
-        "PS_HEARTBEAT_TIMEOUT": str(transport.heartbeat_timeout),
-        "PS_RESEND": str(int(transport.resend)),
-    }
-    if transport.interface:
-        variables["DMLC_INTERFACE"] = transport.interface
-    if transport.port:
-        variables["DMLC_PS_ROOT_PORT"] = str(transport.port)
-    return variables
+    transport = run.transport
+    if missing := transport.missing():
+        raise LaunchError(f'transport.kind = "{transport.kind}": {missing}')
+    hosts = len({rank.host for rank in world})
+    if "hosts" not in transport.offers and hosts > 1:
+        message = f"connects processes of one host, and the launch has {hosts} hosts: use one, or another transport"
+        raise LaunchError(f'transport.kind = "{transport.kind}" {message}')
+    if transport.further_role:
+        world = with_further(transport.further_role, world)
+    return Plan(world, runs, mpi="mpi" in transport.offers)
 
 
 def _planned(point: Point, results: Path) -> PlannedRun:

@@ -119,7 +119,7 @@ class Experiment:
 
     def _in_process(self) -> Experiment:
         """Return the same points for one process; the transport is a part of a run and of its id."""
-        if all(point.run.transport.kind == "inproc" for point in self.points):
+        if all(point.run.transport.in_process for point in self.points):
             return self
         # By index, because ids and the transport, which a selector may name, are others here.
         indices = ",".join(str(point.index) for point in self.points)

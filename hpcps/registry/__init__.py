@@ -1,4 +1,4 @@
-"""Named, configurable components: rules, policies, attacks, data sets, splits, models, launchers.
+"""Named, configurable components: rules, policies, attacks, data sets, splits, models, launchers, transports.
 
 A component is a class whose fields are its keys in the experiment file. It is built in, comes from an installed package
 (an entry point of the group `hpcps.rules`, `hpcps.attacks`, …) or from a file that the experiment names under
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     splits: Components
     models: Components
     launchers: Components
+    transports: Components
 else:
 
     def __getattr__(name: str) -> Any:

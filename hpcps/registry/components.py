@@ -113,6 +113,11 @@ class Components(Mapping[str, Any]):
             raise UnknownComponentError(f"unknown {self.kind.noun} {name!r}{hint} There are: {names}")
         return self._entries[name]
 
+    @cached_property
+    def usual(self) -> Any:
+        """The component of an empty table, of a kind that has one; all points of a sweep share it."""
+        return self[self.kind.default]()
+
     def __repr__(self) -> str:
         return f"<{self.kind.name}: {', '.join(self._entries)}>"
 

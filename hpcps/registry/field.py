@@ -43,7 +43,8 @@ class OneOf:
         ]
         schema = {"oneOf": tables, "discriminator": {"propertyName": self.kind.tag}}
         plain = {"plain": self._plain.json_schema()} if self._plain else {}
-        return {**schema, "shorthand": self.kind.shorthand, "noun": self.kind.noun, **plain}
+        default = {"default_component": self.kind.default} if self.kind.default else {}
+        return {**schema, "shorthand": self.kind.shorthand, "noun": self.kind.noun, **plain, **default}
 
     def _validate(self, value: object) -> Any:
         if isinstance(value, Config):
@@ -55,12 +56,18 @@ class OneOf:
                 raise PydanticCustomError("component_missing", "no component is named") from error
         components = active().of(self.kind.name)
         table = {self.kind.tag: value} if self.kind.shorthand and isinstance(value, str) else value
+        if self.kind.default and isinstance(table, Mapping):
+            if not table:
+                return components.usual
+            table = {self.kind.tag: self.kind.default, **table}
         if not isinstance(table, Mapping) or self.kind.tag not in table:
             raise PydanticCustomError("component_missing", "no component is named")
         name = table[self.kind.tag]
         if not isinstance(name, str) or name not in components:
             rest = {key: inner for key, inner in table.items() if key != self.kind.tag}
-            raise PydanticCustomError("component_unknown", "unknown", {"errors": self._common(components, rest)})
+            raise PydanticCustomError(
+                "component_unknown", "unknown", {"errors": self._common(components, rest), "tag": self.kind.tag}
+            )
         try:
             component: type[Config] = components[name]
             return component.model_validate(dict(table))

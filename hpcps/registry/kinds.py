@@ -21,6 +21,7 @@ class ComponentKind:
         package: the module whose namespace has the built-in components.
         key: the key of the experiment file that selects a component; empty if there is none.
         shorthand: whether the file may give only the name instead of a table.
+        default: the component of a table that names none; empty if a table must name one.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ComponentKind:
     package: str
     key: str
     shorthand: bool = False
+    default: str = ""
 
     def base_class(self) -> type[Config]:
         """Import and return the class that every component of this kind derives from."""
@@ -63,6 +65,15 @@ KINDS: dict[str, ComponentKind] = {
         ComponentKind("models", "model", "name", "hpcps.models.base:Model", "hpcps.models", "model"),
         ComponentKind(
             "launchers", "launcher", "name", "hpcps.launch.launchers.base:Launcher", "hpcps.launch.launchers", ""
+        ),
+        ComponentKind(
+            "transports",
+            "transport",
+            "kind",
+            "hpcps.spec.transport:Transport",
+            "hpcps.transport",
+            "transport",
+            default="mpi",
         ),
     )
 }

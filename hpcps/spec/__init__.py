@@ -26,6 +26,7 @@
 - `shared`: what the points of a file have in common
 - `simulation`: the keys of simulated timing
 - `sweep`: the `[[sweep]]` tables
+- `transport`: the keys of every transport, and what a transport declares
 - `tree`: nested tables by path
 - `validate`: builds a run from nested tables
 """

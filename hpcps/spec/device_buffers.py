@@ -11,7 +11,7 @@ def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
     None if the machine decides, or `transport.device_buffers`.
     """
     found: dict[tuple[str, ...], tuple[object, bool]] = {
-        ("transport", "kind"): (run.transport.kind, run.transport.kind != "mpi"),
+        ("transport", "kind"): (run.transport.kind, "device_memory" not in run.transport.offers),
         ("train", "exchange"): (run.train.exchange, run.collective),
         ("model", "backend"): (run.model.backend, run.model.backend != "torch"),
         ("train", "device"): (run.train.device, run.train.device == "cpu"),
@@ -25,7 +25,7 @@ def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
 
 def unsuitable(run: Run) -> str:
     """Return why a run keeps its buffers on the host whatever the machine; empty if the machine decides."""
-    if run.transport.device_buffers == "staged":
-        return 'transport.device_buffers = "staged"'
     found = obstacle(run)
-    return "" if found is None else f"{'.'.join(found[0])} = {found[1]}"
+    if found is not None:
+        return f"{'.'.join(found[0])} = {found[1]}"
+    return 'transport.device_buffers = "staged"' if run.transport.buffers == "staged" else ""

@@ -81,19 +81,24 @@ def _changes(table: Config, prefix: str, run: Run, shared: Shared) -> dict[str, 
             changes[key.name] = _canonical(value)
             continue
         inner = shared.of(value, (path, simulated, *derived.items()), partial(_changes, value, path, run, shared))
-        tagged = {**inner, key.tag: getattr(value, key.tag)} if key.tag else inner
+        tag = getattr(value, key.tag, key.usual)
+        tagged = inner if tag == key.usual else {**inner, key.tag: tag}
         if tagged:
             changes[key.name] = tagged[key.tag] if key.shorthand and len(tagged) == 1 else tagged
     return changes
 
 
 class _Key(NamedTuple):
-    """A key that affects results; `tag`: the key that selects the component, if the value is one."""
+    """A key that affects results.
+
+    If its value is a component, the key `tag` selects it, and `usual` is the component of a table without that key.
+    """
 
     name: str
     default: object
     tag: str
     shorthand: bool
+    usual: str
 
 
 @cache
@@ -103,7 +108,8 @@ def _keys(table: type[Config], prefix: str, *, simulated: bool) -> list[_Key]:
         kind = next((each.kind for each in field.metadata if isinstance(each, OneOf)), None)
         tag = kind.tag if kind else str(field.discriminator or "")
         if affects_results(prefix + name, simulated=simulated):
-            found.append(_Key(name, field.default, tag, kind is not None and kind.shorthand))
+            usual = kind.default if kind else ""
+            found.append(_Key(name, field.default, tag, kind is not None and kind.shorthand, usual))
     return found
 
 

@@ -179,7 +179,7 @@ def _tables(field: dict[str, Any], definitions: dict[str, Any]) -> tuple[Table, 
     if "discriminator" in field:
         tag = field["discriminator"]["propertyName"]
         schemas = [_resolve(each["$ref"], definitions) if "$ref" in each else each for each in field["oneOf"]]
-        if tag != "kind":
+        if tag != "kind" or "default_component" in field:
             return (_merged([_table(schema, definitions, "") for schema in schemas], tag, field),)
         tables = [_table(schema, definitions, schema["properties"][tag]["const"]) for schema in schemas]
         return tuple(table for table in tables if table.keys) if field.get("shorthand") else tuple(tables)
@@ -197,10 +197,20 @@ def _merged(tables: list[Table], tag: str, field: dict[str, Any]) -> Table:
         owners = [name for name, table in zip(names, tables, strict=True) if key in table.keys]
         first = tables[names.index(owners[0])].keys[key]
         keys[key] = replace(first, only=() if len(owners) == len(tables) else tuple(owners))
+    default, about = field.get("default_component"), f"The {field['noun']}."
+    if default:
+        said = [f"`{name}`: {_first_line(table.description)}" for name, table in zip(names, tables, strict=True)]
+        about = "; ".join(said) + "."
     keys[tag] = replace(
-        keys[tag], description=f"The {field['noun']}.", required=True, default=None, value={"enum": names}
+        keys[tag], description=about, required=not default, default=default, value={"enum": names}, only=()
     )
     return Table("", field.get("description", ""), keys)
+
+
+def _first_line(text: str) -> str:
+    """Return the first sentence of a docstring, as a part of another sentence."""
+    line = text.partition("\n")[0].removesuffix(".")
+    return line[:1].lower() + line[1:]
 
 
 def _resolve(reference: str, definitions: dict[str, Any]) -> dict[str, Any]:

@@ -102,9 +102,9 @@ def _component(
         return [Problem(path, _unexpected(path, key, value))]
     if key.tagged:
         return [_kind(path, key, value), *problems]
-    name = next(name for name, inner in key.tables[0].keys.items() if inner.required and "enum" in inner.value)
     if kind == "component_missing":
         return missing(path, key, value)
+    name = error["ctx"]["tag"]
     return [Problem((*path, name), _unexpected((*path, name), key.tables[0].keys[name], value[name])), *problems]
 
 
@@ -112,7 +112,11 @@ def _unknown(path: Path, table: Table) -> Problem:
     """Return the problem of an unknown key, with the valid keys and the most similar one."""
     known = table.keys.get(str(path[-1]))
     if known is not None and known.only:
-        return Problem(path, f"only for {' and '.join(known.only)}: leave it out")
+        kind = next((kind for kind in KINDS.values() if kind.default and kind.key == dotted(path[:-1])), None)
+        if kind is None:
+            return Problem(path, f"only for {' and '.join(known.only)}: leave it out")
+        tag, owners = (*path[:-1], kind.tag), " or ".join(map(plain, known.only))
+        return Problem(path, f"has an effect only with {dotted(tag)} = {owners}: set that, or leave it out", (tag,))
     names = [*table.keys, "sweep", "exclude", "include"] if len(path) == 1 else [*table.keys]
     close = nearest(str(path[-1]), names)
     guess = close or nearest(str(path[-1]), [name for name, _ in dotted_keys()])

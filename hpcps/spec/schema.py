@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from hpcps.attacks import ByzantineAttack, NoAttack
 from hpcps.data.base import Data
@@ -19,6 +19,7 @@ from hpcps.rules.base import Rule
 from hpcps.spec.asynchronous import Asynchronous
 from hpcps.spec.heterogeneity import Heterogeneity
 from hpcps.spec.simulation import AnySimulation, NoSimulation
+from hpcps.spec.transport import Transport
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
@@ -43,62 +44,6 @@ class Topology(Config):
     def alone(self) -> bool:
         """Whether this is the single-process baseline, which trains on the held-out shard."""
         return self.servers == 0 and self.workers == 0
-
-
-class Transport(Config):
-    """The transport of the messages."""
-
-    kind: Literal["mpi", "pslite", "inproc"] = Field(
-        "mpi",
-        description="`mpi`: one process per role; `pslite`: one process per role over TCP, as nodes of ps-lite, "
-        "without MPI; `inproc`: all roles in one process, deterministic.",
-    )
-    partition: Literal["auto"] | Annotated[int, Field(ge=64, le=2**40)] = Field(
-        "auto",
-        description="Bytes of the model that a synchronous round sends as one message, so that combining overlaps "
-        "transfer and no role holds more than a few partitions of every sender; `auto`: 384 KiB if a run uses several "
-        "hosts, otherwise the whole model. A rule that sees whole blocks or whole updates gets them whole. The result "
-        "is the same.",
-    )
-    timeout: float = Field(
-        600.0,
-        gt=0,
-        le=WEEK,
-        description="Seconds that a role waits for a message before the run fails; the error names the missing sender.",
-    )
-    shared_memory: Literal["auto", "off"] = Field(
-        "auto",
-        description="`auto`: processes that can map each other's memory, such as those of one host, read updates and "
-        "models in place; `off`: all updates and models are sent. The result is the same.",
-    )
-    device_buffers: Literal["auto", "direct", "staged"] = Field(
-        "auto",
-        description="Updates and models of training on GPUs with servers, over MPI. `direct`: MPI, which must be "
-        "CUDA-aware, gets their addresses in device memory; `staged`: they are copied through the memory of the host; "
-        "`auto`: `direct` if it works, which a trial finds out before the run. Rules run where the updates are.",
-    )
-    interface: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z0-9._-]+$",
-        description="pslite: the network interface that nodes listen on, such as `ib0`, or `all`; default: loopback on "
-        "one machine, otherwise the interface of the network that the hosts share.",
-    )
-    port: int | None = Field(
-        None, ge=1, le=65535, description="pslite: the port that the scheduler listens on; default: a free port."
-    )
-    heartbeat_timeout: int = Field(
-        60, ge=0, le=86400, description="pslite: seconds without a message after which a process is lost; 0: never."
-    )
-    resend: bool = Field(
-        False, description="pslite: acknowledge messages, and send them again otherwise; use it if connections break."
-    )
-
-    @field_validator("device_buffers", mode="before")
-    @classmethod
-    def _mapping_is_gone(cls, value: object) -> object:
-        if value == "in_place":
-            raise ValueError('"in_place" does not exist any more, because MPI maps device memory itself: use "direct"')
-        return value
 
 
 class Optimizer(Config):
@@ -269,7 +214,9 @@ class Run(Config):
         "corrected", description="Preset: the behaviour of the ZenoPS artifact, or the behaviour its authors intended."
     )
     topology: Topology
-    transport: Transport = Transport()
+    transport: Annotated[Transport, OneOf("transports")] = Field(
+        cast(Transport, {}), description="The transport of the messages."
+    )
     model: Annotated[Model, OneOf("models")] = Field(..., description="The network that is trained.")
     data: Annotated[Data, OneOf("datasets")] = Field(
         ...,

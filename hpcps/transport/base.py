@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -30,17 +31,19 @@ class Traffic:
         return len(header) + (payload if self.scale == 1.0 else round(self.scale * payload))
 
 
-class MessageTransport(Protocol):
+class MessageTransport(ABC):
     """Sends and receives without blocking."""
 
     traffic: Traffic
 
+    @abstractmethod
     def send(self, to: Peer, message: Message) -> None:
         """Start sending; the payload must not change until its receiver has answered (if it never does, never).
 
         Messages from one sender to one receiver arrive in the order in which they were sent.
         """
 
+    @abstractmethod
     def receive(self) -> Received | Malformed | Reduced | None:
         """Advance pending transfers and return a message that has arrived, or None.
 
@@ -48,13 +51,14 @@ class MessageTransport(Protocol):
         """
 
 
-@runtime_checkable
-class CollectiveTransport(MessageTransport, Protocol):
+class CollectiveTransport(MessageTransport):
     """A transport that can also reduce arrays, without blocking."""
 
+    @abstractmethod
     def join(self, peers: Sequence[Peer]) -> None:
         """Prepare the reductions of these peers; all of them call this at the same time."""
 
+    @abstractmethod
     def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
         """Start to reduce `values` with those of the other peers, in place; `receive` returns `Reduced` at the end.
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Operation, Peer, Received, Reduced
-from hpcps.transport.base import Traffic
+from hpcps.spec.transport import Transport
+from hpcps.transport.base import CollectiveTransport, Traffic
 
 Packet = tuple[Peer, bytes, bytes | None] | Reduced
 """Sender, header and payload of a message; or the end of a reduction."""
@@ -21,6 +22,14 @@ Carry = Callable[[Peer, Peer, int, Callable[[], None]], None]
 def at_once(source: Peer, to: Peer, size: int, arrive: Callable[[], None]) -> None:
     """Deliver a message immediately."""
     arrive()
+
+
+class InOneProcess(Transport):
+    """All roles in one process, deterministic."""
+
+    offers = frozenset({"allreduce"})
+
+    kind: Literal["inproc"] = "inproc"
 
 
 class Exchange:
@@ -44,7 +53,7 @@ class Exchange:
         return InprocTransport(owner, self._boxes, self._reduced, self._carry, self._scale)
 
 
-class InprocTransport:
+class InprocTransport(CollectiveTransport):
     """The end of an `Exchange` for one role; it encodes every message to bytes, as a network transport does."""
 
     def __init__(
@@ -64,7 +73,6 @@ class InprocTransport:
         self.traffic = Traffic(scale=scale)
 
     def send(self, to: Peer, message: Message) -> None:
-        """See `MessageTransport.send`."""
         header = message.header()
         payload = None if message.payload is None or not message.payload.size else message.payload.tobytes()
         size = self.traffic.size(header, message.payload_bytes)
@@ -72,11 +80,9 @@ class InprocTransport:
         self.traffic.sent += size
 
     def join(self, peers: Sequence[Peer]) -> None:
-        """See `CollectiveTransport.join`."""
         self._joined = peers
 
     def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
-        """See `CollectiveTransport.reduce`."""
         self._reduced[self._owner] = values
         self.traffic.sent += values.nbytes
         if len(self._reduced) < len(self._joined):
@@ -89,7 +95,6 @@ class InprocTransport:
             self._boxes[peer].append(Reduced(array))
 
     def receive(self) -> Received | Malformed | Reduced | None:
-        """See `MessageTransport.receive`."""
         if not self._boxes[self._owner]:
             return None
         packet = self._boxes[self._owner].popleft()

@@ -1,16 +1,22 @@
-"""The process group: collective operations of all processes of a launch."""
+"""The process group: collective operations of all processes of a launch, and how a process joins it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
+from hpcps.spec.transport import Transport
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.base import MessageTransport
 from hpcps.transport.device import DeviceLink
+from hpcps.transport.rendezvous import Rendezvous
 
 
 class LostError(RunError):
@@ -27,53 +33,61 @@ class LostError(RunError):
         self.peer, self.host, self.why = peer, host, why
 
 
-class ProcessGroup(Protocol):
+class ProcessGroup(ABC):
     """A process group, as one process sees it; all processes call its collective operations in the same order.
 
     Processes arrive at very different times (some import a framework), so collective operations wait without spinning.
+    The operations that are not abstract are for transports without shared memory; they use `collect`.
 
     Attributes:
         rank: the number of this process.
         size: the number of processes.
-        kind: the kind of transport, as in `transport.kind`.
-        transport: the transport of this process.
     """
 
     rank: int
     size: int
-    kind: str
 
     @property
+    @abstractmethod
     def transport(self) -> MessageTransport:
         """The transport for messages between roles."""
 
     def facts(self) -> Mapping[str, object]:
         """Return facts about the communication library, for the provenance."""
+        return {}
 
+    @abstractmethod
     def collect(self, text: str) -> list[str]:
         """Exchange a text of at most a few thousand bytes; return the texts of all processes, by rank (allgather)."""
 
     def share(self, number: int) -> int:
         """Return the number of rank 0 on all processes (broadcast)."""
+        return int(self.collect(str(int(number)) if self.rank == 0 else "")[0])
 
     def backoff(self) -> Backoff:
         """Return the backoff for waits for a message."""
+        return Backoff()
 
     def allocate(self, size: int) -> Vector:
         """Return an array of `size` float32 values to send from, contents unspecified, valid until the next `settle`.
 
         Processes that share memory with this one read it in place.
         """
+        return np.empty(size, np.float32)
 
     def in_memory(self) -> list[Peer]:
         """Return the peers that read allocated arrays in place; empty if an array is in ordinary memory."""
+        return []
 
     def exchange(self, link: DeviceLink | None) -> None:
         """Exchange device memory until the next `settle` as a link says; without one, payloads are on the host."""
+        assert link is None, "the transport does not offer device memory"
 
     def barrier(self) -> None:
         """Wait until every process calls this."""
+        self.collect("")
 
+    @abstractmethod
     def settle(self) -> None:
         """Wait until every process calls this and every message has arrived; drop messages that no role has received.
 
@@ -83,6 +97,40 @@ class ProcessGroup(Protocol):
 
     def leave(self) -> None:
         """Wait until every process calls this, then leave the group."""
+        self.barrier()
 
-    def abandon(self) -> None:
-        """Leave the group immediately, without the others; no effect after leaving."""
+
+@dataclass(frozen=True)
+class LaunchedProcess:
+    """What a process of a launch knows before it can send a message.
+
+    Attributes:
+        rank: its number; None if its launcher does not say it, because MPI does.
+        world: the role of every rank.
+        hosts: the host of every rank.
+        launch: a text that only the processes of this launch know.
+        rendezvous: where one process announces its address to the others.
+    """
+
+    rank: int | None
+    world: tuple[Peer, ...]
+    hosts: tuple[str, ...]
+    launch: str
+    rendezvous: Rendezvous
+
+
+class ProcessTransport(Transport):
+    """A transport between processes, one for each role. A subclass adds `kind` and its own keys."""
+
+    @abstractmethod
+    def group(self, process: LaunchedProcess) -> AbstractContextManager[ProcessGroup]:
+        """Join the process group of a launch; the context leaves it at its end, also after an exception.
+
+        Raises:
+            LaunchError: the other processes did not join, or a library is missing.
+        """
+
+    @classmethod
+    def faults(cls) -> list[str]:
+        missing = [] if "processes" in cls.offers else ['its offers lack "processes"']
+        return [*super().faults(), *missing]

@@ -12,7 +12,7 @@ from hpcps.launch import gpu_mpi
 from hpcps.launch.detect import find_launcher
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, OpenMpi, Slurm
-from hpcps.launch.placement import place, with_scheduler
+from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan
 from hpcps.spec.schema import Topology
 
@@ -48,7 +48,7 @@ def render(dialect, job):
 
 
 def over_pslite(job):
-    return replace(job, plan=Plan(with_scheduler(job.plan.world), (), {"DMLC_NUM_SERVER": "1"}))
+    return replace(job, plan=Plan(with_further("scheduler", job.plan.world), (), mpi=False))
 
 
 def speaking(dialect, job):

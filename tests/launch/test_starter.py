@@ -15,7 +15,7 @@ from two_hosts import TwoHosts
 
 from hpcps.errors import LaunchError
 from hpcps.launch.plan import Plan
-from hpcps.launch.rendezvous import Rendezvous
+from hpcps.transport.rendezvous import Rendezvous
 
 ROOT = Path(__file__).parents[2]
 SMALL = """

@@ -15,13 +15,14 @@ import pytest
 from hpcps.execution.inprocess import run_in_process
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.launchers import Job, Plain
-from hpcps.launch.placement import place, with_scheduler
+from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.spec.checks import contradictions
 from hpcps.spec.schema import Run, Topology
+from hpcps.transport import OverPslite
 
 ROOT = Path(__file__).parents[2]
 RULES = [name for name, rule in active().of("rules").items() if rule.mode == "sync"]
@@ -182,13 +183,15 @@ def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatc
     """Also where every twelfth message that any process receives is thrown away and has to be sent again."""
     shapes = SHAPES if lossy is None else FEWER
     chosen = {name: run for name, run in shapes.items() if run.train.exchange != "allreduce"}
-    nodes = {"DMLC_NUM_SERVER": "3", "DMLC_NUM_WORKER": "6"}
     if lossy:
         chosen = {name: POINTS[name] for name in ("zeno-2-3", "zeno++-3", "ipm-2-2")}
-        nodes |= {"PS_RESEND": "1"}
         monkeypatch.setenv("PS_RESEND_TIMEOUT", "40")
         monkeypatch.setenv("PS_DROP_MSG", "8")
-    plan = Plan(with_scheduler(place(WORLD, adversary=True)), planned(tmp_path, chosen), nodes)
+    runs = {
+        name: run.model_copy(update={"transport": OverPslite(resend=bool(lossy), partition=run.transport.partition)})
+        for name, run in chosen.items()
+    }
+    plan = Plan(with_further("scheduler", place(WORLD, adversary=True)), planned(tmp_path, runs), mpi=False)
     play(tmp_path, plan, Plain(), Path(sys.executable))
     assert_same(tmp_path, in_process, chosen)
     record = (tmp_path / "zeno-2-3" / "records" / "server-0.jsonl").read_text().splitlines()

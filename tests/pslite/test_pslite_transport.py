@@ -3,6 +3,7 @@
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from threads import Cluster
 
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.transport.process_group import LostError
+from hpcps.transport.process_group import LaunchedProcess, LostError
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
 from hpcps.transport.pslite.process_group import TEXT, PsliteProcessGroup
 from hpcps.transport.pslite.texts import Everyone, Text, Texts
 from hpcps.transport.pslite.transport import APP, MESSAGE
+from hpcps.transport.rendezvous import Rendezvous
 
 WORLD = [Peer("worker", 0), Peer("validator", 0), Peer("server", 0), Peer("scheduler", 0)]
 ROLES = [NodeRole.WORKER, NodeRole.WORKER, NodeRole.SERVER, NodeRole.SCHEDULER]
@@ -33,7 +35,8 @@ class Company:
 
         def meet(rank):
             settings = cluster.settings(ROLES[rank])
-            return PsliteProcessGroup(settings, rank, WORLD, ["here"] * len(WORLD), "launch", lambda me: None)
+            process = LaunchedProcess(rank, tuple(WORLD), ("here",) * len(WORLD), "launch", Rendezvous(Path("unused")))
+            return PsliteProcessGroup(settings, process, lambda me: None)
 
         self.everyone = self.all(meet)
 

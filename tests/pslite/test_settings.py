@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from hpcps.errors import LaunchError
-from hpcps.execution.bootstrap import _settings
-from hpcps.launch.plan import Plan, Rank
-from hpcps.launch.rendezvous import Rendezvous
+from hpcps.protocol.messages import Peer
+from hpcps.transport import LaunchedProcess, OverPslite
 from hpcps.transport.pslite.address import own_address, resolve
 from hpcps.transport.pslite.meta import NodeRole
 from hpcps.transport.pslite.settings import Settings
+from hpcps.transport.rendezvous import Rendezvous
 
 GOOD = {
     "DMLC_ROLE": "server",
@@ -64,8 +64,8 @@ def test_an_interface_that_is_not_there_is_named_with_those_that_are():
 
 @pytest.mark.parametrize("timeout", [0, 1, 6, 60])
 def test_a_process_of_a_launch_beats_ten_times_until_it_counts_as_dead(timeout):
-    nodes = {"DMLC_NUM_SERVER": "1", "DMLC_NUM_WORKER": "1", "PS_HEARTBEAT_TIMEOUT": str(timeout)}
-    scheduler = Rank(0, "scheduler", 0, "localhost")
-    plan = Plan((scheduler,), (), nodes)
-    settings = _settings(plan, scheduler, Rendezvous(Path("plan")), {"PS_HEARTBEAT_INTERVAL": "nonsense"})
+    world = tuple(Peer(role, 0) for role in ("scheduler", "server", "worker"))
+    process = LaunchedProcess(0, world, ("here",) * 3, "launch", Rendezvous(Path("plan")))
+    settings = OverPslite(heartbeat_timeout=timeout).settings(process, {"PS_HEARTBEAT_INTERVAL": "nonsense"})
+    assert (settings.servers, settings.workers) == (1, 1)
     assert (settings.heartbeat_timeout, settings.heartbeat_interval) == (timeout, timeout / 10)

@@ -52,7 +52,7 @@ RULES = [f'"{name}"' for name in sorted(active().of("rules"))]
         ("[attack]\nname = 'random'", '11: attack.kind: missing: the key is kind here, not name: kind = "random"'),
         (
             "[transport]\nkind = 'mpii'",
-            '12: transport.kind: expects "mpi", "pslite" or "inproc" (default "mpi"), got "mpii": did you mean "mpi"?',
+            '12: transport.kind: expects "inproc", "mpi" or "pslite" (default "mpi"), got "mpii": did you mean "mpi"?',
         ),
         (
             "[train.optimizer]\nbetas = [0.1]",
@@ -329,8 +329,7 @@ rule = { kind = 'dc_asgd' }
         ("[transport]\nkind = 'pslite'\nshared_memory = 'off'", "transport.shared_memory: has an effect only with"),
         (
             "[transport]\nkind = 'inproc'\ndevice_buffers = 'direct'",
-            "transport.device_buffers: has an effect only on training with servers over MPI, with torch on a GPU, but "
-            'transport.kind = "inproc": leave it out',
+            'transport.device_buffers: has an effect only with transport.kind = "mpi": set that, or leave it out',
         ),
         (
             "[transport]\ndevice_buffers = 'in_place'",
@@ -377,7 +376,7 @@ RING, ALLREDUCE = (
         (RING, ["transport.device_buffers=direct"], "transport.device_buffers: has an effect only on"),
         (RING, ["train.global_lr=0.5"], 'train.global_lr: with train.exchange = "ring" the mean is added as it is'),
         (RING, ["train.local_steps={kind='esync'}"], 'train.local_steps: with train.exchange = "ring" no server'),
-        (ALLREDUCE, ["transport.kind=pslite"], "transport.kind: ps-lite has no Allreduce"),
+        (ALLREDUCE, ["transport.kind=pslite"], 'transport.kind: has no Allreduce: use kind = "inproc" or "mpi"'),
         (ALLREDUCE, ["transport.partition=4096"], "transport.partition: Allreduce divides the vector itself"),
         (ALLREDUCE, ["transport.shared_memory=off"], "transport.shared_memory: MPI decides how Allreduce sends"),
         (ALLREDUCE, ["transport.kind=inproc", "simulation.kind=modelled"], "simulation: has no model of the time of"),

@@ -146,8 +146,9 @@ def fit(path: str | Path, run: Run | None = None) -> Calibration:
 
 def _fitted(path: str | Path, run: Run | None) -> Calibration:
     records = RunRecords(Path(path))
-    if records.run.transport.kind != "mpi":
-        raise RunError(f"{path} is a run in one process, whose records show no costs: name a run over MPI")
+    if "mpi" not in records.run.transport.offers:
+        how = f"over transport.kind = {records.run.transport.kind}"
+        raise RunError(f"{path} is a run {how}, whose records do not show the costs of MPI: name a run over MPI")
     if records.run.collective:
         raise RunError(f"{path} is a run without servers, whose records do not show their costs: name one with servers")
     if run is not None:

@@ -13,6 +13,7 @@ from hpcps.registry import using
 from hpcps.registry.plugins import registry_of, sha256
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured
+from hpcps.transport import InOneProcess
 
 
 def seconds_per_round(run: Run, simulation: Measured, plugins: Iterable[tuple[str, str]] = ()) -> float:
@@ -23,7 +24,7 @@ def seconds_per_round(run: Run, simulation: Measured, plugins: Iterable[tuple[st
         simulation: the costs.
         plugins: the file name and the text of each plugin file that the run uses.
     """
-    transport = run.transport.model_copy(update={"kind": "inproc"})
+    transport = InOneProcess(partition=run.transport.partition, timeout=run.transport.timeout)
     simulated = run.model_copy(update={"transport": transport, "simulation": simulation})
     with tempfile.TemporaryDirectory(prefix="hpcps-") as folder:
         directory = RunDirectory(Path(folder))

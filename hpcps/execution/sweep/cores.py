@@ -49,5 +49,4 @@ def crowding(shares: Sequence[Cores], runs: Sequence[Run]) -> str:
 
 def size_of(run: Run) -> int:
     """Return the number of processes of a run that compute at the same time."""
-    one_process = run.transport.kind == "inproc"
-    return 1 if one_process else run.processes
+    return 1 if run.transport.in_process else run.processes

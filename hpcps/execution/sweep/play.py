@@ -123,7 +123,7 @@ class _Play:
         sweep = self._campaign
         points = self._queue.take(len(sweep.shares))
         batch = Batch(points, sweep.results, sys.argv, until=sweep.until, trace=sweep.trace)
-        if points[0].run.transport.kind == "inproc":
+        if points[0].run.transport.in_process:
             return batch
         assert sweep.site is not None
         self._launches += 1

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
 from hpcps.errors import HpcpsError
@@ -56,16 +55,14 @@ def needs_of(points: Sequence[Point], machine: Diagnosis, results: Path) -> Need
 
 def _unmet(run: Run, machine: Diagnosis) -> list[str]:
     found = _refusal(f'model.backend = "{run.model.backend}"', find_framework, run.model.backend)
-    kind = run.transport.kind
-    if kind == "mpi" and not machine.mpi.works:
-        found.append(f'transport.kind = "mpi": {machine.mpi.problem}')
-    if kind == "pslite" and find_spec("zmq") is None:
-        found.append("transport.kind = \"pslite\": pyzmq is not installed: pip install 'hpcps[pslite]'")
+    transport = run.transport
+    missing = [transport.missing(), "" if machine.mpi.works or "mpi" not in transport.offers else machine.mpi.problem]
+    found += [f'transport.kind = "{transport.kind}": {what}' for what in missing if what]
     if run.train.device == "cuda":
         found += [f'train.device = "cuda": {why}' for why in _without_cuda(run, machine)]
-    if run.transport.device_buffers == "direct" and machine.buffers["direct"]:
+    if transport.buffers == "direct" and machine.buffers["direct"]:
         found.append(f'transport.device_buffers = "direct": {machine.buffers["direct"]}')
-    if kind != "inproc" and machine.batch.hosts:
+    if not transport.in_process and machine.batch.hosts:
         placed = partial(place, adversary=run.has_adversary)
         found += _refusal("topology", placed, run.topology, machine.batch.hosts, Path(f"job {machine.batch.job}"))
     return found
@@ -83,14 +80,14 @@ def _without_cuda(run: Run, machine: Diagnosis) -> list[str]:
 
 
 def _notes(run: Run, machine: Diagnosis) -> list[str]:
-    if run.transport.kind == "inproc":
+    if run.transport.in_process:
         return []
     topology, notes = run.topology, []
     processes = run.processes
     if len(machine.batch.hosts) < 2 and processes * run.train.threads > machine.cores.usable:
         each = f" with {run.train.threads} threads each" if run.train.threads > 1 else ""
         notes.append(f"{processes} processes{each} share {machine.cores.usable:g} cores")
-    if run.transport.kind == "mpi" and run.transport.shared_memory == "auto" and not machine.memory.get("in_place"):
+    if run.transport.reads_in_place and not machine.memory.get("in_place"):
         notes.append("processes cannot read each other's memory: updates and models are sent")
     if not machine.kernels.get("numba"):
         notes.append("numba is not installed: rules run without compiled kernels: pip install 'hpcps[kernels]'")

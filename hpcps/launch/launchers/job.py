@@ -162,8 +162,8 @@ def refuse_special_characters(job: Job) -> None:
 def program(job: Job, role: str = "") -> str:
     """Return the command line of one rank; without a role, the rank takes its role from the plan."""
     settings = [f"{name}={value}" for name, value in job.variables.items()]
-    # `-m mpi4py` ends the whole job when one rank fails. ps-lite nodes do not use MPI.
-    library = [] if job.plan.nodes else ["-m", "mpi4py"]
+    # `-m mpi4py` ends the whole job when one rank fails.
+    library = ["-m", "mpi4py"] if job.plan.mpi else []
     words = [*settings, str(job.python), *library, "-m", "hpcps.execution", str(job.plan_file), role]
     return " ".join(word for word in (["env", *words] if settings else words) if word)
 

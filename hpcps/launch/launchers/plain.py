@@ -23,9 +23,10 @@ class Plain(Launcher):
         Raises:
             LaunchError: the processes use MPI, which needs its own launcher; or the job has options for a launcher.
         """
-        if not job.plan.nodes:
+        if job.plan.mpi:
             raise LaunchError(
-                'plain starts processes that need no MPI, those of transport.kind = "pslite": give another --dialect'
+                'plain starts processes that need no MPI, such as those of transport.kind = "pslite": give another '
+                "--dialect"
             )
         if job.options:
             raise LaunchError(f"--mpirun-options {' '.join(job.options)!r}: no launcher is used; give --mpirun as well")

@@ -31,7 +31,7 @@ def _schedule_is_of_the_run(run: Run) -> Iterator[Problem]:
 
 def _nobody_waits_too_long(run: Run) -> Iterator[Problem]:
     attack, timeout = run.attack, run.transport.timeout
-    real = run.transport.kind != "inproc"
+    real = not run.transport.in_process
     if isinstance(attack, Late) and real and run.train.mode == "sync" and attack.seconds >= timeout:
         yield Problem(
             ("attack", "seconds"),

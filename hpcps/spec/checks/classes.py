@@ -63,7 +63,7 @@ def _one_speed(run: Run) -> Iterator[Problem]:
 
 
 def _time_passes(run: Run) -> Iterator[Problem]:
-    if run.topology.alone or run.transport.kind != "inproc" or not isinstance(run.simulation, NoSimulation):
+    if run.topology.alone or not run.transport.in_process or not isinstance(run.simulation, NoSimulation):
         return
     for number, each in enumerate(run.heterogeneity.classes):
         key = "factor" if each.factor > 1 else "then"

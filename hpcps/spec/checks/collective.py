@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpcps.attacks import Infinite, Nan
+from hpcps.registry import active
 from hpcps.rules.coordinate_wise import Average, Mean
 from hpcps.spec.checks.paths import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem, quote
@@ -64,12 +65,13 @@ def _transport_can_reduce(run: Run) -> Iterator[Problem]:
     transport, involved = run.transport, (EXCHANGE,)
     if run.train.exchange != "allreduce":
         return
-    if transport.kind == "pslite":
-        message = 'ps-lite has no Allreduce: use kind = "mpi" or "inproc", or train.exchange = "ring"'
+    if "allreduce" not in transport.offers:
+        able = [name for name, other in active().of("transports").usable().items() if "allreduce" in other.offers]
+        message = f'has no Allreduce: use kind = {" or ".join(map(quote, able))}, or train.exchange = "ring"'
         yield Problem(("transport", "kind"), message, involved)
     if transport.partition != "auto":
         yield Problem(("transport", "partition"), "Allreduce divides the vector itself: leave it out", involved)
-    if transport.shared_memory != "auto":
+    if "shared_memory" in transport.offers and not transport.reads_in_place:
         yield Problem(("transport", "shared_memory"), "MPI decides how Allreduce sends: leave it out", involved)
     if isinstance(run.simulation, (Modelled, Measured)):
         message = 'has no model of the time of Allreduce: leave it out, or use train.exchange = "ring"'

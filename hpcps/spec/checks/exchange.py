@@ -39,7 +39,7 @@ def _slow_workers_exist(run: Run) -> Iterator[Problem]:
             "has an effect only with both workers and a factor above 1: set the other key too, or leave both out",
             (("heterogeneity", "slow", "factor" if slow.workers else "workers"),),
         )
-    if slow.workers and run.transport.kind == "inproc" and isinstance(run.simulation, NoSimulation):
+    if slow.workers and run.transport.in_process and isinstance(run.simulation, NoSimulation):
         yield Problem(
             ("heterogeneity", "slow"),
             "in one process computation takes no time, so it cannot be slowed down: add a [simulation], or use "
@@ -48,20 +48,9 @@ def _slow_workers_exist(run: Run) -> Iterator[Problem]:
         )
 
 
-def _transport_keys_act(run: Run) -> Iterator[Problem]:
-    if run.transport.kind != "mpi" and run.transport.shared_memory != "auto":
-        message = 'has an effect only with transport.kind = "mpi": set that, or leave it out'
-        yield Problem(("transport", "shared_memory"), message, (("transport", "kind"),))
-    if run.transport.kind != "pslite":
-        for key in ("interface", "port", "heartbeat_timeout", "resend"):
-            if key in run.transport.model_fields_set and getattr(run.transport, key) is not None:
-                message = 'has an effect only with transport.kind = "pslite": set that, or leave it out'
-                yield Problem(("transport", key), message, (("transport", "kind"),))
-
-
 def _device_buffers_are_possible(run: Run) -> Iterator[Problem]:
-    asked, path = run.transport.device_buffers, ("transport", "device_buffers")
-    if asked == "auto":
+    asked, path = run.transport.buffers, ("transport", "device_buffers")
+    if asked == "auto" or "device_memory" not in run.transport.offers:
         return
     if found := obstacle(run):
         key, value = found
@@ -79,7 +68,7 @@ def _delays_have_a_range(run: Run) -> Iterator[Problem]:
 
 
 def _simulation_is_in_process(run: Run) -> Iterator[Problem]:
-    if not isinstance(run.simulation, NoSimulation) and run.transport.kind != "inproc":
+    if not isinstance(run.simulation, NoSimulation) and not run.transport.in_process:
         yield Problem(
             ("simulation",),
             'has an effect only with transport.kind = "inproc": set that, or leave it out',
@@ -122,7 +111,6 @@ def _simulated_roles_have_one_host_each(run: Run) -> Iterator[Problem]:
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _partitions_are_of_rounds,
     _slow_workers_exist,
-    _transport_keys_act,
     _device_buffers_are_possible,
     _delays_have_a_range,
     _simulation_is_in_process,

@@ -25,7 +25,7 @@ def _policy_has_rounds(run: Run) -> Iterator[Problem]:
 
 
 def _policy_has_times(run: Run) -> Iterator[Problem]:
-    if run.train.policy and run.transport.kind == "inproc" and isinstance(run.simulation, NoSimulation):
+    if run.train.policy and run.transport.in_process and isinstance(run.simulation, NoSimulation):
         yield Problem(
             _STEPS,
             f"in one process computation takes no time, so {run.train.policy.kind} knows no speeds: add a "

@@ -198,7 +198,7 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
     if run.train.mps == "off":
         if run.train.device == "cpu":
             yield Problem(("train", "mps"), "has no effect without a GPU: leave it out", (("train", "device"),))
-        if run.transport.kind == "inproc":
+        if run.transport.in_process:
             yield Problem(("train", "mps"), "has no effect in one process: leave it out", (("transport", "kind"),))
     if not data.normalise and set(data.facts.mean) == {0} and set(data.facts.std) == {1}:
         message = f"has no effect: the samples of {data.name} are not normalised anyway: leave it out"

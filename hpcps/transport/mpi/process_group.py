@@ -15,21 +15,24 @@ from hpcps.transport.backoff import Backoff
 from hpcps.transport.device import DeviceLink
 from hpcps.transport.mpi.segments import unlink_segments
 from hpcps.transport.mpi.transport import MpiTransport, await_request
+from hpcps.transport.process_group import ProcessGroup
 from hpcps.transport.shared_memory import Neighbours
 from hpcps.transport.shared_memory.neighbours import CARD_BYTES
 
 _TEXT_BYTES = 4096
 
 
-class MpiProcessGroup:
-    """The ranks of a communicator; see `ProcessGroup`."""
-
-    kind = "mpi"
+class MpiProcessGroup(ProcessGroup):
+    """The ranks of a communicator."""
 
     def __init__(self, communicator: MPI.Intracomm, ranks: Mapping[Peer, int]) -> None:
         self._communicator = communicator
         self.rank, self.size = communicator.Get_rank(), communicator.Get_size()
-        self.transport = MpiTransport(communicator, ranks, self._find_neighbours())
+        self._transport = MpiTransport(communicator, ranks, self._find_neighbours())
+
+    @property
+    def transport(self) -> MpiTransport:
+        return self._transport
 
     def _find_neighbours(self) -> Neighbours:
         """Find the ranks that share memory with this one."""
@@ -49,7 +52,6 @@ class MpiProcessGroup:
         return {"mpi": MPI.Get_library_version().strip("\0\n "), "mpi_standard": MPI.Get_version()}
 
     def collect(self, text: str) -> list[str]:
-        """See `ProcessGroup.collect`."""
         mine = np.zeros(_TEXT_BYTES, np.uint8)
         encoded = text.encode()[:_TEXT_BYTES]
         mine[: len(encoded)] = np.frombuffer(encoded, np.uint8)
@@ -58,17 +60,14 @@ class MpiProcessGroup:
         return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in texts]
 
     def share(self, number: int) -> int:
-        """See `ProcessGroup.share`."""
         shared = np.array([number], np.int64)
         await_request(self._communicator.Ibcast(shared))
         return int(shared[0])
 
     def backoff(self) -> Backoff:
-        """See `ProcessGroup.backoff`."""
         return self.transport.backoff()
 
     def allocate(self, size: int) -> Vector:
-        """See `ProcessGroup.allocate`."""
         arena = self.transport.neighbours.arena
         before = arena.shortage
         values = arena.allocate(size)
@@ -80,23 +79,16 @@ class MpiProcessGroup:
         return values
 
     def in_memory(self) -> list[Peer]:
-        """See `ProcessGroup.in_memory`."""
         return [] if self.transport.neighbours.arena.shortage else self.transport.neighbouring
 
     def exchange(self, link: DeviceLink | None) -> None:
-        """See `ProcessGroup.exchange`."""
         self.transport.link = link
 
     def barrier(self) -> None:
-        """See `ProcessGroup.barrier`."""
         self.transport.barrier()
 
     def settle(self) -> None:
-        """See `ProcessGroup.settle`."""
         self.transport.settle()
 
     def leave(self) -> None:
-        """See `ProcessGroup.leave`; MPI finalises at the end of the process."""
-
-    def abandon(self) -> None:
-        """See `ProcessGroup.abandon`; the launcher ends the other processes when this one fails."""
+        """Do nothing: MPI finalises at the end of the process."""

@@ -19,7 +19,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.vectors import DeviceVector, as_vector
 from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Operation, Peer, Received, Reduced
 from hpcps.transport.backoff import Backoff
-from hpcps.transport.base import Traffic
+from hpcps.transport.base import CollectiveTransport, Traffic
 from hpcps.transport.device import DeviceLink
 from hpcps.transport.pool import BufferPool
 from hpcps.transport.shared_memory import Neighbours, SegmentAddress
@@ -61,7 +61,7 @@ class _Arrival:
         return self.tag not in _FOLLOWED or (self.request is not None and self.request.Test())
 
 
-class MpiTransport:
+class MpiTransport(CollectiveTransport):
     """Transports messages between the ranks of a communicator.
 
     Attributes:
@@ -106,7 +106,6 @@ class MpiTransport:
         self.link: DeviceLink | None = None
 
     def send(self, to: Peer, message: Message) -> None:
-        """See `MessageTransport.send`."""
         header = message.header()
         rank = self._ranks[to]
         payload = message.payload if message.payload is not None and message.payload.size else None
@@ -130,21 +129,18 @@ class MpiTransport:
         self.traffic.sent += len(header) + message.payload_bytes
 
     def join(self, peers: Sequence[Peer]) -> None:
-        """See `CollectiveTransport.join`; it blocks, for as long as the peers come at different times."""
         ranks = tuple(self._ranks[peer] for peer in peers)
         if ranks not in self._joined:
             self._joined[ranks] = self._communicator.Create_group(self._communicator.group.Incl(ranks))
         self._reducing = self._joined[ranks]
 
     def reduce(self, values: NDArray[Any], operation: Operation, *, soon: bool = False) -> None:
-        """See `CollectiveTransport.reduce`."""
         combine = MPI.SUM if operation == "sum" else MPI.MAX
         self._reduction = self._reducing.Iallreduce(MPI.IN_PLACE, values, combine), Reduced(values)
         self._interval = _SOON if soon else _PROGRESS
         self.traffic.sent += values.nbytes
 
     def receive(self) -> Received | Malformed | Reduced | None:
-        """See `MessageTransport.receive`."""
         self._progress()
         self._read_mailbox()
         if self._awaited or not self._all_neighbours:

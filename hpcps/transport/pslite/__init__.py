@@ -1,6 +1,7 @@
 """Nodes that use the protocol of dmlc/ps-lite over ZeroMQ; they work with each other and with C++ nodes.
 
 - `address`: chooses the address that a node binds
+- `component`: the transport `pslite` of an experiment file
 - `deaths`: detects dead nodes
 - `dropped`: counts and logs dropped messages
 - `encoding`: encodes and decodes meta frames

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Event
 
-import numpy as np
 import zmq
 
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages import Peer
 from hpcps.transport.backoff import Backoff
-from hpcps.transport.device import DeviceLink
-from hpcps.transport.process_group import LostError
+from hpcps.transport.process_group import LaunchedProcess, LostError, ProcessGroup
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.node import Node
@@ -34,8 +30,8 @@ _PAUSE = 0.005
 """Seconds after which a process that waits for a message checks its timeouts."""
 
 
-class PsliteProcessGroup:
-    """The processes of a launch as ps-lite nodes; see `ProcessGroup`.
+class PsliteProcessGroup(ProcessGroup):
+    """The processes of a launch as ps-lite nodes.
 
     All collective operations use one allgather: each process sends a text to the scheduler, which sends all texts to
     every process. The first allgather also gives every process the node id of every rank. The scheduler is one of the
@@ -43,30 +39,18 @@ class PsliteProcessGroup:
 
     Args:
         settings: the settings of the node.
-        rank: the rank of this process.
-        world: the role of every rank.
-        hosts: the host of every rank, for messages.
-        launch: the fingerprint of the launch; texts with another fingerprint are dropped.
+        process: this process; texts of other launches are dropped.
         announce: called with the address of the scheduler, on the scheduler.
 
     Raises:
         LaunchError: the other processes did not join, or this node cannot listen.
     """
 
-    kind = "pslite"
-
-    def __init__(
-        self,
-        settings: Settings,
-        rank: int,
-        world: Sequence[Peer],
-        hosts: Sequence[str],
-        launch: str,
-        announce: Callable[[NodeInfo], None],
-    ) -> None:
-        self.rank, self.size = rank, len(world)
-        self._world, self._hosts, self._launch = world, hosts, launch
-        self._texts = Texts(launch, self.size) if settings.role == NodeRole.SCHEDULER else None
+    def __init__(self, settings: Settings, process: LaunchedProcess, announce: Callable[[NodeInfo], None]) -> None:
+        assert process.rank is not None, "the launcher says it"
+        self.rank, self.size = process.rank, len(process.world)
+        self._world, self._hosts, self._launch = process.world, process.hosts, process.launch
+        self._texts = Texts(process.launch, self.size) if settings.role == NodeRole.SCHEDULER else None
         self._ids: tuple[int, ...] = ()
         self._left = False
         self._turn = 0
@@ -81,7 +65,7 @@ class PsliteProcessGroup:
         except BaseException:
             self._node.abandon()
             raise
-        roles = {peer: id_ for peer, id_ in zip(world, self._ids, strict=True) if id_ != SCHEDULER_ID}
+        roles = {peer: id_ for peer, id_ in zip(self._world, self._ids, strict=True) if id_ != SCHEDULER_ID}
         self._transport = PsliteTransport(self._node, roles, self._check_peers)
 
     @property
@@ -96,35 +80,13 @@ class PsliteProcessGroup:
         return {"zeromq": zmq.zmq_version(), "nodes": {name: f"{n.host}:{n.port}" for name, n in nodes.items()}}
 
     def collect(self, text: str) -> list[str]:
-        """See `ProcessGroup.collect`."""
         return list(self._exchange(text).texts)
 
-    def share(self, number: int) -> int:
-        """See `ProcessGroup.share`."""
-        return int(self.collect(str(int(number)) if self.rank == 0 else "")[0])
-
     def backoff(self) -> Backoff:
-        """See `ProcessGroup.backoff`: a message ends a pause, so pauses can be long."""
+        # A message ends a pause, so pauses can be long.
         return Backoff(polls=0, first=_PAUSE, longest=_PAUSE, sleep=self.transport.rest)
 
-    def allocate(self, size: int) -> Vector:
-        """See `ProcessGroup.allocate`; the array is in ordinary memory."""
-        return np.empty(size, np.float32)
-
-    def in_memory(self) -> list[Peer]:
-        """See `ProcessGroup.in_memory`: no peer reads in place."""
-        return []
-
-    def exchange(self, link: DeviceLink | None) -> None:
-        """See `ProcessGroup.exchange`; its sockets send from the memory of the host."""
-        assert link is None, "device buffers need MPI"
-
-    def barrier(self) -> None:
-        """See `ProcessGroup.barrier`."""
-        self.collect("")
-
     def settle(self) -> None:
-        """See `ProcessGroup.settle`."""
         transport, me = self.transport, str(self._node.id)
         sent = [json.loads(text).get(me, 0) for text in self.collect(json.dumps(transport.sent_to))]
         backoff = self.backoff()
@@ -135,11 +97,10 @@ class PsliteProcessGroup:
         self.barrier()
 
     def leave(self) -> None:
-        """See `ProcessGroup.leave`."""
         self._node.stop()
 
     def abandon(self) -> None:
-        """See `ProcessGroup.abandon`."""
+        """Leave the group at once, without the others; no effect after leaving."""
         self._left = True
         self._node.abandon()
 

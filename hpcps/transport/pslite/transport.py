@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
-from hpcps.transport.base import Traffic
+from hpcps.transport.base import MessageTransport, Traffic
 from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.meta import Meta
 from hpcps.transport.pslite.node import Node
@@ -25,7 +25,7 @@ MESSAGE = 1
 _NUMBER = struct.Struct("<Q")
 
 
-class PsliteTransport:
+class PsliteTransport(MessageTransport):
     """Transports messages between the roles of nodes.
 
     Args:
@@ -48,7 +48,7 @@ class PsliteTransport:
         self.traffic = Traffic()
 
     def send(self, to: Peer, message: Message) -> None:
-        """See `MessageTransport.send`. ZeroMQ copies a small payload, and refers to a large one until it is sent."""
+        # ZeroMQ copies a small payload, and refers to a large one until it is sent.
         header, id_ = message.header(), self._ids[to]
         frames: list[object] = [header]
         if message.payload is not None and message.payload.size:
@@ -62,7 +62,7 @@ class PsliteTransport:
         self.traffic.sent += len(header) + message.payload_bytes
 
     def receive(self) -> Received | Malformed | None:
-        """See `MessageTransport.receive`. A payload is a read-only view of its frame, valid while it is referenced."""
+        # A payload is a read-only view of its frame, valid while it is referenced.
         if not self._inbox:
             self._check()
             return None

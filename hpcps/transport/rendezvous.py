@@ -15,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcps.errors import LaunchError
-from hpcps.records.files import write_whole
 
 _LOOK_EVERY = 0.05
 
@@ -34,7 +33,9 @@ class Rendezvous:
             LaunchError: the file cannot be written.
         """
         try:
-            write_whole(self.path, json.dumps({"host": host, "port": port, "pid": os.getpid()}))
+            beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+            beside.write_text(json.dumps({"host": host, "port": port, "pid": os.getpid()}))
+            beside.replace(self.path)  # readers only ever find a complete file
         except OSError as error:
             raise LaunchError(f"{self.path} cannot be written: {error.strerror}") from error
 

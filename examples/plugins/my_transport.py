@@ -1,0 +1,113 @@
+"""A transport of your own: `plugins = ["./my_transport.py"]` and `transport.kind = "my_transport"`.
+
+Messages of processes of one host go through queues, which the process with rank 0 serves to the others.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.managers import BaseManager
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, Literal
+
+import numpy as np
+
+from hpcps.protocol.messages import Malformed, MalformedMessageError, Message, Peer, Received
+from hpcps.transport import LaunchedProcess, ProcessGroup, ProcessTransport
+from hpcps.transport.base import MessageTransport, Traffic
+
+
+class MyTransport(ProcessTransport):
+    """Queues that one process serves, for the processes of one host."""
+
+    offers = frozenset({"processes"})
+
+    kind: Literal["my_transport"] = "my_transport"
+
+    @contextmanager
+    def group(self, process: LaunchedProcess) -> Iterator[ProcessGroup]:
+        """Serve the queues, or find the process that does."""
+        assert process.rank is not None, "the launcher says it"
+        if process.rank == 0:
+            server = _Queues(("127.0.0.1", 0), process.launch.encode()).get_server()
+            Thread(target=server.serve_forever, daemon=True).start()
+            process.rendezvous.announce(*server.address)
+            address = server.address
+        else:
+            address = process.rendezvous.find(60)
+        queues = _Queues(address, process.launch.encode())
+        queues.connect()
+        try:
+            yield _Group(queues, process)
+        finally:
+            if process.rank == 0:
+                process.rendezvous.clear()
+
+
+class _Queues(BaseManager):
+    """Finds a queue by its name."""
+
+
+_QUEUES: dict[str, Queue[Any]] = {}
+_Queues.register("queue", lambda name: _QUEUES.setdefault(name, Queue()))
+
+
+class _Group(ProcessGroup):
+    """The processes that use the queues."""
+
+    def __init__(self, queues: Any, process: LaunchedProcess) -> None:
+        self.rank, self.size = process.rank, len(process.world)
+        self._texts = [queues.queue(f"text of {rank}") for rank in range(self.size)]
+        self._answers = [queues.queue(f"texts for {rank}") for rank in range(self.size)]
+        self._messages = _Messages(process.world, self.rank, queues)
+
+    @property
+    def transport(self) -> MessageTransport:
+        return self._messages
+
+    def collect(self, text: str) -> list[str]:
+        self._texts[self.rank].put(text)
+        if self.rank == 0:
+            texts = [queue.get() for queue in self._texts]
+            for queue in self._answers:
+                queue.put(texts)
+        return list(self._answers[self.rank].get())
+
+    def settle(self) -> None:
+        self.barrier()  # all messages are in their queues
+        while self._messages.receive() is not None:
+            pass
+        self.barrier()
+
+    def leave(self) -> None:
+        self.barrier()
+        if self.rank == 0:  # it serves the queues until the others have left
+            for queue in self._texts[1:]:
+                queue.get()
+        else:
+            self._texts[self.rank].put("I leave")
+
+
+class _Messages(MessageTransport):
+    """The messages of one process."""
+
+    def __init__(self, world: tuple[Peer, ...], rank: int, queues: Any) -> None:
+        self._me = world[rank]
+        self._boxes = {peer: queues.queue(f"messages to {peer}") for peer in world}
+        self.traffic = Traffic()
+
+    def send(self, to: Peer, message: Message) -> None:
+        payload = None if message.payload is None or not message.payload.size else message.payload.tobytes()
+        self._boxes[to].put((self._me, message.header(), payload))
+        self.traffic.sent += len(message.header()) + message.payload_bytes
+
+    def receive(self) -> Received | Malformed | None:
+        try:
+            source, header, payload = self._boxes[self._me].get_nowait()
+        except Empty:
+            return None
+        self.traffic.received += len(header) + len(payload or b"")
+        try:
+            return Received(source, Message.decode(header, None if payload is None else np.frombuffer(payload, "f4")))
+        except MalformedMessageError as error:
+            return Malformed(source, str(error))

@@ -1,0 +1,63 @@
+"""The transport `mpi` of an experiment file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from hpcps.errors import LaunchError
+from hpcps.transport.process_group import LaunchedProcess, ProcessGroup, ProcessTransport
+
+
+class OverMpi(ProcessTransport):
+    """One process per role, each a rank of MPI."""
+
+    offers = frozenset({"processes", "hosts", "mpi", "allreduce", "shared_memory", "device_memory"})
+
+    kind: Literal["mpi"] = "mpi"
+    shared_memory: Literal["auto", "off"] = Field(
+        "auto",
+        description="`auto`: processes that can map each other's memory, such as those of one host, read updates and "
+        "models in place; `off`: all updates and models are sent. The result is the same.",
+    )
+    device_buffers: Literal["auto", "direct", "staged"] = Field(
+        "auto",
+        description="Updates and models of training on GPUs with servers, over MPI. `direct`: MPI, which must be "
+        "CUDA-aware, gets their addresses in device memory; `staged`: they are copied through the memory of the host; "
+        "`auto`: `direct` if it works, which a trial finds out before the run. Rules run where the updates are.",
+    )
+
+    @field_validator("device_buffers", mode="before")
+    @classmethod
+    def _mapping_is_gone(cls, value: object) -> object:
+        if value == "in_place":
+            raise ValueError('"in_place" does not exist any more, because MPI maps device memory itself: use "direct"')
+        return value
+
+    @property
+    def reads_in_place(self) -> bool:
+        return self.shared_memory == "auto"
+
+    @property
+    def buffers(self) -> Literal["auto", "direct", "staged"]:
+        return self.device_buffers
+
+    @contextmanager
+    def group(self, process: LaunchedProcess) -> Iterator[ProcessGroup]:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:  # mpi4py looks for the library when MPI is imported
+            reason = str(error).removeprefix("cannot load MPI library\n").partition("\n")[0]
+            raise LaunchError(
+                f"mpi4py finds no MPI library: {reason}; load your site's MPI module, name the library in "
+                f"MPI4PY_LIBMPI, or install one: {sys.executable} -m pip install 'hpcps[mpich]'"
+            ) from error
+
+        from hpcps.transport.mpi.process_group import MpiProcessGroup
+
+        # MPI finalises at the end of the process, and the launcher ends the other processes when one fails.
+        yield MpiProcessGroup(MPI.COMM_WORLD, {peer: rank for rank, peer in enumerate(process.world)})
