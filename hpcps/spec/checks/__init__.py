@@ -1,42 +1,21 @@
 """Contradictions: keys that are valid separately but not together.
 
-- `attack`: the schedule of the attack, and what it delays
-- `classes`: classes of workers
-- `collective`: exchanges without servers
-- `compensation`: training under a rule that compensates the delay of updates
-- `exchange`: transport, delays and simulated timing
-- `local_steps`: policies of local steps, and the factor on combined updates
+- `attack`: the attackers, their schedule, and what they delay
+- `needs`: what keys and components need, compared with what the run offers
 - `paths`: keys that several checks name
-- `topology`: roles, the rule and the attackers
+- `timing`: classes of workers, delays and simulated timing
+- `topology`: roles and the rule
 - `training`: model, data, training and evaluation
 """
 
 from __future__ import annotations
 
-from hpcps.spec.checks import (
-    attack,
-    classes,
-    collective,
-    compensation,
-    exchange,
-    local_steps,
-    topology,
-    training,
-)
+from hpcps.spec.checks import attack, needs, timing, topology, training
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
 
 def contradictions(run: Run) -> list[Problem]:
     """Return the contradictions of a run whose keys are all valid separately."""
-    checks = (
-        *topology.CHECKS,
-        *collective.CHECKS,
-        *attack.CHECKS,
-        *classes.CHECKS,
-        *compensation.CHECKS,
-        *exchange.CHECKS,
-        *local_steps.CHECKS,
-        *training.CHECKS,
-    )
+    checks = (*topology.CHECKS, *needs.CHECKS, *attack.CHECKS, *timing.CHECKS, *training.CHECKS)
     return [problem for check in checks for problem in check(run)]

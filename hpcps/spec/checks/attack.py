@@ -1,11 +1,11 @@
-"""Checks of the attack: its schedule, and what it delays."""
+"""Checks of the attack: its schedule, its attackers, and what it delays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from hpcps.attacks import Late, NoAttack
-from hpcps.spec.checks.paths import MODE
+from hpcps.attacks import Late, NoAttack, Omniscient, attacker_count
+from hpcps.spec.checks.paths import MODE, WORKERS
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
@@ -41,4 +41,32 @@ def _nobody_waits_too_long(run: Run) -> Iterator[Problem]:
         )
 
 
-CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (_schedule_is_of_the_run, _nobody_waits_too_long)
+def _attackers_exist(run: Run) -> Iterator[Problem]:
+    attack, workers = run.attack, run.topology.workers
+    if isinstance(attack, NoAttack) or attack.scope != "worker" or attack.rate == 0 or workers == 0:
+        return
+    if attacker_count(attack, workers) == 0:
+        yield Problem(
+            ("attack", "rate"),
+            f"{attack.rate} of {workers} workers is less than one attacker: use {1 / workers:.3g} or more"
+            + ("" if attack.omniscient else ', or scope = "block"'),
+            (WORKERS, ("attack", "scope")),
+        )
+
+
+def _attack_has_honest_workers(run: Run) -> Iterator[Problem]:
+    attack, workers = run.attack, run.topology.workers
+    if isinstance(attack, Omniscient) and workers and attacker_count(attack, workers) == workers:
+        yield Problem(
+            ("attack", "rate"),
+            f"all {workers} workers are attackers, so {attack.kind} has no honest update that it could use: use less",
+            (WORKERS,),
+        )
+
+
+CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
+    _schedule_is_of_the_run,
+    _nobody_waits_too_long,
+    _attackers_exist,
+    _attack_has_honest_workers,
+)

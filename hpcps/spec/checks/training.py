@@ -7,19 +7,10 @@ from itertools import pairwise
 
 from hpcps.data.base import Facts
 from hpcps.registry import active
-from hpcps.spec.checks.paths import DATA, MODE, VALIDATORS, WORKERS
+from hpcps.spec.checks.paths import DATA, VALIDATORS, WORKERS
 from hpcps.spec.presets import PRESETS
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
-
-
-def _statistics_can_be_averaged(run: Run) -> Iterator[Problem]:
-    if run.train.mode == "async" and run.validation.batchnorm == "averaged":
-        yield Problem(
-            ("validation", "batchnorm"),
-            'asynchronous workers have no common round in which to average: use "reestimated" or "validator"',
-            (MODE,),
-        )
 
 
 def _decays_in_order(run: Run) -> Iterator[Problem]:
@@ -158,23 +149,6 @@ def _images_can_be_resized(run: Run) -> Iterator[Problem]:
         yield Problem(path, f"{message} number, or leave it out", (DATA,))
 
 
-def _averaged_statistics_have_a_model(run: Run) -> Iterator[Problem]:
-    validation = run.validation
-    if validation.batchnorm == "averaged" and validation.evaluate == "validator_model":
-        yield Problem(
-            ("validation", "batchnorm"),
-            "the workers' statistics belong to the global model, but validation.evaluate = validator_model tests "
-            'another model: set evaluate = "global_model", or batchnorm = "validator" or "reestimated"',
-            (("validation", "evaluate"),),
-        )
-
-
-def _statistics_have_workers(run: Run) -> Iterator[Problem]:
-    if run.validation.batchnorm == "averaged" and run.topology.workers == 0:
-        message = 'there are no workers whose statistics could be averaged: use "validator" or "reestimated"'
-        yield Problem(("validation", "batchnorm"), message, (WORKERS,))
-
-
 def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
     """A key that is set must have an effect; otherwise two files with the same results would be two runs."""
     optimizer, data = run.train.optimizer, run.data
@@ -195,11 +169,6 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
         if key in table.model_fields_set and not table.model_fields_set & {"epochs", "validator_epochs"}:
             message = "has an effect only with epochs: set them, or leave it out"
             yield Problem((*path, key), message, ((*path, "epochs"),))
-    if run.train.mps == "off":
-        if run.train.device == "cpu":
-            yield Problem(("train", "mps"), "has no effect without a GPU: leave it out", (("train", "device"),))
-        if run.transport.in_process:
-            yield Problem(("train", "mps"), "has no effect in one process: leave it out", (("transport", "kind"),))
     if not data.normalise and set(data.facts.mean) == {0} and set(data.facts.std) == {1}:
         message = f"has no effect: the samples of {data.name} are not normalised anyway: leave it out"
         yield Problem(("data", "normalise"), message, (DATA,))
@@ -217,7 +186,6 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
 
 
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
-    _statistics_can_be_averaged,
     _decays_in_order,
     _shards_for_all,
     _shards_fill_a_batch,
@@ -228,7 +196,5 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _batches_have_statistics,
     _data_can_be_augmented,
     _images_can_be_resized,
-    _averaged_statistics_have_a_model,
-    _statistics_have_workers,
     _keys_have_an_effect,
 )

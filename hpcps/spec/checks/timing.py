@@ -1,26 +1,18 @@
-"""Checks of transport, delays and simulated timing."""
+"""Checks of classes of workers, delays and simulated timing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
-from hpcps.spec.checks.paths import MODE, SERVERS, WORKERS
-from hpcps.spec.device_buffers import obstacle
+from hpcps.spec.checks.paths import WORKERS
 from hpcps.spec.heterogeneity import UniformDelay
 from hpcps.spec.problems import Problem, quote
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 
-
-def _partitions_are_of_rounds(run: Run) -> Iterator[Problem]:
-    if run.transport.partition == "auto":
-        return
-    path = ("transport", "partition")
-    if run.train.mode == "async":
-        yield Problem(path, "only synchronous training uses partitions: leave it out", (MODE,))
-    elif run.topology.alone:
-        yield Problem(path, "the single-process baseline sends no messages: leave it out", (SERVERS, WORKERS))
+CLASSES = ("heterogeneity", "classes")
 
 
 def _slow_workers_exist(run: Run) -> Iterator[Problem]:
@@ -39,23 +31,6 @@ def _slow_workers_exist(run: Run) -> Iterator[Problem]:
             "has an effect only with both workers and a factor above 1: set the other key too, or leave both out",
             (("heterogeneity", "slow", "factor" if slow.workers else "workers"),),
         )
-    if slow.workers and run.transport.in_process and isinstance(run.simulation, NoSimulation):
-        yield Problem(
-            ("heterogeneity", "slow"),
-            "in one process computation takes no time, so it cannot be slowed down: add a [simulation], or use "
-            'transport.kind = "mpi" or heterogeneity.delay',
-            (("transport", "kind"), ("simulation",)),
-        )
-
-
-def _device_buffers_are_possible(run: Run) -> Iterator[Problem]:
-    asked, path = run.transport.buffers, ("transport", "device_buffers")
-    if asked == "auto" or "device_memory" not in run.transport.offers:
-        return
-    if found := obstacle(run):
-        key, value = found
-        message = "has an effect only on training with servers over MPI, with torch on a GPU"
-        yield Problem(path, f"{message}, but {'.'.join(key)} = {value}: leave it out", (key,))
 
 
 def _delays_have_a_range(run: Run) -> Iterator[Problem]:
@@ -65,15 +40,6 @@ def _delays_have_a_range(run: Run) -> Iterator[Problem]:
     for path, delay in delays.items():
         if isinstance(delay, UniformDelay) and delay.high < delay.low:
             yield Problem((*path, "high"), f"{delay.high} s is below low = {delay.low} s")
-
-
-def _simulation_is_in_process(run: Run) -> Iterator[Problem]:
-    if not isinstance(run.simulation, NoSimulation) and not run.transport.in_process:
-        yield Problem(
-            ("simulation",),
-            'has an effect only with transport.kind = "inproc": set that, or leave it out',
-            (("transport", "kind"),),
-        )
 
 
 def _measured_costs_have_records(run: Run) -> Iterator[Problem]:
@@ -108,12 +74,61 @@ def _simulated_roles_have_one_host_each(run: Run) -> Iterator[Problem]:
             yield Problem(path, f"{', '.join(names[:20])}{more} {verb} {what}", (("topology",),))
 
 
+def _names_differ(run: Run) -> Iterator[Problem]:
+    names = [each.name for each in run.heterogeneity.classes]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            yield Problem((*CLASSES, number, "name"), f"{quote(name)} is the name of another class: use another one")
+
+
+def _members_are_workers(run: Run) -> Iterator[Problem]:
+    """Every class has existing workers, and no worker is in two classes, or in one and in `slow`."""
+    if run.topology.alone:
+        return
+    workers, seen = run.topology.workers, dict.fromkeys(run.heterogeneity.slow.workers, "heterogeneity.slow")
+    counted = sum(len(members) for members in run.heterogeneity.members())
+    for number, (each, members) in enumerate(zip(run.heterogeneity.classes, run.heterogeneity.members(), strict=True)):
+        path = (*CLASSES, number, "workers")
+        listed = not isinstance(each.workers, int)
+        if not members:
+            yield Problem(path, "an empty list: name at least one worker, or remove the class")
+        elif unknown := [index for index in members if index >= workers]:
+            if listed:
+                what = f"{quote(unknown)} are not among the {workers} workers: use indices from 0 to {workers - 1}"
+            else:
+                what = f"the classes have {counted} workers in all, and there are {workers}: use fewer"
+            yield Problem(path, what, (WORKERS,))
+        if twice := [index for index, times in sorted(Counter(members).items()) if times > 1]:
+            yield Problem(path, f"lists {quote(twice)} twice: list each worker once")
+        for index in dict.fromkeys(members):
+            if index in seen:
+                yield Problem(path, f"worker {index} is in {seen[index]} too: a worker has one class")
+                break
+        seen |= dict.fromkeys(members, f"class {quote(each.name)}")
+
+
+def _changes_in_order(run: Run) -> Iterator[Problem]:
+    for number, each in enumerate(run.heterogeneity.classes):
+        epochs = [change.epoch for change in each.then]
+        if any(later <= earlier for earlier, later in pairwise(epochs)):
+            yield Problem((*CLASSES, number, "then"), f"epochs {quote(epochs)} must increase: list each once, in order")
+
+
+def _one_speed(run: Run) -> Iterator[Problem]:
+    for number, each in enumerate(run.heterogeneity.classes):
+        if each.seconds is not None and (each.factor > 1 or each.then):
+            key = "factor" if each.factor > 1 else "then"
+            what = f"{key} states the speed of this class too: leave one of them out"
+            yield Problem((*CLASSES, number, "seconds"), what, ((*CLASSES, number, key),))
+
+
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
-    _partitions_are_of_rounds,
+    _names_differ,
+    _members_are_workers,
+    _changes_in_order,
+    _one_speed,
     _slow_workers_exist,
-    _device_buffers_are_possible,
     _delays_have_a_range,
-    _simulation_is_in_process,
     _measured_costs_have_records,
     _simulated_roles_have_one_host_each,
 )

@@ -1,0 +1,258 @@
+"""What keys and components need, compared with what the run offers: the only check of "this with that"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hpcps.attacks import Infinite, Nan
+from hpcps.registry import active
+from hpcps.rules import AsyncRule, Rule
+from hpcps.rules.coordinate_wise import Average, Mean
+from hpcps.spec.checks.paths import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS
+from hpcps.spec.device_buffers import obstacle
+from hpcps.spec.locate import Path
+from hpcps.spec.problems import Problem, quote
+from hpcps.spec.schema import Run
+from hpcps.spec.simulation import Measured, Modelled, NoSimulation
+
+KIND, RULE, ATTACK = ("transport", "kind"), ("validation", "rule"), ("attack", "kind")
+STEPS, GLOBAL_LR, BATCHNORM = ("train", "local_steps"), ("train", "global_lr"), ("validation", "batchnorm")
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that a key needs.
+
+    Attributes:
+        path: the key.
+        what: what it needs: a word of `offers`.
+        message: why, and what to do where the run does not offer it.
+        involves: further keys that contribute to the need.
+    """
+
+    path: Path
+    what: str
+    message: str
+    involves: tuple[Path, ...] = ()
+
+
+def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
+    """Return whether a run offers each thing that a key may need, and the keys that decide it."""
+    topology, offered = run.topology, run.transport.offers
+    hindrance = obstacle(run)
+    in_process, simulated = run.transport.in_process, not isinstance(run.simulation, NoSimulation)
+    return {
+        "a clock": (not in_process or simulated, (KIND, ("simulation",))),
+        "allreduce": ("allreduce" in offered, (EXCHANGE,)),
+        "asynchrony": (run.train.mode == "async", (MODE,)),
+        "buffers on devices": (hindrance is None, (hindrance[0],) if hindrance else ()),
+        "GPUs": (run.train.device != "cpu", (("train", "device"),)),
+        "messages": (not topology.alone, (SERVERS, WORKERS)),
+        "one process": (in_process, (KIND,)),
+        "partitions": (run.train.exchange != "allreduce", (EXCHANGE,)),
+        "policy": (run.train.policy is not None, (STEPS,)),
+        "processes": (not in_process, (KIND,)),
+        "rounds": (run.train.mode == "sync", (MODE,)),
+        "rounds of fixed steps": (run.train.policy is None, (STEPS,)),
+        "servers": (not run.collective, (EXCHANGE,)),
+        "the global model": (run.validation.evaluate == "global_model", (("validation", "evaluate"),)),
+        "validators": (topology.validators > 0, (VALIDATORS,)),
+        "whole updates": (topology.validators > 0 or topology.servers <= 1, (VALIDATORS, SERVERS)),
+        "workers": (topology.workers > 0, (WORKERS,)),
+    }
+
+
+def unmet(run: Run) -> Iterator[Problem]:
+    """Yield the needs that the run does not meet; of several of one key, the first."""
+    offered, seen = offers(run), set()
+    for declare in (_exchange, _transport, _policy, _rule, _attack, _gradients, _evaluation, _simulation):
+        for need in declare(run):
+            there, keys = offered[need.what] if need.what else (False, ())
+            if not there and need.path not in seen:
+                seen.add(need.path)
+                yield Problem(need.path, need.message, need.involves or keys)
+
+
+def _exchange(run: Run) -> Iterator[Need]:
+    """With `ring` and `allreduce` the workers do what servers and validators do otherwise, and combine by a mean."""
+    train, topology, rule = run.train, run.topology, run.validation.rule
+    exchange = f"train.exchange = {quote(train.exchange)}"
+    for path, count in ((SERVERS, topology.servers), (VALIDATORS, topology.validators)):
+        if count:
+            yield Need(path, "servers", f"with {exchange} the workers average their updates themselves: use 0")
+    if topology.colocate_validators:
+        path = ("topology", "colocate_validators")
+        yield Need(path, "servers", f"with {exchange} there are no validators: leave it out")
+    if train.policy:
+        yield Need(STEPS, "servers", f"with {exchange} no server decides on steps: use a number")
+    if train.global_lr != 1:
+        yield Need(GLOBAL_LR, "servers", f"with {exchange} the mean is added as it is: leave it out")
+    if run.collective:
+        yield Need(WORKERS, "workers", f"{exchange} averages the updates of workers: use 1 or more", (EXCHANGE,))
+        message = f'{quote(train.exchange)} is for train.mode = "sync": use that, or exchange = "servers"'
+        yield Need(EXCHANGE, "rounds", message)
+    if train.mode == "async":
+        return
+    mean = f"{exchange} computes a mean"
+    if not isinstance(rule, Average) or type(rule) not in (Average, Mean):
+        yield Need(RULE, "servers", f'{mean}, not {rule.kind}: use average, or exchange = "servers"')
+    elif rule.before:
+        yield Need((*RULE, "before"), "servers", f"{mean} of the updates as they are: leave it out")
+    elif rule.skipped != "zero":
+        message = f'{mean}, in which a skipped block is zero: use skipped = "zero"'
+        yield Need((*RULE, "skipped"), "servers", message)
+
+
+def _transport(run: Run) -> Iterator[Need]:
+    transport = run.transport
+    if run.train.exchange == "allreduce":
+        able = [name for name, other in active().of("transports").usable().items() if "allreduce" in other.offers]
+        message = f'has no Allreduce: use kind = {" or ".join(map(quote, able))}, or train.exchange = "ring"'
+        yield Need(KIND, "allreduce", message)
+    if transport.partition != "auto":
+        path = ("transport", "partition")
+        yield Need(path, "partitions", "Allreduce divides the vector itself: leave it out")
+        yield Need(path, "rounds", "only synchronous training uses partitions: leave it out")
+        yield Need(path, "messages", "the single-process baseline sends no messages: leave it out")
+    if "shared_memory" in transport.offers and not transport.reads_in_place:
+        path = ("transport", "shared_memory")
+        yield Need(path, "partitions", "MPI decides how Allreduce sends: leave it out")
+    if "device_memory" in transport.offers and transport.buffers != "auto" and (found := obstacle(run)):
+        message = "has an effect only on training with servers over MPI, with torch on a GPU"
+        message = f"{message}, but {'.'.join(found[0])} = {found[1]}: leave it out"
+        yield Need(("transport", "device_buffers"), "buffers on devices", message)
+    if run.train.mps == "off":
+        yield Need(("train", "mps"), "GPUs", "has no effect without a GPU: leave it out")
+        yield Need(("train", "mps"), "processes", "has no effect in one process: leave it out")
+    slowed = 'it cannot be slowed down: add a [simulation], or use transport.kind = "mpi" or heterogeneity.delay'
+    message = f"in one process computation takes no time, so {slowed}"
+    if run.heterogeneity.slow.workers and run.topology.workers:
+        yield Need(("heterogeneity", "slow"), "a clock", message)
+    for number, each in enumerate(run.heterogeneity.classes if not run.topology.alone else ()):
+        if each.factor > 1 or each.then:
+            key = "factor" if each.factor > 1 else "then"
+            yield Need(("heterogeneity", "classes", number, key), "a clock", message)
+
+
+def _policy(run: Run) -> Iterator[Need]:
+    policy = run.train.policy
+    if policy:
+        message = "the single-process baseline has nobody to wait for: use a number of steps"
+        yield Need(STEPS, "messages", message)
+        message = f'{policy.kind} fits local steps into a round, and only train.mode = "sync" has rounds: use a number'
+        yield Need(STEPS, "rounds", message)
+        why = f"in one process computation takes no time, so {policy.kind} knows no speeds"
+        yield Need(STEPS, "a clock", f'{why}: add a [simulation], or use transport.kind = "mpi"')
+    if run.train.global_lr != 1:
+        message = "the single-process baseline combines no updates: leave it out"
+        yield Need(GLOBAL_LR, "messages", message)
+        message = f"only synchronous training uses it: use asynchronous.alpha = {quote(run.train.global_lr)}"
+        yield Need(GLOBAL_LR, "rounds", message)
+    if "asynchronous" in run.model_fields_set:
+        message = 'has an effect only with train.mode = "async": set that, or leave it out'
+        yield Need(("asynchronous",), "asynchrony", message)
+
+
+def _rule(run: Run) -> Iterator[Need]:
+    rule, mode, topology = run.validation.rule, run.train.mode, run.topology
+    able = ", ".join(name for name, other in active().of("rules").usable().items() if other.mode == mode)
+    message = f"{rule.kind} is for train.mode = {quote(rule.mode)}, but the mode is {quote(mode)}: use one of {able}"
+    yield Need(RULE, {"sync": "rounds", "async": "asynchrony"}[rule.mode], message)
+    reasons = {"reference": "compares updates with a validator's own", "loss": "measures losses on a validator's data"}
+    if found := [reason for need, reason in reasons.items() if need in rule.requires]:
+        message = f"{rule.kind} {' and '.join(found)}, but topology.validators = 0"
+        yield Need(RULE, "validators", f"{message}: use a validator, or a rule that does not need one")
+    if rule.scope == "vector":
+        message = f"{rule.title} sees whole updates, but with topology.validators = 0 each of the {topology.servers} "
+        message += "servers gets only a part of them: use a validator, or one server"
+        yield Need(RULE, "whole updates", message)
+
+
+def _attack(run: Run) -> Iterator[Need]:
+    attack, rule = run.attack, run.validation.rule
+    how = f"with train.exchange = {quote(run.train.exchange)}"
+    if attack.omniscient:
+        message = f"{how} no process sees the updates that {attack.kind} needs: use another attack"
+        yield Need(ATTACK, "servers", message)
+    elif isinstance(attack, (Nan, Infinite)):
+        message = f"{how} each worker screens its own update, so {attack.kind} would do nothing: use another attack"
+        yield Need(ATTACK, "servers", message)
+    if "rule" not in attack.needs or rule.mode != run.train.mode:
+        return
+    message = "tries the rule on several updates, but an asynchronous rule decides on one at a time"
+    message = f'{attack.kind} {message}: use train.mode = "sync", or another attack'
+    yield Need(ATTACK, "rounds", message, (RULE, MODE))
+    secret = {"reference": "a validator's own update", "loss": "losses on a validator's data"}
+    if found := [what for need, what in secret.items() if need in rule.requires]:
+        message = f"{attack.kind} tries the rule, but {rule.title} needs {' and '.join(found)}"
+        yield Need(ATTACK, "", f"{message}, which an attacker cannot know: use another attack or rule", (RULE, MODE))
+    if isinstance(rule, Rule) and rule.skipped == "left_out":
+        message = f"{attack.kind} tries the rule on whole updates, so blocks cannot be left out"
+        yield Need(ATTACK, "", f'{message}: use skipped = "zero", or another attack', ((*RULE, "skipped"),))
+
+
+def _gradients(run: Run) -> Iterator[Need]:
+    """A rule that compensates delays takes an update as one gradient, multiplied by the learning rate of its step."""
+    rule, train = run.validation.rule, run.train
+    if not isinstance(rule, AsyncRule) or rule.compares_with is None or train.mode != "async":
+        return
+    optimizer, steps, absent = train.optimizer, train.local_steps, run.asynchronous.absent
+    earlier = f"not the sum of momentum = {quote(optimizer.momentum)} over earlier steps: set it to 0"
+    reasons: list[tuple[Path, bool, str]] = [
+        (STEPS, train.policy is None and steps != 1, f"not {steps} local steps: use 1"),
+        (("train", "optimizer", "name"), optimizer.name == "adam", 'adam divides it: use "sgd" with momentum = 0'),
+        (("train", "optimizer", "momentum"), optimizer.name != "adam" and optimizer.momentum > 0, earlier),
+        (
+            ("asynchronous", "proximal", "worker"),
+            run.asynchronous.proximal.worker > 0,
+            "the proximal step changes it: set it to 0",
+        ),
+        (
+            ("asynchronous", "absent"),
+            run.communication.participation < 1 and absent == "accumulate",
+            'with participation below 1, "accumulate" adds up several: use "reset"',
+        ),
+    ]
+    for path, wrong, why in reasons:
+        if wrong:
+            message = f"{rule.title} needs updates that are one gradient times the learning rate; {why}"
+            yield Need(path, "", message, (RULE, MODE))
+
+
+def _evaluation(run: Run) -> Iterator[Need]:
+    if run.validation.evaluate == "validator_model":
+        yield Need(
+            ("validation", "evaluate"),
+            "rounds of fixed steps",
+            "validator_model tests the coordinator's own network at the end of its epoch, but with a policy of local "
+            'steps the steps of all workers count, and an epoch ends with a round: set evaluate = "global_model"',
+        )
+    if run.validation.batchnorm != "averaged":
+        return
+    message = 'asynchronous workers have no common round in which to average: use "reestimated" or "validator"'
+    yield Need(BATCHNORM, "rounds", message)
+    message = 'there are no workers whose statistics could be averaged: use "validator" or "reestimated"'
+    yield Need(BATCHNORM, "workers", message)
+    message = "the workers' statistics belong to the global model, but validation.evaluate = validator_model tests "
+    message += 'another model: set evaluate = "global_model", or batchnorm = "validator" or "reestimated"'
+    yield Need(BATCHNORM, "the global model", message)
+
+
+def _simulation(run: Run) -> Iterator[Need]:
+    simulation = run.simulation
+    if isinstance(simulation, NoSimulation):
+        return
+    message = 'has an effect only with transport.kind = "inproc": set that, or leave it out'
+    yield Need(("simulation",), "one process", message)
+    message = 'has no model of the time of Allreduce: leave it out, or use train.exchange = "ring"'
+    yield Need(("simulation",), "partitions", message)
+    if isinstance(simulation, Measured) and run.train.exchange == "ring":
+        message = 'fits the costs of servers, not of train.exchange = "ring": use "modelled"'
+        yield Need(("simulation", "kind"), "servers", message)
+    if isinstance(simulation, Modelled) and simulation.query:
+        message = "without a policy of local steps there are no queries: leave it out"
+        yield Need(("simulation", "query"), "policy", message)
+
+
+CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (unmet,)
