@@ -88,14 +88,12 @@ def handle(args: argparse.Namespace) -> int:
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
     from hpcps.figures.compared import compare, difference_table, read_curves
-    from hpcps.figures.esync.comparison import comparisons_of
-    from hpcps.figures.esync.drawing import draw_comparisons
-    from hpcps.figures.esync.tables import comparison_table
-    from hpcps.figures.figure_data import figure_data_of
     from hpcps.figures.final import markdown
-    from hpcps.figures.grid.drawing import draw_grid
-    from hpcps.figures.grid.study import studies_of
-    from hpcps.figures.grid.tables import study_tables
+    from hpcps.figures.from_table import figure_data_of
+    from hpcps.figures.grid_figures import draw_grid
+    from hpcps.figures.grid_study import studies_of, study_tables
+    from hpcps.figures.method_comparison import comparisons_of
+    from hpcps.figures.method_figures import comparison_table, draw_comparisons
     from hpcps.figures.options import read_options
     from hpcps.figures.publish import baseline, write_figures, write_files
 

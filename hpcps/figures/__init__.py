@@ -2,16 +2,15 @@
 
 - `acceptance`: the figure of acceptance rates
 - `accuracy`: the figure of accuracies
-- `applied`: applied updates of an asynchronous run by staleness and by worker
 - `compared`: curves of others beside those of an experiment
-- `curve`: one line of a figure
+- `curve`: the data of one line of a figure
 - `drawing`: draws all figures of a table; start here
-- `esync/`: figures that compare methods of training
 - `figure_data`: the panels, lines and curves of a figure
 - `final`: the table of final accuracies
-- `grid/`: figures of a study of rules under attacks
-- `labels`: names of lines and panels
-- `names`: suffixes of file names
+- `from_table`: figure data of a table
+- `grid_study`, `grid_figures`: a study of rules under attacks
+- `labels`: names of lines, panels and files
+- `method_comparison`, `method_names`, `method_figures`: comparison of methods of training
 - `options`: the options of figures
 - `page`: the layout of a figure, and its files
 - `publish`: writes figures to the results folder, and published copies

@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from hpcps.figures import acceptance, accuracy, staleness
-from hpcps.figures.figure_data import FigureData, figure_data_of
-from hpcps.figures.names import suffixes
+from hpcps.figures.figure_data import FigureData
+from hpcps.figures.from_table import figure_data_of
+from hpcps.figures.labels import suffixes
 from hpcps.figures.options import PlotOptions, plot_options
 from hpcps.figures.selection import select
 

@@ -1,9 +1,10 @@
-"""Names of lines and panels for people, made from the texts of a table: `random, scale 1, by worker`."""
+"""Names for people and files, made from the texts of a table: `random, scale 1, by worker`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 
 SEPARATOR = " · "
 
@@ -60,3 +61,65 @@ def of_panel(keys: Sequence[str], panel: str) -> str:
 
 def _plain(text: str) -> str:
     return text.replace("_", " ")
+
+
+_LONGEST = 60
+
+
+def suffixes(variants: Sequence[str]) -> list[str]:
+    """Return the suffix of the file names of each variant's figures, such as `-limit5000-epochs4`.
+
+    The suffix is empty if there is only one variant, and for runs that do not differ from the experiment file. It omits
+    values that all other variants share, and values beyond a readable length. A number distinguishes equal suffixes.
+    """
+    if len(variants) == 1:
+        return [""]
+    changed = [set(variant.split(" ")) for variant in variants if variant]
+    shared = set.intersection(*changed) if len(changed) > 1 else set()
+    found: list[str] = []
+    for variant in variants:
+        name = ""
+        for item in variant.split(" ") if variant else ():
+            key, _, value = item.partition("=")
+            short = re.sub(r"[^A-Za-z0-9.+_]+", "_", f"{key.rpartition('.')[2]}{value.strip('[]')}").strip("_")
+            if item not in shared and len(name) + len(short) < _LONGEST:
+                name += f"-{short}"
+        name = name or ("-changed" if variant else "")
+        number, numbered = 1, name
+        while numbered in found:
+            number += 1
+            numbered = f"{name}-{number}"
+        found.append(numbered)
+    return found
+
+
+def short_names(
+    texts: Sequence[str], left_out: Collection[str], clash: Callable[[Sequence[str]], bool]
+) -> dict[str, str]:
+    """Return a short name for each text; texts may get the same name.
+
+    Keys that do not distinguish the texts of one kind are left out of its name.
+
+    Args:
+        texts: the texts, each once, such as `krum f 0.1` and `krum f 0.3`.
+        left_out: keys that are left out if possible, such as `f`.
+        clash: tells whether some texts must have different names, because they occur in the same row.
+    """
+    kinds: dict[str, list[str]] = {}
+    for text in texts:
+        kinds.setdefault(parse(text)[0], []).append(text)
+    names: dict[str, str] = {}
+    for kind, alike in kinds.items():
+        counts = Counter(pair for text in alike for pair in parse(text)[1])
+        varying = {text: [pair for pair in parse(text)[1] if counts[pair] < len(alike)] for text in alike}
+        shorter = {text: [pair for pair in pairs if pair[0] not in left_out] for text, pairs in varying.items()}
+        groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+        for text, pairs in shorter.items():
+            groups.setdefault(tuple(pairs), []).append(text)
+        chosen = varying if any(clash(group) for group in groups.values()) else shorter
+        names |= {text: " ".join([kind, *map(_words, pairs)]) for text, pairs in chosen.items()}
+    return {text: names[text] for text in texts}
+
+
+def _words(pair: tuple[str, str]) -> str:
+    return pair[1] if pair[0] == "scale" else " ".join(pair)

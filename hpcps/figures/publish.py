@@ -14,13 +14,14 @@ from matplotlib.figure import Figure
 from hpcps.errors import RunError
 from hpcps.figures.compared import compare, read_curves
 from hpcps.figures.drawing import draw_all
-from hpcps.figures.esync.comparison import comparisons_of
-from hpcps.figures.esync.drawing import draw_comparisons
-from hpcps.figures.esync.methods import compares_methods
-from hpcps.figures.figure_data import FigureData, figure_data_of, require_epochs
+from hpcps.figures.figure_data import FigureData, require_epochs
 from hpcps.figures.final import comma_separated, markdown
-from hpcps.figures.grid.drawing import draw_grid
-from hpcps.figures.grid.study import is_grid, studies_of
+from hpcps.figures.from_table import figure_data_of
+from hpcps.figures.grid_figures import draw_grid
+from hpcps.figures.grid_study import is_grid, studies_of
+from hpcps.figures.method_comparison import comparisons_of
+from hpcps.figures.method_figures import draw_comparisons
+from hpcps.figures.method_names import compares_methods
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
 from hpcps.inputs import read_json

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hpcps.figures.applied import AppliedUpdates
+from hpcps.figures.curve import AppliedUpdates
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import (

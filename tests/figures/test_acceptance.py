@@ -7,8 +7,8 @@ import pytest
 from invented import ATTACKS, invent, pairs, rewrite_spec
 
 from hpcps.figures import acceptance, accuracy
-from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.final import comma_separated, markdown
+from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 
 EPOCHS = 6

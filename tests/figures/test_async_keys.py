@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcps.figures.figure_data import figure_data_of
+from hpcps.figures.from_table import figure_data_of
 from hpcps.records.table import read_table
 from hpcps.spec.load import load_experiment
 from hpcps.spec.presets import ASYNC_PRESETS, PRESETS

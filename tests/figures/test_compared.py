@@ -11,7 +11,7 @@ from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.figures.accuracy import draw
 from hpcps.figures.compared import compare, difference_table, differences, read_curves
-from hpcps.figures.figure_data import figure_data_of
+from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 
 ROOT = Path(__file__).parents[2]

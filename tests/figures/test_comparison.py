@@ -9,11 +9,9 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.figures.curve import Range
-from hpcps.figures.esync.comparison import comparisons_of
-from hpcps.figures.esync.drawing import draw_comparisons
-from hpcps.figures.esync.methods import method_of, name_methods, panel_of
-from hpcps.figures.esync.rates import rates
-from hpcps.figures.esync.tables import comparison_table
+from hpcps.figures.method_comparison import comparisons_of, rates
+from hpcps.figures.method_figures import comparison_table, draw_comparisons
+from hpcps.figures.method_names import method_of, name_methods, panel_of
 from hpcps.figures.options import PlotOptions
 from hpcps.records.collect import collect
 from hpcps.records.table import read_table, tabulate

@@ -6,11 +6,9 @@ import pytest
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
-from hpcps.figures.grid.drawing import draw_grid
-from hpcps.figures.grid.names import short_names
-from hpcps.figures.grid.study import selected, studies_of
-from hpcps.figures.grid.tables import study_tables
-from hpcps.figures.labels import of_value, parse
+from hpcps.figures.grid_figures import draw_grid
+from hpcps.figures.grid_study import selected, studies_of, study_tables
+from hpcps.figures.labels import of_value, parse, short_names
 from hpcps.figures.options import PlotOptions
 from hpcps.records.bypass import COUNTS
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcps.cli.main import main
 from hpcps.errors import InputError
-from hpcps.figures.esync.comparison import comparisons_of
+from hpcps.figures.method_comparison import comparisons_of
 from hpcps.records.esync_logs.device_log import parse_summary
 from hpcps.records.esync_logs.log_folder import read_logs
 from hpcps.records.esync_logs.table import table_of_logs

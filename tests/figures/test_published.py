@@ -12,8 +12,8 @@ from invented import ATTACKS, invent
 
 from hpcps.cli.main import main
 from hpcps.figures.accuracy import draw
-from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.final import markdown
+from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 from hpcps.records.summary import summarize
 from hpcps.records.table import joined, read_table

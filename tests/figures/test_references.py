@@ -8,9 +8,9 @@ import pytest
 from invented import ATTACKS, invent, rewrite_spec
 
 from hpcps.figures import accuracy
-from hpcps.figures.figure_data import figure_data_of
 from hpcps.figures.final import comma_separated, markdown
-from hpcps.figures.names import suffixes
+from hpcps.figures.from_table import figure_data_of
+from hpcps.figures.labels import suffixes
 from hpcps.figures.publish import baseline, write_tables
 from hpcps.records.collect import collect
 

@@ -7,7 +7,7 @@ import pytest
 from invented import ATTACKS, invent
 
 from hpcps.figures import staleness
-from hpcps.figures.figure_data import figure_data_of
+from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.publish import write_figures
 from hpcps.records.collect import collect
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcps.cli.main import main
-from hpcps.figures.figure_data import figure_data_of
+from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 
 ROOT = Path(__file__).parents[2]

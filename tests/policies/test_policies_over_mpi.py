@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from hpcps.figures.esync.comparison import comparisons_of
+from hpcps.figures.method_comparison import comparisons_of
 from hpcps.records.collect import collect
 
 pytestmark = pytest.mark.soak

@@ -14,8 +14,9 @@ from typing import Any, get_args
 import pandas as pd
 
 from hpcps.errors import InputError, RunError
-from hpcps.figures.figure_data import FigureData, figure_data_of, require_epochs
-from hpcps.figures.grid.study import Study, is_grid, studies_of
+from hpcps.figures.figure_data import FigureData, require_epochs
+from hpcps.figures.from_table import figure_data_of
+from hpcps.figures.grid_study import Study, is_grid, studies_of
 from hpcps.figures.publish import baseline
 from hpcps.inputs import MiB, finite, read_json
 from hpcps.records.acceptance import RunAcceptance

@@ -11,7 +11,7 @@ import hpcps
 from hpcps.errors import RunError
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import cells, lines_of, notes, plain
-from hpcps.figures.grid.tables import study_rows
+from hpcps.figures.grid_study import study_rows
 from hpcps.figures.labels import of_key
 from hpcps.figures.report.charts import Section, Style, label_of, sections, styles_of, title_of
 from hpcps.figures.report.content import ReportContent

@@ -1,4 +1,4 @@
-"""The data of the figures that compare methods."""
+"""The data of the figures that compare methods: curves, throughput, traffic and computing time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pandas as pd
 from hpcps.errors import RunError
 from hpcps.figures.curve import Curve, Range
 from hpcps.figures.curve import curve as curve_of
-from hpcps.figures.esync.methods import SETTINGS, STANDALONE, name_methods, panel_of
-from hpcps.figures.esync.rates import Rates, rates
-from hpcps.figures.figure_data import FigureData, describe, figure_data_of, text
+from hpcps.figures.figure_data import FigureData, describe, text
+from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import SEPARATOR
+from hpcps.figures.method_names import SETTINGS, STANDALONE, name_methods, panel_of
 from hpcps.records.totals import EVENT as TOTALS
 
 _METHOD, _PANEL = "method", "panel"
@@ -181,3 +181,74 @@ def _rates(rows: pd.DataFrame, shown: FigureData) -> dict[str, tuple[Rates, ...]
             lines.append(rates(curve.line, own, curve.diverged_seeds))
         found[panel] = tuple(line for line in lines if line is not None)
     return {panel: lines for panel, lines in found.items() if lines}
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of one method in one panel; over several seeds, their mean and range.
+
+    Attributes:
+        line: the name of the method.
+        throughput: samples of all workers per second, `[1]`.
+        traffic: bytes that the workers send per second, `[1]`; NaN if they are not known.
+        computing: percent of the time that each worker computes, `[workers]`.
+        step_ratio: the mean step of the slowest worker divided by that of the fastest, as measured, `[1]`; NaN if they
+            are not known.
+        samples: the samples of all workers; the mean of the seeds.
+        workers: the names of the workers.
+        seeds: the number of runs.
+        diverged_seeds: the number of diverged seeds; the mean includes them.
+    """
+
+    line: str
+    throughput: Range
+    traffic: Range
+    computing: Range
+    step_ratio: Range
+    samples: float
+    workers: tuple[str, ...]
+    seeds: int
+    diverged_seeds: int = 0
+
+
+def rates(line: str, rows: pd.DataFrame, diverged: int = 0) -> Rates | None:
+    """Sum up the `totals` rows of some runs; None if they have no workers.
+
+    The time of a run is that of the worker that ends last: it includes evaluations only as far as workers wait for
+    them. A worker computes in its local steps, pauses that slow it down included; it does not compute while it
+    exchanges messages, waits, packs an update or adopts a model.
+    """
+    workers = rows[rows["role"] == "worker"].sort_values("index", kind="stable")
+    if workers.empty:
+        return None
+    runs = [own.set_index("index") for _, own in workers.groupby("run_id", observed=True)]
+    elapsed = [float(run["time"].max()) for run in runs]
+    names = dict(zip(workers["index"].astype(int), _names(workers), strict=True))
+
+    def per_second(column: str) -> Range:
+        sums = [run[column].sum(min_count=1) if column in run else np.nan for run in runs]
+        return Range.of(np.array([[total / seconds] for total, seconds in zip(sums, elapsed, strict=True)], np.float64))
+
+    steps = [run.get("step_seconds", pd.Series(np.nan, run.index)) for run in runs]
+    shares = [(run["compute"] / run["time"]).reindex(list(names)) for run in runs]
+    return Rates(
+        line=line,
+        throughput=per_second("samples"),
+        traffic=per_second("bytes_sent"),
+        computing=Range.of(100 * np.array(shares, np.float64)),
+        step_ratio=Range.of(np.array([[each.max(skipna=False) / each.min()] for each in steps], np.float64)),
+        samples=float(np.mean([run["samples"].sum() for run in runs])),
+        workers=tuple(names.values()),
+        seeds=len(runs),
+        diverged_seeds=diverged,
+    )
+
+
+def _names(workers: pd.DataFrame) -> list[str]:
+    """Return the name of the worker of each row: its device in the logs of another system, or its number and class."""
+    names = []
+    for row in workers.to_dict("records"):
+        device, kind = row.get("device"), row.get("class")
+        number = str(int(row["index"])) + (f" {kind}" if isinstance(kind, str) else "")
+        names.append(device if isinstance(device, str) else number)
+    return names

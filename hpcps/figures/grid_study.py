@@ -1,4 +1,4 @@
-"""The final accuracies of a study: by rule, row (such as the number of attackers and the split), attack and seed."""
+"""A study of rules under attacks: final accuracies by rule, row, attack and seed, and their tables."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcps.errors import RunError
-from hpcps.figures.curve import Values
-from hpcps.figures.figure_data import FigureData, figure_data_of, text
-from hpcps.figures.grid.names import short_names
-from hpcps.figures.labels import SEPARATOR, of_key, of_value
+from hpcps.figures.curve import Range, Values
+from hpcps.figures.figure_data import FigureData, text
+from hpcps.figures.final import aligned_table
+from hpcps.figures.from_table import figure_data_of
+from hpcps.figures.labels import SEPARATOR, of_key, of_value, short_names
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.selection import choose, refuse_unknown
+from hpcps.records.acceptance import STALLED
 from hpcps.records.bypass import COUNTS
 from hpcps.records.bypass import EVENT as BYPASS
 
@@ -215,3 +217,40 @@ def _mean(values: Values, axis: int) -> Values:
 def _lowest(values: Values, axis: int) -> Values:
     known = np.ma.masked_invalid(values)
     return np.asarray(known.min(axis=axis).filled(np.nan), np.float64)
+
+
+def study_tables(study: Study) -> str:
+    """Return the table of `study_rows` as Markdown, below a description of the runs."""
+    heading = f"**{study.figure_data.experiment}**: final test accuracy (%) under the worst attack"
+    facts = [heading, study.figure_data.facts, study.figure_data.remark]
+    notes = ["score: the mean over the columns, [lowest–highest of the seeds]"] * (study.scores.shape[1] > 1)
+    notes += ["*: some runs have no result yet; a score needs all runs"] * bool(study.incomplete.any())
+    notes += [f"‡: with stalled runs ({STALLED})"] * bool(study.stalled.any())
+    note = "; ".join(notes)
+    table = aligned_table(study_rows(study))
+    return "  \n".join(filter(None, facts)) + "\n\n" + table + "\n" + (f"\n{note}\n" if note else "")
+
+
+def mark(study: Study, rule: int, row: int) -> str:
+    """Return an asterisk for a cell with results of some of its runs only, and a sign for one with stalled runs."""
+    signs = "*" if study.incomplete[rule, row] and not np.isnan(study.worst[rule, row]) else ""
+    return signs + (" ‡" if study.stalled[rule, row].any() else "")
+
+
+def study_rows(study: Study) -> list[list[str]]:
+    """Return the score of each rule with its range over the seeds, and its accuracy under the worst attack by row.
+
+    The first row is the head; the others are the rules from the best to the worst.
+    """
+    scores = Range.of(study.scores.T)
+    rows = [["rule", "score", *(row or "worst" for row in study.rows)]]
+    for rule in study.ranking:
+        score = "–" if np.isnan(scores.mean[rule]) else f"{scores.mean[rule]:.1f}"
+        if scores.low[rule] < scores.high[rule]:
+            score += f" [{scores.low[rule]:.1f}–{scores.high[rule]:.1f}]"
+        cells = []
+        for row, value in enumerate(study.worst[rule]):
+            attack = f"{study.worst_attack(rule, row)}{mark(study, rule, row)}"
+            cells.append("–" if np.isnan(value) else f"{value:.1f} {attack}".rstrip())
+        rows.append([study.rules[rule], score, *cells])
+    return rows

@@ -1,0 +1,243 @@
+"""The figures of a study of rules under attacks: heat maps, a ranking, and the blocks that entered the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+
+from hpcps.figures.curve import Range, Values
+from hpcps.figures.figure_data import FigureData
+from hpcps.figures.grid_study import Study, mark, selected
+from hpcps.figures.labels import of_value, suffixes
+from hpcps.figures.options import PlotOptions
+from hpcps.figures.page import RC, WIDEST, legend, page
+from hpcps.figures.style import looks
+
+
+def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[str, Figure]]:
+    """Yield the name and the figure of each figure of each variant: heat maps, a ranking, and bypass statistics.
+
+    Raises:
+        RunError: there is no rule or attack that the options choose.
+    """
+    endings = suffixes([study.figure_data.variant for study in studies])
+    for whole, suffix in zip(studies, endings, strict=True):
+        study = selected(whole, options)
+        yield f"grid_worst{suffix}", draw_worst(study, options)
+        if len(study.rules) > 1:
+            yield f"grid_best{suffix}", draw_best(study, options)
+            yield f"grid_ranking{suffix}", draw_ranking(study, options)
+        if bypass := draw_entered(study, options):
+            yield f"grid_bypass{suffix}", bypass
+
+
+def draw_worst(study: Study, options: PlotOptions) -> Figure:
+    """Draw the lowest accuracy over the attacks: a row per setting, a column per rule; the best of a row is framed."""
+    values = study.worst.T
+    attacks = [
+        [named(study.worst_attack(rule, row), options) + mark(study, rule, row) for rule in range(len(study.rules))]
+        for row in range(len(study.rows))
+    ]
+    best = [(row, int(np.nanargmax(line))) for row, line in enumerate(values) if not np.isnan(line).all()]
+    return draw_heat_map(
+        study.figure_data,
+        "final accuracy under the worst attack, which is below it; framed: the best rule"
+        + "; ‡: with stalled runs" * bool(study.stalled.any()),
+        values,
+        attacks,
+        [options.names.get(row, row) for row in study.rows],
+        [named(rule, options) for rule in study.rules],
+        options,
+        framed=best,
+    )
+
+
+def named(word: str, options: PlotOptions) -> str:
+    """Return the name of a rule or an attack for people."""
+    return options.names.get(word) or of_value(word)
+
+
+WORST_CASE = "worst attack"
+
+
+def draw_best(study: Study, options: PlotOptions) -> Figure:
+    """Draw the highest accuracy over the rules and the rule that has it: a row per setting, a column per attack."""
+    by_rule = np.concatenate([study.by_attack, study.worst[:, :, None]], axis=2)  # [rules, rows, attacks + 1]
+    values = np.asarray(np.ma.masked_invalid(by_rule).max(axis=0).filled(np.nan), np.float64)
+    best = np.nan_to_num(by_rule, nan=-1.0).argmax(axis=0)
+    rules = [
+        ["" if np.isnan(value) else named(study.rules[rule], options) for value, rule in zip(*both, strict=True)]
+        for both in zip(values, best, strict=True)
+    ]
+    return draw_heat_map(
+        study.figure_data,
+        "final accuracy of the best rule, which is below it",
+        values,
+        rules,
+        [options.names.get(row, row) for row in study.rows],
+        [*(named(attack, options) for attack in study.attacks), WORST_CASE],
+        options,
+    )
+
+
+def draw_ranking(study: Study, options: PlotOptions) -> Figure:
+    """Draw the score of each rule, the best on top: a circle per seed, a marker for the mean, a bar for the spread."""
+    order, styles = study.ranking, looks(study.rules)
+    values = Range.of(study.scores.T)
+    low, high = options.spread(values)
+    with mpl.rc_context(RC):
+        height = 0.3 * len(order) + 0.5
+        sized = options.model_copy(update={"width": options.width or 6.2})
+        title = "mean over the rows of the accuracy under the worst attack"
+        figure, grid = page(study.figure_data, title, 1, 1, sized, shared={}, height=height)
+        axes = grid[0, 0]
+        for place, rule in enumerate(order):
+            look, seeds = styles[study.rules[rule]], study.scores[rule]
+            if np.isnan(values.mean[rule]):
+                continue
+            axes.plot([low[rule], high[rule]], [place, place], color=look.color, linewidth=2.5, alpha=0.4)
+            axes.plot(
+                seeds, np.full(len(seeds), place), "o", color=look.color, markersize=3, fillstyle="none", alpha=0.8
+            )
+            axes.plot(values.mean[rule], place, look.marker, color=look.color, markersize=6, zorder=3)
+            axes.annotate(
+                f"{values.mean[rule]:.1f}", (values.mean[rule], place), (0, 5), textcoords="offset points",
+                ha="center", fontsize=7,
+            )  # fmt: skip
+        axes.set_yticks(
+            range(len(order)),
+            [named(study.rules[rule], options) + " ‡" * bool(study.stalled[rule].any()) for rule in order],
+        )
+        axes.set_ylim(len(order) - 0.5, -0.6)
+        axes.set_xlim(left=0)
+        axes.margins(x=0.04)
+        axes.grid(visible=False, axis="y")
+        spread = f"; circles: {study.scores.shape[1]} seeds; bar: {options.band}" if study.scores.shape[1] > 1 else ""
+        signs = "; ‡: with stalled runs" if study.stalled.any() else ""
+        axes.set_xlabel(f"score (%){spread}{signs}")
+    return figure
+
+
+_COLORS = "cividis"  # its lightness grows with the value, and the colour-blind see it like others
+_DARK = 55.0
+"""Below this percentage the color is dark, so that the text is white."""
+
+_CELL = 0.95
+_LETTER = 0.068
+
+
+def draw_heat_map(
+    figure_data: FigureData,
+    title: str,
+    values: Values,
+    remarks: Sequence[Sequence[str]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    options: PlotOptions,
+    *,
+    framed: Sequence[tuple[int, int]] = (),
+) -> Figure:
+    """Draw percentages as a heat map.
+
+    Args:
+        figure_data: describes the runs.
+        title: the quantity that the figure shows.
+        values: percentages, `[rows, columns]`; NaN: no result.
+        remarks: a short text below each number, `[rows, columns]`.
+        rows: the names of the rows.
+        columns: the names of the columns.
+        options: the size, and whether there is a heading.
+        framed: the cells with a frame, as row and column.
+    """
+    room = _LETTER * max(map(len, rows), default=0)
+    widest = max((len(word) for line in remarks for word in line), default=0)
+    cell = max(_CELL, 0.055 * widest + 0.12)
+    sized = options.model_copy(update={"width": options.width or cell * len(columns) + room + 1.2})
+    height = 0.42 * len(rows) + 0.3 + _LETTER * 0.6 * max(map(len, columns))
+    with mpl.rc_context({**RC, "axes.grid": False}):
+        figure, grid = page(figure_data, title, 1, 1, sized, shared={}, height=height)
+        axes = grid[0, 0]
+        image = axes.imshow(
+            values, cmap=mpl.colormaps[_COLORS].with_extremes(bad="#eeeeee"), vmin=0, vmax=100, aspect="auto"
+        )
+        shrunk = min(1.0, (options.width or np.inf) / (cell * len(columns) + room + 1.2))
+        for row, line in enumerate(values):
+            for column, value in enumerate(line):
+                color = "white" if value < _DARK else "black"
+                number = "–" if np.isnan(value) else f"{value:.1f}"
+                remark = remarks[row][column]
+                up = -0.13 if remark else 0.0
+                axes.text(column, row + up, number, ha="center", va="center", color=color, fontsize=8.5 * shrunk)
+                axes.text(column, row + 0.24, remark, ha="center", va="center", color=color, fontsize=6.2 * shrunk)
+        for row, column in framed:
+            frame = Rectangle(
+                (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.8, clip_on=False
+            )
+            axes.add_patch(frame)
+        axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(rows)), rows)
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+        figure.colorbar(image, ax=axes, label="test accuracy (%)", pad=0.01, aspect=12)
+    return figure
+
+
+_SENDERS = ("byzantine", "honest")
+_MARKERS = 7
+
+
+def draw_entered(study: Study, options: PlotOptions) -> Figure | None:
+    """Draw the shares over all rows and seeds: a column per attack, Byzantine blocks above, honest ones below.
+
+    Returns:
+        The figure; None if no record has the counts, or no block was attacked.
+    """
+    attacks = [
+        attack
+        for attack in study.attacks
+        if (study.entered.loc[study.entered["attack"] == attack, "byzantine_sent"] > 0).any()
+    ]
+    if not attacks:
+        return None
+    styles = looks(study.rules)
+    columns = min(len(attacks), options.columns or max(WIDEST, 5))
+    bands = -(-len(attacks) // columns)
+    with mpl.rc_context(RC):
+        title = "blocks that entered the model, of those sent"
+        figure, grid = page(
+            study.figure_data, title, 2 * bands, columns, options, shared={"sharex": True, "sharey": True}, height=1.6
+        )
+        for place in range(len(attacks), bands * columns):
+            for half in (0, 1):
+                grid[2 * (place // columns) + half, place % columns].remove()
+        for place, attack in enumerate(attacks):
+            for half, sender in enumerate(_SENDERS):
+                axes = grid[2 * (place // columns) + half, place % columns]
+                for position, rule in enumerate(study.rules):
+                    rows = study.entered[(study.entered["attack"] == attack) & (study.entered["rule"] == rule)]
+                    rows = rows.sort_values("round")
+                    sent = rows[f"{sender}_sent"].to_numpy(np.float64)
+                    share = 100 * rows[f"{sender}_entered"].to_numpy(np.float64) / np.where(sent > 0, sent, np.nan)
+                    gap = max(1, len(rows) // _MARKERS)
+                    start = position * gap // max(1, len(study.rules))
+                    look = styles[rule].options | {"linewidth": 1.1}
+                    axes.plot(rows["round"], share, markevery=(start, gap), clip_on=False, **look)
+                if half == 0:
+                    axes.set_title(named(attack, options))
+                if place % columns == 0:
+                    axes.set_ylabel(f"{sender.replace('b', 'B')} (%)" if half == 0 else f"{sender} (%)")
+                if half == 1:
+                    axes.set_xlabel("round")
+                    axes.tick_params(labelbottom=True)
+        grid[0, 0].set(ylim=(-3, 103))
+        grid[0, 0].set_xlim(left=0)
+        grid[0, 0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        handles = [Line2D([], [], label=named(rule, options), **styles[rule].options) for rule in study.rules]
+        legend(figure, handles)
+    return figure
