@@ -16,7 +16,7 @@ BASES = (
 )
 OTHERS = {
     "Key-value store": ("hpcps.kvstore.Client", "hpcps.kvstore.Server"),
-    "Records": ("hpcps.records.lines.read_lines", "hpcps.records.collect.collect"),
+    "Records": ("hpcps.records.files.read_lines", "hpcps.records.collect.collect"),
     "Errors": ("hpcps.errors",),
 }
 

@@ -18,7 +18,7 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.hostfile import STYLES, read_hostfile
 from hpcps.launch.launchers import Launcher, Plain
 from hpcps.launch.prepare import Site, prepare, spec_of
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
 from hpcps.spec.load import Point, load_experiment

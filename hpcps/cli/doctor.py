@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.cli.points import add_point_arguments
 from hpcps.launch.exit_status import ExitStatus
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.launch.doctor.diagnosis import Diagnosis

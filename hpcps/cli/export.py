@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from hpcps.errors import RunError
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 
 FORMATS = ("csv", "tensorboard", "latex", "markdown")
 

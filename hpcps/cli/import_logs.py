@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.errors import RunError
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 
 if TYPE_CHECKING:
-    from hpcps.records.esync_logs.log_folder import LoggedRun
+    from hpcps.records.esync_table import LoggedRun
 
 SYSTEMS = ("esync",)
 _MODES = tuple(f"{mode}{split}" for mode in ("esync", "sync", "async", "dcasgd", "local") for split in ("", "-niid"))
@@ -43,8 +43,7 @@ def handle(args: argparse.Namespace) -> int:
     """Write the table, and print what was read."""
     import re
 
-    from hpcps.records.esync_logs.log_folder import read_logs
-    from hpcps.records.esync_logs.table import IMPORTED, table_of_logs
+    from hpcps.records.esync_table import IMPORTED, read_logs, table_of_logs
     from hpcps.records.table import read_table, write_table
     from hpcps.registry.config import NAME
 
@@ -73,7 +72,7 @@ def handle(args: argparse.Namespace) -> int:
 
 
 def _described(run: LoggedRun) -> str:
-    from hpcps.records.esync_logs.table import evaluating_device
+    from hpcps.records.esync_table import evaluating_device
 
     rounds = [len(each) for each in run.devices.values()]
     number = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hpcps.cli.timeline import add_arguments, plot_timeline
 from hpcps.errors import RunError
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 
 if TYPE_CHECKING:
     import pandas as pd

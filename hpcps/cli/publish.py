@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from hpcps.cli.plot import add_compare_argument
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

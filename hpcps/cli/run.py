@@ -27,7 +27,7 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder, prepare, spec_of
 from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import may_go_on, predecessors, seconds
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import Point, load_experiment
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.cli.points import add_point_arguments
-from hpcps.records.results import add_results_argument
+from hpcps.records.locate import add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
@@ -129,7 +129,7 @@ def _without_runs(name: str, folder: Path) -> str:
     table = folder / "table.parquet"
     if not table.is_file():
         return f"no runs in {folder}/"
-    from hpcps.records.esync_logs.table import IMPORTED
+    from hpcps.records.esync_table import IMPORTED
     from hpcps.records.table import read_table
 
     if read_table(table).attrs.get(IMPORTED) == "esync":

@@ -11,7 +11,7 @@ from typing import Any
 from hpcps.inputs import finite
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.display import PLAIN_INTERVAL, ProgressDisplay
-from hpcps.records.lines import decode_all
+from hpcps.records.files import decode_all
 from hpcps.records.status import RunStatus, State, SweepProgress
 
 

@@ -16,7 +16,7 @@ from hpcps.figures.figure_data import FigureData, describe, text
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import SEPARATOR
 from hpcps.figures.method_names import SETTINGS, STANDALONE, name_methods, panel_of
-from hpcps.records.totals import EVENT as TOTALS
+from hpcps.records.totals import TOTALS
 
 _METHOD, _PANEL = "method", "panel"
 

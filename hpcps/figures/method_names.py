@@ -9,7 +9,7 @@ import pandas as pd
 
 from hpcps.figures.figure_data import text
 from hpcps.figures.labels import SEPARATOR, of_key, of_value
-from hpcps.records.totals import EVENT as TOTALS
+from hpcps.records.totals import TOTALS
 
 STANDALONE = "standalone"
 """The method of the single-process baseline."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
+import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hpcps.errors import RunError
+import hpcps
+from hpcps.errors import InputError, RunError
 from hpcps.figures.compared import compare, read_curves
 from hpcps.figures.drawing import draw_all
 from hpcps.figures.figure_data import FigureData, require_epochs
@@ -28,8 +34,7 @@ from hpcps.inputs import read_json
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.files import write_whole
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
-from hpcps.records.provenance import write_provenance
-from hpcps.records.publication import write_publication
+from hpcps.records.provenance import packages, source_state, write_provenance
 from hpcps.records.summary import summarize
 from hpcps.records.table import joined, read_table, write_table
 
@@ -166,3 +171,53 @@ def publish(
     options = [*(["--add"] if add else []), *(["--compare", *files] if files else [])]
     write_publication(folder, source, shlex.join(["hpcps", "publish", name, *options]), runs)
     return Publication(folder, dict(runs), len(table), figures, damaged)
+
+
+FILE = "publication.json"
+
+_FOLDERS = re.compile(r"(?<![\w.])/(?:[^/\s\"',]+/)+")
+"""The folders of an absolute path."""
+
+_PACKAGES = ("numpy", "pandas", "pyarrow", "matplotlib")
+
+
+def write_publication(folder: Path, source: Path, command: str, runs: Mapping[str, int]) -> None:
+    """Write `publication.json` to the folder of a published copy.
+
+    Args:
+        folder: the published copy.
+        source: the results folder from which it was made.
+        command: the command that made it.
+        runs: the number of runs in each state, such as `{"done": 16}`.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    code, versions = source_state(Path(hpcps.__file__).parent), packages()
+    facts = {
+        "published": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command,
+        "runs": dict(runs),
+        "launched_by": launch_commands(source),
+        "hpcps": hpcps.__version__,
+        "git": {"commit": code.commit, "uncommitted": bool(code.uncommitted)},
+        "python": sys.version,
+        "packages": {name: versions[name] for name in _PACKAGES if name in versions},
+    }
+    try:
+        write_whole(folder / FILE, json.dumps(facts, indent=1) + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror}") from error
+
+
+def launch_commands(results: Path) -> list[str]:
+    """Return the `hpcps run` commands that repeat the launches of an experiment, without folders of this machine."""
+    commands = []
+    for path in sorted((results / "sweeps").glob("*.json")):
+        with suppress(InputError):
+            match read_json(path):
+                case {"file": str(file), "overrides": [*overrides]}:
+                    words = ["hpcps", "run", f"{Path(file).parent.name}/{Path(file).name}"]
+                    words += [f"--set={_FOLDERS.sub('…/', str(override))}" for override in overrides]
+                    commands.append(shlex.join(words))
+    return commands

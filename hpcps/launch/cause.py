@@ -14,9 +14,10 @@ from typing import Any
 from hpcps.launch.guard import MARK, describe
 from hpcps.launch.lost import LostGuards
 from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.records.failure import Failure
+from hpcps.records.files import read_lines
 from hpcps.records.inventory import enumerated
-from hpcps.records.lines import read_lines
-from hpcps.records.run_directory import Failure, RunDirectory
+from hpcps.records.run_directory import RunDirectory
 
 _LAST_LINES = 5
 # Assumed seconds between the end of one process and the first report of another that needs it; orders the reports.

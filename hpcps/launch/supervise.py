@@ -27,8 +27,9 @@ from hpcps.launch.plan import PlannedRun
 from hpcps.launch.processes import children, name_of, stopped
 from hpcps.launch.signals import stops_of
 from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, writes_checkpoint
-from hpcps.records.run_directory import Failure, RunDirectory
-from hpcps.records.tail import Tail
+from hpcps.records.failure import Failure
+from hpcps.records.files import Tail
+from hpcps.records.run_directory import RunDirectory
 from hpcps.transport.rendezvous import Rendezvous
 
 # Seconds that a launcher gets to end its ranks on other hosts.

@@ -12,7 +12,7 @@ from hpcps.errors import CallbackError
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.tally import Tally

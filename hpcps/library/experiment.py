@@ -15,7 +15,7 @@ from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.library.callbacks import Callbacks
 from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
-from hpcps.records.results import default_results
+from hpcps.records.locate import default_results
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import Registry, active, using
 from hpcps.spec.load import LoadedExperiment, Point, load_experiment

@@ -1,30 +1,25 @@
 """What runs leave behind: records, checkpoints, provenance, and the tables made of them.
 
 - `acceptance`: the share of pairs that a rule accepted, and whether a run stalled
-- `applied`: counts of the applied updates of an asynchronous run
 - `bypass`: which attacked and which honest blocks entered the model
 - `checkpoint`: the checkpoints of a run
 - `collect`: one long table of all records of an experiment
 - `display`: shows the progress of runs
-- `esync_logs/`: the logs of the published ESync code as a table
+- `esync_log`, `esync_table`: the logs of the published ESync code as a table
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
 - `export`: writes CSV files and event files of TensorBoard
-- `files`: writes files atomically
+- `failure`: the processes of a run that failed
+- `files`: writes files atomically; reads JSON lines that may be incomplete
 - `forecast`: the progress of a sweep and the remaining time
-- `installed`: the version and content of hpcps and of packages with components
 - `inventory`: the files of a finished run
-- `lines`: reads JSON lines that may be incomplete
 - `locate`: finds the results that a name, a file or a folder means
 - `provenance`: the provenance of a run: code, packages, machine
-- `publication`: the provenance of a published copy
-- `results`: the folder of all results
-- `run_directory`: the folder of one run, and its failures
+- `run_directory`: the folder of one run
 - `status`: the progress of runs, read from their files
 - `summary`: statistics over the seeds of an experiment, for a paper
 - `sweep`: the sweep that a launch belongs to
 - `table`: the columns of the long table, and Parquet
-- `tail`: reads the lines that another process appends
-- `totals`: the totals of each process of a run
+- `totals`: sums over the lines of a run
 - `trace/`: the activities of each process on one clock
 - `variants`: the differences between the runs of an experiment
 - `writer`: one process's record of one run

@@ -13,40 +13,19 @@ import pyarrow as pa
 
 from hpcps.errors import RunError
 from hpcps.inputs import finite
-from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance, rounds_of, stalled
-from hpcps.records.applied import EVENT as UPDATES
-from hpcps.records.applied import count_applied
-from hpcps.records.bypass import COUNTS, JOINED, Bypass, count_by_round
+from hpcps.records.acceptance import NOTHING, RunAcceptance
 from hpcps.records.bypass import EVENT as BYPASS
+from hpcps.records.bypass import JOINED, Bypass
+from hpcps.records.files import Lines, read_lines
 from hpcps.records.inventory import UNDAMAGED, Damage
-from hpcps.records.lines import Lines, read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
 from hpcps.records.table import constant, stack, tabulate, to_frame
-from hpcps.records.totals import EVENT as TOTALS
-from hpcps.records.totals import sum_processes
+from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, column_values, with_totals
 from hpcps.records.variants import in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
 from hpcps.spec.tree import get
-
-_PAIRS = ("received_pairs", "sent_pairs", "accepted_pairs", "accepted_sent_pairs", "turned_pairs")
-"""Counts of (update, block) pairs, in the rounds of the roles that combine or filter updates."""
-
-_ACCEPTED = ("accepted_pairs", "accepted_sent_pairs")
-"""Those of them that are unknown if a synchronous rule does not state which updates it accepts."""
-
-_TOTALS = (
-    "wall",
-    "bytes_sent_total",
-    "cpu_seconds_total",
-    "diverged",
-    "stalled",
-    "rounds_total",
-    "empty_rounds_total",
-    *(f"{name}_total" for name in (*_PAIRS, *COUNTS)),
-)
-"""Additional columns of an evaluation's row."""
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end"),
@@ -142,7 +121,7 @@ def collect(
     for (directory, _), facts, state in zip(specs, columns, states, strict=True):
         table, run = _run_table(directory, facts | {"status": state.state}, events)
         runs.append(replace(run, damage=state.damage))
-        if not np.isin(_values(table, "event"), ["evaluation"]).any():
+        if not np.isin(column_values(table, "event"), ["evaluation"]).any():
             missing.append(facts | {"status": state.state})
         if table.num_rows:
             tables.append(table)
@@ -243,7 +222,7 @@ def _run_table(
         superseded += len(read.lines) - len(lines)
         attempts.append(attempt)
         bypass.join(lines)  # the combiners' files come before those of the workers
-        taken = {"run", *facts, *_TOTALS, *JOINED}
+        taken = {"run", *facts, *TOTAL_COLUMNS, *JOINED}
         tables.append(tabulate([{key: value for key, value in line.items() if key not in taken} for line in lines]))
     # A process that has not written since the start of a new attempt has only lines of older attempts.
     latest = max(attempts, default=1)
@@ -261,13 +240,15 @@ def _run_table(
     if not table.num_rows:
         return table, run
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
-    table = _with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
+    table = with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
     totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    evaluated = np.isfinite(_values(table, "rounds_total"))
-    found = RunAcceptance.of(*(_values(table, name)[evaluated].max(initial=0) for name in totals))
-    run = replace(run, acceptance=found, stalled=found.stalled and not np.nan_to_num(_values(table, "diverged")).any())
+    evaluated = np.isfinite(column_values(table, "rounds_total"))
+    found = RunAcceptance.of(*(column_values(table, name)[evaluated].max(initial=0) for name in totals))
+    run = replace(
+        run, acceptance=found, stalled=found.stalled and not np.nan_to_num(column_values(table, "diverged")).any()
+    )
     if events is not None:
-        chosen = np.isin(_values(table, "event"), list(events))
+        chosen = np.isin(column_values(table, "event"), list(events))
         table = table.filter(pa.array(chosen))
     for name, value in reversed(list(facts.items())):
         table = table.add_column(0, name, constant(value, table.num_rows))
@@ -292,76 +273,3 @@ def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:
                 valid, first = [], attempt if isinstance(attempt, int) else starts
         valid.append((number, line))
     return [line for _, line in valid], first
-
-
-def _with_totals(table: Any, *, workers: int) -> Any:
-    """Add to each evaluation the totals of all roles up to its model, and count applied updates.
-
-    Rounds give the order. In an asynchronous run each process counts its own rounds, so there the clocks give the
-    order; the processes of a run start their clocks together.
-
-    Args:
-        table: the Arrow table of a run's records.
-        workers: the number of workers of an asynchronous run; 0 for a synchronous one.
-    """
-    asynchronous = bool(workers)
-    event = _values(table, "event")
-    moments = np.nan_to_num(_values(table, "time" if asynchronous else "round"), nan=-1.0)
-    evaluations, diverged = event == "evaluation", event == "diverged"
-    worked = np.isin(event, ["round", "applied", "published"])
-    order = np.argsort(moments[worked], kind="stable")
-    before = np.searchsorted(moments[worked][order], moments[evaluations], side="left")
-    columns: dict[str, tuple[Any, Any]] = {"wall": (_values(table, "time")[evaluations], pa.float64())}
-    sums = [("bytes_sent_total", "bytes_sent", pa.int64()), ("cpu_seconds_total", "cpu", pa.float64())]
-    sums += [(f"{name}_total", name, pa.int64()) for name in (*_PAIRS, *COUNTS) if name in table.column_names]
-    for name, field, kind in sums:
-        spent = _counts(table, field)[worked][order]
-        columns[name] = np.concatenate([[0.0], np.cumsum(spent)])[before], kind
-    ends, empty = _rounds(table, worked, moments, workers)
-    ended = np.searchsorted(np.sort(ends), moments[evaluations], side="left")
-    without = np.searchsorted(np.sort(ends[empty]), moments[evaluations], side="left")
-    columns |= {"rounds_total": (ended, pa.int64()), "empty_rounds_total": (without, pa.int64())}
-    # A server reports the model that its round made; it is the model of the next round.
-    late = 0 if asynchronous else _values(table, "role") == "server"
-    broken = (moments + late)[diverged]
-    first = broken.min() if diverged.any() else np.inf
-    broken_by_then = moments[evaluations] >= first
-    columns["diverged"] = broken_by_then, pa.int8()
-    columns["stalled"] = stalled(ended, without) & ~broken_by_then, pa.int8()
-    for name, (values, kind) in columns.items():
-        column = np.zeros(table.num_rows)
-        column[evaluations] = values
-        unknown = ~evaluations | np.isnan(column)
-        table = table.append_column(name, pa.array(column, mask=unknown).cast(kind, safe=False))
-    made = (count_applied(table), count_by_round(table), sum_processes(table))
-    counts = [rows for rows in made if rows.num_rows]
-    return stack([table, *counts]) if counts else table
-
-
-def _rounds(table: Any, worked: Any, moments: Any, workers: int) -> tuple[Any, Any]:
-    """Return when the rounds with updates ended, and which of them were empty; see `rounds_of`."""
-    lines = {name: np.nan_to_num(_values(table, name)[worked]) for name in ("round", "participants")}
-    received = np.nan_to_num(_values(table, "received_pairs")[worked])
-    applied = np.sum([_counts(table, name)[worked] for name in APPLIED], axis=0)
-    lines |= {"moment": moments[worked], "updates": lines["participants"], "received": received, "applied": applied}
-    return rounds_of(lines, workers)
-
-
-def _counts(table: Any, name: str) -> Any:
-    """Return a column with 0 for null; with NaN for null accepted pairs in a line that has received pairs."""
-    found = _values(table, name)
-    if name not in _ACCEPTED:
-        return np.nan_to_num(found)
-    return np.where(_values(table, "received_pairs") > 0, found, np.nan_to_num(found))
-
-
-def _values(table: Any, name: str) -> Any:
-    """Return a column as numpy: text as objects, numbers as float64 with NaN for null; missing columns are NaN."""
-    if name not in table.column_names:
-        return np.full(table.num_rows, np.nan)
-    if name in ("event", "role"):
-        return table[name].to_pandas().to_numpy(dtype=object)
-    column = table[name].to_pandas()
-    if pa.types.is_dictionary(table[name].type):  # a line has a text instead of a number
-        column = pd.to_numeric(column.astype(object), errors="coerce")
-    return column.to_numpy(dtype=np.float64)

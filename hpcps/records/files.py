@@ -1,9 +1,14 @@
-"""Atomic writing of files."""
+"""Writes files atomically, and reads JSON lines from a file that a process writes, or did not write to its end."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from hpcps.errors import InputError
+from hpcps.inputs import parse_json
 
 
 def write_whole(path: Path, *content: str | memoryview) -> None:
@@ -18,3 +23,107 @@ def write_whole(path: Path, *content: str | memoryview) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+_NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The content of a record file.
+
+    Attributes:
+        lines: its complete lines, in order.
+        damaged: the number of lines that are truncated or not a JSON object.
+        numbers: the number of each of `lines` in the file, from 0, counting damaged lines.
+    """
+
+    lines: list[dict[str, Any]]
+    damaged: int
+    numbers: list[int]
+
+    @property
+    def count(self) -> int:
+        """The number of lines, including damaged ones."""
+        return len(self.lines) + self.damaged
+
+
+def decode(line: bytes) -> dict[str, Any] | None:
+    """Read one line; None if it is not a JSON object."""
+    try:
+        value = parse_json("", line)
+    except InputError:
+        return None
+    if not isinstance(value, dict):
+        return None
+    for key, item in value.items():
+        if isinstance(item, str) and item in _NOT_FINITE:
+            value[key] = _NOT_FINITE[item]
+    return value
+
+
+def decode_all(text: bytes) -> Lines:
+    """Read the lines of a text; a last line without a newline is truncated."""
+    parts = text.split(b"\n")
+    decoded = [decode(part) for part in parts[:-1]]
+    lines = [line for line in decoded if line is not None]
+    numbers = [number for number, line in enumerate(decoded) if line is not None]
+    return Lines(lines, len(decoded) - len(lines) + bool(parts[-1]), numbers)
+
+
+def read_lines(path: Path) -> Lines:
+    """Read a whole record file.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    return decode_all(path.read_bytes())
+
+
+def whole_lines_end(path: Path) -> int:
+    """Return the offset after the file's last newline: the start of a truncated line, or the end of the file."""
+    with path.open("rb") as file:
+        end = file.seek(0, 2)
+        while end:
+            start = max(0, end - 65536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+    return 0
+
+
+class Tail:
+    """Reads the lines appended to one record file since the last read.
+
+    Attributes:
+        path: the file.
+        changed: the time of the last write, in seconds since 1970; 0 if the file does not exist.
+    """
+
+    def __init__(self, path: Path, first: int) -> None:
+        """Start at most `first` bytes before the file's end."""
+        self.path = path
+        self.changed = 0.0
+        self._first = first
+        self._offset: int | None = None
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the new complete lines; none if the file cannot be read."""
+        try:
+            now = self.path.stat()
+            self.changed = now.st_mtime
+            if self._offset is None or now.st_size < self._offset:  # shorter: a new attempt removed a truncated line
+                self._offset, self._rest = max(0, now.st_size - self._first), b""
+            if now.st_size == self._offset:
+                return []
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                text = file.read(now.st_size - self._offset)
+        except OSError:
+            return []
+        self._offset += len(text)
+        whole, newline, self._rest = (self._rest + text).rpartition(b"\n")
+        return decode_all(whole + newline).lines

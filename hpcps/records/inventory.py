@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hpcps.errors import RunError
-from hpcps.records.tail import Tail
+from hpcps.records.files import Tail
 
 _LAST_LINES = 65536
 _SPEC = "spec.json"

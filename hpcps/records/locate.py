@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,3 +145,19 @@ def load_points(
         for point in experiment.chosen
     )
     return experiment.name, points
+
+
+def default_results() -> Path:
+    """Return `$HPCPS_RESULTS`, which a site profile may set, or else `results`."""
+    return Path(os.environ.get("HPCPS_RESULTS") or "results")
+
+
+def add_results_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--results DIR`; see `default_results`."""
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        default=default_results(),
+        help="the folder of all results; default: $HPCPS_RESULTS, else results",
+    )

@@ -9,8 +9,6 @@ import io
 import json
 import os
 import shutil
-import time
-import traceback
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,6 +21,7 @@ from numpy.typing import NDArray
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import finite, read_json, whole_number
 from hpcps.records.checkpoint import Checkpoints
+from hpcps.records.failure import Failure, failure_reports, failures_of, read_object, write_failure
 from hpcps.records.files import write_whole
 from hpcps.records.inventory import Damage, damage, inventory
 
@@ -38,32 +37,6 @@ SPEC = "spec.json"
 _STAYS = ("earlier", "failure")
 
 _SPEC = {"run_id": str, "label": str, "index": int, "swept": dict, "run": dict}
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The failure of one process of a run.
-
-    Attributes:
-        time: its time, in seconds since 1970.
-        phase: the activity of the process; of a process that was killed, `after its record` and the last event in it.
-        error: the message.
-    """
-
-    time: float
-    role: str
-    index: int
-    host: str
-    round: int | None
-    phase: str
-    error: str
-
-    def __str__(self) -> str:
-        where = f"{self.role}-{self.index} on {self.host or 'an unknown host'}"
-        killed = self.phase.startswith("after ")
-        doing = self.phase if killed else f"phase {self.phase or 'unknown'}"
-        when = f"in round {self.round}, " if self.round is not None else "" if killed else "in "
-        return f"{where} failed {when}{doing}: {self.error}"
 
 
 @dataclass(frozen=True)
@@ -175,7 +148,7 @@ class RunDirectory:
     @property
     def spec(self) -> dict[str, Any]:
         """The argument of `create`; empty if the file is missing or damaged."""
-        spec = _read_object(self.path / SPEC)
+        spec = read_object(self.path / SPEC)
         return (
             spec if all(spec.get(name) is None or isinstance(spec[name], kind) for name, kind in _SPEC.items()) else {}
         )
@@ -183,7 +156,7 @@ class RunDirectory:
     @property
     def provenance(self) -> dict[str, Any]:
         """The facts of `write_provenance`; empty if the file is missing or damaged."""
-        return _read_object(self.path / "provenance.json")
+        return read_object(self.path / "provenance.json")
 
     @property
     def records(self) -> tuple[Path, ...]:
@@ -241,7 +214,7 @@ class RunDirectory:
     @property
     def checksums(self) -> dict[str, str]:
         """The SHA-256 of each file of a finished run; empty if an earlier version finished it."""
-        known = _read_object(self.path / "DONE").get("sha256")
+        known = read_object(self.path / "DONE").get("sha256")
         return known if isinstance(known, dict) else {}
 
     def reopen(self) -> Path | None:
@@ -268,7 +241,7 @@ class RunDirectory:
     @property
     def wall(self) -> float | None:
         """The seconds that the finished run took; None if that is not known."""
-        wall = _read_object(self.path / "DONE").get("wall")
+        wall = read_object(self.path / "DONE").get("wall")
         return finite(wall) if isinstance(wall, (int, float)) else None
 
     def finish(self, wall: float, processes: Iterable[str] = ()) -> None:
@@ -305,16 +278,7 @@ class RunDirectory:
         `error` is the exception that ended the process, or a text of another process about it; that process may also
         give the time (`at`, as of `time.time`; default: now) and the `pid`.
         """
-        if isinstance(error, BaseException):
-            pid = os.getpid()
-        at = time.time() if at is None else at
-        report = {"time": at, "role": role, "index": index, "host": host, "pid": pid, "round": round}
-        report |= {"phase": phase, "error": str(error), "traceback": ""}
-        if isinstance(error, BaseException):
-            report["error"] = f"{type(error).__name__}: {error}"
-            report["traceback"] = "".join(traceback.format_exception(error))
-        (self.path / "failure").mkdir(exist_ok=True)
-        write_whole(self.path / "failure" / f"{role}-{index}.json", json.dumps(report, indent=1))
+        write_failure(self.path / "failure", role, index, host, round, phase, error, at, pid)
 
     def set_failures_aside(self, only: Collection[Failure] | None = None) -> None:
         """Move the reports in `failure/` to `earlier/failure-1`, `-2`, …: each attempt has its own folder.
@@ -322,7 +286,7 @@ class RunDirectory:
         Args:
             only: the failures to move; by default all.
         """
-        reports = [file for file, failure in _reports(self.path / "failure") if only is None or failure in only]
+        reports = [file for file, failure in failure_reports(self.path / "failure") if only is None or failure in only]
         if reports:
             folder = self.path / "earlier" / f"failure-{1 + max(self._earlier('failure'), default=0)}"
             folder.mkdir(parents=True)
@@ -338,40 +302,12 @@ class RunDirectory:
     @property
     def earlier_failures(self) -> tuple[Failure, ...]:
         """The first failure of each failed attempt before the last one, the newest attempt first."""
-        return tuple(failures[0] for folder in self._earlier("failure").values() if (failures := _failures(folder)))
+        return tuple(failures[0] for folder in self._earlier("failure").values() if (failures := failures_of(folder)))
 
     @property
     def failures(self) -> tuple[Failure, ...]:
         """The failures of the last attempt in order of time; the first one is probably the cause."""
-        return _failures(self.path / "failure")
-
-
-def _read_object(path: Path) -> dict[str, Any]:
-    try:
-        value = read_json(path)
-    except InputError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _reports(folder: Path) -> list[tuple[Path, Failure]]:
-    reports = {file: _read_object(file) for file in sorted(folder.glob("*.json"))}
-    return [(file, _failure(report)) for file, report in reports.items() if report]
-
-
-def _failures(folder: Path) -> tuple[Failure, ...]:
-    return tuple(sorted((failure for _, failure in _reports(folder)), key=lambda failure: failure.time))
-
-
-def _failure(report: Mapping[str, Any]) -> Failure:
-    text = {key: str(report.get(key) or "") for key in ("role", "host", "phase", "error")}
-    round = report.get("round")
-    return Failure(
-        time=finite(report.get("time")),
-        index=int(finite(report.get("index"))),
-        round=None if round is None else int(finite(round)),
-        **text,
-    )
+        return failures_of(self.path / "failure")
 
 
 def _gone(path: Path) -> RunError:

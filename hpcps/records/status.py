@@ -13,10 +13,11 @@ import numpy as np
 
 from hpcps.inputs import finite
 from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance
+from hpcps.records.failure import Failure
+from hpcps.records.files import Tail
 from hpcps.records.forecast import kinds_of
 from hpcps.records.inventory import UNDAMAGED, Damage
-from hpcps.records.run_directory import Failure, RunDirectory
-from hpcps.records.tail import Tail
+from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.tree import get
 
 State = Literal["done", "running", "silent", "stopped", "failed", "not started", "damaged"]

@@ -14,7 +14,7 @@ from typing import Any
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.records.checkpoint import CheckpointPart
-from hpcps.records.lines import read_lines, whole_lines_end
+from hpcps.records.files import read_lines, whole_lines_end
 
 
 class RecordWriter:
@@ -22,7 +22,7 @@ class RecordWriter:
 
     A line is one JSON object and one `write` to the file, so that a killed process truncates at most its last line; the
     next attempt removes such a line and appends. The lines are strict JSON: a number that is not finite becomes the
-    string `"nan"`, `"inf"` or `"-inf"`, which `hpcps.records.lines.decode` converts back. numpy scalars and arrays are
+    string `"nan"`, `"inf"` or `"-inf"`, which `hpcps.records.files.decode` converts back. numpy scalars and arrays are
     written as numbers and lists.
     """
 

@@ -10,7 +10,7 @@ from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
 from hpcps.records.collect import _valid
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.rules import DcAsgd
 from hpcps.training import build
 

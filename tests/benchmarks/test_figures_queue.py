@@ -18,7 +18,7 @@ import figures  # noqa: E402
 import mps  # noqa: E402
 
 import hpcps  # noqa: E402
-from hpcps.records.lines import read_lines  # noqa: E402
+from hpcps.records.files import read_lines  # noqa: E402
 from hpcps.records.table import read_table  # noqa: E402
 from hpcps.spec.load import load_experiment  # noqa: E402
 

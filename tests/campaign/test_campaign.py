@@ -10,7 +10,7 @@ import pytest
 
 from hpcps.cli.main import main
 from hpcps.launch.prepare import run_folder
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import load_experiment
 

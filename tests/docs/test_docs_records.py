@@ -6,7 +6,7 @@ from docs_repository import ROOT
 
 from hpcps.cli.main import main
 from hpcps.records.collect import EVENTS
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 
 SPEC = """
 name = "fields"

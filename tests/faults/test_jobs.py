@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fault_runs import SOON, Play, assert_quiet, within
 
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core only")
 

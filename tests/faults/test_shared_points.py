@@ -9,7 +9,7 @@ import pytest
 from fault_runs import Play, within
 
 from hpcps.launch.prepare import run_folder
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import load_experiment
 

@@ -19,7 +19,7 @@ import pytest
 from fault_runs import MIDDLE, SOON, Play, assert_quiet, hpcps, processes, within
 
 from hpcps.cli.main import main
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 
 
 def test_ctrl_c_in_a_terminal(start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:

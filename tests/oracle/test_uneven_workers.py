@@ -3,7 +3,7 @@
 import pytest
 
 from hpcps.execution.inprocess import run_in_process
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 

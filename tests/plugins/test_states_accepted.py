@@ -15,7 +15,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.numerics.state import State
 from hpcps.numerics.updates import Updates
 from hpcps.records.collect import collect
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress

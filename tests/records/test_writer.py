@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.records.lines import decode_all, read_lines
+from hpcps.records.files import decode_all, read_lines
 from hpcps.records.writer import RecordWriter
 
 

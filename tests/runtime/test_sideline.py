@@ -13,7 +13,7 @@ from hpcps.execution.process import drive
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.messages import Peer
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import AwaitBackground, Compute, Computed, Finish, InBackground, Record, Start

@@ -4,7 +4,7 @@ import pytest
 
 from hpcps.execution.sweep.batch import play_point
 from hpcps.launch.prepare import run_folder
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.spec.load import load_experiment
 
 SERVERS = """

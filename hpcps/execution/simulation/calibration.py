@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import ADVERSARY
-from hpcps.records.lines import read_lines
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
