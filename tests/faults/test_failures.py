@@ -3,14 +3,16 @@
 import json
 import re
 import resource
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_runs import Play, assert_blamed, assert_quiet
+from fault_runs import Play, assert_blamed, assert_quiet, within
 
 from hpcps.cli.main import main
+from hpcps.records.run_directory import RunDirectory
 
 HOST = socket.gethostname()
 
@@ -58,6 +60,29 @@ def test_an_exception_in_one_process(experiment: Path, capsys: pytest.CaptureFix
     report = json.loads((folder / "failure" / "server-0.json").read_text())
     assert report["error"].startswith("FileExistsError: ")
     assert report["traceback"].startswith("Traceback (most recent call last)")
+
+
+# Two seconds of training in a hundred rounds.
+BRIEF = ("data.limit=1437", "train.local_steps=44", "train.epochs=100", "checkpoint.every=10")
+
+
+def test_a_run_whose_folder_is_deleted_fails_and_is_executed_again(start: Callable[..., Play], tmp_path: Path) -> None:
+    options = [part for text in BRIEF for part in ("--set", text)]
+    play = start(*options)
+    within(60, lambda: list(play.results.glob("*/runs/*/checkpoints/*/manifest.json")), "a checkpoint")
+    path = play.run.path
+    path.rename(tmp_path / "taken away")
+    shutil.rmtree(tmp_path / "taken away")
+    assert play.end() == 1
+    assert not (path / "DONE").exists()
+    assert "was deleted or moved during the run" in play.text
+    assert_quiet(play.text)
+
+    again = start(*options)
+    assert again.end() == 0, again.text
+    assert "done already" not in again.text
+    assert RunDirectory(path).done
+    assert again.lines("worker-0")[-1]["reason"] == "finished"
 
 
 def planned_folder(experiment: Path, *overrides: str) -> Path:

@@ -21,10 +21,10 @@ def starts(play: Play) -> list[dict[str, object]]:
     return [line for path in files for line in read_lines(path).lines if line["event"] == "start"]
 
 
-def together(start: Callable[..., Play], experiment: Path, *arguments: str) -> Play:
+def together(start: Callable[..., Play], experiment: Path) -> Play:
     """Start two runs at a time and wait until both are in their middle."""
     experiment.write_text(experiment.read_text() + TWO)
-    play = start("--jobs", "2", *arguments)
+    play = start("--jobs", "2")
 
     def both() -> bool:
         assert play.process.poll() is None, play.text
@@ -35,15 +35,10 @@ def together(start: Callable[..., Play], experiment: Path, *arguments: str) -> P
     return play
 
 
-@pytest.mark.parametrize(
-    "kind", ["mpi", pytest.param("inproc", marks=pytest.mark.soak)], ids=["mpirun", "inproc"]
-)  # an id "mpi" is a mark of pytest-mpi
-def test_each_has_its_own_cores_and_both_are_stopped(kind: str, start: Callable[..., Play], experiment: Path) -> None:
-    play = together(start, experiment, "--set", f"transport.kind={kind}")
-    lanes = [pid for pid, command in play.left().items() if "hpcps.execution.sweep.slot" in command]
-    assert len(lanes) == 2
-    pids = [int(line["pid"]) for line in starts(play)] if kind == "mpi" else lanes
-    cores = [os.sched_getaffinity(pid) for pid in pids]
+def test_each_has_its_own_cores_and_both_are_stopped(start: Callable[..., Play], experiment: Path) -> None:
+    play = together(start, experiment)
+    assert sum("hpcps.execution.sweep.slot" in command for command in play.left().values()) == 2
+    cores = [os.sched_getaffinity(int(line["pid"])) for line in starts(play)]
     assert cores[0] | cores[1] == os.sched_getaffinity(0)
     assert not cores[0] & cores[1]
     play.process.send_signal(signal.SIGINT)

@@ -95,7 +95,6 @@ def test_a_frame_is_not_too_long():
 
 
 def test_mutated_frames_are_read_or_refused():
-    """A smaller dose of tests/soak/test_pslite_frames.py."""
     source = random.Random(1)
     refused = 0
     for _ in range(5000):

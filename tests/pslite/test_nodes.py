@@ -14,15 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
-from mutation import SAMPLES, mutated
+from mutation import SAMPLES, mutated, mutated_data
 from threads import Cluster
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
 from hpcps.transport.pslite.deaths import RECONNECTION
-from hpcps.transport.pslite.encoding import decode, encode
+from hpcps.transport.pslite.encoding import MalformedFrameError, decode, encode
 from hpcps.transport.pslite.meta import EVERYONE, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.node import Node
+from hpcps.transport.pslite.payload import Pairs
 
 LOSSY = {"resend": True, "resend_timeout": 0.03, "resend_limit": 100}
 # A machine that does other things too must not make a node look dead.
@@ -109,28 +110,6 @@ def test_lost_messages_come_all_the_same_and_are_used_once():
     assert sum(node.sender.duplicates for node in cluster.nodes) > 5
 
 
-@pytest.mark.soak
-def test_lost_pushes_are_added_once_in_async_mode():
-    cluster = Cluster(1, 2, **LOSSY, drop_rate=20)
-
-    def job(kv):
-        kv.init(0, vector(0))
-        for _ in range(30):
-            kv.push(0, vector(1))
-        kv.barrier()
-        return float(kv.pull(0, vector(-1))[0])
-
-    assert cluster.run(job, sync=False) == [60.0, 60.0]
-
-
-@pytest.mark.soak
-def test_without_acknowledgements_a_lost_message_is_missed():
-    """The test above could not fail otherwise."""
-    cluster = Cluster(1, 1, drop_rate=30, timeout=1.5)
-    with pytest.raises((RunError, LaunchError)):
-        cluster.run(lambda kv: [kv.push(0, vector(1)) for _ in range(30)])
-
-
 def test_a_worker_that_died_and_came_back_takes_its_id_and_goes_on():
     cluster = Cluster(1, 2, **BEATING)
     scheduler, ended = cluster.scheduler()
@@ -211,33 +190,28 @@ def test_a_dead_scheduler_is_told_of(caplog):
     ended.cancel()
 
 
-@pytest.mark.parametrize("beating", [pytest.param({}, marks=pytest.mark.soak), BEATING])
-@pytest.mark.parametrize("dying", [pytest.param("worker", marks=pytest.mark.soak), "server"])
-def test_a_death_without_a_replacement_ends_the_others_and_is_named(dying, beating, caplog):
+def test_a_death_without_a_replacement_ends_the_others_and_is_named(caplog):
     caplog.set_level(logging.CRITICAL)
-    cluster = Cluster(2, 2, **beating, timeout=8.0)
+    cluster = Cluster(2, 2, **BEATING, timeout=8.0)
     _, ended = cluster.scheduler()
     servers = [cluster.server(), cluster.server()]
     clients = [cluster.pool.submit(Client, cluster.settings(NodeRole.WORKER)) for _ in range(2)]
     clients = sorted((each.result(60) for each in clients), key=lambda client: client.rank)
     servers.sort(key=lambda server: server[0].node.rank)
-    doomed = clients[1].node if dying == "worker" else servers[1][0].node
+    doomed = servers[1][0].node
     began = time.monotonic()
     doomed.abandon()
-    named = rf"the {dying} 1 at 127.0.0.1:{doomed.me.port} is dead: (its connection has closed|it has sent nothing)"
-    if dying == "server":
-        with pytest.raises(RunError, match=f"push of key 1: {named}"):
-            clients[0].push(1, vector(0))  # lives on server 1
-        assert time.monotonic() - began < 7.5, "it is told at once, not when its backoff ends"
+    named = rf"the server 1 at 127.0.0.1:{doomed.me.port} is dead: (its connection has closed|it has sent nothing)"
+    with pytest.raises(RunError, match=f"push of key 1: {named}"):
+        clients[0].push(1, vector(0))  # lives on server 1
+    assert time.monotonic() - began < 7.5, "it is told at once, not when its backoff ends"
     with pytest.raises(RunError, match=f"{named}.*, and no other node has replaced it within 8 s"):
         ended.result(60)
     reason = rf"{named}.* replaced it within 8 s|server \d at .*: .*the scheduler at .* is dead"
-    for server, served in servers:
-        if server.node is not doomed:
-            with pytest.raises(RunError, match=reason):
-                served.result(60)
-    assert time.monotonic() - began < 40
-    clients[0].node.abandon()
+    with pytest.raises(RunError, match=reason):
+        servers[0][1].result(60)
+    for client in clients:
+        client.node.abandon()
 
 
 def test_a_connection_that_is_opened_again_is_no_death():
@@ -305,12 +279,9 @@ def served():
         process.kill()
 
 
-STRANGERS = [pytest.param(identity, marks=pytest.mark.soak) for identity in (b"stranger", b"ps4711")]
-
-
-@pytest.mark.parametrize("identity", [b"ps9", *STRANGERS])
-def test_a_flood_of_strangers_does_not_fill_the_memory(identity, served):
+def test_a_flood_of_strangers_does_not_fill_the_memory(served):
     """Large frames, messages that do not end, and small messages as fast as they go, while a run goes on."""
+    identity = b"ps9"
     cluster, process = served
     scheduler, _ = cluster.scheduler()
     client = Client(cluster.settings(NodeRole.WORKER))
@@ -360,21 +331,11 @@ def zmtp(port, identity):
     return stranger
 
 
-MORE = [
-    b"\xff" + bytes(8) + b"\x7f\x01\x00" + bytes(52),  # ZMTP 2
-    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"PLAIN".ljust(52, b"\0"),
-    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x00\x01x",
-    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x04\x0b\x05READY\x01I\xff\xff\xff",
-    b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x80\x00",
-]
-
-
 @pytest.mark.parametrize(
     "said",
     [
         b"GET / HTTP/1.1\r\n\r\n".ljust(80),
         b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(52, b"\0") + b"\x04\x05hello",
-        *(pytest.param(said, marks=pytest.mark.soak) for said in MORE),
     ],
 )
 def test_who_does_not_speak_the_protocol_is_cut_off(said):
@@ -565,3 +526,40 @@ def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():
     started.exception(100)
     assert [each.meta.body for each in delivered] == [b"ps8"]
     assert node.dropped.counts == {"foreign": 1}
+
+
+def test_mutated_messages_of_a_known_worker_change_nothing(caplog):
+    """Its frames are read and its requests served, but no node ends, and the value of another key stays."""
+    source, value = random.Random(7), np.arange(64, dtype=np.float32)
+    cluster = Cluster(1, 2)
+    scheduler, ended = cluster.scheduler()
+    server, served = cluster.server()
+    data = [bytes(frame) for frame in Pairs.one(5, np.zeros(4, np.uint8)).frames()]
+
+    def is_order(frame):
+        """Whether a node must follow it, as it comes from a known worker."""
+        try:
+            meta = decode(frame)
+        except MalformedFrameError:
+            return False
+        return meta.simple_app or (meta.control is not None and meta.control.command == Command.BARRIER)
+
+    def job(kv):
+        kv.init(7, value)
+        kv.barrier()
+        if kv.rank == 0:
+            for frame in (mutated(source) for _ in range(5000)):
+                if not is_order(frame):
+                    frames = mutated_data(source, data) if source.random() < 0.7 else []
+                    kv.node._members.sockets.send(source.choice((1, 8)), [frame, *frames])
+            # An answer to a forged request must not be taken for the answer to the next one.
+            kv.node._members._timestamp += 1 << 20
+            # Messages are read in order: when this is answered, all before it were read.
+            kv.pull(7, np.empty_like(value))
+        kv.barrier()
+        return kv.pull(7, np.empty_like(value)).tolist()
+
+    assert [each.result(100) for each in [cluster.worker(job), cluster.worker(job)]] == [value.tolist()] * 2
+    assert (ended.result(60), served.result(60)) == (None, None)
+    assert min(sum(node.dropped.counts.values()) for node in (scheduler, server.node)) > 400
+    assert len(caplog.records) < 400
