@@ -15,7 +15,8 @@
 - `evaluations`: when the coordinator evaluates a model
 - `events`: events and effects; start here
 - `knowledge`: what the adversary knows of a run
-- `local_training`: how workers and validators get the model and train on it
+- `local_steps`: how many local steps a role takes, and in which groups
+- `local_training`: the way of a training role from one model to the next
 - `model_inbox`: the model that comes from the servers
 - `packer`: how a worker makes its update, and the residual
 - `resources`: the part of a machine that a role may use
@@ -24,4 +25,5 @@
 - `stages`: the stages of roles
 - `sync/`: server, validator, worker and adversary with rounds; partitions; a policy of local steps
 - `tally`: counts of accepted and rejected blocks
+- `training_role`: a role that trains: what workers and validators have in common
 """

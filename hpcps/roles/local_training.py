@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.state import Kept, State
+from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
-from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
+from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection
-from hpcps.roles.evaluations import Continuation, Evaluations
+from hpcps.roles.evaluations import Evaluations
 from hpcps.roles.events import (
     AwaitBackground,
     Compute,
@@ -31,23 +31,25 @@ from hpcps.roles.events import (
     Snapshot,
     Start,
 )
+from hpcps.roles.local_steps import LocalSteps
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.resources import Resources
 from hpcps.roles.stages import Stage
-from hpcps.roles.sync.queried_steps import STATE_SERVER, QueriedSteps
+from hpcps.roles.sync.queried_steps import STATE_SERVER
 from hpcps.spec.schema import Run
 from hpcps.training.schedule import learning_rate, schedule_of
-from hpcps.training.trainer import Progress, Trainer, training_fields
+from hpcps.training.trainer import Trainer
 
-IN_VAIN = 3
-"""Groups of local steps without a finite loss after which `train.stop_when_diverged` stops training."""
+if TYPE_CHECKING:
+    from hpcps.roles.training_role import TrainingRole
 
 
 class LocalTraining:
-    """The model, the local steps and the evaluations of a training role.
+    """The way of a training role from one model to the next: model, local steps, evaluations, checkpoints.
 
     In each round it adopts the model, begins to evaluate it if that is due (the coordinator only), takes the local
-    steps, and calls `after_steps`. The evaluation runs in the background, so that nobody waits for it.
+    steps, and goes on with `TrainingRole.after_steps`. The evaluation runs in the background, so that nobody waits for
+    it.
 
     Attributes:
         round: the number of the round or cycle.
@@ -63,71 +65,40 @@ class LocalTraining:
 
     def __init__(
         self,
-        peer: Peer,
+        role: TrainingRole,
         run: Run,
         run_id: str,
         trainer: Trainer,
-        *,
-        take_steps: Callable[[int], Progress],
-        after_steps: Continuation,
-        kept: Mapping[str, Kept],
-        residual: Vector | None = None,
-        see_model: Callable[[Callable[[Vector], None]], None] | None = None,
-        evaluation_fields: Callable[[], dict[str, object]] = dict,
+        resources: Resources,
         inbox: ModelInbox | None = None,
-        resources: Resources = ALONE,
     ) -> None:
         """Prepare the training of a role.
 
         Args:
-            peer: the role.
+            role: the role.
             run: the run.
             run_id: its id.
             trainer: what trains.
-            take_steps: takes so many local steps.
-            after_steps: goes on once the local steps of a round are done.
-            kept: the parts of the role that belong in its checkpoint, by name.
-            residual: is added to every model `[d]`.
-            see_model: is called with every model that the role adopts, as a function that writes it into a vector.
-            evaluation_fields: returns what the role adds to the record of an evaluation.
-            inbox: the next model; by default that of the servers.
             resources: allocate the parameters.
+            inbox: the next model; by default that of the servers.
         """
         self.round = 0
         self.stage = Stage.STARTING
         self.flags = Flag.NONE
         self.version = self.log_epoch = 0
         self._progress = 0.0
-        self._peer = peer
+        self._role = role
+        self._peer = peer = role.peer
         self._run = run
         self._run_id = run_id
         self._trainer = trainer
-        self._take_steps = take_steps
-        self._after_steps = after_steps
-        self._kept = kept
-        self._residual = residual
-        self._see_model = see_model
-        self._speed = run.heterogeneity.speed_of(peer.role, peer.index)
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
-        inside = run.validation.evaluate == "validator_model"
-        policy = run.train.policy
-        self._schedule: Schedule | OpenSchedule = OpenSchedule(run.train.epochs)
-        if policy is None:
-            self._schedule = Schedule(run.train.epochs, trainer.steps_per_epoch, run.train.steps_per_round, inside)
-        self._queried: QueriedSteps | None = None
-        if policy is not None and peer in self._roster.governed(run):
-            self._queried = QueriedSteps(peer, run_id, policy, self._steps_task, after_steps)
-        self._segments: list[Segment] = []
-        self._seen: list[Progress] = []
-        self._overrun_steps = 0
-        self._stops_when_diverged = run.train.stop_when_diverged
-        self._model_before: Vector | None = None
-        self._losses_in_vain = 0
+        self._steps = LocalSteps(peer, run, run_id, trainer, role.take_steps, role.after_steps)
+        self._schedule = self._steps.schedule
         self.inbox = inbox or ModelInbox(peer, trainer.layout.size, partitioning_of(run, trainer.layout).shards)
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
-        self._evaluation_fields = evaluation_fields
         self._evaluations = Evaluations(peer, run, trainer, self._schedule, self._fields_of_evaluation)
 
     @property
@@ -162,20 +133,18 @@ class LocalTraining:
 
     def takes(self, event: Received | Malformed) -> bool:
         """Return whether a message answers a query, holds BatchNorm statistics, or came in place of some."""
-        if self._queried and event.source == STATE_SERVER and isinstance(event, Received):
+        if self._steps.queried and event.source == STATE_SERVER and isinstance(event, Received):
             return event.message.kind is Kind.ANSWER
         return self._evaluations.takes(event, self.round, self._coming)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event that concerns training, an evaluation or a checkpoint."""
         if isinstance(event, Computed) and event.task == "train":
-            self._seen.append(event.result)
-            if event.result.samples:
-                self._losses_in_vain = 0 if np.isfinite(event.result.loss) else self._losses_in_vain + 1
-            self._overrun_steps += event.result.steps if event.overran else 0
+            self._steps.note(event)
+        queried = self._steps.queried
         match event:
             case Start() if self.stage is Stage.STARTING and self.steps_before_model:
-                yield self._steps_task(1)
+                yield self._steps.task(1)
             case Start() if self.stage is Stage.STARTING:
                 yield from self._present_initial_model()
             case Start():
@@ -184,14 +153,14 @@ class LocalTraining:
                 yield from self._present_initial_model()
             case Computed("adopt", _, time):
                 yield from self._evaluate_if_due(time)
-            case Computed("train", progress, _, seconds) if self._queried:
-                yield from self._queried.stepped(progress.steps, seconds)
+            case Computed("train", progress, _, seconds) if queried:
+                yield from queried.stepped(progress.steps, seconds)
             case Computed("train", _, time):
                 yield from self._end_segment(time)
-            case Idle() if self._queried:
-                yield from self._queried.go_on()
-            case Received(_, Message(kind=Kind.ANSWER) as message) if self._queried:
-                yield from self._queried.take(message)
+            case Idle() if queried:
+                yield from queried.go_on()
+            case Received(_, Message(kind=Kind.ANSWER) as message) if queried:
+                yield from queried.take(message)
             case Computed("evaluate", (job, evaluation)):
                 yield from self._evaluations.measured(job, evaluation)
             case Received(source, message):
@@ -243,28 +212,12 @@ class LocalTraining:
         """Set x = c = the model, plus a worker's e: the residual survives locally; return the inbox with the model."""
         self.version, self.log_epoch = self.inbox.version, int(self.inbox.note.get("epoch", 0))
         self._progress = float(self.inbox.note.get("progress", 0.0))
-        if self._see_model is not None:
-            self._see_model(self.inbox.read)
-        self.inbox.read(self.base, self._residual)
+        self._role.see_model(self.inbox.read)
+        self.inbox.read(self.base, self._role.residual)
         self._trainer.copy_from(self.base)
-        if self._stops_when_diverged:
-            self._compare_with_model_before()
+        if self._steps.stops_when_diverged:
+            self._steps.compare(self.inbox.model)
         return self.inbox
-
-    def _compare_with_model_before(self) -> None:
-        """Start to count losses that are not finite again, unless the model is that of the round before, bit by bit."""
-        before, self._model_before = self._model_before, self.inbox.model
-        if before is None or not np.array_equal(before.view(np.uint32), self._model_before.view(np.uint32)):
-            self._losses_in_vain = 0
-
-    @property
-    def _diverged(self) -> bool:
-        """Whether further local steps are in vain.
-
-        The losses of the last `IN_VAIN` groups of steps, all from this same model, were not finite. Then neither are
-        their updates, which never reach the model. If it changes after all, the role trains again.
-        """
-        return self._stops_when_diverged and self._losses_in_vain >= IN_VAIN
 
     def _evaluate_if_due(self, time: float) -> Iterator[Effect]:
         """Begin to evaluate the model just adopted, if that is due, and take the local steps."""
@@ -294,43 +247,25 @@ class LocalTraining:
             yield from self._evaluations.when_over(self._finish)
             return
         self.stage = Stage.TRAINING
-        if self._queried is not None:
-            yield from self._queried.begin(self.round)
-            return
-        if isinstance(self._schedule, OpenSchedule):  # a validator that only runs batches: one for each round
-            self._segments = [Segment(self._trainer.steps_done + 1)]
-        else:
-            whole = [Segment(self._schedule.stop(self.round))]
-            self._segments = self._schedule.segments(self.round) if self.is_coordinator else whole
-        yield from self._next_segment()
+        yield from self._steps.begin(self.round, in_segments=self.is_coordinator)
 
     def _finish(self) -> Iterator[Effect]:
         yield Finish()
 
-    def _next_segment(self) -> Iterator[Effect]:
-        yield self._steps_task(self._segments[0].stop - self._trainer.steps_done)
-
-    def _steps_task(self, steps: int) -> Compute:
-        done = self._trainer.steps_done
-        slowdown = self._speed.slowdown(range(done, done + steps), self._trainer.steps_per_epoch)
-        least = steps * (self._speed.seconds or 0.0)
-        take = self._trainer.skip if self._diverged else self._take_steps
-        return Compute("train", partial(take, steps), steps=steps, slowdown=slowdown, least=least)
-
     def _end_segment(self, time: float) -> Iterator[Effect]:
-        segment = self._segments.pop(0)
+        segment = self._steps.end_segment()
         if segment.epoch is None:
-            yield from self._after_steps()
+            yield from self._role.after_steps()
         else:
-            yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._next_segment)
+            yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._steps.next_segment)
 
     def _fields_of_evaluation(self) -> dict[str, object]:
         """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""
         if self.rate_epoch is None:
-            return self._evaluation_fields()
+            return self._role.evaluation_fields()
         train, trainer = schedule_of(self._run, self._peer.role, self._peer.index), self._trainer
         rate = learning_rate(train, trainer.steps_done, trainer.steps_per_epoch, self.rate_epoch)
-        return {"learning_rate": rate, **self._evaluation_fields()}
+        return {"learning_rate": rate, **self._role.evaluation_fields()}
 
     def loss_of_round(self) -> Callable[[Vector], float]:
         """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""
@@ -346,13 +281,8 @@ class LocalTraining:
 
     def record_fields(self) -> dict[str, object]:
         """Return what the record of a round says of the local steps since the last one."""
-        seen, self._seen = self._seen, []
-        fields = training_fields(self._trainer, seen)
-        if isinstance(self._schedule, OpenSchedule):
-            fields["epoch"] = self._progress
-        if self._speed.seconds is not None:
-            fields["overrun_steps"], self._overrun_steps = self._overrun_steps, 0
-        return fields | (self._queried.fields() if self._queried else {})
+        fields = self._steps.record_fields()
+        return fields | ({"epoch": self._progress} if isinstance(self._schedule, OpenSchedule) else {})
 
     def snapshot_before_model(self) -> Iterator[Effect]:
         """Write a checkpoint once no evaluation is under way; then wait for the next model."""
@@ -368,7 +298,7 @@ class LocalTraining:
         """Write this process's part of a checkpoint."""
         yield AwaitBackground()
         facts = {"round": self.round, "evaluated": self._evaluations.last}
-        kept = {name: part.state() for name, part in self._kept.items()}
+        kept = {name: part.state() for name, part in self._role.kept.items()}
         yield Snapshot(moment, State(facts=facts).having(trainer=self._trainer.state(), **kept))
 
     def take_checkpoint(self, message: Message) -> Iterator[Effect]:
@@ -386,7 +316,7 @@ class LocalTraining:
         elif self._run.train.mode == "async":
             # The checkpoint may be written inside a cycle, which counts as over if its steps are done.
             self.round = self._trainer.steps_done // self._run.train.steps_per_round
-        for name, part in self._kept.items():
+        for name, part in self._role.kept.items():
             part.restore(state.part(name))
         self.stage = Stage.WAITING_FOR_MODEL
 

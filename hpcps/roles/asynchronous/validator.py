@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.acceptance import Acceptance
@@ -17,48 +17,38 @@ from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks, wrong_rate
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
-from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import Stage
 from hpcps.roles.tally import Tally
+from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
 
 
-class AsyncValidator:
+class AsyncValidator(TrainingRole):
     """Refreshes its model and its own update, filters some of its workers' updates by them, and refreshes again.
 
     It sends the accepted part of an update to the servers, which answer the worker. Under a rule that needs no
     reference it only runs its batches, which feeds its BatchNorm statistics and counts its epochs.
     """
 
-    keeps_checkpoints = False
-
     def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
-        self.peer = peer
-        self.device = trainer.device
-        self._run_id = run_id
+        super().__init__(peer, run, run_id, trainer, resources)
         self._settings = run.asynchronous
-        self._trainer = trainer
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._rule = rule
         self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer), resources.local)
         self._acceptance = Acceptance()
-        # Updates that wait here are lost with a checkpoint, as are those on their way.
-        self._training = LocalTraining(
-            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._gather,
-            kept={"acceptance": self._acceptance, "rule": self._filter.kept},
-            evaluation_fields=self._acceptance.fields, resources=resources,
-        )  # fmt: skip
         self._log = LogClient(run, run_id, trainer.layout, self._training)
         self._share = Roster.of(run).share(peer)
         self._reference: Vector | None = None
         if "reference" in rule.requires:
             self._reference = resources.local(trainer.layout.size)
         self._loss: Callable[[Vector], float] | None = None
+        # Updates that wait here are lost with a checkpoint, as are those on their way.
         self._queue: deque[UpdateHeader] = deque()
         self._requests = dict.fromkeys(self._share, 0)
         self._left = 0
@@ -68,13 +58,11 @@ class AsyncValidator:
         self._tally = Tally()
 
     @property
-    def round(self) -> int:
-        """The refresh it is in."""
-        return self._training.round
+    def kept(self) -> Mapping[str, Kept]:
+        return {"acceptance": self._acceptance, "rule": self._filter.kept}
 
-    def restore(self, state: State) -> None:
-        """Go on from a checkpoint."""
-        self._training.restore(state)
+    def evaluation_fields(self) -> dict[str, object]:
+        return self._acceptance.fields()
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -95,7 +83,7 @@ class AsyncValidator:
             case _:
                 yield from self._training.handle(event)
 
-    def _take_steps(self, steps: int) -> Progress:
+    def take_steps(self, steps: int) -> Progress:
         """Train under a rule that needs a reference, and before the first model; else only run the batches."""
         training = self._training
         if self._reference is not None:
@@ -104,7 +92,7 @@ class AsyncValidator:
             return self._trainer.train(steps)
         return self._trainer.observe(steps)
 
-    def _gather(self) -> Iterator[Effect]:
+    def after_steps(self) -> Iterator[Effect]:
         """Begin to handle the workers' messages: a share of them, or those that wait now, at least one."""
         if self._reference is not None:
             self._trainer.copy_to(self._reference)

@@ -3,65 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.adversary_client import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import unwanted, vetted
-from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send
-from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.packer import Packed, Packer
+from hpcps.roles.events import Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send
+from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
+from hpcps.roles.training_role import TrainingWorker
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.schedule import learning_rate, schedule_of
 from hpcps.training.trainer import Progress, Trainer
 
 
-class AsyncWorker:
+class AsyncWorker(TrainingWorker):
     """Trains on its shard, sends its update, and goes on as soon as it has the model after it, whatever others do.
 
-    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
+    The residual is all that a checkpoint keeps of an update that is on its way.
     """
 
-    keeps_checkpoints = False
-
     def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
-        self.peer = peer
-        self.device = trainer.device
-        self._run_id = run_id
         self._settings = run.asynchronous
-        self._trainer = trainer
         combiners = Roster.of(run).combiners_of(peer.index)
         self._validator = combiners[0] if run.topology.validators else None
-        # The residual is all that a checkpoint keeps of an update that is on its way.
-        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
-        self._training = LocalTraining(
-            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._pack,
-            kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
-            resources=resources,
-        )  # fmt: skip
+        super().__init__(peer, run, run_id, trainer, resources, combiners)
         self._log = LogClient(run, run_id, trainer.layout, self._training)
         self._adversary = AdversaryClient(peer, run, run_id, self._packer)
-        self._packed: Packed | None = None
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._schedule = schedule_of(run, peer.role, peer.index) if rule.compares_with else None
         self._rate = 0.0
-
-    @property
-    def round(self) -> int:
-        """The cycle it is in."""
-        return self._training.round
-
-    def restore(self, state: State) -> None:
-        """Go on from a checkpoint."""
-        self._training.restore(state)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -86,8 +62,7 @@ class AsyncWorker:
             case _:
                 yield from self._training.handle(event)
 
-    def _take_steps(self, steps: int) -> Progress:
-        """Train on the own shard."""
+    def take_steps(self, steps: int) -> Progress:
         training, settings = self._training, self._settings
         epoch = training.log_epoch if settings.epochs == "validator" and not training.is_coordinator else None
         if self._schedule is not None:
@@ -97,13 +72,6 @@ class AsyncWorker:
         relabel = self._packer.attacker.relabel(self.round, training.log_epoch)
         pull = settings.proximal.worker
         return self._trainer.train(steps, anchor=training.base, pull=pull, epoch=epoch, relabel=relabel)
-
-    def _pack(self) -> Iterator[Effect]:
-        """Make the update of the local steps."""
-        training = self._training
-        training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
-        yield Compute("pack", pack, elements=training.base.size)
 
     def _show_update(self) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.packing import unpack
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import Ledger, periodic
@@ -19,7 +18,6 @@ from hpcps.roles.collective.averager import Averager, Contribution
 from hpcps.roles.collective.own_model import OwnModel
 from hpcps.roles.collective.ring import RingAverager
 from hpcps.roles.events import (
-    Compute,
     Computed,
     Effect,
     Event,
@@ -34,15 +32,15 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.packer import Packed, Packer
+from hpcps.roles.packer import Packed
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
+from hpcps.roles.training_role import TrainingWorker
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
 
 
-class CollectiveWorker:
+class CollectiveWorker(TrainingWorker):
     """Trains on its shard and keeps the whole model, to which an averager adds the mean of all updates.
 
     The coordinator passes the initial weights along the ring of the workers and is the keeper of checkpoints. Every
@@ -50,44 +48,28 @@ class CollectiveWorker:
     """
 
     def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
-        self.peer = peer
-        self.device = trainer.device
-        self._run = run
-        self._run_id = run_id
-        self._trainer = trainer
         self._allocate = resources.allocate
         self._roster = Roster.of(run)
         count = run.topology.workers
         self._before, self._after = (Peer("worker", (peer.index + step) % count) for step in (-1, 1))
-        self._packer = Packer(peer, run, (peer,), trainer.layout, resources.allocate)
         self._model = OwnModel(peer, run, trainer.layout.size, resources.allocate)
-        self._training = LocalTraining(
-            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._pack,
-            kept={"packer": self._packer, "model": self._model}, residual=self._packer.delta,
-            see_model=self._packer.attacker.see_model, inbox=self._model,
-        )  # fmt: skip
+        super().__init__(peer, run, run_id, trainer, resources, (peer,), self._model)
         self._averager: Averager
         if run.train.exchange == "ring":
             self._averager = RingAverager(peer, run, run_id, trainer.layout, self._model.values)
         else:
             self._averager = AllreduceAverager(peer, run, trainer.layout, self._model.values)
         self._ledger = Ledger(self._roster)
-        self._packed: Packed | None = None
         self._unpacked: Vector | None = None
-
-    @property
-    def round(self) -> int:
-        """The round it is in."""
-        return self._training.round
 
     @property
     def keeps_checkpoints(self) -> bool:
         """The coordinator does."""
         return self._training.is_coordinator
 
-    def restore(self, state: State) -> None:
-        """Go on from a checkpoint."""
-        self._training.restore(state)
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        return {**super().kept, "model": self._model}
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -160,17 +142,9 @@ class CollectiveWorker:
             raise self._training.unusable(source, reason)
         yield rejection(source, reason)
 
-    def _take_steps(self, steps: int) -> Progress:
-        """Train on the own shard."""
+    def take_steps(self, steps: int) -> Progress:
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
         return self._trainer.train(steps, relabel=relabel)
-
-    def _pack(self) -> Iterator[Effect]:
-        """Make the update of the local steps."""
-        training = self._training
-        training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
-        yield Compute("pack", pack, elements=training.base.size)
 
     def _exchange(self) -> Iterator[Effect]:
         """Add the finite blocks of the update to the sum of all workers."""

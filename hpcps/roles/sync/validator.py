@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import prepare
-from hpcps.numerics.state import State
+from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Record, SetDeadline
-from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.rule_state import RuleState
 from hpcps.roles.stages import Stage
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, grants
+from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
 
 
-class SyncValidator:
+class SyncValidator(TrainingRole):
     """Combines its share of the updates by the run's rule, and sends the result to the servers.
 
     Under a rule that needs a reference it trains on its own shard to know what an update should look like; under the
     others it only runs its batches, which feeds its BatchNorm statistics.
     """
 
-    keeps_checkpoints = False
-
     def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
-        self.peer = peer
-        self.device = trainer.device
-        self._run_id = run_id
-        self._trainer = trainer
+        super().__init__(peer, run, run_id, trainer, resources)
         layout, roster, rule = trainer.layout, Roster.of(run), run.validation.rule
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
         self._acceptance = Acceptance()
-        self._training = LocalTraining(
-            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._gather,
-            kept={"acceptance": self._acceptance, "rule": self._rule_state},
-            evaluation_fields=self._acceptance.fields, resources=resources,
-        )  # fmt: skip
         self._servers = roster.all_servers()
         self._sender = PartitionSender(self._training, self._servers, self._record_round)
         self._partitioning = partitioning_of(run, layout)
@@ -59,13 +49,11 @@ class SyncValidator:
         prepare(len(share) * layout.size)
 
     @property
-    def round(self) -> int:
-        """The round it is in."""
-        return self._training.round
+    def kept(self) -> Mapping[str, Kept]:
+        return {"acceptance": self._acceptance, "rule": self._rule_state}
 
-    def restore(self, state: State) -> None:
-        """Go on from a checkpoint."""
-        self._training.restore(state)
+    def evaluation_fields(self) -> dict[str, object]:
+        return self._acceptance.fields()
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -85,14 +73,14 @@ class SyncValidator:
             case _:
                 yield from self._training.handle(event)
 
-    def _take_steps(self, steps: int) -> Progress:
+    def take_steps(self, steps: int) -> Progress:
         """Train under a rule that needs a reference, and before the first model; else only run the batches."""
         trains = self._reference is not None or self._trainer.steps_done < self._training.steps_before_model
         if not trains:
             return self._trainer.observe(steps)
         return self._trainer.train(steps, epoch=self._training.rate_epoch)
 
-    def _gather(self) -> Iterator[Effect]:
+    def after_steps(self) -> Iterator[Effect]:
         """Begin to combine updates: the own local steps are done."""
         self._training.stage = Stage.GATHERING
         yield from self._combine_when_ready()

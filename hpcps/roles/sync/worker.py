@@ -3,55 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
-from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.adversary_client import AdversaryClient
 from hpcps.roles.checks import unwanted, vetted
-from hpcps.roles.events import Compute, Computed, Effect, Event, Pause, Record, Resumed, Send
-from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.packer import Packed, Packer
+from hpcps.roles.events import Computed, Effect, Event, Pause, Record, Resumed, Send
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.stages import Stage
 from hpcps.roles.sync.partitions import PartitionSender
+from hpcps.roles.training_role import TrainingWorker
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
 
 
-class SyncWorker:
-    """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send.
-
-    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
-    """
-
-    keeps_checkpoints = False
+class SyncWorker(TrainingWorker):
+    """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send."""
 
     def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
-        self.peer = peer
-        self.device = trainer.device
-        self._run_id = run_id
-        self._trainer = trainer
         self._receivers = Roster.of(run).combiners_of(peer.index)
-        self._packer = Packer(peer, run, self._receivers, trainer.layout, resources.allocate, resources.local)
-        self._training = LocalTraining(
-            peer, run, run_id, trainer, take_steps=self._take_steps, after_steps=self._pack,
-            kept={"packer": self._packer}, residual=self._packer.delta, see_model=self._packer.attacker.see_model,
-            resources=resources,
-        )  # fmt: skip
+        super().__init__(peer, run, run_id, trainer, resources, self._receivers)
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
         self._adversary = AdversaryClient(peer, run, run_id, self._packer)
-        self._packed: Packed | None = None
-
-    @property
-    def round(self) -> int:
-        """The round it is in."""
-        return self._training.round
-
-    def restore(self, state: State) -> None:
-        """Go on from a checkpoint."""
-        self._training.restore(state)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -74,17 +47,9 @@ class SyncWorker:
             case _:
                 yield from self._training.handle(event)
 
-    def _take_steps(self, steps: int) -> Progress:
-        """Train on the own shard."""
+    def take_steps(self, steps: int) -> Progress:
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
         return self._trainer.train(steps, relabel=relabel, epoch=self._training.rate_epoch)
-
-    def _pack(self) -> Iterator[Effect]:
-        """Make the update of the local steps."""
-        training = self._training
-        training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
-        yield Compute("pack", pack, elements=training.base.size)
 
     def _show_update(self) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""

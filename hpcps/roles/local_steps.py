@@ -1,0 +1,126 @@
+"""The local steps of a training role: how many it takes, in which groups, and whether they are in vain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from hpcps.numerics.layout import Vector
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import Roster
+from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
+from hpcps.roles.evaluations import Continuation
+from hpcps.roles.events import Compute, Computed, Effect
+from hpcps.roles.sync.queried_steps import QueriedSteps
+from hpcps.spec.schema import Run
+from hpcps.training.trainer import Progress, Trainer, training_fields
+
+IN_VAIN = 3
+"""Groups of local steps without a finite loss after which `train.stop_when_diverged` stops training."""
+
+
+class LocalSteps:
+    """The local steps of one role.
+
+    Attributes:
+        schedule: the schedule of the run.
+        queried: asks server 0 before each further step; None without a policy of local steps.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        run: Run,
+        run_id: str,
+        trainer: Trainer,
+        take: Callable[[int], Progress],
+        after: Continuation,
+    ) -> None:
+        """Plan the steps of a role.
+
+        Args:
+            peer: the role.
+            run: the run.
+            run_id: its id.
+            trainer: what trains.
+            take: takes so many local steps.
+            after: goes on once the local steps of a round are done.
+        """
+        self._trainer = trainer
+        self._take = take
+        self._speed = run.heterogeneity.speed_of(peer.role, peer.index)
+        self.schedule: Schedule | OpenSchedule = OpenSchedule(run.train.epochs)
+        self.queried: QueriedSteps | None = None
+        policy = run.train.policy
+        if policy is None:
+            inside = run.validation.evaluate == "validator_model"
+            self.schedule = Schedule(run.train.epochs, trainer.steps_per_epoch, run.train.steps_per_round, inside)
+        elif peer in Roster.of(run).governed(run):
+            self.queried = QueriedSteps(peer, run_id, policy, self.task, after)
+        self._segments: list[Segment] = []
+        self._seen: list[Progress] = []
+        self._overrun = 0
+        self.stops_when_diverged = run.train.stop_when_diverged
+        self._model_before: Vector | None = None
+        self._losses_in_vain = 0
+
+    def task(self, steps: int) -> Compute:
+        """Return the task of taking so many steps, at the imposed speed of the role."""
+        done = self._trainer.steps_done
+        slowdown = self._speed.slowdown(range(done, done + steps), self._trainer.steps_per_epoch)
+        least = steps * (self._speed.seconds or 0.0)
+        take = self._trainer.skip if self._diverged else self._take
+        return Compute("train", partial(take, steps), steps=steps, slowdown=slowdown, least=least)
+
+    def begin(self, round: int, *, in_segments: bool) -> Iterator[Effect]:
+        """Begin the steps of a round; the coordinator takes them in segments, between which its own epochs end."""
+        if self.queried is not None:
+            yield from self.queried.begin(round)
+            return
+        if isinstance(self.schedule, OpenSchedule):  # a validator that only runs batches: one for each round
+            self._segments = [Segment(self._trainer.steps_done + 1)]
+        else:
+            whole = [Segment(self.schedule.stop(round))]
+            self._segments = self.schedule.segments(round) if in_segments else whole
+        yield from self.next_segment()
+
+    def next_segment(self) -> Iterator[Effect]:
+        """Take the steps of the next segment."""
+        yield self.task(self._segments[0].stop - self._trainer.steps_done)
+
+    def end_segment(self) -> Segment:
+        """Return the segment whose steps are done; its epoch is None if it is the last of the round."""
+        return self._segments.pop(0)
+
+    def note(self, done: Computed) -> None:
+        """Note the result of a task, for the record of the round."""
+        progress = done.result
+        self._seen.append(progress)
+        if progress.samples:
+            self._losses_in_vain = 0 if np.isfinite(progress.loss) else self._losses_in_vain + 1
+        self._overrun += progress.steps if done.overran else 0
+
+    def compare(self, model: Vector) -> None:
+        """Start to count losses that are not finite again, unless the model is that of the round before, bit by bit."""
+        before, self._model_before = self._model_before, model
+        if before is None or not np.array_equal(before.view(np.uint32), model.view(np.uint32)):
+            self._losses_in_vain = 0
+
+    @property
+    def _diverged(self) -> bool:
+        """Whether further local steps are in vain.
+
+        The losses of the last `IN_VAIN` groups of steps, all from this same model, were not finite. Then neither are
+        their updates, which never reach the model. If it changes after all, the role trains again.
+        """
+        return self.stops_when_diverged and self._losses_in_vain >= IN_VAIN
+
+    def record_fields(self) -> dict[str, object]:
+        """Return what the record of a round says of the steps since the last one."""
+        seen, self._seen = self._seen, []
+        fields = training_fields(self._trainer, seen)
+        if self._speed.seconds is not None:
+            fields["overrun_steps"], self._overrun = self._overrun, 0
+        return fields | (self.queried.fields() if self.queried else {})
