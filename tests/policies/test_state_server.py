@@ -46,7 +46,7 @@ def play_round(server, round, speeds, start=0.0, latency=0.0, late=()):
     return steps, end
 
 
-def told(c, margin, most=1000):
+def closed_form(c, margin, most=1000):
     """Return the steps of each role by the closed form of the paper."""
     slowest = c.index(max(c))
     return [1 if role == slowest else min(most, max(1, floor((c[slowest] - margin) / each))) for role, each in
@@ -88,7 +88,7 @@ def test_without_latency_the_steps_are_those_of_the_closed_form(milliseconds, ep
     for round in range(1, 4):
         steps, _ = play_round(server, round, c, start=10.0 * round)
         total += sum(steps)
-        for role, (found, expected) in enumerate(zip(steps, told(c, margin), strict=True)):
+        for role, (found, expected) in enumerate(zip(steps, closed_form(c, margin), strict=True)):
             near = (c[slowest] - margin) / c[role]
             tie = abs(near - round_(near)) < 1e-6  # rounding of the clock decides
             if role != slowest and c[role] < c[slowest]:

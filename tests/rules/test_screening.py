@@ -83,20 +83,6 @@ def test_a_rule_that_checks_finds_what_nobody_knew_of(rule: Rule, bad: float, n:
     rule.combine(Updates.of(updates, layout), Context(np.ones(layout.size, np.float32)))
 
 
-def test_no_rule_lets_a_screened_block_reach_the_model() -> None:
-    layout = Layout.of([("w", (2, 2)), ("b", (2,))])
-    updates = np.ones((5, layout.size), dtype=np.float32)
-    updates[0, 0], updates[1, 0] = np.inf, -np.inf  # opposite infinities, whose mean is a NaN
-    updates[2, 5] = np.nan
-    reference = np.ones(layout.size, np.float32)
-    for rule in RULES:
-        combined, refused = combine(rule, Updates.of(updates, layout), Context(reference))
-        assert np.argwhere(refused).tolist() == [[0, 0], [1, 0], [2, 1]]
-        assert np.isfinite(combined.update).all()
-    combined, _ = combine(Average(), Updates.of(updates, layout))
-    assert np.allclose(combined.update, [0.6] * 4 + [0.8] * 2)
-
-
 def test_says_whether_the_sum_with_the_base_is_finite() -> None:
     layout = Layout.of([("w", (3,))])
     top = np.full(3, np.finfo(np.float32).max, np.float32)
