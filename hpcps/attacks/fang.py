@@ -10,9 +10,9 @@ from pydantic import Field
 from hpcps.attacks.base import Need
 from hpcps.attacks.omniscient import AdversaryContext, Omniscient
 from hpcps.numerics.blocks import Float64, mean
-from hpcps.numerics.gram import gram, squared_distances
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.mixture import rounded
+from hpcps.numerics.operations import gram, squared_distances
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.selection import Neighbours, krum_scores

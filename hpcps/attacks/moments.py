@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.gram import gram
 from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.operations import gram
 from hpcps.numerics.updates import Updates
 
 _STRIP = 1 << 20

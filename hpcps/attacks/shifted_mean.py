@@ -14,9 +14,9 @@ from hpcps.attacks.base import Need
 from hpcps.attacks.moments import Moments, centred_products, power_of_two, strips
 from hpcps.attacks.omniscient import AdversaryContext, Omniscient
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.gram import squared_distances
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.mixture import rounded
+from hpcps.numerics.operations import squared_distances
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.registry.failures import described
 

@@ -1,20 +1,16 @@
 """Arrays, blocks and updates, which every other package computes with; this package knows no messages and no files.
 
 - `arrays`: numpy arrays and torch tensors: conversion, and what both have in common
-- `bits`: masks of blocks as hexadecimal numbers
-- `blocks`: tiles that fit a cache, and sums over blocks
+- `blocks`: tiles that fit a cache, sums over blocks, and products with a reference vector
 - `definitions`: the operations on updates with numpy, which define their results
 - `destination`: where the result of an operation is written
-- `engines`: chooses numpy, compiled kernels or torch
 - `exact_sum`: sums that do not depend on the order of addition
-- `gram`: inner products of all pairs of updates
 - `kernels/`: the operations on updates, compiled, with the results of the definitions
-- `layout`: the model as one flat vector: blocks and server shards
+- `layout`: the model as one flat vector: blocks, masks of blocks, and server shards
 - `mixture`: rows that are weighted sums of updates
-- `operations`: the operations on updates of which rules consist
+- `operations`: the operations on updates of which rules consist; chooses numpy, compiled kernels or torch
 - `packing`: copies the sent blocks into a payload and back
 - `parts`: combines a mixture part by part
-- `products`: inner products with a reference vector
 - `sorting`: sorts the values of each coordinate
 - `state`: the state that a process saves
 - `tensors`: the operations on updates with torch

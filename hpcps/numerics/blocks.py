@@ -8,7 +8,7 @@ order of their sums depends on alignment and machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,3 +108,22 @@ def _lanes(values: Float64) -> Float64:
     while (half := sums.shape[-1] // 2) > 0:
         sums = sums[..., :half] + sums[..., half:]
     return sums[..., 0]
+
+
+@dataclass(frozen=True)
+class Products:
+    """Sums over each block in float64, where products of two float32 are exact and neither overflow nor underflow.
+
+    Attributes:
+        inner: <u, v> of each update u: `[n, B]`.
+        squares: |u|^2: `[n, B]`. Finite if and only if all of the block's float32 values are.
+        own: |v|^2: `[B]`.
+    """
+
+    inner: Float64
+    squares: Float64
+    own: Float64
+
+
+Accepts = Callable[[Products], Mask]
+"""Returns the (update, block) pairs `[n, B]` that a rule accepts."""

@@ -1,4 +1,4 @@
-"""The operations on updates with numpy, which define the results; see `engines`."""
+"""The operations on updates with numpy, which define the results; `operations` describes each."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.numerics.blocks import SEGMENT, STRETCH, TILE, Float64, Tile, mean, segment_sums, tiles
+from hpcps.numerics.blocks import SEGMENT, STRETCH, TILE, Accepts, Float64, Products, Tile, mean, segment_sums, tiles
 from hpcps.numerics.destination import NotFiniteError
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.mixture import weighted_row
-from hpcps.numerics.products import Accepts, Products
 from hpcps.numerics.sorting import ascending
 from hpcps.numerics.updates import Updates
 
@@ -64,7 +63,6 @@ def put(updates: Updates, values: Vector) -> tuple[Vector, bool]:
 
 
 def screen(updates: Updates) -> Mask:
-    """See `operations.screen`."""
     refused = np.zeros(updates.sent.shape, dtype=np.bool_)
     for tile in tiles(updates.layout, len(updates)):
         good = np.isfinite(updates.tile(tile.columns))
@@ -74,7 +72,6 @@ def screen(updates: Updates) -> Mask:
 
 
 def products(updates: Updates, v: Vector) -> Products:
-    """See `operations.products`."""
     n, layout = len(updates), updates.layout
     inner, squares = np.zeros((n, len(layout.blocks))), np.zeros((n, len(layout.blocks)))
     own = np.zeros(len(layout.blocks))
@@ -93,7 +90,6 @@ def products(updates: Updates, v: Vector) -> Products:
 
 
 def gram(updates: Updates) -> Float64:
-    """See `gram.gram`."""
     m, layout = len(updates), updates.layout
     totals = np.zeros((len(layout.blocks), m, m))
     for index, block in enumerate(layout.blocks):
@@ -108,7 +104,6 @@ def gram(updates: Updates) -> Float64:
 
 
 def average(updates: Updates) -> tuple[Vector, bool]:
-    """See `operations.average`."""
     writer = Writer(updates)
     for tile in tiles(updates.layout, len(updates)):
         # A sum of finite float32 values cannot overflow float64: it is finite if and only if all of them are.
@@ -118,7 +113,6 @@ def average(updates: Updates) -> tuple[Vector, bool]:
 
 
 def mean_of_ranks(updates: Updates, low: int, high: int) -> tuple[Vector, bool]:
-    """See `operations.mean_of_ranks`."""
     writer = Writer(updates)
     for tile, rows in _sorted(updates):
         writer.put(tile.columns, mean(rows[low:high], high - low))
@@ -126,13 +120,10 @@ def mean_of_ranks(updates: Updates, low: int, high: int) -> tuple[Vector, bool]:
 
 
 def mean_around_trimmed_mean(updates: Updates, b: int) -> tuple[Vector, bool]:
-    """See `operations.mean_around_trimmed_mean`.
-
-    The nearest values are contiguous in sorted order: a window [k, n - b + k). Moving the window up by one replaces
-    value k by value n - b + k. This brings the window nearer as long as value k is the farther of the two, and once it
-    is not, it never is again. So each of these b pairs is decided independently, and the values between them are in
-    every window.
-    """
+    # The nearest values are contiguous in sorted order: a window [k, n - b + k). Moving the window up by one replaces
+    # value k by value n - b + k. This brings the window nearer as long as value k is the farther of the two, and once
+    # it is not, it never is again. So each of these b pairs is decided independently, and the values between them are
+    # in every window.
     writer, keep = Writer(updates), len(updates) - b
     for tile, rows in _sorted(updates):
         centre = mean(rows[b:keep], keep - b)
@@ -143,11 +134,8 @@ def mean_around_trimmed_mean(updates: Updates, b: int) -> tuple[Vector, bool]:
 
 
 def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> tuple[Vector, bool]:
-    """See `operations.mean_around_median`.
-
-    The nearest values are contiguous in sorted order. A window that moves up by one replaces its smallest value by the
-    next larger one, which brings it nearer as long as the smallest is the farther of the two.
-    """
+    # The nearest values are contiguous in sorted order. A window that moves up by one replaces its smallest value by
+    # the next larger one, which brings it nearer as long as the smallest is the farther of the two.
     writer, n = Writer(updates), len(updates)
     for tile, rows in _sorted(updates):
         centre = mean(rows[slice(*middle)], middle[1] - middle[0])
@@ -167,7 +155,6 @@ def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> 
 
 
 def vote(updates: Updates, step: float) -> tuple[Vector, bool]:
-    """See `operations.vote`."""
     writer = Writer(updates)
     for tile in tiles(updates.layout, len(updates)):
         votes = np.sign(require_finite(updates.tile(tile.columns), updates)).sum(axis=0)
@@ -176,7 +163,6 @@ def vote(updates: Updates, step: float) -> tuple[Vector, bool]:
 
 
 def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]:
-    """See `operations.mean_by_agreement`."""
     writer = Writer(updates)
     for tile in tiles(updates.layout, len(updates)):
         rows = require_finite(updates.tile(tile.columns), updates)
@@ -186,7 +172,6 @@ def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]
 
 
 def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
-    """See `operations.weighted_sum`."""
     writer = Writer(updates)
     for tile in tiles(updates.layout, len(updates)):
         writer.put(tile.columns, weighted_row(updates.tile(tile.columns), tile.spread(weights)))
@@ -194,7 +179,6 @@ def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
 
 
 def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool) -> tuple[Vector, bool, Mask]:
-    """See `operations.mean_of_accepted`."""
     with np.errstate(invalid="ignore", over="ignore"):  # v may not be finite after the model has diverged
         accepted = accepts(products(updates, v))
     writer, weights = Writer(updates), accepted.astype(np.float64)
@@ -208,7 +192,6 @@ def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool)
 
 
 def scale(update: Updates, factors: Float64) -> Vector:
-    """See `operations.scale`."""
     writer = Writer(update)
     for tile in tiles(update.layout, 1):
         writer.put(tile.columns, tile.spread(factors) * update.tile(tile.columns)[0])

@@ -141,3 +141,8 @@ class Layout:
     def from_json(cls, table: list[list[Any]]) -> Layout:
         """Rebuild the layout that `to_json` described."""
         return cls.of([(name, shape) for name, shape in table])
+
+
+def hexadecimal(mask: Mask, first: int = 0) -> str:
+    """Return a mask `[B]` as a hexadecimal number whose bit `first + b` is block b."""
+    return format(int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little") << first, "x")

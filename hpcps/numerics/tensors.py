@@ -1,4 +1,4 @@
-"""The operations on updates with torch, for rows that are tensors; see `engines`.
+"""The operations on updates with torch, for rows that are tensors; `operations` describes each.
 
 The results are near those of `definitions`: sums are float64, in an order of torch's choice. Temporary tensors are
 small, because an operation computes one range of coordinates after the other. It waits for the device once, at its end.
@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcps.numerics.blocks import Float64
+from hpcps.numerics.blocks import Accepts, Float64, Products
 from hpcps.numerics.destination import NotFiniteError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.mixture import LARGEST
-from hpcps.numerics.products import Accepts, Products
 from hpcps.numerics.updates import Updates
 
 TILE = 1 << 20
@@ -59,7 +58,7 @@ class TensorWriter:
 
     @property
     def written(self) -> tuple[Vector, bool]:
-        """See `definitions.Writer.written`.
+        """Return what was written, and whether it is finite.
 
         Raises:
             NotFiniteError: something that was read is not finite.
@@ -79,7 +78,6 @@ def put(updates: Updates, values: Vector) -> tuple[Vector, bool]:
 
 
 def screen(updates: Updates) -> Mask:
-    """See `operations.screen`."""
     good = torch.ones(updates.sent.shape, dtype=torch.bool, device=_device(updates))
     for block, _, rows in _pieces(updates):
         good[:, block] &= rows.isfinite().all(dim=1)
@@ -87,7 +85,6 @@ def screen(updates: Updates) -> Mask:
 
 
 def products(updates: Updates, v: Vector) -> Products:
-    """See `operations.products`."""
     n, blocks = updates.sent.shape
     sums = torch.zeros((2 * n + 1, blocks), dtype=torch.float64, device=_device(updates))
     for block, columns, rows in _pieces(updates):
@@ -100,7 +97,6 @@ def products(updates: Updates, v: Vector) -> Products:
 
 
 def gram(updates: Updates) -> Float64:
-    """See `gram.gram`."""
     m, blocks = updates.sent.shape
     sums = torch.zeros((blocks, m, m), dtype=torch.float64, device=_device(updates))
     for block, _, rows in _pieces(updates):
@@ -110,18 +106,14 @@ def gram(updates: Updates) -> Float64:
 
 
 def average(updates: Updates) -> tuple[Vector, bool]:
-    """See `operations.average`."""
     return _per_coordinate(updates, lambda rows: rows.sum(dim=0, dtype=torch.float64) / len(rows))
 
 
 def mean_of_ranks(updates: Updates, low: int, high: int) -> tuple[Vector, bool]:
-    """See `operations.mean_of_ranks`."""
     return _per_coordinate(updates, lambda rows: _middle(_sorted(rows), low, high))
 
 
 def mean_around_trimmed_mean(updates: Updates, b: int) -> tuple[Vector, bool]:
-    """See `operations.mean_around_trimmed_mean`, and `definitions.mean_around_trimmed_mean` for the method."""
-
     def mean(rows: torch.Tensor) -> torch.Tensor:
         keep, ascending = len(rows) - b, _sorted(rows)
         centre = _middle(ascending, b, keep)
@@ -134,8 +126,6 @@ def mean_around_trimmed_mean(updates: Updates, b: int) -> tuple[Vector, bool]:
 
 
 def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> tuple[Vector, bool]:
-    """See `operations.mean_around_median`, and `definitions.mean_around_median` for the method."""
-
     def mean(rows: torch.Tensor) -> torch.Tensor:
         ascending, n = _sorted(rows), len(rows)
         centre = _middle(ascending, *middle)
@@ -154,12 +144,10 @@ def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> 
 
 
 def vote(updates: Updates, step: float) -> tuple[Vector, bool]:
-    """See `operations.vote`."""
     return _per_coordinate(updates, lambda rows: rows.sign().sum(dim=0).sign().double() * step)
 
 
 def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]:
-    """See `operations.mean_by_agreement`."""
 
     def mean(rows: torch.Tensor) -> torch.Tensor:
         found = rows.sum(dim=0, dtype=torch.float64) / len(rows)
@@ -169,7 +157,6 @@ def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]
 
 
 def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
-    """See `operations.weighted_sum`."""
     writer, there = TensorWriter(updates), _there(weights, updates)
     for block, columns, rows in _pieces(updates):
         writer.put(columns, _rounded(there[:, block] @ rows.double()))
@@ -177,14 +164,12 @@ def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
 
 
 def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool) -> tuple[Vector, bool, Mask]:
-    """See `operations.mean_of_accepted`."""
     accepted = accepts(products(updates, v))
     weights = accepted / np.maximum(accepted.sum(axis=0), 1)
     return *weighted_sum(updates, weights), accepted
 
 
 def scale(update: Updates, factors: Float64) -> Vector:
-    """See `operations.scale`."""
     writer = TensorWriter(update)
     for block, columns, rows in _pieces(update):
         writer.put(columns, rows[0].double() * factors[block])

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcps.numerics.bits import hexadecimal
-from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
+from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
 from hpcps.numerics.packing import pack, packed_size, runs, unpack
 from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.numerics.vectors import finite, on_host, on_memory

@@ -9,9 +9,8 @@ import numpy as np
 
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.destination import Combined
-from hpcps.numerics.gram import gram, norms_gram, over_blocks
 from hpcps.numerics.mixture import Mixture, combined, mixed_products
-from hpcps.numerics.operations import zero_result
+from hpcps.numerics.operations import gram, norms_gram, over_blocks, zero_result
 from hpcps.numerics.parts import combine_what_was_sent
 from hpcps.numerics.updates import Updates
 from hpcps.registry.failures import described, errors_of, returned

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.gram import squared_distances
+from hpcps.numerics.operations import squared_distances
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES, Config
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.share import DEFAULT, Tolerance, count

@@ -14,9 +14,8 @@ from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.destination import Combined
-from hpcps.numerics.gram import squared_distances, whole_gram
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.operations import mean_around_median, zero_result
+from hpcps.numerics.operations import mean_around_median, squared_distances, whole_gram, zero_result
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import MOST_ROLES
 from hpcps.rules.base import Need, Sees

@@ -8,12 +8,10 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics import arrays
-from hpcps.numerics.blocks import Float64
+from hpcps.numerics.blocks import Float64, Products
 from hpcps.numerics.destination import Combined, Destination
-from hpcps.numerics.gram import whole_gram
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.operations import mean_of_accepted, products, weighted_sum, zero_result
-from hpcps.numerics.products import Products
+from hpcps.numerics.operations import mean_of_accepted, products, weighted_sum, whole_gram, zero_result
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.asynchronous import Decision, ScalingRule

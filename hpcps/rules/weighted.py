@@ -13,9 +13,18 @@ from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.definitions import require_finite
 from hpcps.numerics.destination import Combined, Destination
-from hpcps.numerics.gram import gram, norms_gram, over_blocks, reference_gram, whole_gram
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.operations import put, screen, weighted_sum, zero_result
+from hpcps.numerics.operations import (
+    gram,
+    norms_gram,
+    over_blocks,
+    put,
+    reference_gram,
+    screen,
+    weighted_sum,
+    whole_gram,
+    zero_result,
+)
 from hpcps.numerics.updates import Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.base import Need, Rule, Sees

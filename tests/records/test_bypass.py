@@ -8,7 +8,7 @@ from installed import BACKEND
 
 import hpcps.roles.attacker as attacker_module
 from hpcps.cli.main import main
-from hpcps.numerics.bits import hexadecimal
+from hpcps.numerics.layout import hexadecimal
 from hpcps.records.bypass import COUNTS, Bypass, count_by_round
 from hpcps.records.collect import collect
 from hpcps.records.table import tabulate

@@ -12,11 +12,10 @@ from test_rules_against_definitions import Case, cases
 
 from hpcps.numerics import blocks, kernels
 from hpcps.numerics.destination import Destination
-from hpcps.numerics.gram import gram, whole_gram
 from hpcps.numerics.kernels import places
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.mixture import Mixture
-from hpcps.numerics.operations import weighted_sum
+from hpcps.numerics.operations import gram, weighted_sum, whole_gram
 from hpcps.numerics.updates import Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hpcps.numerics.destination import Destination
-from hpcps.numerics.gram import gram
 from hpcps.numerics.layout import Layout
+from hpcps.numerics.operations import gram
 from hpcps.numerics.updates import Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
@@ -191,7 +191,7 @@ import sys
 import numpy as np
 from hpcps.numerics import kernels, operations
 from hpcps.numerics.destination import Destination
-from hpcps.numerics.gram import gram
+from hpcps.numerics.operations import gram
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.mixture import Mixture
 from hpcps.numerics.updates import Updates

@@ -1,4 +1,4 @@
-"""The operations on updates with compiled kernels; see `hpcps.numerics.engines`."""
+"""The operations on updates with compiled kernels; `hpcps.numerics.operations` describes each."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ import numpy as np
 from hpcps.numerics import definitions
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.kernels.filtering import mean_of_accepted, products
-from hpcps.numerics.kernels.means import average_segments
+from hpcps.numerics.kernels.means import average_segments, vote_segments
 from hpcps.numerics.kernels.ordered import Network, ordered_segments
 from hpcps.numerics.kernels.pairs import gram, weighted_sum
 from hpcps.numerics.kernels.places import FINITE, Places, finite, result
 from hpcps.numerics.kernels.scores import scale_segments, screen_segments
-from hpcps.numerics.kernels.votes import vote_segments
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.sorting import comparators, needed
 from hpcps.numerics.updates import Updates
@@ -40,7 +39,6 @@ because a mean is limited by memory bandwidth: a second core does not read data 
 
 
 def average(updates: Updates) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.operations.average`."""
     threads = updates.to.threads if len(updates) * updates.layout.size >= SMALLEST_SHARED_MEAN else 1
     divisors = np.full(len(updates.layout.blocks), float(len(updates)))
     out, to = result(updates)
@@ -48,34 +46,28 @@ def average(updates: Updates) -> tuple[Vector, bool]:
 
 
 def mean_of_ranks(updates: Updates, low: int, high: int) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.operations.mean_of_ranks`."""
     return _ordered(updates, _network(len(updates), low, high), (low, high, False), 0)
 
 
 def mean_around_trimmed_mean(updates: Updates, b: int) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.operations.mean_around_trimmed_mean`."""
     n = len(updates)
     return _ordered(updates, _network(n, 0, n), (b, n - b, True), 0)
 
 
 def mean_around_median(updates: Updates, middle: tuple[int, int], keep: int) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.operations.mean_around_median`."""
     n = len(updates)
     return _ordered(updates, _network(n, 0, n), (*middle, False), keep)
 
 
 def vote(updates: Updates, step: float) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.operations.vote`."""
     return _vote(updates, step, 0.0) if step else definitions.vote(updates, step)
 
 
 def mean_by_agreement(updates: Updates, threshold: float) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.operations.mean_by_agreement`."""
     return _vote(updates, 0.0, threshold)
 
 
 def screen(updates: Updates) -> Mask:
-    """See `hpcps.numerics.operations.screen`."""
     places = Places.of(updates)
     worst = np.zeros((len(places.segments), len(updates)), np.int32)
     places.run(screen_segments, updates.to.threads, worst)
@@ -86,7 +78,6 @@ def screen(updates: Updates) -> Mask:
 
 
 def scale(update: Updates, factors: Float64) -> Vector:
-    """See `hpcps.numerics.operations.scale`."""
     out, to = result(update)
     Places.of(update).run(scale_segments, update.to.threads, factors, to[1])
     return out

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.numerics.blocks import SEGMENT, Float64
+from hpcps.numerics.blocks import SEGMENT, Accepts, Float64, Products
 from hpcps.numerics.kernels.means import average_segments
 from hpcps.numerics.kernels.places import FINITE, Integers, Places, address, finite, result
 from hpcps.numerics.kernels.scores import add_segments, multiply_segments
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.products import Accepts, Products
 from hpcps.numerics.updates import Updates
 
 SAMPLED = 64
@@ -22,19 +21,15 @@ SMALLEST_SAMPLED = 1 << 24
 
 
 def products(updates: Updates, v: Vector) -> Products:
-    """See `hpcps.numerics.operations.products`."""
     places = Places.of(updates)
     sums, _ = _multiply(places, v, updates.to.threads, np.zeros_like(updates.used), None)
     return _products(places.segments, sums, len(updates.layout.blocks))
 
 
 def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool) -> tuple[Vector, bool, Mask]:
-    """See `hpcps.numerics.operations.mean_of_accepted`.
-
-    The accepted pairs are predicted, so that one pass computes the products and the mean. A second pass computes the
-    mean of the blocks for which the prediction was wrong or uncertain. If the result is written over the base, there is
-    no prediction, because the first pass would overwrite the base.
-    """
+    # The accepted pairs are predicted, so that one pass computes the products and the mean. A second pass computes the
+    # mean of the blocks for which the prediction was wrong or uncertain. If the result is written over the base, there
+    # is no prediction, because the first pass would overwrite the base.
     places, blocks, threads = Places.of(updates), len(updates.layout.blocks), updates.to.threads
     out, to = result(updates)
     apart = to[0] != to[1]

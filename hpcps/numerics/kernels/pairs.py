@@ -114,7 +114,6 @@ def weigh_segments(table: Table, first: int, last: int, weights: Float64, base: 
 
 
 def gram(updates: Updates) -> Float64:
-    """See `hpcps.numerics.gram.gram`."""
     n, blocks = len(updates), len(updates.layout.blocks)
     stretches = replace(Places.of(updates), segments=updates.layout.segments(STRETCH))
     m = -(-n // WIDE) * WIDE
@@ -127,7 +126,6 @@ def gram(updates: Updates) -> Float64:
 
 
 def weighted_sum(updates: Updates, weights: Float64) -> tuple[Vector, bool]:
-    """See `hpcps.numerics.operations.weighted_sum`."""
     out, to = result(updates)
     weights = np.ascontiguousarray(weights, np.float64)
     results = Places.of(updates).run(weigh_segments, updates.to.threads, weights, *to)

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpcps.numerics.bits import hexadecimal
 from hpcps.numerics.destination import Destination
-from hpcps.numerics.layout import Mask, Vector
+from hpcps.numerics.layout import Mask, Vector, hexadecimal
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import ECHOED
