@@ -35,9 +35,9 @@ from processes import ROOT
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import directory_of, is_done
 from hpcps.execution.sweep.cores import divide
-from hpcps.launch.cores import Cores, bind, own_cores
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
+from hpcps.launch.limits import Cores, bind, own_cores
 from hpcps.launch.prepare import run_folder
 from hpcps.launch.signals import stops_of
 from hpcps.records.forecast import duration, time_left

@@ -47,13 +47,15 @@ if TYPE_CHECKING:
         UnknownComponentError,
     )
     from hpcps.library.callbacks import Callbacks, EvaluationReport, RoundReport
-    from hpcps.library.experiment import Experiment, check, load, results, run, summary
+    from hpcps.library.experiment import Experiment, check, load, run
     from hpcps.library.learner import Learner
+    from hpcps.library.tables import results, summary
 else:
     _MODULES = {"attacks", "registry", "rules"}
     _HOMES = {
         **dict.fromkeys(("Callbacks", "EvaluationReport", "RoundReport"), "hpcps.library.callbacks"),
-        **dict.fromkeys(("Experiment", "check", "load", "results", "run", "summary"), "hpcps.library.experiment"),
+        **dict.fromkeys(("Experiment", "check", "load", "run"), "hpcps.library.experiment"),
+        **dict.fromkeys(("results", "summary"), "hpcps.library.tables"),
         "Learner": "hpcps.library.learner",
     }
 

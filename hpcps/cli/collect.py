@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcps.records.locate import add_results_argument
+from hpcps.cli.arguments import add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.records.collect import CollectedRun

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcps.cli.failures import exit_status_of
-from hpcps.cli.points import add_point_arguments
+from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import LaunchError
 from hpcps.execution.sweep.claims import is_done
 from hpcps.launch.detect import detect_mpi, find_launcher
-from hpcps.launch.exit_status import ExitStatus
+from hpcps.launch.exit_status import ExitStatus, exit_status_of
 from hpcps.launch.hostfile import STYLES, read_hostfile
 from hpcps.launch.launchers import Launcher, Plain
 from hpcps.launch.prepare import Site, prepare, spec_of
-from hpcps.records.locate import add_results_argument
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
 from hpcps.spec.load import Point, load_experiment

@@ -7,9 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hpcps.cli.points import add_point_arguments
+from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.launch.exit_status import ExitStatus
-from hpcps.records.locate import add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.launch.doctor.diagnosis import Diagnosis

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hpcps.cli.arguments import add_results_argument
 from hpcps.errors import RunError
-from hpcps.records.locate import add_results_argument
 
 FORMATS = ("csv", "tensorboard", "latex", "markdown")
 

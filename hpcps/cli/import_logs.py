@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcps.cli.arguments import add_results_argument
 from hpcps.errors import RunError
-from hpcps.records.locate import add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.records.esync_table import LoggedRun

@@ -22,8 +22,8 @@ from hpcps.cli import (
     run,
     status,
 )
-from hpcps.cli.failures import exit_status_of
-from hpcps.launch.open_files import raise_limit
+from hpcps.launch.exit_status import exit_status_of
+from hpcps.launch.limits import raise_limit
 
 _COMMANDS = (
     check,

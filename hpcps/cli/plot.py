@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcps.cli.arguments import add_results_argument
 from hpcps.cli.timeline import add_arguments, plot_timeline
 from hpcps.errors import RunError
-from hpcps.records.locate import add_results_argument
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hpcps.records.locate import add_results_argument
+from hpcps.cli.arguments import add_results_argument
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -10,8 +10,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
-from hpcps.cli.points import add_point_arguments
 from hpcps.errors import LaunchError, RunError
 from hpcps.execution.sweep.claims import (
     check_ready,
@@ -22,12 +22,11 @@ from hpcps.execution.sweep.claims import (
     is_done,
 )
 from hpcps.execution.sweep.cores import crowding, divide
-from hpcps.launch.cores import Cores, own_cores
 from hpcps.launch.exit_status import ExitStatus
+from hpcps.launch.limits import Cores, own_cores
 from hpcps.launch.prepare import launch_folder, prepare, spec_of
 from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import may_go_on, predecessors, seconds
-from hpcps.records.locate import add_results_argument
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import Point, load_experiment
 

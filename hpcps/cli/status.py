@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcps.cli.points import add_point_arguments
-from hpcps.records.locate import add_results_argument
+from hpcps.cli.arguments import add_point_arguments, add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns

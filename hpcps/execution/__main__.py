@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 from hpcps.errors import HpcpsError
-from hpcps.launch.guard import stand_guard
+from hpcps.launch.guard import LostGuards, stand_guard
+from hpcps.launch.limits import raise_limit
 from hpcps.launch.local_rank import planned_rank, preset_gpu, share_gpu
-from hpcps.launch.lost import LostGuards
-from hpcps.launch.open_files import raise_limit
 from hpcps.launch.plan import Plan
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcps.errors import HpcpsError
 from hpcps.execution.role_factory import spread
-from hpcps.launch.cores import own_cores
+from hpcps.launch.limits import own_cores
 from hpcps.launch.plan import PlannedRun, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster

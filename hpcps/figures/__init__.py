@@ -8,9 +8,12 @@
 - `figure_data`: the panels, lines and curves of a figure
 - `final`: the table of final accuracies
 - `from_table`: figure data of a table
-- `grid_study`, `grid_figures`: a study of rules under attacks
+- `grid_figures`: the figures of a study
+- `grid_study`: a study of rules under attacks
 - `labels`: names of lines, panels and files
-- `method_comparison`, `method_names`, `method_figures`: comparison of methods of training
+- `method_comparison`: a comparison of methods of training
+- `method_figures`: the figures of a comparison
+- `method_names`: the names of methods
 - `options`: the options of figures
 - `page`: the layout of a figure, and its files
 - `publish`: writes figures to the results folder, and published copies

@@ -2,20 +2,18 @@
 
 - `bounded`: runs a command that may hang or crash, with a deadline
 - `cause`: finds the process that failed first
-- `cores`: the cores of this machine that a process may use
 - `cuda`: CUDA's driver, without a framework
 - `detect`: detects the launcher on this machine
 - `device_trial`: finds out in child processes how device memory is exchanged here
 - `doctor/`: the diagnosis of this machine
-- `exit_status`: the exit statuses of the commands
+- `exit_status`: the exit statuses of the commands, and the messages of errors
 - `gpu_mpi`: MPI that sends device memory: UCX from PyPI
 - `guard`: the parent process of every rank, which reports how the rank ended
 - `hostfile`: host files: machines, processes on each, GPUs of each
 - `launchers/`: one file for each launcher
+- `limits`: the cores and the open files that a process may use
 - `local_rank`: a process before MPI starts: its rank and its GPU
-- `lost`: the files that show which guards were killed
 - `mps`: several processes share a GPU
-- `open_files`: the number of files that a process may have open
 - `placement`: places roles on hosts
 - `plan`: the plan of a launch, which every rank reads
 - `prepare`: turns the points of an experiment into launches

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcps.launch.guard import MARK, describe
-from hpcps.launch.lost import LostGuards
+from hpcps.launch.guard import MARK, LostGuards, describe
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.failure import Failure
 from hpcps.records.files import read_lines

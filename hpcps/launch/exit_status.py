@@ -1,9 +1,14 @@
-"""The exit statuses of the commands."""
+"""The exit statuses of the commands, and the messages of the errors that end a command."""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from collections.abc import Callable
 from enum import IntEnum
+
+from hpcps.errors import HpcpsError
 
 
 class ExitStatus(IntEnum):
@@ -33,3 +38,28 @@ class ExitStatus(IntEnum):
     INTERRUPTED = 128 + signal.SIGINT, "stopped by Ctrl-C (the signal INT); run it again to go on"
     OUTPUT_CLOSED = 128 + signal.SIGPIPE, "the reader of the output, such as `head`, has closed it"
     TERMINATED = 128 + signal.SIGTERM, "stopped by the signal TERM; run it again to go on"
+
+
+def exit_status_of(command: Callable[[], int], program: str) -> int:
+    """Run a command; return its exit status.
+
+    Args:
+        command: returns a status, or raises an error.
+        program: the name that messages begin with.
+    """
+    try:
+        return command()
+    except HpcpsError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return ExitStatus.REFUSED
+    except KeyboardInterrupt:
+        print(f"{program}: stopped", file=sys.stderr)
+        return ExitStatus.INTERRUPTED
+    except BrokenPipeError:
+        # Python would print an error when it closes the output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitStatus.OUTPUT_CLOSED
+    except OSError as error:
+        what = f"{str(error.filename)[:200]}: " if error.filename is not None else ""
+        print(f"{program}: {what}{error.strerror or error}", file=sys.stderr)
+        return ExitStatus.REFUSED

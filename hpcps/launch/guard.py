@@ -7,7 +7,7 @@ process ended and how, and then ends in the same way. The launcher thus sees the
 guard prints the message as a sentence for people and as JSON for `hpcps.launch.cause`.
 
 If the guard itself is killed, the kernel sends the child a signal, and the child writes a file when it ends
-(`hpcps.launch.lost`), because launchers do not report which guard was killed. A launcher then kills the other guards
+(`LostGuards`), because launchers do not report which guard was killed. A launcher then kills the other guards
 together with their children, and these write no file.
 
 The guard of the first rank of a host also stops the MPS daemon that this rank has started. All guards remove a file in
@@ -190,6 +190,38 @@ def _die_of(number: int) -> None:
     if number not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
+
+
+class LostGuards:
+    """The files that show which processes of a launch had a guard, and whose guards were killed.
+
+    There is one file per process in the folder of the plan, empty as long as the guard of the process lives. It stays
+    if the launcher ends the process. They are files because every host can read the folder of the plan. The output of a
+    process is not reliable: the process that was killed may have been the one that forwards it.
+    """
+
+    def __init__(self, plan_file: Path) -> None:
+        """Set the folder of the files; it need not exist."""
+        self.path = plan_file.with_name(f"{plan_file.name}.lost")
+
+    def file(self, process: str) -> Path:
+        """Return the file of a process, such as `worker-3`."""
+        return self.path / process
+
+    def processes(self) -> list[str]:
+        """Return the processes that lost their guards, in order of time."""
+        found = [(file.stat(), file.name) for file in self.path.glob("*")]
+        return [name for facts, name in sorted(found, key=lambda each: each[0].st_mtime_ns) if facts.st_size]
+
+    def guarded(self) -> set[str]:
+        """Return the processes that had a guard and were ended by the launcher."""
+        return {file.name for file in self.path.glob("*")}
+
+    def clear(self) -> None:
+        """Remove the files."""
+        import shutil  # here, because guards do not need it
+
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 if __name__ == "__main__":

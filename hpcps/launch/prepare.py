@@ -21,7 +21,7 @@ from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan, PlannedRun
-from hpcps.spec.revisions import revisions
+from hpcps.spec.identity import revisions
 
 if TYPE_CHECKING:
     from hpcps.spec.load import Point

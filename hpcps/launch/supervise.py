@@ -20,9 +20,8 @@ from typing import IO, Any
 from hpcps.errors import LaunchError
 from hpcps.launch.cause import ProcessDeath, find_cause, last_lines, lost_guards, read_death, unguarded
 from hpcps.launch.exit_status import ExitStatus
-from hpcps.launch.guard import EXPLAINED, adopt_orphans, describe, tie_to_parent
+from hpcps.launch.guard import EXPLAINED, LostGuards, adopt_orphans, describe, tie_to_parent
 from hpcps.launch.launchers import Launch
-from hpcps.launch.lost import LostGuards
 from hpcps.launch.plan import PlannedRun
 from hpcps.launch.processes import children, name_of, stopped
 from hpcps.launch.signals import stops_of

@@ -14,6 +14,7 @@ from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.library.callbacks import Callbacks
 from hpcps.library.content import DICTIONARY, Content, named, overrides_of
+from hpcps.library.tables import collected
 from hpcps.numerics.layout import Vector
 from hpcps.records.locate import default_results
 from hpcps.records.run_directory import RunDirectory
@@ -139,7 +140,7 @@ class Experiment:
             RunError: there are no records, or there is no such event.
         """
         points = [spec_of(point) for point in self._loaded.points]
-        table = _collected(self.results / self.name, points, events)
+        table = collected(self.results / self.name, points, events)
         mine = table[table["run_id"].isin(self.ids)].reset_index(drop=True)
         if mine.empty:
             raise RunError(f"none of these runs has records in {self.results / self.name}: run the experiment first")
@@ -247,83 +248,6 @@ def run(
         content, more = experiment._content, (*experiment._set, *overrides_of(set))
         experiment = _load(content, more, (*experiment._only, *_selectors(only)), experiment.results)
     return experiment.run(in_process=in_process, callbacks=callbacks, results=results, progress=progress, resume=resume)
-
-
-def results(
-    name: str | Path, *, results: str | Path | None = None, events: Collection[str] | None = None
-) -> pd.DataFrame:
-    """Return the records of all runs of an experiment, finished or not, as `hpcps collect` writes them.
-
-    If there are no runs on this machine but a published copy of their table, the copy is returned.
-
-    Args:
-        name: an experiment file, a results folder, the name of the experiment, or the beginning of the name.
-        results: the folder of all results; by default `$HPCPS_RESULTS`, else `results`.
-        events: keep only rows of these events, such as `["evaluation"]`; by default all.
-
-    Raises:
-        RunError: there is no such experiment or event, or no record.
-    """
-    from hpcps.records.locate import locate
-    from hpcps.records.table import read_table
-
-    folder = default_results() if results is None else Path(results)
-    with using(active()):  # it may load the experiment's file, which activates its plugins
-        place = locate(str(name), folder, Path("experiments"))
-    if place.published:
-        _check_events(events)
-        table = read_table(place.results / "table.parquet")
-        return table if events is None else table[table["event"].isin(events)].reset_index(drop=True)
-    return _collected(place.results, place.points, events)
-
-
-def summary(
-    name: str | Path | pd.DataFrame,
-    *,
-    columns: Sequence[str] = (),
-    rows: Sequence[str] = (),
-    results: str | Path | None = None,
-) -> pd.DataFrame:
-    """Return statistics over the seeds of an experiment: a row for each rule and attack, or what else is swept.
-
-    The columns are the swept keys, the number of finished runs `n`, `mean` and `std` of the final accuracy in percent,
-    its 95 % interval of Student's t from `low` to `high`, how many runs `diverged` and `stalled`, and the means of
-    `accepted` (percent of the pairs sent), `bytes` and `wall` (seconds); `unfinished` counts the other runs.
-
-    Args:
-        name: what `results` takes, or a table that it or `Experiment.table` returned.
-        columns: the columns to return, in this order; all by default.
-        rows: chooses rows, such as `["rule=zeno,median", "attack=none"]`.
-        results: the folder of all results; by default `$HPCPS_RESULTS`, else `results`.
-
-    Raises:
-        RunError: there is no such experiment, column or value, or no evaluation.
-    """
-    from hpcps.records.summary import chosen, summarize
-
-    table = _results(name, results) if isinstance(name, (str, Path)) else name
-    return chosen(summarize(table), columns, rows)
-
-
-def _results(name: str | Path, folder: str | Path | None) -> pd.DataFrame:
-    return results(name, results=folder)
-
-
-def _check_events(events: Collection[str] | None) -> None:
-    from hpcps.records.collect import EVENTS
-
-    if isinstance(events, str):
-        raise RunError(f'events: expects a list such as ["evaluation"], got {events!r}')
-    if unknown := sorted({*(events or ())} - {*EVENTS}):
-        raise RunError(f"events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
-
-
-def _collected(folder: Path, points: Sequence[Mapping[str, Any]], events: Collection[str] | None) -> pd.DataFrame:
-    from hpcps.records.collect import collect
-
-    _check_events(events)
-    with using(active()):  # see `results`
-        return collect(folder, points, events).table
 
 
 def _selectors(only: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -5,7 +5,8 @@
 - `checkpoint`: the checkpoints of a run
 - `collect`: one long table of all records of an experiment
 - `display`: shows the progress of runs
-- `esync_log`, `esync_table`: the logs of the published ESync code as a table
+- `esync_log`: the log of one device of the published ESync code
+- `esync_table`: the logs of that code as a table
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
 - `export`: writes CSV files and event files of TensorBoard
 - `failure`: the processes of a run that failed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import difflib
 import os
 from collections.abc import Sequence
@@ -125,8 +124,8 @@ def load_points(
         SpecError: the file has mistakes.
     """
     # Imported here because most of this package does not need the schema.
+    from hpcps.spec.identity import revisions
     from hpcps.spec.load import load_experiment, peek
-    from hpcps.spec.revisions import revisions
 
     name, plugins = peek(file, overrides)
     if plugins:
@@ -150,14 +149,3 @@ def load_points(
 def default_results() -> Path:
     """Return `$HPCPS_RESULTS`, which a site profile may set, or else `results`."""
     return Path(os.environ.get("HPCPS_RESULTS") or "results")
-
-
-def add_results_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--results DIR`; see `default_results`."""
-    parser.add_argument(
-        "--results",
-        metavar="DIR",
-        type=Path,
-        default=default_results(),
-        help="the folder of all results; default: $HPCPS_RESULTS, else results",
-    )

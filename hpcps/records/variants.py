@@ -9,9 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hpcps.spec.identity import affects_results
+from hpcps.spec.identity import affects_results, revisions
 from hpcps.spec.label import Defaults, labels
-from hpcps.spec.revisions import revisions
 from hpcps.spec.schema import Run
 from hpcps.spec.tree import get
 

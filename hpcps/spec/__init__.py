@@ -5,11 +5,10 @@
 - `checks/`: keys that are valid separately but not together
 - `device_buffers`: which runs can keep updates and models in the memory of devices
 - `draft`: the points of a file before they are validated
-- `exclude`: the `[[exclude]]` tables
 - `file_schema`: the JSON Schema of experiment files
 - `heterogeneity`: the keys of artificial differences in speed
-- `identity`: the id of a run, a hash
-- `include`: the `[[include]]` tables
+- `identity`: the id of a run, a hash, and changes of the code that change results
+- `include`: the `[[include]]` and `[[exclude]]` tables
 - `keys`: the keys of an experiment file, for messages and the reference
 - `label`: short names of points
 - `load`: reads a file and expands it into its runs; start here
@@ -20,10 +19,8 @@
 - `presets`: the keys that `fidelity` sets
 - `problems`: mistakes in a run's values, as messages
 - `reference`: generates the reference of the keys
-- `revisions`: changes of the code that change the results of some runs
 - `schema`: the keys of one run
 - `selection`: `--only SELECTOR`
-- `shared`: what the points of a file have in common
 - `simulation`: the keys of simulated timing
 - `sweep`: the `[[sweep]]` tables
 - `transport`: the keys of every transport, and what a transport declares

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from hpcps.spec import presets
-from hpcps.spec.exclude import read_exclude
-from hpcps.spec.include import Inclusion, read_include
+from hpcps.spec.include import Inclusion, read_exclude, read_include
 from hpcps.spec.mistakes import Change, Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem

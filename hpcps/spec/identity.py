@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hpcps.policies import ESync
 from hpcps.registry import Config, OneOf
 from hpcps.spec.plugins import used
-from hpcps.spec.revisions import revisions
 from hpcps.spec.schema import Run
-from hpcps.spec.shared import Shared
 from hpcps.spec.simulation import NoSimulation
+from hpcps.spec.validate import Shared
+
+if TYPE_CHECKING:
+    from hpcps.spec.schema import Run
+
 
 SCHEMA_VERSION = 1
 """Raise it when a default or the meaning of a key changes; all runs then get new ids. A new key does not need it. A
@@ -120,3 +125,32 @@ def _canonical(value: object) -> Any:
     if isinstance(value, (tuple, list)):
         return [_canonical(item) for item in value]
     return value
+
+
+def _first_step(run: Run) -> bool:
+    """Validators take the first step before they have the model, also under rules that need no reference."""
+    combines = run.topology.validators > 0 and not run.topology.alone
+    return run.train.first_step == "overwritten" and combines and "reference" not in run.validation.rule.requires
+
+
+def _held_out_shard(run: Run) -> bool:
+    """The shard of the validators is drawn uniformly; the split assigns the remaining samples to the other shards."""
+    return run.holds_out
+
+
+def _esync_first_round(run: Run) -> bool:
+    """In the first round of a run with esync, every role takes one step."""
+    return isinstance(run.train.policy, ESync)
+
+
+REVISIONS: Mapping[str, Callable[[Run], bool]] = {
+    "first-step": _first_step,
+    "held-out-shard": _held_out_shard,
+    "esync-first-round": _esync_first_round,
+}
+"""The name of each change, and the runs that it affects. Do not edit or remove entries: run ids depend on them."""
+
+
+def revisions(run: Run) -> list[str]:
+    """Return the names of the changes that affect a run, in alphabetical order."""
+    return sorted(name for name, concerns in REVISIONS.items() if concerns(run))

@@ -23,10 +23,9 @@ from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registr
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.selection import Candidate, selected
-from hpcps.spec.shared import Shared
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
-from hpcps.spec.validate import validate
+from hpcps.spec.validate import Shared, validate
 
 MOST_BYTES = 2 * MiB
 """The largest experiment file."""

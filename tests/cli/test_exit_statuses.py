@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcps.cli.failures import exit_status_of
 from hpcps.errors import LaunchError
-from hpcps.launch.exit_status import ExitStatus
+from hpcps.launch.exit_status import ExitStatus, exit_status_of
 
 PAGE = Path(__file__).parents[2] / "docs/reference/command-line.md"
 

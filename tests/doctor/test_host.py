@@ -2,8 +2,8 @@
 
 import pytest
 
-from hpcps.launch.cores import cgroup_quota
 from hpcps.launch.doctor.batch import allocation
+from hpcps.launch.limits import cgroup_quota
 
 
 def tree(folder, files):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcps.launch.cause import ProcessDeath, lost_guards, read_death
-from hpcps.launch.lost import LostGuards
+from hpcps.launch.guard import LostGuards
 from hpcps.launch.plan import Plan, Rank
 
 GUARDED = """

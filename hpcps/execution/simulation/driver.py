@@ -7,11 +7,10 @@ from contextlib import AbstractContextManager
 from math import inf
 
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.simulation.background import SimulatedBackground
 from hpcps.execution.simulation.calibration import fit
 from hpcps.execution.simulation.event_queue import Action, EventQueue
 from hpcps.execution.simulation.network import Network
-from hpcps.execution.simulation.process import Meter, Process
+from hpcps.execution.simulation.process import Meter, Process, SimulatedBackground
 from hpcps.execution.simulation.sharing import HostCores
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.launch.hostfile import Host

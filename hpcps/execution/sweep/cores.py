@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from hpcps.errors import LaunchError
-from hpcps.launch.cores import Cores
+from hpcps.launch.limits import Cores
 
 if TYPE_CHECKING:
     from hpcps.spec.schema import Run

@@ -17,9 +17,9 @@ from types import FrameType
 
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.batch import Batch, Ending, play
-from hpcps.launch.cores import Cores, bind
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
+from hpcps.launch.limits import Cores, bind
 from hpcps.registry import activate
 from hpcps.registry.plugins import registry_of
 

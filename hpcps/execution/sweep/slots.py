@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from hpcps.execution.sweep.batch import Batch, Ending
-from hpcps.launch.cores import Cores
+from hpcps.launch.limits import Cores
 
 _TICK = 0.5
 

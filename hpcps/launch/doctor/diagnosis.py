@@ -14,12 +14,12 @@ import hpcps
 from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import parse_json
 from hpcps.launch.bounded import ask
-from hpcps.launch.cores import cgroup_quota, own_cores
 from hpcps.launch.detect import Mpi, detect_mpi
 from hpcps.launch.device_trial import ACCEPTED, try_mpi
 from hpcps.launch.doctor.batch import Allocation, allocation
 from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.trial import start_ranks
+from hpcps.launch.limits import cgroup_quota, own_cores
 from hpcps.transport.device import absence
 
 DEADLINE = 60.0

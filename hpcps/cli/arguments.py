@@ -1,8 +1,11 @@
-"""The arguments `--set` and `--only` of several commands."""
+"""The arguments `--set`, `--only` and `--results` of several commands."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+
+from hpcps.records.locate import default_results
 
 
 def add_point_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,4 +20,15 @@ def add_point_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SELECTOR",
         help="select points: indices (3, 0-3), run ids, parts of labels or key=value conditions; commas widen the "
         "selection, and a further --only narrows it",
+    )
+
+
+def add_results_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--results DIR`; see `default_results`."""
+    parser.add_argument(
+        "--results",
+        metavar="DIR",
+        type=Path,
+        default=default_results(),
+        help="the folder of all results; default: $HPCPS_RESULTS, else results",
     )
