@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from mxnet import autograd, nd, random
+from numpy.typing import NDArray
 
 from hpcps.data.base import Facts
 from hpcps.data.batches import BatchStream, Normaliser, evaluation_slices
@@ -15,7 +16,7 @@ from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.mxnet.counts import MxnetCounts
+from hpcps.training.counts import Counts
 from hpcps.training.mxnet.flat import MxnetFlatModel
 from hpcps.training.mxnet.framework import prepare_device
 from hpcps.training.mxnet.optimizers import build_optimizer
@@ -23,6 +24,16 @@ from hpcps.training.trainer import Evaluation, Progress, Relabel, ShardTrainer
 
 KEPT = 0.9
 """Factor of the old running statistics in Gluon's BatchNorm at each batch."""
+
+
+def count(counts: Counts, outputs: NDArray[np.float32], labels: NDArray[Any]) -> None:
+    """Compare `outputs` `[b, classes]` with `labels` `[b]`, and add the sum of their cross entropies."""
+    good = np.isfinite(outputs).all(1)
+    correct = int(((outputs.argmax(1) == labels) & good).sum())
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = outputs.astype(np.float64) - outputs.max(1, keepdims=True)
+        loss = float(np.sum(np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]))
+    counts.add(len(labels), correct, bool(good.all()), loss)
 
 
 class MxnetTrainer(ShardTrainer):
@@ -118,9 +129,9 @@ class MxnetTrainer(ShardTrainer):
             labels.append(targets)
             act()
             self._steps_done += 1
-        counts = MxnetCounts()
+        counts = Counts()
         for logits, targets in zip(outputs, labels, strict=True):
-            counts.add(logits.asnumpy(), targets)
+            count(counts, logits.asnumpy(), targets)
         return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
 
     def _forward_and_backward(self, images: Any, labels: Any) -> Any:
@@ -136,11 +147,11 @@ class MxnetTrainer(ShardTrainer):
         images, labels = self._stream.draw(number)
 
         def loss(values: Vector) -> float:
-            live, counts = self._model.parameters.copy(), MxnetCounts()
+            live, counts = self._model.parameters.copy(), Counts()
             self._model.parameters.write(values)
             network = self._model.for_inference()
             self._model.parameters.write(live)
-            counts.add(network(nd.array(images, ctx=self._device)).asnumpy(), labels)
+            count(counts, network(nd.array(images, ctx=self._device)).asnumpy(), labels)
             return counts.mean_loss
 
         return loss
@@ -155,10 +166,10 @@ class MxnetTrainer(ShardTrainer):
         if self._test is None:
             self._test = self._read_test()
         network = self._model.for_inference()
-        counts = MxnetCounts()
+        counts = Counts()
         for here in evaluation_slices(len(self._test), self._normalise.shape):
             images = nd.array(self._normalise(self._test.images[here]), ctx=self._device)
-            counts.add(network(images).asnumpy(), self._test.labels[here])
+            count(counts, network(images).asnumpy(), self._test.labels[here])
         return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
 
     @property

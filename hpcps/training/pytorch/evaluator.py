@@ -6,13 +6,21 @@ import threading
 from collections.abc import Callable, Iterable
 
 import torch
+from torch import Tensor
 
 from hpcps.data.batches import Batch, Normaliser, evaluation_slices
 from hpcps.data.samples import Samples
 from hpcps.numerics.layout import Vector
-from hpcps.training.pytorch.counts import TorchCounts
+from hpcps.training.counts import Counts
 from hpcps.training.pytorch.flat import TorchFlatModel, readable
 from hpcps.training.trainer import CancelledError, Evaluation
+
+
+def count(counts: Counts, outputs: Tensor, labels: Tensor, summed_loss: Tensor) -> None:
+    """Compare `outputs` `[b, classes]` with `labels` `[b]`, and add the sum of their losses."""
+    good = outputs.isfinite().all(1)
+    correct = int(((outputs.argmax(1) == labels) & good).sum())
+    counts.add(len(labels), correct, bool(good.all()), float(summed_loss))
 
 
 class TestSet:
@@ -34,13 +42,13 @@ class TestSet:
         if self._test is None:
             self._test = self._read()
         model.network.eval()
-        counts = TorchCounts()
+        counts = Counts()
         with torch.inference_mode():
             for here in evaluation_slices(len(self._test), self._normalise.shape):
                 go_on()
                 images, labels = model.batch(self._normalise(self._test.images[here]), self._test.labels[here])
                 outputs = model.network(images)
-                counts.add(outputs, labels, model.summed_loss(outputs, labels))
+                count(counts, outputs, labels, model.summed_loss(outputs, labels))
         return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
 
 

@@ -15,9 +15,9 @@ from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
-from hpcps.training.pytorch.counts import TorchCounts
+from hpcps.training.counts import Counts
 from hpcps.training.pytorch.device import compute_device, prepare_device
-from hpcps.training.pytorch.evaluator import TestSet, TorchEvaluator, reestimate_statistics
+from hpcps.training.pytorch.evaluator import TestSet, TorchEvaluator, count, reestimate_statistics
 from hpcps.training.pytorch.flat import TorchFlatModel, readable
 from hpcps.training.pytorch.network import build_network
 from hpcps.training.pytorch.optimizers import build_optimizer
@@ -166,10 +166,10 @@ class TorchTrainer(ShardTrainer):
             self._steps_done += 1
             labels.append(targets)
         # Count once for all steps, because each count waits for the GPU.
-        counts = TorchCounts()
+        counts = Counts()
         if outputs:
             together = torch.cat(outputs), torch.cat(labels)
-            counts.add(*together, torch.stack(losses).sum() if losses else self._model.summed_loss(*together))
+            count(counts, *together, torch.stack(losses).sum() if losses else self._model.summed_loss(*together))
         return Progress(steps, counts.samples, counts.mean_loss, counts.correct)
 
     def loss_on(self, number: int) -> Callable[[Vector], float]:
@@ -179,13 +179,13 @@ class TorchTrainer(ShardTrainer):
         def loss(values: Vector) -> float:
             with self.compute_device.in_order():
                 images, labels = model.batch(*batch)
-                live, counts = model.parameters.clone(), TorchCounts()
+                live, counts = model.parameters.clone(), Counts()
                 try:
                     model.from_host(values, model.parameters)
                     model.network.eval()
                     with torch.inference_mode():
                         outputs = model.network(images)
-                        counts.add(outputs, labels, model.summed_loss(outputs, labels))
+                        count(counts, outputs, labels, model.summed_loss(outputs, labels))
                 finally:
                     model.parameters.copy_(live)
             return counts.mean_loss

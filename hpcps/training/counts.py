@@ -1,13 +1,11 @@
-"""Counts of the outputs of a network."""
+"""Counts of the outputs of a network; each backend compares its own outputs with the labels."""
 
 from __future__ import annotations
 
 import math
 
-from torch import Tensor
 
-
-class TorchCounts:
+class Counts:
     """Counts samples and correct classifications, and sums the loss.
 
     Attributes:
@@ -22,13 +20,12 @@ class TorchCounts:
         self.finite = True
         self._loss = 0.0
 
-    def add(self, outputs: Tensor, labels: Tensor, summed_loss: Tensor) -> None:
-        """Compare `outputs` `[b, classes]` with `labels` `[b]`, and add the sum of their losses."""
-        good = outputs.isfinite().all(1)
-        self.samples += len(labels)
-        self.correct += int(((outputs.argmax(1) == labels) & good).sum())
-        self.finite = self.finite and bool(good.all())
-        self._loss += float(summed_loss)
+    def add(self, samples: int, correct: int, finite: bool, summed_loss: float) -> None:
+        """Add the counts of a batch, and the sum of the losses of its samples."""
+        self.samples += samples
+        self.correct += correct
+        self.finite = self.finite and finite
+        self._loss += summed_loss
 
     @property
     def mean_loss(self) -> float:
