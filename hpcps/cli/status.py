@@ -71,6 +71,8 @@ def verified(runs: Sequence[RunStatus]) -> str:
 
     done = [RunDirectory(run.path) for run in runs if run.state == "done"]
     compared = [len(found) for directory in done if (found := directory.checksums)]
+    if not done:
+        return "nothing to verify: no run is finished"
     text = f"{sum(compared)} files of {len(compared)} finished runs are as they were written"
     if old := len(done) - len(compared):
         text += f"; {old} finished runs of an earlier version have no checksums"

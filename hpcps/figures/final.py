@@ -26,11 +26,13 @@ def markdown(shown: Sequence[FigureData]) -> str:
         for line in lines_of(figure_data):
             found = [cells(figure_data, panel, line) for panel in figure_data.panels]
             accepted = [rates for _, rates in found] if figure_data.scored else []
-            rows.append([line, *(accuracy for accuracy, _ in found), *accepted])
+            rows.append([_named(figure_data, line), *(accuracy for accuracy, _ in found), *accepted])
         if len(figure_data.panels) > _WIDEST:
             rows = [list(column) for column in zip(*rows, strict=True)]
         heading = [f"**{figure_data.experiment}**: final test accuracy (%)"]
         heading += [figure_data.facts, figure_data.remark, figure_data.not_reduced]
+        if len(figure_data.panel_keys) > 1:
+            heading.append(f"columns: {' · '.join(figure_data.panel_keys)}")
         legend = f"\n{notes(figure_data)}\n" if notes(figure_data) else ""
         parts.append("  \n".join(filter(None, heading)) + "\n\n" + aligned_table(rows) + "\n" + legend)
     return "\n".join(parts)
@@ -78,6 +80,15 @@ def plain(panel: str) -> str:
 def lines_of(figure_data: FigureData) -> list[str]:
     """Return the lines of a table in order, the references last."""
     return [*figure_data.lines, *(curve.line for curve in figure_data.references)]
+
+
+def _named(figure_data: FigureData, line: str) -> str:
+    """Return the name of a line; a reference, which stands in each column, states its epochs if others have others."""
+    reference = next((curve for curve in figure_data.references if curve.line == line and curve.epoch.size), None)
+    beside = {curve.epoch[-1] for panel in figure_data.panels.values() for curve in panel if curve.epoch.size}
+    if reference is None or beside == {reference.epoch[-1]}:
+        return line
+    return f"{line}, {reference.epoch[-1]:g} epochs"
 
 
 def _find(figure_data: FigureData, panel: str, line: str) -> Curve | None:

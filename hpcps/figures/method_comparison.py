@@ -155,13 +155,16 @@ def _parts(values: Range) -> tuple[Any, Any, Any]:
 
 
 def _epochs(rows: pd.DataFrame) -> str:
-    """Return the epochs and samples of each method, such as `ESync 140 epochs (197k samples) · SSGD 20 (28k)`."""
+    """Return the epochs and samples of each method, such as `ESync 140 epochs (197k samples) · SSGD 20 (28k)`.
+
+    Two experiments may share a run, such as the single-process baseline.
+    """
     found: list[str] = []
     for method, own in rows.groupby(_METHOD, sort=False, observed=True):
         told = "/".join(text(number) for number in dict.fromkeys(own["epochs"].astype(object)))
         totals = own[own["event"] == TOTALS]
         trained = totals[totals["role"] == ("validator" if method == STANDALONE else "worker")]
-        samples = trained.groupby("run_id", observed=True)["samples"].sum().mean()
+        samples = trained.groupby(["experiment", "run_id"], observed=True)["samples"].sum().mean()
         words = ("", "") if found else (" epochs", " samples")
         found.append(f"{method} {told}{words[0]} ({_thousands(samples)}{words[1]})")
     return SEPARATOR.join(found)

@@ -86,9 +86,12 @@ def as_numpy(values: Any, dimensions: int, name: str) -> Vector:
     try:
         given = np.asarray(values)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} cannot be read as numbers: {error}") from error
+        what = "its rows have different lengths" if "inhomogeneous" in str(error) else str(error)
+        raise ValueError(f"{name} cannot be read as numbers: {what}") from error
     if given.dtype.kind not in "fiub":
-        what = {"c": "they are complex", "O": "some are None or other objects"}.get(given.dtype.kind, "they are text")
+        what = {"c": "they are complex", "O": "some are None, other objects, or integers beyond 64 bits"}.get(
+            given.dtype.kind, "they are text"
+        )
         raise ValueError(f"{name} cannot be read as numbers: {what}")
     if given.ndim != dimensions:
         shape = "[n, d]" if dimensions == 2 else "[d]"

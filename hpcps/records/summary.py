@@ -87,7 +87,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         stalled=np.where(done, _numbers(last, "stalled") > 0, 0) if "stalled" in last else np.nan,
         accepted=np.where(done, 100 * _numbers(last, "accepted_sent_pairs_total") / _positive(last), np.nan),
         bytes=np.where(done, _numbers(last, "bytes_sent_total"), np.nan),
-        wall=np.where(done, _numbers(last, "wall"), np.nan),
+        # A process to which the simulation gives no time for its steps has no wall time.
+        wall=np.where(done & (_numbers(last, "wall") > 0), _numbers(last, "wall"), np.nan),
     )
     groups = values.groupby(keys or (lambda _: "all"), sort=False, dropna=False)
     accuracy = groups["accuracy"]

@@ -119,8 +119,21 @@ def _execute(execute: Callable[[], object], writer: int) -> None:
             os.write(writer, f"raised {failure_of(error)}".encode()[:_MOST].partition(b"\n")[0] + b"\n")
         finally:
             leave(1)  # whatever the exception does when it is described: this is a copy of the parent
+    if closed := [stream for stream in range(3) if not _is_open(stream)]:
+        os.write(
+            writer, f"raised OSError: it closes the file descriptor {closed[0]}, which the command needs\n".encode()
+        )
+        leave(1)
     os.write(writer, _ENDED)
     leave(0)
+
+
+def _is_open(stream: int) -> bool:
+    try:
+        os.fstat(stream)
+    except OSError:
+        return False
+    return True
 
 
 def _read(reader: int, seconds: float, until: bytes = _ENDED) -> bytes | None:

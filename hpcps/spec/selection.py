@@ -42,8 +42,9 @@ def selected(candidates: Sequence[Candidate], selectors: Sequence[str]) -> froze
     """Return the indices of the points that all selectors match; those of all points without a selector.
 
     A selector is a list of terms, separated by commas; a point must match at least one of them. `3` is the point of
-    that index and `0-3` a range of indices. The first four or more characters of a run id select that run. A term
-    `key=value` is a condition; a table matches its kind. Any other text is part of a label; case does not matter.
+    that index and `0-3` a range of indices, which may end behind the last point. The first four or more characters of
+    a run id select that run. A term `key=value` is a condition; a table matches its kind. Any other text is part of a
+    label; case does not matter.
 
     Raises:
         SpecError: a term matches no point, or no point matches all selectors.
@@ -72,7 +73,11 @@ def _named(candidates: Sequence[Candidate], term: str) -> set[int]:
     if (number := whole_number(term, 0, MOST)) is not None and number in indices:
         return {number}
     if span := _RANGE.fullmatch(term):
-        return {index for index in indices if int(span[1]) <= index <= int(span[2])}
+        first, last = int(span[1]), int(span[2])
+        if first > last:
+            listing = _listing(candidates)
+            raise SpecError(f"--only {term}: a range begins with its smaller index: use {last}-{first}\n{listing}")
+        return {index for index in indices if first <= index <= last}
     if _ID.fullmatch(term) and (found := {point.index for point in candidates if point.run_id.startswith(term)}):
         return found
     return {point.index for point in candidates if term.lower() in point.label.lower()}

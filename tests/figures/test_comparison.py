@@ -1,5 +1,6 @@
 """The figures that compare methods, against hand-worked runs in simulated time."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,14 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.figures.curve import Range
+from hpcps.figures.final import markdown
+from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.method_comparison import comparisons_of, rates
 from hpcps.figures.method_figures import comparison_table, draw_comparisons
 from hpcps.figures.method_names import method_of, name_methods, panel_of
 from hpcps.figures.options import PlotOptions
 from hpcps.records.collect import collect
+from hpcps.records.summary import summarize
 from hpcps.records.table import read_table, tabulate
 from hpcps.records.totals import sum_processes
 
@@ -122,6 +126,26 @@ def test_the_caption_says_which_method_has_which_epochs(shown):
     assert "ESync 6 epochs (656 samples) · SSGD 2 (192) · ASGD 3 (" in shown.figure_data.facts
     (accuracy, *_) = (figure for _, figure in draw_comparisons([shown], PlotOptions()))
     assert "accuracy by simulated time" in accuracy.get_suptitle()
+
+
+def test_samples_of_a_run_that_two_experiments_share_are_not_added_up(table):
+    samples = re.compile(r"standalone \d+ \((\d+)\)")
+    alone = table[table["workers"] == 0]
+    again = pd.concat([table, alone.assign(experiment="another")], ignore_index=True)
+    once, twice = (comparisons_of([(rows, None)])[0].figure_data.facts for rows in (table, again))
+    assert samples.search(once)[1] == samples.search(twice)[1]
+
+
+def test_a_table_says_where_its_columns_come_from_and_how_long_the_reference_trained(table):
+    text = markdown(figure_data_of(table, None))
+    assert "columns: train.local_steps · epochs" in text
+    assert "| standalone, 2 epochs" in text
+
+
+def test_training_for_which_simulated_time_stands_still_has_no_wall_time(table):
+    summary = summarize(table.assign(wall=table["wall"].where(table["workers"] > 0, 0.0)))
+    assert np.isnan(summary["wall"][summary["outside"] == "standalone"]).all()
+    assert (summary["wall"][summary["outside"] != "standalone"] > 0).all()
 
 
 def test_the_traffic_is_what_the_workers_send(shown, table):

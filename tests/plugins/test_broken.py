@@ -45,6 +45,10 @@ BROKEN = {
         "class Own(BaseException):\n    def __str__(self):\n        raise self\nraise Own\n",
         "mine.py:4: it ends the process with status 1 when it is loaded: raise an exception instead",
     ),
+    "silent": (
+        "import os\nos.close(1)\nos.close(2)\n",
+        "mine.py:1: OSError: it closes the file descriptor 1, which the command needs",
+    ),
     "_exit": (
         "import os\ndef f():\n    os._exit(0)\nf()\n",
         "mine.py:3: it ends the process with status 0 when it is loaded: raise an exception instead",

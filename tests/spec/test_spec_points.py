@@ -316,7 +316,18 @@ def test_a_run_is_selected_by_the_start_of_its_id(figure_3: LoadedExperiment) ->
 
 @pytest.mark.parametrize(
     "selectors",
-    [["16"], ["krum"], ["20-30"], ["attack.scale=7"], ["seed=true"], ["3,krum"], [","], ["zeno", "average"], ["3", ""]],
+    [
+        ["16"],
+        ["krum"],
+        ["20-30"],
+        ["3-1"],
+        ["attack.scale=7"],
+        ["seed=true"],
+        ["3,krum"],
+        [","],
+        ["zeno", "average"],
+        ["3", ""],
+    ],
 )
 def test_a_selector_that_fits_nothing_lists_the_points(figure_3: LoadedExperiment, selectors: list[str]) -> None:
     with pytest.raises(SpecError) as caught:
