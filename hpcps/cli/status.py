@@ -13,7 +13,7 @@ from hpcps.cli.arguments import add_point_arguments, add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
-    from hpcps.records.status import RunStatus, StepStanding
+    from hpcps.records.status import RunStatus, StepState
 
 _ID = re.compile(r"[0-9a-f]{4,10}")
 
@@ -112,7 +112,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
             if not place and run.last_line:
                 notes.append(f"    its last record: {json.dumps(run.last_line)}")
         if run.state in ("running", "silent"):
-            notes += [f"  {run.run_id}: {_local_steps(standing)}" for standing in run.standings]
+            notes += [f"  {run.run_id}: {_local_steps(step)}" for step in run.step_states]
         if run.state != "done":
             notes += [f"  {run.run_id}: an earlier attempt: {failure}" for failure in run.earlier]
     if any(run.acceptance.rate is not None for run in runs):
@@ -138,12 +138,12 @@ def _without_runs(name: str, folder: Path) -> str:
     return f"no runs, only the table {table}"
 
 
-def _local_steps(standing: StepStanding) -> str:
+def _local_steps(step: StepState) -> str:
     """Describe the local steps of a role in the present round of a run with a policy."""
-    speed = "unknown" if standing.c is None else f"{standing.c:.3g} s"
-    moment = "has not begun the round" if standing.te is None else f"te {standing.te:.1f} s of {standing.now:.1f} s"
-    ready = ", sends its update" if standing.ready else ""
-    return f"{standing.who}: k {standing.k}, c {speed}, {moment}{ready}"
+    speed = "unknown" if step.c is None else f"{step.c:.3g} s"
+    moment = "has not begun the round" if step.te is None else f"te {step.te:.1f} s of {step.now:.1f} s"
+    ready = ", sends its update" if step.ready else ""
+    return f"{step.who}: k {step.k}, c {speed}, {moment}{ready}"
 
 
 def _experiments(

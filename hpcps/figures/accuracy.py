@@ -63,7 +63,7 @@ class XAxis:
 def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptions | None = None) -> Figure:
     """Draw test accuracy: a panel per panel of the figure_data, a line per line, mean and band over the seeds.
 
-    Figure data with one panel has room for a second one: by epoch, the acceptance rate stands beside the accuracy where
+    Figure data with one panel has room for a second one: by epoch, it shows the acceptance rate where
     several lines have one.
     """
     options = options or PlotOptions()
@@ -73,14 +73,14 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
         )
     axis = x_axis(figure_data, against)
     styles = looks(figure_data.palette, [curve.line for curve in figure_data.references])
-    beside = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
-    rows, columns = panel_grid(len(figure_data.panels) + beside, options)
+    with_acceptance = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
+    rows, columns = panel_grid(len(figure_data.panels) + with_acceptance, options)
     shared = {"sharex": True, "sharey": True}
     title = f"accuracy by {_clock(figure_data) if against == 'wall_time' else against}"
     with mpl.rc_context(RC):
-        height = 2.9 if beside else 2.2
+        height = 2.9 if with_acceptance else 2.2
         figure, grid = page(figure_data, title, rows, columns, options, shared=shared, height=height)
-        axes = used(grid, len(figure_data.panels) + beside)
+        axes = used(grid, len(figure_data.panels) + with_acceptance)
         for place, (panel, curves) in enumerate(figure_data.panels.items()):
             _draw_panel(axes[place], (*curves, *figure_data.references), axis, styles, options)
             if against == "epoch":
@@ -92,7 +92,7 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
                 axes[place].text(0.5, 0.5, words, transform=axes[place].transAxes, ha="center", color="#777777")
             if place % columns == 0:
                 axes[place].set_ylabel("test accuracy (%)")
-        if beside:
+        if with_acceptance:
             (curves,) = figure_data.panels.values()
             acceptance.draw_panel(axes[1], curves, styles, "sent", options, per_epoch=False)
             axes[1].set(ylabel="accepted of the pairs sent (%)", title="acceptance rate since the start")

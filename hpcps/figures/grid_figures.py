@@ -87,10 +87,10 @@ def draw_best(study: Study, options: PlotOptions) -> Figure:
 
 
 def draw_ranking(study: Study, options: PlotOptions) -> Figure:
-    """Draw the score of each rule, the best on top: a circle per seed, a marker for the mean, a bar for the spread."""
+    """Draw the score of each rule, the best on top: a circle per seed, a marker for the mean, a bar for the band."""
     order, styles = study.ranking, looks(study.rules)
     values = Range.of(study.scores.T)
-    low, high = options.spread(values)
+    low, high = options.band_limits(values)
     with mpl.rc_context(RC):
         height = 0.3 * len(order) + 0.5
         sized = options.model_copy(update={"width": options.width or 6.2})
@@ -118,9 +118,11 @@ def draw_ranking(study: Study, options: PlotOptions) -> Figure:
         axes.set_xlim(left=0)
         axes.margins(x=0.04)
         axes.grid(visible=False, axis="y")
-        spread = f"; circles: {study.scores.shape[1]} seeds; bar: {options.band}" if study.scores.shape[1] > 1 else ""
+        seeds_note = (
+            f"; circles: {study.scores.shape[1]} seeds; bar: {options.band}" if study.scores.shape[1] > 1 else ""
+        )
         signs = "; ‡: with stalled runs" if study.stalled.any() else ""
-        axes.set_xlabel(f"score (%){spread}{signs}")
+        axes.set_xlabel(f"score (%){seeds_note}{signs}")
     return figure
 
 

@@ -95,7 +95,7 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
             "each process: collect its runs again with `hpcps collect`"
         )
     swept = [str(key) for key in frame.attrs.get("swept", [])]
-    beside = [str(key) for keys in frame.attrs.get("outside", {}).values() for key in keys]
+    outside = [str(key) for keys in frame.attrs.get("outside", {}).values() for key in keys]
     runs = frame.drop_duplicates("run_id").set_index("run_id")
     missing = pd.DataFrame(frame.attrs.get("missing", []), dtype=object)
     if len(missing):
@@ -104,7 +104,7 @@ def _with_methods(frame: pd.DataFrame) -> pd.DataFrame:
     settings = runs.astype(object).to_dict("records")
     named = [panel_of(run, swept) for run in settings]
     panels = dict(zip(runs.index, named, strict=True))
-    methods = dict(zip(runs.index, name_methods(settings, named, [*swept, *beside]), strict=True))
+    methods = dict(zip(runs.index, name_methods(settings, named, [*swept, *outside]), strict=True))
     ids = frame["run_id"].astype(object)
     made = frame.assign(outside="", method=ids.map(methods), panel=ids.map(panels))
     if "epoch" not in made:
@@ -161,12 +161,12 @@ def _epochs(rows: pd.DataFrame) -> str:
     """
     found: list[str] = []
     for method, own in rows.groupby(_METHOD, sort=False, observed=True):
-        told = "/".join(text(number) for number in dict.fromkeys(own["epochs"].astype(object)))
+        epochs = "/".join(text(number) for number in dict.fromkeys(own["epochs"].astype(object)))
         totals = own[own["event"] == TOTALS]
         trained = totals[totals["role"] == ("validator" if method == STANDALONE else "worker")]
         samples = trained.groupby(["experiment", "run_id"], observed=True)["samples"].sum().mean()
         words = ("", "") if found else (" epochs", " samples")
-        found.append(f"{method} {told}{words[0]} ({_thousands(samples)}{words[1]})")
+        found.append(f"{method} {epochs}{words[0]} ({_thousands(samples)}{words[1]})")
     return SEPARATOR.join(found)
 
 

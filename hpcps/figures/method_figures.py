@@ -178,7 +178,7 @@ def draw_bars(
         place: the middle of each group, `[groups]`.
         number: the heights of the bars.
         styles: the style of each method.
-        options: the statistic of the spread.
+        options: the statistic of the seeds.
         digits: the format of the number above each bar; no numbers if it is empty.
     """
     width = _WIDTH / len(lines)
@@ -186,7 +186,7 @@ def draw_bars(
         values = number(one)
         x = place + (lines.index(one.line) - (len(lines) - 1) / 2) * width
         axes.bar(x, values.mean, 0.9 * width, color=styles[one.line].color, label=one.line)
-        low, high = options.spread(values)
+        low, high = options.band_limits(values)
         top = values.mean
         if one.seeds > 1 and np.any(low != high):
             axes.errorbar(
@@ -213,11 +213,11 @@ def bar_handles(
         methods: the drawn rates.
         number: what the bars show.
         styles: the style of each method.
-        options: the statistic of the spread.
+        options: the statistic of the seeds.
     """
     handles: list[Artist] = [Patch(color=styles[line].color, linewidth=0, label=name) for line, name in lines.items()]
-    spreads = [options.spread(number(one)) for one in methods if one.seeds > 1]
-    if any(np.any(low != high) for low, high in spreads):
+    bands = [options.band_limits(number(one)) for one in methods if one.seeds > 1]
+    if any(np.any(low != high) for low, high in bands):
         label = f"{options.band} of {max(one.seeds for one in methods)} seeds"
         handles.append(Line2D([], [], color="#555555", linestyle="none", marker="|", markersize=9, label=label))
     return handles

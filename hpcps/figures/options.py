@@ -48,7 +48,7 @@ class PlotOptions(Config):
     )
     heading: bool = Field(True, description="Whether a heading describes the runs; papers have a caption instead.")
 
-    def spread(self, values: Range) -> tuple[Values, Values]:
+    def band_limits(self, values: Range) -> tuple[Values, Values]:
         """Return the lower and the upper end of the band of the chosen statistic."""
         if self.statistic == "range":
             return values.low, values.high

@@ -200,6 +200,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 def band(axes: Axes, x: Any, values: Range, look: Look, options: PlotOptions) -> None:
     """Draw the range of several seeds, or another statistic of them."""
-    low, high = options.spread(values)
+    low, high = options.band_limits(values)
     if np.any(low != high):
         axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)

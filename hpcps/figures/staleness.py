@@ -100,6 +100,6 @@ def _counts(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Lo
         x = one.workers + (place - (len(lines) - 1) / 2) * width
         axes.bar(x, one.updates.mean, width, color=styles[one.line].color, label=one.line)
         if one.seeds > 1:
-            low, high = options.spread(one.updates)
+            low, high = options.band_limits(one.updates)
             reach = one.updates.mean - low, high - one.updates.mean
             axes.errorbar(x, one.updates.mean, reach, fmt="none", ecolor="#555555", elinewidth=0.8)

@@ -1,5 +1,6 @@
 """Hosts, placement, launchers and supervision: from a run to its processes.
 
+- `batch`: batch systems: the job of this process, and its hosts
 - `bounded`: runs a command that may hang or crash, with a deadline
 - `cause`: finds the process that failed first
 - `cuda`: CUDA's driver, without a framework

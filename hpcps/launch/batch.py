@@ -1,4 +1,4 @@
-"""The batch job that this process belongs to, and its hosts."""
+"""Batch systems, PBS and Slurm: the job that this process belongs to, its hosts, and how commands reach them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from hpcps.launch.detect import known_launchers
 from hpcps.launch.hostfile import Host, read_hostfile
 
 _SUBMIT = {"qsub": "PBS", "sbatch": "Slurm"}
+
+PBS_HOSTS = "PBS_NODEFILE"
+"""The variable with the path of the host file of a PBS job: a line for each MPI process of a chunk."""
+
+_PBS_JOB, _SLURM_JOB = "PBS_JOBID", "SLURM_JOB_ID"
 
 
 @dataclass(frozen=True)
@@ -58,10 +63,10 @@ def allocation(seconds: float, environment: Mapping[str, str] = os.environ) -> A
         environment: the environment variables.
     """
     commands = tuple(name for name in _SUBMIT if shutil.which(name, path=environment.get("PATH")))
-    if job := environment.get("PBS_JOBID"):
-        hosts, problem = _pbs_hosts(environment.get("PBS_NODEFILE"))
+    if job := environment.get(_PBS_JOB):
+        hosts, problem = _pbs_hosts(environment.get(PBS_HOSTS))
         return Allocation("PBS", job, hosts, problem, commands)
-    if job := environment.get("SLURM_JOB_ID"):
+    if job := environment.get(_SLURM_JOB):
         hosts, problem = _slurm_hosts(environment.get("SLURM_JOB_NODELIST"), seconds)
         return Allocation("Slurm", job, hosts, problem, commands)
     for launcher in known_launchers():
@@ -87,3 +92,22 @@ def _slurm_hosts(nodes: str | None, seconds: float) -> tuple[tuple[Host, ...], s
     if answer.problem:
         return (), f"`scontrol show hostnames {nodes}` {answer.problem}"
     return tuple(Host(name, count) for name, count in Counter(answer.output.split()).items()), ""
+
+
+def job_id(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the id of the batch job of this process; empty outside of a job."""
+    variables = [_PBS_JOB, *(name for launcher in known_launchers() for name in launcher.job_variables)]
+    return next((environment[name] for name in variables if environment.get(name)), "")
+
+
+def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the program that starts commands on other hosts of a batch job for launchers that cannot, else None.
+
+    The MPICH wheel does not support PBS, and compute nodes often refuse ssh; `pbs_tmrsh` starts commands through PBS.
+    """
+    if PBS_HOSTS not in environment:
+        return None
+    places = [Path(environment.get("PBS_EXEC", "/opt/pbs")) / "bin" / "pbs_tmrsh", shutil.which("pbs_tmrsh")]
+    if not any(place and os.access(place, os.X_OK) for place in places):
+        return None
+    return Path(__file__).parent / "pbs_agent.sh"

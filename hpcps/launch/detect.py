@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +27,11 @@ class Mpi:
     mpirun: Path
 
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """Seconds for a launcher to answer."""
 
 
-def detect_mpi(mpirun: Path | None = None, patience: float = PATIENCE) -> Mpi:
+def detect_mpi(mpirun: Path | None = None, timeout: float = TIMEOUT) -> Mpi:
     """Find the launcher: the given one (a path, or a name on PATH), the one beside this interpreter, or that on PATH.
 
     The executable beside the interpreter comes before PATH, because it belongs to the library that mpi4py loads there,
@@ -48,7 +47,7 @@ def detect_mpi(mpirun: Path | None = None, patience: float = PATIENCE) -> Mpi:
             "no mpirun, neither beside this Python nor on PATH: load your site's MPI module, or install one here with "
             f"`{sys.executable} -m pip install mpich`"
         )
-    text = _version(found, patience)
+    text = _version(found, timeout)
     for launcher in reversed(known_launchers()):
         if launcher.recognises(found, text):
             return Mpi(launcher, found)
@@ -62,9 +61,9 @@ def detect_mpi(mpirun: Path | None = None, patience: float = PATIENCE) -> Mpi:
 
 def find_mpirun() -> Path | None:
     """Return the launcher beside this interpreter, else the first on PATH."""
-    beside = Path(sys.executable).parent / "mpirun"
-    if os.access(beside, os.X_OK):
-        return beside
+    own = Path(sys.executable).parent / "mpirun"
+    if os.access(own, os.X_OK):
+        return own
     # `mpirun` first: if PATH has the `mpiexec` of another MPI as well, `mpirun` belongs to the MPI in use.
     for name in dict.fromkeys(["mpirun", *(launcher.executable for launcher in known_launchers())]):
         if on_path := shutil.which(name):
@@ -97,23 +96,10 @@ def find_launcher(name: str) -> Launcher:
     return launcher
 
 
-def remote_agent(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the program that starts commands on other hosts of a batch job for launchers that cannot, else None.
-
-    The MPICH wheel does not support PBS, and compute nodes often refuse ssh; `pbs_tmrsh` starts commands through PBS.
-    """
-    if "PBS_NODEFILE" not in environment:
-        return None
-    places = [Path(environment.get("PBS_EXEC", "/opt/pbs")) / "bin" / "pbs_tmrsh", shutil.which("pbs_tmrsh")]
-    if not any(place and os.access(place, os.X_OK) for place in places):
-        return None
-    return Path(__file__).parent / "pbs_agent.sh"
-
-
-def _version(mpirun: Path, patience: float) -> str:
+def _version(mpirun: Path, timeout: float) -> str:
     # Intel's mpirun is a script that finds its helpers on PATH.
     path = os.pathsep.join([str(mpirun.parent), os.environ.get("PATH", os.defpath)])
-    answer = ask([mpirun, "--version"], patience, {**os.environ, "PATH": path})
+    answer = ask([mpirun, "--version"], timeout, {**os.environ, "PATH": path})
     if answer.expired or not (answer.output or answer.errors):
         why = answer.problem.removeprefix("does not answer ") or "it prints nothing"
         raise LaunchError(f"{mpirun} --version does not answer: {why}; use --mpirun to name another one")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.errors import LaunchError
+from hpcps.launch.batch import PBS_HOSTS
 from hpcps.launch.hostfile import Host
 from hpcps.launch.plan import Rank
 
@@ -95,7 +96,7 @@ def _too_few_slots(
 
 
 def _cure(needed: int, hosts: Sequence[Host], source: Path | None, environment: Mapping[str, str]) -> str:
-    if source is not None and str(source) == environment.get("PBS_NODEFILE"):
+    if source is not None and str(source) == environment.get(PBS_HOSTS):
         # Nobody can edit this file: PBS writes a line for each MPI process that a chunk of the job has.
         each = -(-needed // len(hosts))
         return (

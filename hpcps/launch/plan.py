@@ -91,16 +91,16 @@ class Plan:
     def write(self, path: Path) -> None:
         """Write the plan atomically: under its name, readers only ever find a complete file."""
         body = self._body()
-        beside = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_text(json.dumps({"fingerprint": _fingerprint(body), **body}, indent=1), encoding="utf-8")
-            beside.replace(path)
+            temporary.write_text(json.dumps({"fingerprint": _fingerprint(body), **body}, indent=1), encoding="utf-8")
+            temporary.replace(path)
         except OSError as error:
             raise LaunchError(f"the plan cannot be written to {path}: {error.strerror}") from error
         finally:
             with suppress(OSError):
-                beside.unlink()
+                temporary.unlink()
 
     @classmethod
     def read(cls, path: Path) -> Plan:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import hpcps
 from hpcps.errors import LaunchError
 from hpcps.launch import gpu_mpi
-from hpcps.launch.detect import known_launchers, remote_agent
+from hpcps.launch.batch import job_id, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_further
@@ -112,10 +112,8 @@ def prepare(
 def launch_folder(results: Path, experiment: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Return a folder for the files of a launch; its name is unique among all launches."""
     now = time.strftime("%Y%m%d-%H%M%S")
-    variables = ["PBS_JOBID", *(name for launcher in known_launchers() for name in launcher.job_variables)]
-    number = next(filter(None, map(environment.get, variables)), "")
     # The id of an array subjob contains brackets, which a configfile cannot contain.
-    job = "".join(c if c.isalnum() or c in "._-" else "-" for c in number)
+    job = "".join(c if c.isalnum() or c in "._-" else "-" for c in job_id(environment))
     return _absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
 
 

@@ -105,7 +105,7 @@ class Starter:
         return subprocess.Popen([self._agent, *options, host, *settings, *own], stdin=subprocess.PIPE, preexec_fn=_tie)
 
     def _left(self) -> bool:
-        """Wait for a moment and note the status of ended processes; return whether any process still runs."""
+        """Wait shortly and note the status of ended processes; return whether any process still runs."""
         self._wait_a_moment()
         for process in [*self._processes, *self._agents]:
             if process.returncode is None and process.poll() is not None and process.returncode and not self._status:

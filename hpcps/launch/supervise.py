@@ -335,7 +335,7 @@ def _explain(
 def _status(returncode: int) -> int:
     """Return the exit status for a failed launcher, in the convention of a shell.
 
-    The result is never 0 and never the status of a job that was told to stop, because nobody told this one to stop.
+    The result is never 0 and never the status of a job that stops on request, because nobody has requested it.
     When one rank fails, srun sends SIGTERM to the others and exits with 143.
     """
     status = 128 - returncode if returncode < 0 else returncode

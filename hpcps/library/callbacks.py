@@ -119,7 +119,7 @@ class Reporter:
         Args:
             point: the run.
             callbacks: what to call.
-            progress: is told the epochs of the coordinator so far, and the test accuracy if it has just been measured.
+            progress: gets the epochs of the coordinator so far, and the test accuracy if it has just been measured.
         """
         self._point = point
         self._coordinator = Roster.of(point.run).coordinator

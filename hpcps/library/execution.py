@@ -24,7 +24,7 @@ _POLL_INTERVAL = 0.5
 """Seconds between two checks of a run that another process executes."""
 
 
-def play(
+def execute(
     loaded: LoadedExperiment,
     points: Sequence[Point],
     overrides: Sequence[str],

@@ -113,7 +113,7 @@ class Experiment:
             return replace(self, results=folder)
         here = self._in_process()
         with using(here._registry):
-            execution.play(
+            execution.execute(
                 here._loaded, here.points, here._set, folder, callbacks=given, progress=progress, resume=resume
             )
         return replace(here, results=folder)

@@ -96,10 +96,10 @@ class ProgressBar:
             self._show(now=True)
 
     def _show(self, *, now: bool = False) -> None:
-        moment = time.monotonic()
-        if self._stream is None or (not now and moment - self._shown < _INTERVAL):
+        time_now = time.monotonic()
+        if self._stream is None or (not now and time_now - self._shown < _INTERVAL):
             return
-        self._shown = moment
+        self._shown = time_now
         if shell_kernel() is not None:
             self._show_in_notebook()
         elif self._stream.isatty():

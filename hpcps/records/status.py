@@ -35,7 +35,7 @@ _LINE = ("time", "round", "updates", "received_pairs", "sent_pairs", *APPLIED)
 
 
 @dataclass(frozen=True)
-class StepStanding:
+class StepState:
     """The local steps of one role in the present round, as server 0 knows them.
 
     Attributes:
@@ -43,7 +43,7 @@ class StepStanding:
         k: its local steps in the round.
         c: its seconds per local step; None if they are not known yet.
         te: when its last step ended or the round began, in seconds of server 0's record; None if it has not begun.
-        ready: whether it was told to send its update.
+        ready: whether it has the order to send its update.
         now: the time of the record line.
     """
 
@@ -55,7 +55,7 @@ class StepStanding:
     now: float
 
     @classmethod
-    def of(cls, line: Mapping[str, Any]) -> tuple[StepStanding, ...]:
+    def of(cls, line: Mapping[str, Any]) -> tuple[StepState, ...]:
         """Return what a line says; nothing if it is damaged."""
         columns = [line.get(name) for name in ("who", "k", "c", "te", "ready")]
         if not all(isinstance(column, list) for column in columns):
@@ -88,7 +88,7 @@ class RunStatus:
         earlier: the first failure of each failed attempt before this one, the newest attempt first.
         last_line: the last record line of the first process that failed.
         damage: the files that are missing or have changed.
-        standings: with a policy of local steps, what the state server last recorded of each role.
+        step_states: with a policy of local steps, what the state server last recorded of each role.
         kinds: the kinds of runs that it belongs to, for forecasts; see `kinds_of`.
     """
 
@@ -113,7 +113,7 @@ class RunStatus:
     earlier: tuple[Failure, ...] = ()
     last_line: Mapping[str, Any] = field(default_factory=dict)
     damage: Damage = UNDAMAGED
-    standings: tuple[StepStanding, ...] = ()
+    step_states: tuple[StepState, ...] = ()
     kinds: tuple[str, ...] = ()
 
     @property
@@ -164,7 +164,7 @@ class _Rank:
         self.round: dict[str, Any] = {}
         self.evaluation: dict[str, Any] = {}
         self.diverged = False
-        self.standings: dict[str, Any] = {}
+        self.step_states: dict[str, Any] = {}
         self.pairs: dict[float, tuple[float, ...]] = {}
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
         self.interval = 0.0
@@ -173,7 +173,7 @@ class _Rank:
         for line in self.tail.read():
             event = line.get("event")
             if event == "start":
-                self.first = self.standings = {}
+                self.first = self.step_states = {}
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
                     self.pairs = {}
@@ -189,7 +189,7 @@ class _Rank:
             elif event == "evaluation":
                 self.evaluation = line
             elif event == "local_steps":
-                self.standings = line
+                self.step_states = line
             elif event == "diverged":
                 self.diverged = True
             if "received_pairs" in line:  # a resumed attempt states some rounds again
@@ -317,7 +317,7 @@ class _Followed:
             earlier=earlier,
             last_line=first.last if first else {},
             damage=damage,
-            standings=StepStanding.of(ranks["server-0"].standings) if "server-0" in ranks else (),
+            step_states=StepState.of(ranks["server-0"].step_states) if "server-0" in ranks else (),
             kinds=self._kinds,
         )
 

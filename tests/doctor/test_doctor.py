@@ -19,10 +19,11 @@ from mps_machine import make_driver
 
 from hpcps.cli.main import main
 from hpcps.launch import detect
+from hpcps.launch.batch import Allocation
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.doctor import diagnosis
-from hpcps.launch.doctor.batch import Allocation
+from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.diagnosis import CoreCount, Diagnosis, MpiState, diagnose
 from hpcps.launch.doctor.trial import start_ranks
 from hpcps.launch.hostfile import Host
@@ -220,28 +221,39 @@ def test_device_memory_is_sent_for_a_trial(stand_in, aware, text, tmp_path, monk
     assert determined.endswith("MPIX_Query_cuda_support() says no")
 
 
-def test_a_probe_that_hangs_or_fails_is_named(tmp_path, monkeypatch):
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nsleep 600")
+def nvidia_smi(folder, monkeypatch, command):
+    """Put a program of this name first on PATH."""
+    smi = folder / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\n{command}")
     smi.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
+
+
+def test_a_probe_that_hangs_is_named(tmp_path, monkeypatch):
+    nvidia_smi(tmp_path, monkeypatch, "sleep 600")
     monkeypatch.setattr(diagnosis, "DEADLINE", 3.0)
-    assert diagnosis._probe("gpus") == {"problem": "the probe does not answer within 3 s"}
-    monkeypatch.undo()
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    assert diagnosis._probe("nonsense") == {"problem": "the probe ended with status 1: KeyError: 'nonsense'"}
+    assert diagnosis.probe(["gpus"]) == {"gpus": {"problem": "the probe does not answer within 3 s"}}
+
+
+def test_a_probe_that_crashes_takes_nothing_from_the_others(tmp_path, monkeypatch):
+    nvidia_smi(tmp_path, monkeypatch, "kill -9 $PPID")
+    found = diagnosis.probe(["memory", "gpus", "nonsense"])
+    assert "in_place" in found["memory"]
+    assert found["gpus"] == {"problem": "the probe was killed by SIGKILL"}
+    assert found["nonsense"] == {"problem": "the probe failed: KeyError: 'nonsense'"}
 
 
 def test_compiled_kernels_are_found(monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     subprocess.run([sys.executable, "-m", "hpcps.numerics.kernels"], check=True, capture_output=True)
-    assert diagnosis._probe("kernels")["cached"] is True
+    assert diagnosis.probe(["kernels"])["kernels"]["cached"] is True
 
 
 def test_every_probe_may_fail(monkeypatch, capsys):
-    monkeypatch.setattr(diagnosis, "_probe", lambda name: {"problem": "the probe was killed by SIGSEGV"})
+    crash = {name: {"problem": "the probe was killed by SIGSEGV"} for name in PROBES}
+    monkeypatch.setattr(diagnosis, "probe", lambda names: {name: dict(crash[name]) for name in names})
     assert diagnose().mpi.problem.startswith("mpi4py loads no MPI library: the probe was killed by SIGSEGV")
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.count("the probe was killed by SIGSEGV") == 6

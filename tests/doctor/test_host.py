@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcps.launch.doctor.batch import allocation
+from hpcps.launch.batch import allocation
 from hpcps.launch.limits import cgroup_quota
 
 

@@ -102,20 +102,20 @@ def test_what_is_not_there_is_an_error_that_lists_what_is(table):
 def test_the_statistic_of_the_seeds():
     values = np.array([[10.0, 5.0], [20.0, 5.0], [60.0, np.nan]])
     spread = Range.of(values)
-    low, high = PlotOptions().spread(spread)
+    low, high = PlotOptions().band_limits(spread)
     np.testing.assert_array_equal([low[0], high[0]], [10.0, 60.0])
     deviation = np.std([10.0, 20.0, 60.0], ddof=1)
-    low, high = PlotOptions(statistic="deviation").spread(spread)
+    low, high = PlotOptions(statistic="deviation").band_limits(spread)
     np.testing.assert_allclose([low[0], high[0]], [30 - deviation, 30 + deviation])
     np.testing.assert_allclose([low[1], high[1]], [5.0, 5.0])
-    low, high = PlotOptions(statistic="interval").spread(spread)
+    low, high = PlotOptions(statistic="interval").band_limits(spread)
     # 4.302653 is the 97.5 % quantile of Student's t with two degrees of freedom.
     np.testing.assert_allclose(high[0] - 30, 4.302653 * deviation / np.sqrt(3), rtol=1e-6)
-    narrow, _ = PlotOptions(statistic="interval", confidence=0.5).spread(spread)
+    narrow, _ = PlotOptions(statistic="interval", confidence=0.5).band_limits(spread)
     assert narrow[0] > low[0]
     one = Range.of(np.array([[7.0, 8.0]]))
     for statistic in ("range", "deviation", "interval"):
-        np.testing.assert_array_equal(PlotOptions(statistic=statistic).spread(one), [[7.0, 8.0]] * 2)
+        np.testing.assert_array_equal(PlotOptions(statistic=statistic).band_limits(one), [[7.0, 8.0]] * 2)
 
 
 @pytest.mark.parametrize(

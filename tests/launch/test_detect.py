@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from hpcps.errors import LaunchError
-from hpcps.launch import detect
+from hpcps.launch import batch, detect
 from hpcps.launch.detect import find_launcher
 
 
@@ -101,8 +101,8 @@ def test_the_agent_is_there_only_in_a_pbs_job_with_its_tools(tmp_path):
     tool.write_text("#!/bin/sh\n")
     tool.chmod(0o755)
     job = {"PBS_NODEFILE": "/var/spool/pbs/aux/1", "PBS_EXEC": str(tmp_path)}
-    agent = detect.remote_agent(job)
+    agent = batch.remote_agent(job)
     assert agent is not None
     assert os.access(agent, os.X_OK)
-    assert detect.remote_agent({"PBS_EXEC": str(tmp_path)}) is None
-    assert detect.remote_agent(job | {"PBS_EXEC": str(tmp_path / "elsewhere")}) is None
+    assert batch.remote_agent({"PBS_EXEC": str(tmp_path)}) is None
+    assert batch.remote_agent(job | {"PBS_EXEC": str(tmp_path / "elsewhere")}) is None

@@ -1,6 +1,6 @@
-"""`python -m hpcps.launch.doctor.child PROBE`: run one probe and print its result as JSON.
+"""`python -m hpcps.launch.doctor.child PROBE...`: run probes one after another; print each result as a JSON line.
 
-The probes load libraries and drivers, which may hang or crash, so each is a process of its own.
+The probes load libraries and drivers, which may hang or crash: the printed lines show which of them have ended.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -142,22 +142,25 @@ def _version(package: str) -> str | None:
 
 
 PROBES: Mapping[str, Callable[[], dict[str, Any]]] = {
-    probe.__name__: probe for probe in (mpi, gpus, mps, memory, kernels, software)
+    # Memory first: it forks, which is safe before libraries start threads.
+    probe.__name__: probe
+    for probe in (memory, mpi, gpus, mps, kernels, software)
 }
 
 
-def main(name: str) -> None:
-    """Run a probe; an exception becomes one line."""
-    # Libraries may print to standard output: the result has its own descriptor.
-    result = os.fdopen(os.dup(1), "w")
+def main(names: Sequence[str]) -> None:
+    """Run probes; an exception becomes the problem of its probe."""
+    # Libraries may print to standard output: the results have their own descriptor.
+    results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    try:
-        found = PROBES[name]()
-    except Exception as error:  # the error of a library can be of any class
-        sys.exit(" ".join(f"{type(error).__name__}: {error}".split())[:300])
-    with result:
-        json.dump(found, result)
+    with results:
+        for name in names:
+            try:
+                found = PROBES[name]()
+            except Exception as error:  # the error of a library can be of any class
+                found = {"problem": f"the probe failed: {' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"}
+            print(json.dumps({name: found}), file=results, flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

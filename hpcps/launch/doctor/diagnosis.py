@@ -1,29 +1,29 @@
-"""Examines this machine: all probes at the same time, each with a deadline."""
+"""Examines this machine: probes in a child process with a deadline, and a launch of two ranks."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import hpcps
 from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import parse_json
+from hpcps.launch.batch import Allocation, allocation
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi, detect_mpi
 from hpcps.launch.device_trial import ACCEPTED, try_mpi
-from hpcps.launch.doctor.batch import Allocation, allocation
 from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.trial import start_ranks
 from hpcps.launch.limits import cgroup_quota, own_cores
 from hpcps.transport.device import absence
 
 DEADLINE = 60.0
-"""Seconds for each probe; a loaded machine takes some seconds."""
+"""Seconds for all probes, and for a trial launch; a loaded machine takes some seconds."""
 
 VERSION_DEADLINE = 20.0
 """Seconds for the `--version` of a launcher."""
@@ -106,12 +106,8 @@ class Diagnosis:
 
 
 def diagnose() -> Diagnosis:
-    """Run all probes at the same time."""
-    with ThreadPoolExecutor(len(PROBES) + 1) as pool:
-        found = {name: pool.submit(_probe, name) for name in PROBES}
-        batch = pool.submit(allocation, DEADLINE)
-        facts = {name: future.result() for name, future in found.items()}
-        job = batch.result()
+    """Run all probes."""
+    facts, job = probe(list(PROBES)), allocation(DEADLINE)
     cores = CoreCount(os.cpu_count() or 1, len(own_cores()), cgroup_quota())
     mpi = _mpi(facts.pop("mpi"), has_gpu=bool(facts["gpus"].get("found")), in_job=bool(job.system))
     return Diagnosis(mpi=mpi, buffers=_buffers(mpi), cores=cores, batch=job, **facts)
@@ -120,19 +116,23 @@ def diagnose() -> Diagnosis:
 def _buffers(mpi: MpiState) -> Facts:
     """Return why MPI cannot send device buffers, empty if it can, and what `auto` takes."""
     found = absence() or ("" if mpi.works else f"through MPI: {mpi.problem}")
-    found = found or try_mpi(detect_mpi(patience=VERSION_DEADLINE))
+    found = found or try_mpi(detect_mpi(timeout=VERSION_DEADLINE))
     return {"direct": "", "auto": "direct"} if found == ACCEPTED else {"direct": found, "auto": "staged"}
 
 
-def _probe(name: str) -> Facts:
-    answer = ask([sys.executable, "-m", "hpcps.launch.doctor.child", name], DEADLINE)
-    if answer.problem:
-        return {"problem": f"the probe {answer.problem}"}
-    try:
-        found = parse_json(name, answer.output)
-    except InputError as error:
-        return {"problem": str(error)}
-    return found if isinstance(found, dict) else {"problem": f"the probe printed {json.dumps(found)[:80]}"}
+def probe(names: Sequence[str]) -> dict[str, Facts]:
+    """Run probes in one child process; after a probe that ends the child, another child runs the remaining ones."""
+    found: dict[str, Facts] = {}
+    while left := [name for name in names if name not in found]:
+        answer = ask([sys.executable, "-m", "hpcps.launch.doctor.child", *left], DEADLINE)
+        for line in answer.output.splitlines():
+            with suppress(InputError):  # the child was ended while it wrote
+                found |= parse_json("", line)
+        if unknown := [name for name in left if name not in found]:
+            # The last line that a child printed may be the result of the probe before.
+            why = answer.problem.removesuffix(f": {answer.output.strip().rpartition(chr(10))[2][:200]}")
+            found[unknown[0]] = {"problem": f"the probe {why or 'printed no result'}"}
+    return found
 
 
 def _mpi(library: Facts, *, has_gpu: bool, in_job: bool) -> MpiState:
@@ -144,7 +144,7 @@ def _mpi(library: Facts, *, has_gpu: bool, in_job: bool) -> MpiState:
         problems.append(f"mpi4py loads no MPI library: {library['problem']}")
     mpi: Mpi | None = None
     try:
-        mpi = detect_mpi(patience=min(DEADLINE, VERSION_DEADLINE))
+        mpi = detect_mpi(timeout=min(DEADLINE, VERSION_DEADLINE))
     except LaunchError as error:
         problems.append(str(error))
     else:

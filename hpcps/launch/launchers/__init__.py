@@ -1,7 +1,7 @@
-"""Launchers: one file for each, with the commands, files and variables of it.
+"""Launchers: one file for each, with its commands, files and variables.
 
-Three things stand elsewhere: Hydra's proxies and their file in `launch/guard.py`, because a guard imports nothing; what
-batch systems say of a job in `launch/doctor/batch.py`; and the job scripts in `launcher/`.
+Other modules of `launch/` know the rest: `batch` the batch systems; `guard` and `supervise` the proxies of Hydra, their
+file and their messages, because these concern processes that run. The job scripts are in `launcher/`.
 """
 
 from hpcps.launch.launchers.base import Launcher

@@ -42,8 +42,7 @@ class Launcher(Config, ABC):
     job_variables: ClassVar[tuple[str, ...]] = ()
     """Environment variables in which its batch system stores the id of a job.
 
-    `prepare.launch_folder` names the folder of a launch after the job; `doctor/batch.py` and `doctor/diagnosis.py` find
-    out whether this is a job.
+    `batch.job_id` and `batch.allocation` read them; `doctor/diagnosis.py` finds out whether this is a job.
     """
 
     longest_line: ClassVar[int | None] = None
