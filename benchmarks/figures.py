@@ -34,7 +34,7 @@ from processes import ROOT
 
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import directory_of, is_done
-from hpcps.execution.sweep.cores import divide
+from hpcps.execution.sweep.slots import divide
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
 from hpcps.launch.limits import Cores, bind, own_cores

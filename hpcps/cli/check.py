@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import HpcpsError
-from hpcps.execution.sweep.refusals import refusals
+from hpcps.execution.sweep.claims import refusals
 from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment
 from hpcps.spec.schema import Run
 from hpcps.training.trial import try_components

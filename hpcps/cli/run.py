@@ -21,7 +21,7 @@ from hpcps.execution.sweep.claims import (
     forget,
     is_done,
 )
-from hpcps.execution.sweep.cores import crowding, divide
+from hpcps.execution.sweep.slots import crowding, divide
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores, own_cores
 from hpcps.launch.prepare import launch_folder, prepare, spec_of

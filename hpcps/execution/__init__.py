@@ -7,7 +7,6 @@ launches.
 - `account`: writes the record lines of a role
 - `background`: runs one task at a time in the background of a role
 - `bootstrap`: creates the process group of a launch
-- `collective_check`: all processes continue or none
 - `device_buffers`: chooses where the buffers of a run are
 - `inprocess`: executes a whole run in one process
 - `launch_progress`: the progress of a launch that no `hpcps run` supervises

@@ -53,7 +53,7 @@ class BackgroundExecutor(Protocol):
         """Return the finished task, once; None if there is none."""
 
 
-class Background:
+class Background(BackgroundExecutor):
     """A thread that runs from the first task to the end of this context; the end cancels a running task.
 
     One thread runs all tasks, because a new thread waits for a free core: on a busy machine as long as a training step.
@@ -81,11 +81,9 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """See `BackgroundExecutor.busy`."""
         return self._cancel is not None
 
     def begin(self, task: str, round: int, work: Callable[[], Any], cancel: Callable[[], None]) -> None:
-        """See `BackgroundExecutor.begin`."""
         assert not self.busy, "one task at a time"
         if self._thread is None:
             # A daemon thread: it does not delay the end of a process that ends without closing this context.
@@ -95,11 +93,10 @@ class Background:
         self._given.put((task, round, work))
 
     def wait(self) -> None:
-        """See `BackgroundExecutor.wait`; a signal interrupts it."""
+        # A signal interrupts it.
         self._over.wait()
 
     def take(self) -> Finished | None:
-        """See `BackgroundExecutor.take`."""
         if not self._over.is_set():
             return None
         finished, self._finished, self._cancel = self._finished, None, None

@@ -15,7 +15,6 @@ from types import FrameType
 
 from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.background import Background
-from hpcps.execution.collective_check import collective_check, nothing
 from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext
@@ -38,6 +37,32 @@ from hpcps.roles.events import Role
 from hpcps.roles.resources import Resources
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import LostError, ProcessGroup
+
+
+def nothing() -> None:
+    """Write no report."""
+
+
+def collective_check(group: ProcessGroup, problem: str, report: Callable[[], None] = nothing) -> bool:
+    """Exchange the problems of all processes; return whether there are none.
+
+    Rank 0 prints each problem once. The first process with a problem writes its report.
+
+    Args:
+        group: the process group.
+        problem: the problem of this process; empty if it has none.
+        report: writes a report of the problem.
+    """
+    problems = group.collect(problem)
+    affected = [rank for rank, text in enumerate(problems) if text]
+    if group.rank in affected[:1]:
+        report()
+    if affected and group.rank == 0:
+        lines = dict.fromkeys(line for text in problems for line in text.splitlines())
+        print("\n".join(f"hpcps: {line}" for line in lines), file=sys.stderr, flush=True)
+    # No process exits before the message is printed: the launcher kills the job at the first exit.
+    group.barrier()
+    return not affected
 
 
 class Stopped(BaseException):

@@ -143,9 +143,7 @@ class RoleDriver:
         start = 0.0 if tracer is None else tracer.clock()
         self._between, self._resting = "wait", False
         self._ask_whether_to_stop()
-        event: Event | None = self._background_result()
-        if event is None and self._queue:
-            event = self._queue.popleft()
+        event: Event | None = self._background_result() or (self._queue.popleft() if self._queue else None)
         if event is None:
             self.phase = "exchange"
             event = self._next()
@@ -227,17 +225,15 @@ class RoleDriver:
             self._stopwatch.charge("wait")
             if self._tracer is not None:
                 self._tracer.carried_out(effect, self._role.round, start)
-        event = self._background_result()
-        if event is not None:
+        if (event := self._background_result()) is not None:
             yield from self._react(event)
 
     def _ask_whether_to_stop(self) -> None:
-        if self._stop is None or time.monotonic() - self._asked <= _ASK_EVERY:
-            return
-        self._asked = time.monotonic()
-        if self._stop():
-            self._stop = None
-            self._queue.append(StopRequested())
+        if self._stop is not None and time.monotonic() - self._asked > _ASK_EVERY:
+            self._asked = time.monotonic()
+            if self._stop():
+                self._stop = None
+                self._queue.append(StopRequested())
 
     @property
     def resumes(self) -> float | None:
@@ -246,8 +242,7 @@ class RoleDriver:
 
     def _next(self) -> Event | None:
         """Return the next event from outside, if one is available now; messages come first."""
-        arrival = self._transport.receive()
-        if arrival is not None:
+        if (arrival := self._transport.receive()) is not None:
             return replace(arrival, time=self._record.time) if isinstance(arrival, Received) else arrival
         if self._draining:
             self._draining = False

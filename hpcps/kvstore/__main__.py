@@ -7,7 +7,7 @@ import sys
 
 from hpcps.errors import HpcpsError, LaunchError
 from hpcps.kvstore.server import Server
-from hpcps.transport.pslite.memory import keep_freed_memory
+from hpcps.transport.pslite.component import keep_freed_memory
 from hpcps.transport.pslite.meta import NodeRole
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.settings import Settings

@@ -14,10 +14,9 @@ from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
 from hpcps.kvstore.description import NO_VALUE
 from hpcps.kvstore.keys import dtype_of, key_of, range_start
 from hpcps.kvstore.stored_value import Array, StoredValue, Update
-from hpcps.transport.pslite.encoding import MalformedFrameError
+from hpcps.transport.pslite.encoding import TYPES, MalformedFrameError, Pairs
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeRole, rank_of
 from hpcps.transport.pslite.node import Node
-from hpcps.transport.pslite.payload import TYPES, Pairs
 from hpcps.transport.pslite.receiver import Delivery
 from hpcps.transport.pslite.settings import Settings
 

@@ -14,8 +14,8 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.combiner_state import Tally
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.tally import Tally
 from hpcps.spec.load import Point
 
 

@@ -2,28 +2,24 @@
 
 "Following an update" in CONTRIBUTING.md lists the files that take an update from one worker to another, in order.
 
-- `acceptance`: what a validator has accepted so far
 - `adversary`: the adversary, in both modes of training
 - `adversary_client`: how a worker shows its updates to the adversary
 - `asynchronous/`: server, validator, worker and adversary without rounds; the log of the servers
-- `attack_group`: the updates of one combiner's workers, and what an omniscient attack makes of them
+- `attack_group`: what the adversary knows, and what an omniscient attack makes of it
 - `attacker`: what a Byzantine worker does
 - `checkpointing`: how the processes of a run write a checkpoint
 - `checks`: checks that a message must pass
 - `collective/`: workers without servers: a ring, or Allreduce
+- `combiner_state`: what a combiner keeps from one round to the next
 - `evaluation`: how the coordinator evaluates a model
 - `evaluations`: when the coordinator evaluates a model
-- `events`: events and effects; start here
-- `knowledge`: what the adversary knows of a run
+- `events`: events, effects, and the stages of roles; start here
 - `local_steps`: how many local steps a role takes, and in which groups
 - `local_training`: the way of a training role from one model to the next
 - `model_inbox`: the model that comes from the servers
-- `packer`: how a worker makes its update, and the residual
+- `packer`: a worker and its update, and the residual
 - `resources`: the part of a machine that a role may use
-- `rule_state`: what a rule keeps from one round to the next
 - `single_process`: the single-process baseline
-- `stages`: the stages of roles
 - `sync/`: server, validator, worker and adversary with rounds; partitions; a policy of local steps
-- `tally`: counts of accepted and rejected blocks
 - `training_role`: a role that trains: what workers and validators have in common
 """

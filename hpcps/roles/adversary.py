@@ -11,11 +11,10 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.attack_group import AttackGroup
+from hpcps.roles.attack_group import AttackGroup, Knowledge
 from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection, unwanted, vetted
 from hpcps.roles.events import Compute, Computed, Effect, Event, Finish, Send, SetDeadline, Snapped, Start
-from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 

@@ -30,7 +30,7 @@ class AdversaryClient:
 
     @property
     def waiting(self) -> bool:
-        """See the class."""
+        """Whether the worker waits for an answer."""
         return self._shown is not None
 
     def show(

@@ -13,7 +13,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
 from hpcps.roles.evaluations import Continuation
 from hpcps.roles.events import Compute, Computed, Effect
-from hpcps.roles.sync.queried_steps import QueriedSteps
+from hpcps.roles.sync.queries import QueriedSteps
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer, training_fields
 

@@ -29,13 +29,13 @@ from hpcps.roles.events import (
     SetDeadline,
     Snapped,
     Snapshot,
+    Stage,
     Start,
 )
 from hpcps.roles.local_steps import LocalSteps
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
-from hpcps.roles.stages import Stage
-from hpcps.roles.sync.queried_steps import STATE_SERVER
+from hpcps.roles.sync.queries import STATE_SERVER
 from hpcps.spec.schema import Run
 from hpcps.training.schedule import learning_rate, schedule_of
 from hpcps.training.trainer import Trainer

@@ -1,19 +1,25 @@
-"""How a worker turns its local steps into an update: what it sends, the attack on it, and the residual it keeps."""
+"""A worker and its update: what it sends of its local steps, the attack on it, and the residual it keeps."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
 from hpcps.numerics.packing import pack, packed_size, runs, unpack
-from hpcps.numerics.state import State, generators_state, restore_generators
+from hpcps.numerics.state import Kept, State, generators_state, restore_generators
 from hpcps.numerics.vectors import finite, on_host, on_memory
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
 from hpcps.roles.attacker import Attacker
+from hpcps.roles.events import Compute, Effect, Stage
+from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.resources import Resources
+from hpcps.roles.training_role import TrainingRole
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
@@ -179,3 +185,43 @@ class Packer:
         restore_generators(self._streams, state.part("streams"))
         if "attacker" in state.facts:  # a checkpoint of an earlier version does not have it
             self.attacker.restore(state.part("attacker"))
+
+
+class TrainingWorker(TrainingRole):
+    """A worker: it makes an update of its local steps; its packer keeps what it did not send.
+
+    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        run: Run,
+        run_id: str,
+        trainer: Trainer,
+        resources: Resources,
+        combiners: tuple[Peer, ...],
+        inbox: ModelInbox | None = None,
+    ) -> None:
+        """Prepare a worker that sends its updates to `combiners`."""
+        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
+        self._packed: Packed | None = None
+        super().__init__(peer, run, run_id, trainer, resources, inbox)
+
+    @property
+    def kept(self) -> Mapping[str, Kept]:
+        return {"packer": self._packer}
+
+    @property
+    def residual(self) -> Vector:
+        return self._packer.delta
+
+    def see_model(self, read: Callable[[Vector], None]) -> None:
+        self._packer.attacker.see_model(read)
+
+    def after_steps(self) -> Iterator[Effect]:
+        """Make the update of the local steps."""
+        training = self._training
+        training.stage = Stage.PACKING
+        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
+        yield Compute("pack", pack, elements=training.base.size)

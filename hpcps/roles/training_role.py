@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept, State
 from hpcps.protocol.messages import Peer
-from hpcps.roles.events import Compute, Effect
+from hpcps.roles.events import Effect
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.model_inbox import ModelInbox
-from hpcps.roles.packer import Packed, Packer
 from hpcps.roles.resources import Resources
-from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
 
@@ -77,43 +74,3 @@ class TrainingRole(ABC):
     def evaluation_fields(self) -> dict[str, object]:
         """Return what the role adds to the record of an evaluation."""
         return {}
-
-
-class TrainingWorker(TrainingRole):
-    """A worker: it makes an update of its local steps; its packer keeps what it did not send.
-
-    ZenoPS's c is the base of the training, x is the trainer's model, Δ and e are the packer's.
-    """
-
-    def __init__(
-        self,
-        peer: Peer,
-        run: Run,
-        run_id: str,
-        trainer: Trainer,
-        resources: Resources,
-        combiners: tuple[Peer, ...],
-        inbox: ModelInbox | None = None,
-    ) -> None:
-        """Prepare a worker that sends its updates to `combiners`."""
-        self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
-        self._packed: Packed | None = None
-        super().__init__(peer, run, run_id, trainer, resources, inbox)
-
-    @property
-    def kept(self) -> Mapping[str, Kept]:
-        return {"packer": self._packer}
-
-    @property
-    def residual(self) -> Vector:
-        return self._packer.delta
-
-    def see_model(self, read: Callable[[Vector], None]) -> None:
-        self._packer.attacker.see_model(read)
-
-    def after_steps(self) -> Iterator[Effect]:
-        """Make the update of the local steps."""
-        training = self._training
-        training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
-        yield Compute("pack", pack, elements=training.base.size)

@@ -139,7 +139,7 @@ def test_figures_are_named_in_experiment_files_only():
 
 LISTED = {
     "execution", "execution/sweep", "figures", "launch", "numerics", "records", "roles", "spec", "spec/checks",
-    "training", "transport/device", "transport/pslite",
+    "training", "transport/pslite",
 }  # fmt: skip
 """The packages whose docstrings list their modules, because there are many or their names do not say enough."""
 

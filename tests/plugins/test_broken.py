@@ -14,7 +14,7 @@ from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
-from hpcps.roles.rule_state import RuleState
+from hpcps.roles.combiner_state import RuleState
 from hpcps.spec.load import load_experiment
 
 HEAD = "from typing import Literal\nfrom pydantic import Field\nfrom hpcps.rules import Rule\n"

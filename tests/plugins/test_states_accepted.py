@@ -22,8 +22,7 @@ from hpcps.records.status import SweepProgress
 from hpcps.records.summary import summarize
 from hpcps.records.table import write_table
 from hpcps.registry.plugins import load
-from hpcps.roles.acceptance import Acceptance
-from hpcps.roles.tally import Tally
+from hpcps.roles.combiner_state import Acceptance, Tally
 from hpcps.rules import Nnm, combine
 
 PLUGIN = """

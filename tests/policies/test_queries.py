@@ -11,8 +11,7 @@ from hpcps.errors import RunError
 from hpcps.policies import DyLU, ESync
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Compute, Drain, Record, Send, SetDeadline
-from hpcps.roles.sync.queried_steps import QueriedSteps
-from hpcps.roles.sync.query_answers import QueryAnswers
+from hpcps.roles.sync.queries import QueriedSteps, QueryAnswers
 from hpcps.spec.schema import Run
 
 SERVER = Peer("server", 0)

@@ -20,10 +20,9 @@ from threads import Cluster
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
 from hpcps.transport.pslite.deaths import RECONNECTION
-from hpcps.transport.pslite.encoding import MalformedFrameError, decode, encode
+from hpcps.transport.pslite.encoding import MalformedFrameError, Pairs, decode, encode
 from hpcps.transport.pslite.meta import EVERYONE, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.node import Node
-from hpcps.transport.pslite.payload import Pairs
 
 LOSSY = {"resend": True, "resend_timeout": 0.03, "resend_limit": 100}
 # A machine that does other things too must not make a node look dead.

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from hpcps.transport.pslite.encoding import MalformedFrameError
-from hpcps.transport.pslite.payload import Pairs
+from hpcps.transport.pslite.encoding import MalformedFrameError, Pairs
 
 
 def frames(keys, values, lengths=None):

@@ -16,8 +16,7 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.transport.process_group import LaunchedProcess, LostError
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
-from hpcps.transport.pslite.process_group import TEXT, PsliteProcessGroup
-from hpcps.transport.pslite.texts import Everyone, Text, Texts
+from hpcps.transport.pslite.process_group import TEXT, Everyone, PsliteProcessGroup, Text, Texts
 from hpcps.transport.pslite.transport import APP, MESSAGE
 from hpcps.transport.rendezvous import Rendezvous
 

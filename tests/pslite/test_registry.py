@@ -1,5 +1,5 @@
 from hpcps.transport.pslite.meta import NodeInfo, NodeRole
-from hpcps.transport.pslite.registry import NodeRegistry
+from hpcps.transport.pslite.scheduling import NodeRegistry
 
 
 def node(role, port, host="10.0.0.1", id_=2**31 - 1):

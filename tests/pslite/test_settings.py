@@ -6,9 +6,9 @@ import pytest
 from hpcps.errors import LaunchError
 from hpcps.protocol.messages import Peer
 from hpcps.transport import LaunchedProcess, OverPslite
-from hpcps.transport.pslite.address import own_address, resolve
 from hpcps.transport.pslite.meta import NodeRole
 from hpcps.transport.pslite.settings import Settings
+from hpcps.transport.pslite.sockets import own_address, resolve
 from hpcps.transport.rendezvous import Rendezvous
 
 GOOD = {

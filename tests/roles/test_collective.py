@@ -16,9 +16,7 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
-from hpcps.roles.collective.allreduce import AllreduceAverager
-from hpcps.roles.collective.averager import Contribution
-from hpcps.roles.collective.ring import RingAverager
+from hpcps.roles.collective.averager import AllreduceAverager, Contribution, RingAverager
 from hpcps.roles.collective.worker import CollectiveWorker
 from hpcps.roles.events import Now, Record, Reduce, Send
 

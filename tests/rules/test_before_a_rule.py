@@ -19,7 +19,7 @@ from hpcps.numerics.operations import gram, weighted_sum, whole_gram
 from hpcps.numerics.updates import Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
-from hpcps.roles.rule_state import RuleState
+from hpcps.roles.combiner_state import RuleState
 from hpcps.rules import Arc, Average, Bucketing, Clipping, Krum, Median, Nnm, Rule, TrimmedMean, combine
 from hpcps.rules.chain import _mixture
 from hpcps.rules.context import Arrays, Context

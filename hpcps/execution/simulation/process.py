@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.execution.background import Finished
+from hpcps.execution.background import BackgroundExecutor, Finished
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.event_queue import Action, EventQueue
 from hpcps.execution.simulation.sharing import ActiveTask, HostCores
@@ -207,7 +207,7 @@ class Process:
         return 0.0
 
 
-class SimulatedBackground:
+class SimulatedBackground(BackgroundExecutor):
     """Computes a task immediately, and reports it as finished when the simulation calls `end`."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -218,7 +218,6 @@ class SimulatedBackground:
 
     @property
     def busy(self) -> bool:
-        """See `BackgroundExecutor.busy`."""
         return self.under_way or self._finished is not None
 
     @property
@@ -227,7 +226,6 @@ class SimulatedBackground:
         return self._under_way is not None
 
     def begin(self, task: str, round: int, work: Callable[[], Any], cancel: Callable[[], None]) -> None:
-        """See `BackgroundExecutor.begin`."""
         assert not self.busy, "one task at a time"
         result = error = None
         try:
@@ -245,6 +243,5 @@ class SimulatedBackground:
         """Return at once: the simulation has already advanced the time."""
 
     def take(self) -> Finished | None:
-        """See `BackgroundExecutor.take`."""
         finished, self._finished = self._finished, None
         return finished

@@ -4,11 +4,9 @@ It runs in the parent process, `hpcps run`, and starts launches. Runs whose tran
 parent process executes them. With `--jobs`, a child process for each slot does this work for one batch.
 
 - `batch`: points that run back to back in one launch or process
-- `claims`: the runs that are left for this process
-- `cores`: divides the cores among launches
+- `claims`: the runs that are left for this process, and what `hpcps run` refuses
 - `play`: executes the points until each is done or has failed; start here
 - `queue`: the points that are left, repeated attempts, failed points
-- `refusals`: what `hpcps run` refuses before it starts anything
 - `slot`: the program that executes one batch on its own cores
-- `slots`: several batches at a time, each in a slot
+- `slots`: several batches at a time, each on its share of the cores
 """

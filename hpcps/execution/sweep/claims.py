@@ -2,15 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from hpcps.errors import RunError
+from hpcps.errors import HpcpsError, RunError
 from hpcps.launch.prepare import run_folder
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
+from hpcps.training.build import find_framework
+from hpcps.training.trial import try_data
+
+
+def refusals(points: Sequence[Point], folder: Path, *, framework: bool = True) -> Iterator[HpcpsError]:
+    """Yield an error for each reason why points cannot run here: results, data files, frameworks.
+
+    Args:
+        points: the points, at least one.
+        folder: the folder for results, which is created if it is missing.
+        framework: whether the framework that trains is required.
+    """
+    checks: list[Callable[[], None]] = [RunDirectory(folder).check_writable]
+    checks += [partial(try_data, run) for run in {p.run.data.model_dump_json(): p.run for p in points}.values()]
+    if framework:
+        checks += [partial(find_framework, name) for name in sorted({p.run.model.backend for p in points})]
+    for check in checks:
+        try:
+            check()
+        except HpcpsError as error:
+            yield error
 
 
 def directory_of(point: Point, results: Path) -> RunDirectory:
@@ -83,7 +105,7 @@ def check_ready(points: Sequence[Point], results: Path, *, framework: bool = Tru
     Raises:
         HpcpsError: the first reason why the points cannot run here.
     """
-    from hpcps.execution.sweep.refusals import refusals
+    from hpcps.execution.sweep.claims import refusals
     from hpcps.training.trial import try_components
 
     for error in refusals(points, results.absolute() / points[0].run.name, framework=framework):

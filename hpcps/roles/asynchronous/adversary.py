@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.adversary import Adversary, Crafted
+from hpcps.roles.attack_group import Knowledge
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import rejection, wrong_blocks
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
-from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 

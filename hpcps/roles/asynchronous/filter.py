@@ -10,8 +10,7 @@ import numpy as np
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.checks import rate_of
-from hpcps.roles.rule_state import RuleState
-from hpcps.roles.tally import Tally
+from hpcps.roles.combiner_state import RuleState, Tally
 from hpcps.rules import AsyncContext, AsyncRule
 from hpcps.rules.screening import decide_received
 

@@ -15,9 +15,8 @@ from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import rate_of, rejection, wrong_rate
-from hpcps.roles.events import Effect, Finish, Send
+from hpcps.roles.events import Effect, Finish, Send, Stage
 from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.stages import Stage
 from hpcps.spec.schema import Run
 
 UPDATES = (Kind.APPLY, Kind.UPDATE)

@@ -11,16 +11,13 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks, wrong_rate
-from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline
+from hpcps.roles.combiner_state import Acceptance, RuleState, Tally
+from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.rule_state import RuleState
-from hpcps.roles.stages import Stage
-from hpcps.roles.tally import Tally
 from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run

@@ -10,11 +10,9 @@ from hpcps.roles.adversary_client import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import unwanted, vetted
-from hpcps.roles.events import Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send
-from hpcps.roles.packer import Packed
+from hpcps.roles.events import Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send, Stage
+from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.stages import Stage
-from hpcps.roles.training_role import TrainingWorker
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.schedule import learning_rate, schedule_of

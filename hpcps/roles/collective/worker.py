@@ -13,10 +13,8 @@ from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Receiv
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import Ledger, periodic
 from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_size
-from hpcps.roles.collective.allreduce import AllreduceAverager
-from hpcps.roles.collective.averager import Averager, Contribution
+from hpcps.roles.collective.averager import AllreduceAverager, Averager, Contribution, RingAverager
 from hpcps.roles.collective.own_model import OwnModel
-from hpcps.roles.collective.ring import RingAverager
 from hpcps.roles.events import (
     Computed,
     Effect,
@@ -29,13 +27,12 @@ from hpcps.roles.events import (
     Send,
     SetDeadline,
     Snapped,
+    Stage,
     Start,
     StopRequested,
 )
-from hpcps.roles.packer import Packed
+from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.stages import Stage
-from hpcps.roles.training_role import TrainingWorker
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
 

@@ -8,11 +8,10 @@ from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.adversary import Adversary, Crafted
-from hpcps.roles.attack_group import AttackGroup
+from hpcps.roles.attack_group import AttackGroup, Knowledge
 from hpcps.roles.checkpointing import ECHOED, KEEPER
 from hpcps.roles.checks import rejection, wrong_blocks
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
-from hpcps.roles.knowledge import Knowledge
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 

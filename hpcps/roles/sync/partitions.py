@@ -13,11 +13,10 @@ from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import ECHOED
 from hpcps.roles.checks import not_finite, rejection, wrong_blocks, wrong_size
+from hpcps.roles.combiner_state import Tally
 from hpcps.roles.evaluations import Continuation
-from hpcps.roles.events import Effect, Send, SetDeadline
+from hpcps.roles.events import Effect, Send, SetDeadline, Stage
 from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.stages import Stage
-from hpcps.roles.tally import Tally
 from hpcps.rules import Combined, Context, Rule
 from hpcps.rules.screening import combine_received
 

@@ -22,6 +22,7 @@ from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_size
+from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.events import (
     Compute,
     Computed,
@@ -31,6 +32,7 @@ from hpcps.roles.events import (
     Record,
     Save,
     Send,
+    ServerStage,
     SetDeadline,
     Snapped,
     Snapshot,
@@ -38,10 +40,8 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.rule_state import RuleState
-from hpcps.roles.stages import ServerStage
 from hpcps.roles.sync.partitions import PartitionCollector, grants
-from hpcps.roles.sync.query_answers import QueryAnswers
+from hpcps.roles.sync.queries import QueryAnswers
 from hpcps.rules import Average, Context, Rule
 from hpcps.spec.schema import Run
 
@@ -111,6 +111,8 @@ class SyncServer:
     to all readers as soon as the partition is made, or after the checkpoint of the round if there is one.
     """
 
+    device = "cpu"  # it does not train; its shard may be on a device (`device_buffers` of the record)
+
     def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
         self.peer = peer
         self.round = 0
@@ -134,11 +136,6 @@ class SyncServer:
         self._ledger = Ledger(self._roster)
         # What the models of this round, here and on the keeper, said of checkpoints; and what the next model says.
         self._flags = self._announced = Flag.NONE
-
-    @property
-    def device(self) -> str:
-        """The device that trains: a server does not; its shard may be on a device (`device_buffers` of the record)."""
-        return "cpu"
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -248,16 +245,15 @@ class SyncServer:
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written; go on, or end."""
         assert self._part is not None, "it has the initial model"
-        suspended = self._stage is ServerStage.SUSPENDING
         if self.keeps_checkpoints:
             yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
             yield from self._ledger.enter(self.peer, event.moment, event.checksum)
         else:
             yield report(self.peer, self._run_id, event)
-            if suspended:
-                yield Finish(suspended=True)
-        if not suspended:
+        if self._stage is not ServerStage.SUSPENDING:
             yield from self._publish(self._part)
+        elif not self.keeps_checkpoints:
+            yield Finish(suspended=True)
 
     def _announce(self, part: _Part, round: int) -> Flag:
         """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it."""
@@ -312,13 +308,12 @@ class SyncServer:
             yield SetDeadline(part.collector.waiting_for)
 
     def _combine_when_ready(self, part: _Part) -> Iterator[Effect]:
-        if self._stage is not ServerStage.GATHERING:
-            return
-        yield SetDeadline(part.collector.waiting_for)
-        if part.collector.ready:
-            self._stage = ServerStage.COMBINING
-            combine = partial(part.shard.combine, part.collector, self._rule, self._rule_state)
-            yield Compute("combine", combine, elements=part.collector.elements)
+        if self._stage is ServerStage.GATHERING:
+            yield SetDeadline(part.collector.waiting_for)
+            if part.collector.ready:
+                self._stage = ServerStage.COMBINING
+                combine = partial(part.shard.combine, part.collector, self._rule, self._rule_state)
+                yield Compute("combine", combine, elements=part.collector.elements)
 
     def _combined(self, part: _Part) -> Iterator[Effect]:
         """Send the new partition of the next model, unless a checkpoint comes first; go on."""

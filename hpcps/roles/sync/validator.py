@@ -10,12 +10,10 @@ from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of
-from hpcps.roles.acceptance import Acceptance
 from hpcps.roles.checks import unwanted, vetted
-from hpcps.roles.events import Compute, Computed, Effect, Event, Record, SetDeadline
+from hpcps.roles.combiner_state import Acceptance, RuleState
+from hpcps.roles.events import Compute, Computed, Effect, Event, Record, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.rule_state import RuleState
-from hpcps.roles.stages import Stage
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, grants
 from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import Combined, Context, Rule

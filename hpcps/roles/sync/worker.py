@@ -8,11 +8,10 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.adversary_client import AdversaryClient
 from hpcps.roles.checks import unwanted, vetted
-from hpcps.roles.events import Computed, Effect, Event, Pause, Record, Resumed, Send
+from hpcps.roles.events import Computed, Effect, Event, Pause, Record, Resumed, Send, Stage
+from hpcps.roles.packer import TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
-from hpcps.roles.stages import Stage
 from hpcps.roles.sync.partitions import PartitionSender
-from hpcps.roles.training_role import TrainingWorker
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
 

@@ -1,10 +1,19 @@
-"""The process group of the ranks of an MPI communicator."""
+"""The process group of the ranks of an MPI communicator.
+
+MPICH creates a segment in `/dev/shm` through which the ranks of a host find each other, and removes it when they end.
+It can be unlinked as soon as all ranks have mapped it: the memory remains until the last rank has ended. Intel MPI
+unlinks its segments itself, and the launcher of Open MPI removes those of its ranks.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -13,11 +22,23 @@ from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.device import DeviceLink
-from hpcps.transport.mpi.segments import unlink_segments
 from hpcps.transport.mpi.transport import MpiTransport, await_request
 from hpcps.transport.process_group import ProcessGroup
 from hpcps.transport.shared_memory import Neighbours
 from hpcps.transport.shared_memory.neighbours import CARD_BYTES
+
+_SEGMENT = re.compile(r"\s(/dev/shm/mpich_shm_\S+)$")
+
+
+def unlink_segments() -> None:
+    """Unlink the segments that this process has mapped; all ranks of its host must have mapped them before."""
+    with suppress(OSError):
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        for name in {found[1] for line in lines if (found := _SEGMENT.search(line))}:
+            # Another rank of this host may have unlinked it already.
+            with suppress(OSError):
+                os.unlink(name)
+
 
 _TEXT_BYTES = 4096
 

@@ -177,7 +177,7 @@ class MpiTransport(CollectiveTransport):
         return Backoff(sleep=self._rest, hurry=lambda: not (self._busy or self._arrivals))
 
     def settle(self) -> None:
-        """See `ProcessGroup.settle`."""
+        """Wait until every rank calls this and every message has arrived; drop messages that no role has received."""
         if self.link is not None:
             self.link.device.finish()
         expected = np.zeros_like(self._sent_to)

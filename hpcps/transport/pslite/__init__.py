@@ -1,24 +1,19 @@
 """Nodes that use the protocol of dmlc/ps-lite over ZeroMQ; they work with each other and with C++ nodes.
 
-- `address`: chooses the address that a node binds
 - `component`: the transport `pslite` of an experiment file
 - `deaths`: detects dead nodes
 - `dropped`: counts and logs dropped messages
-- `encoding`: encodes and decodes meta frames
+- `encoding`: encodes and decodes meta frames, and the data frames of a key-value message
 - `incoming`: incoming TCP connections with ZeroMQ's protocol
 - `membership`: the nodes of the cluster as one node knows them
-- `memory`: memory allocation for large messages
 - `meta`: the metadata of a message
 - `node`: a node, from start to end; start here
-- `payload`: the data frames of a key-value message
 - `process_group`: the process group of the nodes of a launch
 - `receiver`: the receiving thread of a node
-- `registry`: the scheduler's list of nodes
 - `resender`: acknowledgements and duplicates
-- `scheduling`: the work of a scheduler
+- `scheduling`: the scheduler: its list of nodes, and its work
 - `sender`: sends messages to peers
 - `settings`: the settings, from the variables of ps-lite
-- `sockets`: the sockets of a node
-- `texts`: collects a text from each process and sends the list to all
+- `sockets`: the address that a node binds, and its sockets
 - `transport`: messages of hpcps over ps-lite nodes
 """

@@ -14,12 +14,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcps.transport.pslite.encoding import MOST_BYTES
+from hpcps.transport.pslite.encoding import MOST_BYTES, Admission, RefusedError
 
 Frame = npt.NDArray[np.uint8]
 
@@ -44,19 +43,6 @@ _STRANGERS = 256
 """Maximum number of connections of unknown senders, in addition to one per expected node."""
 _CHUNK = 1 << 16
 _BATCH = 1 << 18
-
-
-class Admission(Enum):
-    """How a node treats a sender."""
-
-    MEMBER = 1
-    STRANGER = 2
-    LATER = 3
-    """Possibly a member that this node does not know yet: read nothing from it until the node knows it."""
-
-
-class RefusedError(Exception):
-    """A peer violates the protocol; the message is one line."""
 
 
 class Connection:

@@ -11,7 +11,7 @@ from typing import Any
 from hpcps.errors import LaunchError, RunError
 from hpcps.transport.pslite.deaths import Deaths, NodeDeath
 from hpcps.transport.pslite.dropped import DroppedMessages
-from hpcps.transport.pslite.incoming import Admission
+from hpcps.transport.pslite.encoding import Admission
 from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, Control, Meta, NodeInfo, NodeRole, members
 from hpcps.transport.pslite.sender import Receipt, Sender
 from hpcps.transport.pslite.settings import Settings

@@ -11,24 +11,15 @@ from threading import Event
 from typing import Any
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.transport.pslite.address import own_address
 from hpcps.transport.pslite.deaths import NodeDeath
 from hpcps.transport.pslite.encoding import MalformedFrameError, decode
 from hpcps.transport.pslite.membership import KnownNodes
-from hpcps.transport.pslite.meta import (
-    EVERYONE,
-    SCHEDULER_ID,
-    WORKERS,
-    Command,
-    Control,
-    Meta,
-    NodeInfo,
-    NodeRole,
-)
+from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.receiver import Delivery, Receiver
 from hpcps.transport.pslite.scheduling import Scheduling
 from hpcps.transport.pslite.sender import Receipt
 from hpcps.transport.pslite.settings import Settings
+from hpcps.transport.pslite.sockets import own_address
 
 _LINGER = 2.0
 _RECOVERY_WAIT = 0.3

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from threading import Event, Thread, current_thread
 
 from hpcps.errors import HpcpsError
-from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode, encode
-from hpcps.transport.pslite.incoming import Admission, Frame
+from hpcps.transport.pslite.encoding import MOST_BYTES, Admission, MalformedFrameError, decode, encode
+from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.membership import KnownNodes
 from hpcps.transport.pslite.meta import EMPTY, SCHEDULER_ID, Command, Control, Meta, members
 from hpcps.transport.pslite.scheduling import Scheduling

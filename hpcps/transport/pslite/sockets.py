@@ -1,9 +1,12 @@
-"""The sockets of a node: one for incoming connections, and a ZeroMQ socket to each other node."""
+"""The address that a node binds, and its sockets."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -12,7 +15,71 @@ from typing import Any
 import zmq
 
 from hpcps.errors import LaunchError
-from hpcps.transport.pslite.incoming import Admission, Incoming
+from hpcps.transport.pslite.encoding import Admission
+from hpcps.transport.pslite.incoming import Incoming
+
+ALL = "all"
+"""As `DMLC_INTERFACE`: bind every interface."""
+
+_GET_ADDRESS = 0x8915  # SIOCGIFADDR
+
+
+def resolve(host: str) -> str:
+    """Return the IPv4 address of a host name; an address stays as it is.
+
+    Raises:
+        LaunchError: the name has no IPv4 address.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        where = "DMLC_NODE_HOST, DMLC_PS_ROOT_URI or a host file names it"
+        raise LaunchError(f"{host!r} has no IPv4 address: {error}; {where}") from None
+    return str(found[0][4][0])
+
+
+def interface_address(name: str) -> str:
+    """Return the IPv4 address of a network interface.
+
+    Raises:
+        LaunchError: there is no such interface, or it has no IPv4 address.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            answer = fcntl.ioctl(probe.fileno(), _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
+        except OSError as error:
+            there = ", ".join(interface for _, interface in socket.if_nameindex())
+            raise LaunchError(
+                f"the interface {name!r} (DMLC_INTERFACE) has no IPv4 address: {error.strerror}; this host has {there}"
+            ) from None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def own_address(host: str, interface: str, root: str) -> tuple[str, str]:
+    """Choose the address to announce and the address to bind.
+
+    Args:
+        host: a name or address of this host to announce (`DMLC_NODE_HOST`); "" for none.
+        interface: the interface to use (`DMLC_INTERFACE`); "" for none.
+        root: the host of the scheduler. Without the two above, the address is the source address of packets to that
+            host: on one machine the loopback address, on a cluster the address in the network of the scheduler.
+
+    Raises:
+        LaunchError: there is no such address.
+    """
+    if interface and interface != ALL:
+        own = interface_address(interface)
+    elif host:
+        own = resolve(host)
+    else:
+        target = resolve(root)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((target, 9))  # chooses a route and sends nothing
+            except OSError as error:
+                raise LaunchError(f"there is no route from this host to {root}: {error.strerror}") from None
+            own = str(probe.getsockname()[0])
+    return host or own, "0.0.0.0" if interface == ALL else own
 
 
 class Sockets:
@@ -82,7 +149,7 @@ class Sockets:
     def close(self, linger: float) -> None:
         """Close all sockets; pending messages have `linger` seconds left."""
         self.incoming.close()
-        for socket, _ in self._outgoing.values():
-            socket.close(linger=int(linger * 1000))
+        for outgoing, _ in self._outgoing.values():
+            outgoing.close(linger=int(linger * 1000))
         self._outgoing.clear()
         self._context.term()

@@ -1,0 +1,196 @@
+"""The slice of the model that an asynchronous server keeps, and the earlier weights that some rules need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hpcps.numerics.layout import Layout, Mask, Vector, private
+from hpcps.numerics.packing import pack, packed_size, runs
+from hpcps.numerics.state import State
+from hpcps.numerics.vectors import beside, copied, copy, finite, on_host
+from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.roster import shards_of
+from hpcps.registry.failures import errors_of
+from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
+from hpcps.roles.asynchronous.log import LogEntry, LogPosition
+from hpcps.roles.checks import not_finite
+from hpcps.roles.combiner_state import RuleState
+from hpcps.roles.events import (
+    Record,
+)
+from hpcps.roles.resources import ALONE, Resources
+from hpcps.rules.asynchronous import AsyncRule, Backup
+from hpcps.spec.schema import Run
+
+
+class Backups:
+    """The weights b of `DcAsgd`: those that each worker pulled last, or those before the last update of each block.
+
+    They are on the host, also if the model is on a device.
+    """
+
+    def __init__(self, backup: Backup, model: Vector) -> None:
+        """Begin with the first model of a shard, `[m]`."""
+        self._pulled: dict[Peer, Vector] = {}
+        self._previous = on_host(model).copy() if backup == "previous" else None
+
+    def pull(self, reader: Peer, model: Vector) -> None:
+        """Note that a role gets this model `[m]`, which nobody changes."""
+        if self._previous is None and reader.role == "worker":
+            self._pulled[reader] = on_host(model)
+
+    def compensated(self, rule: AsyncRule, entry: LogEntry, changed: list[tuple[int, int]], model: Vector) -> Vector:
+        """Return what the rule makes of an update's payload, on the host; the update is applied next.
+
+        Args:
+            rule: the rule.
+            entry: the update, with a payload.
+            changed: the ranges of the model that it changes, at least one.
+            model: the model `[m]` before the update.
+        """
+        payload, parts, taken = on_host(entry.payload), [], 0
+        for start, stop in changed:
+            drift = self._drift(entry.reader, model, start, stop)
+            with errors_of(rule, "its compensate() failed", foreign=True):
+                parts.append(rule.compensate(payload[taken : taken + stop - start], drift, entry.rate))
+            taken += stop - start
+        return np.concatenate(parts)
+
+    def _drift(self, worker: Peer, model: Vector, start: int, stop: int) -> Vector:
+        """Return the difference between the model and a worker's weights, and keep the model as previous weights."""
+        backup = self._pulled[worker] if self._previous is None else self._previous
+        weights = on_host(model[start:stop])
+        drift: Vector = weights - backup[start:stop]
+        if self._previous is not None:
+            self._previous[start:stop] = weights
+        return drift
+
+    def state(self) -> State:
+        """Return the previous weights; after a resume every worker pulls the model."""
+        return State({} if self._previous is None else {"previous": self._previous})
+
+    def restore(self, state: State) -> None:
+        """Restore the previous weights."""
+        if self._previous is not None:
+            self._previous[:] = state.arrays["previous"]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The result of an update.
+
+    Attributes:
+        mask: the blocks that were applied `[B]`; None if the update was unusable.
+        weight: the factor of its staleness.
+        rejections: records of the rejected blocks.
+    """
+
+    mask: Mask | None
+    weight: float
+    rejections: list[Record]
+
+
+class AsyncShard:
+    """The slice `[m]` of the model that a server keeps.
+
+    Attributes:
+        table: the layout of the whole model, as the coordinator described it.
+        layout: its blocks and pieces of blocks.
+        model: the slice.
+        finite: whether the slice was finite after every update.
+        filter: filters updates in a run without validators.
+        backups: earlier weights, if the rule compensates the delay of updates.
+    """
+
+    @staticmethod
+    def size(server: Peer, run: Run, table: list[list[Any]]) -> int:
+        """Return how many elements a server's slice of a model has."""
+        start, stop = shards_of(run, Layout.from_json(table))[server.index]
+        return stop - start
+
+    def __init__(
+        self, server: Peer, run: Run, table: list[list[Any]], model: Vector, resources: Resources = ALONE
+    ) -> None:
+        """Copy the initial weights, `[size(server, run, table)]`."""
+        whole, rule = Layout.from_json(table), run.validation.rule
+        assert isinstance(rule, AsyncRule), "the specification has been checked"
+        self._server = server
+        self._rule = rule
+        self.table = table
+        self.layout = whole.restrict(*shards_of(run, whole)[server.index])
+        self.model = resources.local(self.layout.size)
+        self.model[:] = model
+        self.finite = finite(self.model)
+        # Validators filter instead, if there are any.
+        allocate = private if run.topology.validators else resources.local
+        self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
+        # One for each reader: it holds a model until the reader asks for the next one.
+        self._replies: dict[Peer, Vector] = {}
+        self._allocate = resources.allocate
+        self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
+
+    def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
+        """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
+        rejections: list[Record] = []
+        if entry.kind is Kind.UPDATE:
+            entry, rejections = self._filtered(entry, alpha)
+        return Applied(entry.mask, self._apply(entry, staleness), rejections)
+
+    def _filtered(self, entry: LogEntry, alpha: float) -> tuple[LogEntry, list[Record]]:
+        """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
+        update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload, rate=entry.rate)
+        filtered = self.filter(update, alpha)
+        payload = beside(self.filter.update, packed_size(self.layout, filtered.applied))
+        pack(self.layout, self.filter.update, filtered.applied, payload)
+        records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []
+        return replace(entry, mask=filtered.applied, payload=payload, rate=filtered.rate), records
+
+    def _apply(self, entry: LogEntry, staleness: int) -> float:
+        """Add an update, weighted by the rule for its staleness; return the weight."""
+        with errors_of(self._rule, f"its weight({staleness}) failed", foreign=True):
+            weight = self._rule.weight(staleness)
+        if entry.mask is None or entry.payload is None:
+            return weight
+        changed, payload, taken = runs(self.layout, entry.mask), entry.payload, 0
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.backups is not None and changed:
+                payload = self.backups.compensated(self._rule, entry, changed, self.model)
+            if weight != 1.0:
+                payload = copied(payload)
+                payload *= np.float32(weight)
+            for start, stop in changed:
+                model = self.model[start:stop]
+                np.add(model, payload[taken : taken + stop - start], out=model)
+                taken += stop - start
+            # Once, because a device is waited for; what lies between has not changed.
+            if changed and self.finite:
+                self.finite = finite(self.model[changed[0][0] : changed[-1][1]])
+        return weight
+
+    def reply(
+        self,
+        reader: Peer,
+        run_id: str,
+        request: int,
+        place: LogPosition,
+        applied: Mask | None = None,
+        *,
+        last: bool = False,
+    ) -> Message:
+        """Return the message with the model for a reader: a copy, because the next update may come before it is read.
+
+        Where processes share memory the copy is in it, so that the reader reads it in place.
+        """
+        if reader not in self._replies:
+            self._replies[reader] = self._allocate(self.layout.size)
+        model = self._replies[reader]
+        copy(self.model, model)
+        if self.backups is not None:
+            self.backups.pull(reader, model)
+        return Message(
+            Kind.MODEL, self._server, run_id, request, self._server.index, Flag.LAST if last else Flag.NONE,
+            applied, {"epoch": place.epoch}, model, place.version, place.index,
+        )  # fmt: skip

@@ -1,0 +1,129 @@
+"""What a combiner keeps from one round to the next: counts of blocks, and the state of its rule."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from hpcps.numerics.state import State, generators_state, restore_generators
+from hpcps.protocol.messages import Peer
+from hpcps.rules import Arrays, BaseRule
+from hpcps.seeds import generator
+
+
+@dataclass
+class Tally:
+    """Counts of (update, block) pairs over some rounds; `turned` counts negated pairs.
+
+    `accepted` and `accepted_sent` are None if the rule did not state them in one of the rounds.
+    """
+
+    received: int = 0
+    sent: int = 0
+    accepted: int | None = 0
+    accepted_sent: int | None = 0
+    rejected: int = 0
+    turned: int = 0
+
+    def add(self, other: Tally) -> None:
+        """Add another tally's counts to this one's."""
+        self.received += other.received
+        self.sent += other.sent
+        self.accepted = _sum(self.accepted, other.accepted)
+        self.accepted_sent = _sum(self.accepted_sent, other.accepted_sent)
+        self.rejected += other.rejected
+        self.turned += other.turned
+
+    def state(self) -> State:
+        """Return the counts, for a checkpoint."""
+        return State(facts=asdict(self))
+
+    @staticmethod
+    def restored(state: State) -> Tally:
+        """Return the tally that had this state."""
+        return Tally(**state.facts)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted pairs divided by received pairs, with skipped blocks; None without updates, or if unknown."""
+        return _share(self.accepted, self.received)
+
+    @property
+    def acceptance_rate_sent(self) -> float | None:
+        """Accepted pairs divided by sent and finite pairs; None if there is none, or if unknown."""
+        return _share(self.accepted_sent, self.sent)
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
+
+
+def _share(accepted: int | None, of: int) -> float | None:
+    return accepted / of if of and accepted is not None else None
+
+
+class Acceptance:
+    """Counts since the last evaluation and since the start, for the record of an evaluation."""
+
+    def __init__(self) -> None:
+        self._since_evaluation, self._since_start = Tally(), Tally()
+
+    def add(self, tally: Tally) -> None:
+        """Add the counts of a round."""
+        self._since_evaluation.add(tally)
+        self._since_start.add(tally)
+
+    def fields(self) -> dict[str, object]:
+        """Return the rates, and reset the counts since the last evaluation."""
+        fields: dict[str, object] = {
+            "acceptance_rate_epoch": self._since_evaluation.acceptance_rate,
+            "acceptance_rate_cumulative": self._since_start.acceptance_rate,
+            "acceptance_rate_sent_epoch": self._since_evaluation.acceptance_rate_sent,
+            "acceptance_rate_sent_cumulative": self._since_start.acceptance_rate_sent,
+            "rejected_blocks_cumulative": self._since_start.rejected,
+        }
+        self._since_evaluation = Tally()
+        return fields
+
+    def state(self) -> State:
+        """Return the counts, for a checkpoint."""
+        return State().having(evaluation=self._since_evaluation.state(), start=self._since_start.state())
+
+    def restore(self, state: State) -> None:
+        """Restore the counts."""
+        self._since_evaluation = Tally.restored(state.part("evaluation"))
+        self._since_start = Tally.restored(state.part("start"))
+
+
+class RuleState:
+    """A rule's random generator and its arrays, if it needs them.
+
+    Attributes:
+        random: the generator; None if the rule needs none.
+        arrays: the arrays by name; empty and read-only if the rule needs none.
+    """
+
+    def __init__(self, rule: BaseRule, seed: int, combiner: Peer) -> None:
+        self.random = generator(seed, combiner.role, combiner.index, "rule") if "random" in rule.requires else None
+        self.arrays = Arrays(writable="state" in rule.requires)
+
+    def state(self) -> State:
+        """Return a copy of both."""
+        streams = {} if self.random is None else {"rule": self.random}
+        return arrays_state(self.arrays).having(streams=generators_state(streams))
+
+    def restore(self, state: State) -> None:
+        """Restore both."""
+        if self.random is not None:
+            restore_generators({"rule": self.random}, state.part("streams"))
+        restore_arrays(self.arrays, state)
+
+
+def arrays_state(arrays: Arrays) -> State:
+    """Return a copy of arrays; by number, because not every name of one is valid in a file of arrays."""
+    return State({str(n): values.copy() for n, values in enumerate(arrays.values())}, {"names": list(arrays)})
+
+
+def restore_arrays(arrays: Arrays, state: State) -> None:
+    """Restore the arrays of which `arrays_state` returned a copy."""
+    arrays.clear()
+    arrays.update({name: state.arrays[str(number)] for number, name in enumerate(state.facts["names"])})
