@@ -1,4 +1,4 @@
-"""`hpcps components`: lists the rules, attacks, policies, data sets, splits, models and launchers, and their keys."""
+"""`hpcps components`: lists all kinds of components (rules, attacks, models, transports, …), and their keys."""
 
 from __future__ import annotations
 

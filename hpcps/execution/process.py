@@ -277,7 +277,11 @@ def _prepare(context: ProcessContext, group: ProcessGroup) -> None:
 
 
 def drive(driver: RoleDriver, timeout: float, backoff: Backoff) -> None:
-    """Step the driver until its role is done; back off between events, up to the timeout."""
+    """Step the driver until its role is done; back off between events.
+
+    Raises:
+        RunError: nothing has arrived for `timeout` seconds.
+    """
     last_event, recorded = time.monotonic(), False
     while not driver.finished:
         if driver.step():

@@ -1,4 +1,4 @@
-"""Arrays, blocks and updates, which every other package computes with; this package knows no messages and no files.
+"""Arrays, blocks and updates, with which rules, attacks and roles compute; this package knows no messages and no files.
 
 - `arrays`: numpy arrays and torch tensors: conversion, and what both have in common
 - `blocks`: tiles that fit a cache, sums over blocks, and products with a reference vector

@@ -35,7 +35,7 @@ class Mixture(Updates):
         Args:
             updates: the n updates, all finite; their destination is that of the rows.
             weights: the weight of each update in each row: `[B, m, n]`, or `[1, m, n]` if all blocks have the same.
-            gram: the inner products of the updates (see `gram.gram`), if they are known.
+            gram: the inner products of the updates (see `operations.gram`), if they are known.
         """
         layout, m = updates.layout, weights.shape[1]
         self.layout = layout

@@ -3,8 +3,8 @@
 Measuring operations return small arrays on the host: `screen`, `products`, the Gram matrices, and `Updates.columns`.
 Final operations write a result to the destination of the updates (`Updates.to`) in one pass: they reduce the updates,
 add the base, and report whether the result is finite. They raise `NotFiniteError` for updates that are not `checked`
-and not finite; what is written then is undefined. `weighted_sum` and `put` do not look: their weights or values come
-from measured numbers, which are finite only if the updates are (`require_finite`).
+and not finite; what is written then is undefined. `weighted_sum`, `scale` and `put` do not look: their weights or
+values come from measured numbers, which are finite only if the updates are (`require_finite`).
 
 Sums are float64, in the order of the updates, and are rounded once; on a device in an order of torch's choice.
 """
@@ -29,9 +29,10 @@ from hpcps.numerics.updates import Updates
 def engine(updates: Updates) -> Any:
     """Return the module that computes with these updates, which may be a partition.
 
-    Three modules have the same functions: `definitions` with numpy, `kernels.engine` with compiled kernels, whose
-    results equal those of the definitions bit for bit, and `tensors` with torch, for rows that are tensors. A final
-    operation returns what it has written, and whether that is finite.
+    `tensors` computes with torch where the updates or their destination are tensors. `kernels.engine`, with compiled
+    kernels, does for large updates in memory, if numba is installed (`kernels.enough`); its results equal those of the
+    definitions bit for bit. `definitions` computes everything else with numpy. All three have the operations that are
+    called through this function.
     """
     if not updates.on_host:
         from hpcps.numerics import tensors

@@ -1,4 +1,4 @@
-"""Combines rows that are computed where they are read part by part, so that only a part is in memory."""
+"""Combines a mixture, or updates without some blocks, range by range, so that only a range is in memory."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Kind(IntEnum):
     """To a server: the initial weights of its shard; the note holds the layout and the schedule. The adversary gets one
     without weights. In a collective exchange: to the next worker, all initial weights."""
     MODEL = 2
-    """From a server: its shard of the model of a round."""
+    """From a server: its shard of a model, or a partition of it."""
     UPDATE = 3
     """From a worker: its sent blocks."""
     ABSENT = 4

@@ -86,7 +86,7 @@ EXCLUSIVE = "f and trim exclude each other: leave one of them out"
 
 
 class Trimming(Rule, ABC):
-    """A rule that drops b of n values per coordinate; `trim` or `f` says how many."""
+    """A rule that drops values per coordinate: b at each end, or the b outermost; `trim` or `f` says how many."""
 
     bound: ClassVar[tuple[int, int]] = (2, 1)
 
@@ -94,7 +94,7 @@ class Trimming(Rule, ABC):
     f: Tolerance | None = Field(
         None,
         description="Number of Byzantine updates among those of a combiner that the rule tolerates, a whole number; or "
-        "their share, below 0.5, which is rounded down. It replaces `trim`: exactly f are dropped.",
+        "their share, below 0.5, which is rounded down. It replaces `trim`: b = f.",
     )
 
     @model_validator(mode="after")

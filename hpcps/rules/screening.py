@@ -25,8 +25,8 @@ T = TypeVar("T")
 def combine(rule: Rule, updates: Updates, context: Context = NO_CONTEXT) -> tuple[Combined, Mask]:
     """Reject blocks that are not finite, as if they had been skipped, and combine the others.
 
-    Most rounds have no such blocks. So a rule that `checks` combines the updates first, and again without the rejected
-    blocks if it has found any. It cannot do so if it writes over the base.
+    Most rounds have no such blocks. So a rule that detects them itself (`Rule.checks`) combines the updates first, and
+    again without the rejected blocks if it has found any. It cannot do so if it writes over the base.
 
     Args:
         rule: the rule.

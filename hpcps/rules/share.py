@@ -1,4 +1,4 @@
-"""Numbers of updates that a key gives as a number or as a share."""
+"""A number of updates that a key gives as a count or as a share of those of a combiner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--set KEY=VALUE` and `--only SELECTOR`: change and select an experiment's points."""
+"""`--only SELECTOR`: selects an experiment's points."""
 
 from __future__ import annotations
 

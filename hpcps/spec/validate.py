@@ -1,4 +1,4 @@
-"""What the points of a file have in common: it is validated and computed once for all of them."""
+"""Builds runs from their tables and lists their problems; what the points of a file share is validated once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts of the outputs of a network; each backend compares its own outputs with the labels."""
+"""Sums over the batches of an evaluation: samples, correct classifications, and the loss."""
 
 from __future__ import annotations
 
