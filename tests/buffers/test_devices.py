@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcps.numerics.vectors import copy, edited, finite, on_host, on_memory, placed
+from hpcps.numerics.vectors import copy, edited, finite, on_host, on_memory, to_device
 
 
 @pytest.fixture(params=[late_device.open_device, late_device.open_tensors])
@@ -58,8 +58,8 @@ def test_values_cross_between_host_and_device(device):
     with edited(there[:5]) as here:
         here *= 2
     assert on_host(there)[:6].tolist() == [0, 2, 4, 6, 8, 5]
-    assert placed(there, device) is there
-    assert (on_host(placed(mixed, device)) == mixed).all()
+    assert to_device(there, device) is there
+    assert (on_host(to_device(mixed, device)) == mixed).all()
     with pytest.raises(TypeError, match=r"on_host\(\) copies it"):
         np.asarray(there)
 
