@@ -208,9 +208,7 @@ def _try(gpus: Sequence[str], environment: Mapping[str, str], control: str, dead
     with ThreadPoolExecutor() as pool:
         problems = pool.map(lambda gpu: _call(command, {**environment, _VISIBLE: gpu}, "", deadline), gpus)
         failed = [
-            f"GPU {gpu} cannot be used by a process that tests it: {problem}"
-            for gpu, problem in zip(gpus, problems, strict=True)
-            if problem
+            f"GPU {gpu} cannot be used: {problem}" for gpu, problem in zip(gpus, problems, strict=True) if problem
         ]
     return failed[0] if failed else ""
 

@@ -151,7 +151,7 @@ TROUBLE = {
     "it fails": ({"STAND_IN_MPS": "fails"}, "nvidia-cuda-mps-control -d: Only root may do that"),
     "it hangs": ({"STAND_IN_MPS": "hangs"}, "nvidia-cuda-mps-control -d: it does not end"),
     "prohibited": ({"STAND_IN_CUDA": "prohibited"}, "GPU 0 cannot be used: cuCtxCreate_v2: CUDA_ERROR_DEVICE_UNAVAIL"),
-    "CUDA hangs": ({"STAND_IN_CUDA": "hangs"}, "GPU 0 cannot be used by a process that tests it: it does not end"),
+    "CUDA hangs": ({"STAND_IN_CUDA": "hangs"}, "GPU 0 cannot be used: it does not end"),
     "CUDA crashes": ({"STAND_IN_CUDA": "crashes"}, "GPU 0 cannot be used: status -6"),
     "CUDA does not want it": ({"STAND_IN_CUDA": "passes by"}, "GPU 0 cannot be used: CUDA does not use MPS"),
     "no library": ({"LD_LIBRARY_PATH": ""}, "GPU 0 cannot be used: libcuda.so.1: cannot open"),
