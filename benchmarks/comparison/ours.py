@@ -16,7 +16,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.registry import installed
 from hpcps.rules import Arrays, AsyncContext, AsyncRule, Context, TrimmedMean, combine
-from hpcps.rules.chain import reason_against
+from hpcps.rules.combining import reason_against
 
 Result = NDArray[np.float64] | str
 """The result, or why there is none."""

@@ -4,10 +4,10 @@ from hpcps.numerics.destination import Combined, NotFiniteError
 from hpcps.numerics.operations import screen
 from hpcps.rules.asynchronous import AsyncRule, DcAsgd, Decision, FedAsync, NaiveAsync, ScalingRule
 from hpcps.rules.base import BaseRule, Rule
+from hpcps.rules.combining import combine
 from hpcps.rules.context import Arrays, AsyncContext, Context
 from hpcps.rules.coordinate_wise import Average, Meamed, Mean, Median, Phocas, Rlr, SignMajority, TrimmedMean
 from hpcps.rules.preaggregation import Arc, Bucketing, Clipping, Nnm, PreAggregator
-from hpcps.rules.screening import combine
 from hpcps.rules.selection import Aksel, Bulyan, Cge, Krum, Mda, Monna, MultiKrum, Smea
 from hpcps.rules.spectral import Caf, Dnc
 from hpcps.rules.trusted import Fltrust, LossScore, Zeno, ZenoPlusPlus

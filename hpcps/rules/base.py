@@ -180,7 +180,7 @@ class Rule(BaseRule, ABC):
         return self
 
     def reason_against(self, n: int) -> str:
-        from hpcps.rules.chain import reason_against
+        from hpcps.rules.combining import reason_against
 
         return reason_against(self, n, bounds=True)
 
@@ -316,7 +316,7 @@ class Rule(BaseRule, ABC):
             ValueError: an array has the wrong shape, something that the rule needs is missing, or the rule cannot
                 combine so many updates.
         """
-        from hpcps.rules.screening import combine
+        from hpcps.rules.combining import combine
 
         rows = arrays.as_floats(updates, 2, "updates")
         if reason := self.contradiction() or self.reason_against(len(rows)):

@@ -27,9 +27,8 @@ BESIDE = {
     "hpcps/roles/combiner_state.py": "what a rule keeps for its next round",
     "hpcps/roles/training_role.py": "what workers and validators have in common",
     "hpcps/rules/base.py": "what a rule declares, and checks of what it returns",
-    "hpcps/rules/chain.py": "pre-aggregators before a synchronous rule, for which it is listed",
     "hpcps/rules/context.py": "what a rule may use",
-    "hpcps/rules/screening.py": "finds values that are not finite; synchronous: calls the rule, and is listed",
+    "hpcps/rules/combining.py": "finds values that are not finite; synchronous: calls the rule, and is listed",
     "hpcps/transport/base.py": "bytes for records",
 }
 """Files that run but need not be opened, and why."""
@@ -41,7 +40,8 @@ def listed(mode):
     section = text[text.index("## Following an update") :].split("\n## ")[0]
     column = {"sync": 2, "async": 4}[mode]
     rows = [line.split("|") for line in section.splitlines() if re.match(r"\| \d+ ", line)]
-    return [f"hpcps/{re.fullmatch(r'`([^`]*)`', row[column].strip())[1]}" for row in rows]
+    cells = [row[column].strip() for row in rows]
+    return [f"hpcps/{re.fullmatch(r'`([^`]*)`', cell)[1]}" for cell in cells if cell]
 
 
 def executed(action):

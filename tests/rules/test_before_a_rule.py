@@ -21,7 +21,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.combiner_state import RuleState
 from hpcps.rules import Arc, Average, Bucketing, Clipping, Krum, Median, Nnm, Rule, TrimmedMean, combine
-from hpcps.rules.chain import _mixture
+from hpcps.rules.combining import _mixture
 from hpcps.rules.context import Arrays, Context
 from hpcps.rules.preaggregation import PreAggregator
 

@@ -17,8 +17,8 @@ from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.attacker import Attacker
 from hpcps.rules import Arc, Bucketing, Clipping, Context, Nnm, Rule, combine
+from hpcps.rules.combining import decide
 from hpcps.rules.context import Arrays, AsyncContext
-from hpcps.rules.screening import decide
 from hpcps.spec.schema import Run
 
 LAYOUT = Layout.of([("a", (3000,)), ("b", (1,)), ("none", (0,)), ("c", (40, 30)), ("d", (2049,))])

@@ -12,7 +12,7 @@ from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.checks import rate_of
 from hpcps.roles.combiner_state import RuleState, Tally
 from hpcps.rules import AsyncContext, AsyncRule
-from hpcps.rules.screening import decide_received
+from hpcps.rules.combining import decide_received
 
 
 @dataclass(frozen=True)

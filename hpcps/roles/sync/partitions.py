@@ -18,7 +18,7 @@ from hpcps.roles.evaluations import Continuation
 from hpcps.roles.events import Effect, Send, SetDeadline, Stage
 from hpcps.roles.local_training import LocalTraining
 from hpcps.rules import Combined, Context, Rule
-from hpcps.rules.screening import combine_received
+from hpcps.rules.combining import combine_received
 
 _NOTHING: Vector = np.zeros(0, np.float32)
 WINDOW = 4
