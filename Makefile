@@ -58,7 +58,7 @@ $(VENV)/.slurm: $(VENV)/.ready tests/slurm.sh
 # In these tests roles train with MXNet (tests/installed.py). Tests that need torch or another environment are not listed.
 WITHOUT_TORCH := $(addprefix tests/rules/test_,rules_bitwise.py rules_examples.py screening.py) tests/records \
   $(addprefix tests/attacks/test_,attacks.py attacks_against_definitions.py) \
-  $(addprefix tests/pslite/test_,encoding.py payload.py) \
+  tests/pslite/test_encoding.py \
   $(addprefix tests/roles/test_,cuts.py messages.py packing.py streaming.py) \
   tests/training/test_loss.py
 

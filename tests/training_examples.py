@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcps.spec.schema import Run
+from hpcps.training.trainer import Trainer
 
 RECORDS = 4
 
@@ -26,6 +27,13 @@ def make_run(
         "train": {"epochs": 20, "batch_size": 16, "device": "cpu", **train},
     }
     return Run.model_validate(table)
+
+
+def parameters(trainer: Trainer) -> np.ndarray:
+    """Return a copy of the parameters of a trainer."""
+    out = np.empty(trainer.layout.size, np.float32)
+    trainer.copy_to(out)
+    return out
 
 
 def cifar_records(number: int) -> tuple[np.ndarray, np.ndarray]:

@@ -57,9 +57,6 @@ def test_training_succeeds_without_an_attack(tmp_path, unattacked):
     assert accuracy(tmp_path, "naive_async", "none") > 94
 
 
-@pytest.mark.parametrize(
-    ("attack", "ruined"), [("negative 6", 30), pytest.param("random 1", 75, marks=pytest.mark.soak)]
-)
-def test_zeno_plus_plus_holds_where_naive_async_falls(tmp_path, unattacked, attack, ruined):
-    assert accuracy(tmp_path / "naive", "naive_async", attack) <= ruined
-    assert accuracy(tmp_path / "zeno", "zeno++", attack) >= unattacked - 3
+def test_zeno_plus_plus_holds_where_naive_async_falls(tmp_path, unattacked):
+    assert accuracy(tmp_path / "naive", "naive_async", "negative 6") <= 30
+    assert accuracy(tmp_path / "zeno", "zeno++", "negative 6") >= unattacked - 3

@@ -13,7 +13,7 @@ sys.path.append(str(HERE))
 import bars  # noqa: E402
 from exchanges import OURS, Exchange  # noqa: E402
 from launches import Setting  # noqa: E402
-from processes import ROOT, Command, MeasurementError, free_port  # noqa: E402
+from processes import ROOT, Command, free_port  # noqa: E402
 
 
 @pytest.fixture
@@ -60,27 +60,6 @@ def test_round_beside_a_peer_and_one_that_fails(program, monkeypatch, tmp_path):
     assert (tmp_path / "round.png").stat().st_size
 
 
-@pytest.mark.soak
-def test_growth_keeps_a_part_when_later_ones_fail(program, monkeypatch, tmp_path):
-    growth = importlib.import_module("growth")
-
-    def fail(amount):
-        raise MeasurementError("it broke")
-
-    def be_ended(amount):
-        raise SystemExit(143)
-
-    monkeypatch.setattr(growth, "QUICK", growth.Amount(workers=(2,), repeats=1))
-    monkeypatch.setitem(growth.PARTS, "servers", fail)
-    monkeypatch.setitem(growth.PARTS, "hosts", be_ended)
-    with pytest.raises(SystemExit):
-        program("growth", "--quick", "--only", "workers", "servers", "hosts", "--output", tmp_path)
-    report = (tmp_path / "growth.md").read_text()
-    assert "\n| 2 | " in report
-    assert "- servers: it broke" in report
-    assert (tmp_path / "growth.png").stat().st_size
-
-
 def test_growth_of_memory(monkeypatch):
     growth = importlib.import_module("growth")
     small = growth._footprint(Setting(1), 1, None)
@@ -99,73 +78,6 @@ def test_growth_of_memory(monkeypatch):
     assert row["worker"]["pss"] == 3
     assert row["validator"]["own"] == 1
     assert row["all"] == 6
-
-
-@pytest.mark.soak
-def test_training(program, monkeypatch, tmp_path):
-    pytest.importorskip("torch")
-    training = importlib.import_module("training")
-    for name, value in {"WORKERS": 1, "BATCH": 8, "LOCAL_STEPS": 1, "LOOPS": 1}.items():
-        monkeypatch.setattr(training, name, value)
-    monkeypatch.setattr(training, "FORMATS", training.FORMATS[:1])
-    assert program("training", 1, 0.02, "--output", tmp_path) == 0
-    assert "| 1 PyTorch loops, contiguous | " in (tmp_path / "training.md").read_text()
-    assert len(bars.read(tmp_path, "training")) == 1
-
-
-SMALL = """
-name = "{name}"
-[topology]
-workers = 1
-validators = {validators}
-[model]
-name = "mlp"
-[data]
-name = "digits"
-shards = 4
-[train]
-epochs = {epochs}
-batch_size = 64
-local_steps = 1
-[[sweep]]
-"validation.rule" = [{{ kind = "{rule}" }}]
-[[sweep]]
-{sweep}
-"""
-
-
-ATTACKS = 'attack = [{ kind = "none" }, { kind = "random", scale = 1, rate = 0.2 }]'
-
-
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.soak
-def test_tracing(program, monkeypatch, tmp_path):
-    pytest.importorskip("torch")
-    tracing = importlib.import_module("tracing")
-    small = tmp_path / "quickstart.toml"
-    small.write_text(SMALL.format(name="quickstart", validators=1, epochs=1, rule="zeno", sweep=ATTACKS))
-    monkeypatch.setattr(tracing, "EXPERIMENT", small)
-    assert not program("tracing", "--quick", "--output", tmp_path / "results")
-    assert "wall seconds | " in (tmp_path / "results/tracing.md").read_text()
-    assert len(bars.read(tmp_path / "results", "tracing")) == 1
-
-
-@pytest.mark.soak
-def test_simulation(program, monkeypatch, tmp_path):
-    pytest.importorskip("torch")
-    simulation = importlib.import_module("simulation")
-    small = SMALL.format(
-        name="simulation_benchmark", validators=0, epochs=4, rule="average", sweep='"topology.servers" = [1, 2]'
-    )
-    (tmp_path / "simulation.toml").write_text(small)
-    monkeypatch.setattr(simulation, "HERE", tmp_path)
-    monkeypatch.setattr(simulation, "DISTURBED", float("inf"))
-    results = tmp_path / "results"
-    assert program("simulation", "--attempts", 1, "--results", tmp_path / "runs", "--output", results) == 0
-    report = (results / "simulation.md").read_text()
-    assert "| 1 / 0 / 1 | " in report
-    assert "| 2 / 0 / 1 | " in report
-    assert len(bars.read(results, "simulation")) == 1
 
 
 def test_pslite_is_begun_again_where_a_port_is_taken(program, monkeypatch, tmp_path, capfd):

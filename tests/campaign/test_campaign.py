@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.launch.prepare import run_folder
@@ -14,26 +15,11 @@ from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import load_experiment
 
-SWEEP = """
-name = "many"
-[topology]
-validators = 0
-workers = 1
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 320
-test_limit = 32
-[train]
-epochs = 2
-batch_size = 16
-local_steps = 2
-[[sweep]]
-seed = [1, 2, 3, 4]
-"""
+SWEEP = small_experiment(
+    "many",
+    {"topology.validators": 0, "topology.workers": 1, "train.batch_size": 16, "train.local_steps": 2},
+    "[[sweep]]\nseed = [1, 2, 3, 4]\n",
+)
 
 
 @pytest.fixture
@@ -59,13 +45,11 @@ def run(file: Path, *arguments: str) -> int:
     return main(["run", str(file), "--results", str(file.parent / "results"), *arguments])
 
 
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.soak), "2"])
-def test_a_failed_run_does_not_stop_the_others(file: Path, jobs: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if jobs == "2" and len(os.sched_getaffinity(0)) < 2:
-        pytest.skip("one core only")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core only")
+def test_a_failed_run_does_not_stop_the_others(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = folders(file)
     block(runs[1])
-    assert run(file, "--jobs", jobs, "--retry", "1") == 1
+    assert run(file, "--jobs", "2", "--retry", "1") == 1
     shown = capsys.readouterr().out
     assert [directory.done for directory in runs] == [True, False, True, True]
     run_id = runs[1].path.name
@@ -121,26 +105,18 @@ def test_a_run_that_lost_a_file_is_played_again(file: Path, capsys: pytest.Captu
         assert directory.done
 
 
-@pytest.mark.soak
 def test_over_mpi_what_is_left_gets_a_launch_of_its_own(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     over_mpi = "transport.kind=mpi"
     runs = folders(file, over_mpi)
+    block(runs[1])
     block(runs[2])
-    assert run(file, "--set", over_mpi) == 1
-    assert [directory.done for directory in runs] == [True, True, False, True]
-    assert "hpcps: continuing with 1 more run\n" in capsys.readouterr().out
+    assert run(file, "--set", over_mpi, "--only", "0-2") == 1
+    assert [directory.done for directory in runs] == [True, False, False, False]
+    shown = capsys.readouterr().out
+    assert "hpcps: continuing with 1 more run\n" in shown
+    assert "hpcps: 2 of 3 runs failed:\n" in shown
     (launch,) = (file.parent / "results" / "many" / "launch").glob("*")
     assert {path.name for path in launch.glob("*plan.json")} == {"conf.plan.json", "conf-2.plan.json"}
-
-
-@pytest.mark.soak
-def test_over_mpi_it_is_also_an_end_if_all_of_them_failed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    over_mpi = "transport.kind=mpi"
-    runs = folders(file, over_mpi)
-    block(runs[0])
-    block(runs[1])
-    assert run(file, "--set", over_mpi, "--only", "0-1") == 1
-    assert "hpcps: 2 of 2 runs failed:\n" in capsys.readouterr().out
 
 
 def test_a_launcher_that_cannot_start_anything_is_not_asked_for_every_run(

@@ -163,10 +163,17 @@ DAMAGE = {
 }
 
 
+@pytest.fixture(scope="module")
+def average(tmp_path_factory):
+    """Return the model of the run `average` that nothing interrupts."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert play(CASES["average"], folder)
+    return model(folder)
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, tmp_path, capfd):
+def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, average, tmp_path, capfd):
     run = CASES["average"]
-    assert play(run, tmp_path / "whole")
     assert not play(run, tmp_path / "cut", crash_at=300)
     newest, before = RunDirectory(tmp_path / "cut").checkpoints.moments()
     name, harm, why = DAMAGE[damage]
@@ -178,24 +185,22 @@ def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, tmp_path, c
     start = [line for line in records(tmp_path / "cut", "worker-0") if line["event"] == "start"][-1]
     lines = records(tmp_path / "cut", "worker-0")[: start["continues"]]
     assert [line["round"] for line in lines if line["event"] == "round"][-1] == before - 1
-    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+    assert np.array_equal(model(tmp_path / "cut"), average)
 
 
-def test_without_any_that_is_sound_it_begins_anew(tmp_path, capfd):
+def test_without_any_that_is_sound_it_begins_anew(average, tmp_path, capfd):
     run = CASES["average"]
-    assert play(run, tmp_path / "whole")
     assert not play(run, tmp_path / "cut", crash_at=300)
     for manifest in (tmp_path / "cut/checkpoints").glob("*/manifest.json"):
         foreign(manifest)
     assert play(run, tmp_path / "cut")
     assert capfd.readouterr().err.count("is rejected") == 2
     assert "continues" not in [line for line in records(tmp_path / "cut", "worker-0") if line["event"] == "start"][-1]
-    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+    assert np.array_equal(model(tmp_path / "cut"), average)
 
 
-def test_what_lies_beside_the_checkpoints_does_no_harm(tmp_path, capfd):
+def test_what_lies_beside_the_checkpoints_does_no_harm(average, tmp_path, capfd):
     run = CASES["average"]
-    assert play(run, tmp_path / "whole")
     assert not play(run, tmp_path / "cut", crash_at=300)
     newest, _ = RunDirectory(tmp_path / "cut").checkpoints.moments()
     folder = tmp_path / f"cut/checkpoints/{newest:09}"
@@ -207,7 +212,7 @@ def test_what_lies_beside_the_checkpoints_does_no_harm(tmp_path, capfd):
         assert "is rejected: its manifest is damaged" in capfd.readouterr().err
         folder.mkdir(exist_ok=True)
     assert play(run, tmp_path / "cut")
-    assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+    assert np.array_equal(model(tmp_path / "cut"), average)
 
 
 def test_one_of_another_layout_is_refused_in_words(tmp_path, monkeypatch):

@@ -19,7 +19,6 @@ sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 from toy_trainers import Counter
 
 BLOCKS = 5
-SHAPES = [(1, 1, 3), (3, 2, 5), (2, 0, 4)]
 
 
 def counting(shape, per_refresh="queued"):
@@ -44,8 +43,7 @@ def counters(monkeypatch):
     monkeypatch.setattr(build, "build_trainer", trainer)
 
 
-@pytest.mark.parametrize("per_refresh", ["queued", pytest.param("share", marks=pytest.mark.soak)])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "per_refresh"), [((1, 1, 3), "queued"), ((3, 2, 5), "share"), ((2, 0, 4), "queued")])
 def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     run = counting(shape, per_refresh)
     chance = random.Random(str(shape))
@@ -71,7 +69,7 @@ def test_every_update_is_in_it_once(shape, per_refresh, counters, tmp_path):
     assert held[0].tolist() == [applied[f"worker-{k}"] for k in range(shape[2])]
 
 
-@pytest.mark.parametrize("moment", [pytest.param(3, marks=pytest.mark.soak), 400, "the end"])
+@pytest.mark.parametrize("moment", [400, "the end"])
 def test_stops_at_a_checkpoint_when_asked_to(moment, counters, tmp_path):
     run = counting((3, 2, 5))
     polls = 0

@@ -30,25 +30,15 @@ def asynchronous(servers, validators, **more):
 
 
 SYNC = {
-    "one-validator": {},
     "two-validators": {"topology": {"servers": 2, "validators": 2, "workers": 4}, "validation": ZENO},
     "no-validator": {"topology": {"servers": 3, "validators": 0}},
-    "partitions": {"topology": {"servers": 2, "validators": 0}, "transport": {"partition": 2048}},
     "partitions-two-validators": {
         "topology": {"servers": 2, "validators": 2, "workers": 4},
         "transport": {"partition": 2048},
     },
     "averaged-statistics": AVERAGED,
 }
-ASYNC = {
-    "async": asynchronous(1, 1),
-    "async-two-validators": asynchronous(3, 2),
-    "async-no-validator": asynchronous(2, 0),
-}
-
-
-REPEATED = ("one-validator", "partitions", "async-two-validators", "async-no-validator")
-EVERY = [pytest.param(case, marks=pytest.mark.soak) if case in REPEATED else case for case in (*SYNC, *ASYNC)]
+ASYNC = {"async": asynchronous(1, 1)}
 
 
 def stop_after(looks):
@@ -83,7 +73,7 @@ def under_way(monkeypatch):
 
 
 @pytest.mark.parametrize("every", [0, 1])
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", [*SYNC, *ASYNC])
 def test_what_is_sent_is_received(case, every, under_way, tmp_path):
     run = small(**{**SYNC, **ASYNC}[case], checkpoint={"every": every})
     assert play(run, tmp_path)
@@ -92,7 +82,7 @@ def test_what_is_sent_is_received(case, every, under_way, tmp_path):
     assert case in ASYNC or under_way() == 0
 
 
-@pytest.mark.parametrize("case", EVERY)
+@pytest.mark.parametrize("case", [*SYNC, *ASYNC])
 def test_what_is_sent_before_and_after_a_stop_is_received(case, under_way, tmp_path):
     run = small(**{**SYNC, **ASYNC}[case], checkpoint={"every": 0})
     assert not play(run, tmp_path, stop=stop_after(30))
@@ -102,7 +92,7 @@ def test_what_is_sent_before_and_after_a_stop_is_received(case, under_way, tmp_p
     assert case in ASYNC or under_way() == 0
 
 
-@pytest.mark.parametrize("case", EVERY[: len(SYNC)])
+@pytest.mark.parametrize("case", SYNC)
 def test_a_checkpoint_puts_nothing_off_to_the_next_epoch(case, tmp_path):
     totals = {}
     for name in ("plain", "checkpoints", "stopped"):

@@ -3,28 +3,13 @@
 import re
 
 from docs_repository import ROOT
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.records.collect import EVENTS
 from hpcps.records.files import read_lines
 
-SPEC = """
-name = "fields"
-[topology]
-servers = 2
-workers = 2
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 200
-test_limit = 32
-[train]
-epochs = 1
-[checkpoint]
-every = 1
+TABLES = """
 [[sweep]]
 "train.mode" = ["sync", "async"]
 "validation.rule" = [{ kind = "zeno" }, { kind = "zeno++" }]
@@ -43,7 +28,9 @@ def test_every_event_and_field_is_described(tmp_path):
     page = (ROOT / "docs/reference/records.md").read_text(encoding="utf-8")
     described = set(re.findall(r"`(\w+)`", page))
     assert [event for event in EVENTS if event != "updates" and event not in described] == []
-    (tmp_path / "fields.toml").write_text(SPEC)
+    (tmp_path / "fields.toml").write_text(
+        small_experiment("fields", {"topology.servers": 2, "checkpoint.every": 1}, TABLES)
+    )
     assert main(["run", str(tmp_path / "fields.toml"), "--results", str(tmp_path)]) == 0
     records = list(tmp_path.glob("fields/runs/*/records/*.jsonl"))
     fields = {name for record in records for line in read_lines(record).lines for name in line}

@@ -7,11 +7,13 @@ import pickle
 import random
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from small_experiment import small_experiment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
 from hostile import mutated, wrong_lines, wrong_value
@@ -32,22 +34,6 @@ from hpcps.records.sweep import planned
 from hpcps.records.trace.lanes import read_lanes
 
 TIMES = 40
-SMALL = """
-name = "small"
-[topology]
-workers = 2
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 160
-test_limit = 50
-[train]
-epochs = 2
-batch_size = 8
-"""
 
 
 def survive(read: Callable[[], object], what: bytes) -> None:
@@ -60,11 +46,30 @@ def survive(read: Callable[[], object], what: bytes) -> None:
         raise AssertionError(f"{type(error).__name__} of {what[:3000]!r}") from error
 
 
+@contextmanager
+def restored(path: Path) -> Iterator[bytes]:
+    """Give the content of a file, which is written back at the end."""
+    whole = path.read_bytes()
+    try:
+        yield whole
+    finally:
+        path.write_bytes(whole)
+
+
+def read_mutated(path: Path, read: Callable[[], object]) -> None:
+    source = random.Random(path.name)
+    with restored(path) as whole:
+        for _ in range(TIMES // 3):
+            change = source.choice((mutated, wrong_lines if path.suffix == ".jsonl" else wrong_value))
+            path.write_bytes(change(source, whole))
+            survive(read, path.read_bytes())
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a finished run that was traced."""
     folder = tmp_path_factory.mktemp("hostile")
-    (folder / "small.toml").write_text(SMALL)
+    (folder / "small.toml").write_text(small_experiment("small"))
     assert main(["run", str(folder / "small.toml"), "--results", str(folder), "--trace"]) == 0
     (run,) = (folder / "small/runs").iterdir()
     return run
@@ -72,15 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", ["spec.json", "records/worker-0.jsonl", "records/validator-0.jsonl", "DONE"])
 def test_a_run_of_mutated_files_is_collected_or_refused(name: str, run: Path) -> None:
-    path, source = run / name, random.Random(name)
-    whole = path.read_bytes()
-    try:
-        for _ in range(TIMES // 3):
-            change = source.choice((mutated, wrong_lines if path.suffix == ".jsonl" else wrong_value))
-            path.write_bytes(change(source, whole))
-            survive(lambda: (collect(run.parent.parent), SweepProgress([run]).poll()), path.read_bytes())
-    finally:
-        path.write_bytes(whole)
+    read_mutated(run / name, lambda: (collect(run.parent.parent), SweepProgress([run]).poll()))
 
 
 def test_mutated_reports_of_failures_are_read(run: Path) -> None:
@@ -110,15 +107,11 @@ def test_mutated_reports_of_failures_are_read(run: Path) -> None:
     ],
 )
 def test_a_hostile_done_is_not_believed(text: str, run: Path) -> None:
-    path = run / "DONE"
-    whole = path.read_text()
-    try:
+    with restored(run / "DONE"):
         assert RunDirectory(run).done
-        path.write_text(text)
+        (run / "DONE").write_text(text)
         assert not RunDirectory(run).done
         assert [status.state for status in SweepProgress([run]).poll()] == ["damaged"]
-    finally:
-        path.write_text(whole)
 
 
 def test_other_folders_are_no_earlier_attempts(tmp_path: Path) -> None:
@@ -150,44 +143,28 @@ def test_a_hostile_sweep_is_left_out(points: str, run: Path) -> None:
 
 def test_half_a_pair_of_surrogates_is_replaced_in_the_table(run: Path) -> None:
     path, spec = run / "records/worker-0.jsonl", run / "spec.json"
-    whole, said = path.read_text(), spec.read_text()
-    try:
-        path.write_text(whole + '{"event": "note", "host": "\\ud800"}\n')
+    with restored(path) as whole, restored(spec) as said:
+        path.write_bytes(whole + b'{"event": "note", "host": "\\ud800"}\n')
         spec.write_text(json.dumps({**json.loads(said), "label": "\ud800"}))
         table = collect(run.parents[1]).table
         assert set(table.label) == {"?"}
         assert "?" in set(table.host)
-    finally:
-        path.write_text(whole)
-        spec.write_text(said)
 
 
 def test_mutated_traces_are_read(run: Path) -> None:
     source = random.Random(5)
     path = run / "trace" / sorted(file.name for file in (run / "trace").glob("worker-0*"))[0]
-    whole = path.read_bytes()
-    head, newline, _ = whole.partition(b"\n")
-    try:
+    with restored(path) as whole:
+        head, newline, rest = whole.partition(b"\n")
         for number in range(TIMES):
-            rest = whole[len(head) + 1 :]
             other = source.choice((mutated, wrong_value))(source, head)
             path.write_bytes(other + newline + rest if number % 2 else mutated(source, whole))
             survive(lambda: [list(lane.spans()) for lane in read_lanes(run)], path.read_bytes())
-    finally:
-        path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("name", ["spec.json", "provenance.json", "records/worker-0.jsonl"])
 def test_costs_are_fitted_to_mutated_files_or_not(name: str, run: Path) -> None:
-    path, source = run / name, random.Random(name)
-    whole = path.read_bytes()
-    try:
-        for _ in range(TIMES // 3):
-            change = source.choice((mutated, wrong_lines if path.suffix == ".jsonl" else wrong_value))
-            path.write_bytes(change(source, whole))
-            survive(lambda: fit(run), path.read_bytes())
-    finally:
-        path.write_bytes(whole)
+    read_mutated(run / name, lambda: fit(run))
 
 
 def checkpoint(folder: Path) -> Checkpoints:

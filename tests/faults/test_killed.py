@@ -92,16 +92,6 @@ def test_a_process_whose_device_memory_mpi_sends_is_named(
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "hpcps" in name]
 
 
-def test_the_command_itself_is_killed(start: Callable[..., Play]) -> None:
-    play = start()
-    play.until()
-    assert len(play.left()) >= 6, "the command, mpirun, its proxy, two guards, ... and two roles"
-    play.process.kill()
-    play.end()
-    within(SOON, lambda: not play.left(), f"the end of {play.left()}")
-    assert not play.run.done
-
-
 QUICKSTART = ROOT / "experiments" / "quickstart.toml"
 SERVER = """
 import sys

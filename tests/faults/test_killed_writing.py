@@ -7,32 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory
 from hpcps.training.pytorch import trainer  # loaded here, so that no child has to
 
-SWEEP = """
-name = "sweep"
-[topology]
-validators = 0
-workers = 1
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 64
-test_limit = 16
-[train]
-epochs = 4
-batch_size = 16
-[checkpoint]
-every = 2
-[[sweep]]
-seed = [1, 2]
-"""
+SWEEP = small_experiment(
+    "sweep",
+    {"topology.validators": 0, "topology.workers": 1, "data.limit": 64, "train.epochs": 4, "checkpoint.every": 2},
+    "[[sweep]]\nseed = [1, 2]\n",
+)
 OPERATIONS = ("replace", "rename", "fsync", "write", "unlink", "rmdir", "mkdir")
 STRIDE = 11
 """Every so many-th operation is tried."""

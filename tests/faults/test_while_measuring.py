@@ -47,15 +47,6 @@ def test_a_run_that_is_stopped_does_not_wait_for_it(start: Callable[..., Play]) 
     assert "evaluation" not in [line["event"] for line in lines]
 
 
-def test_a_chief_that_is_killed_is_named(start: Callable[..., Play]) -> None:
-    play = measuring(start)
-    os.kill(play.pid("worker-0"), signal.SIGKILL)
-    assert play.end() > 0
-    assert play.left() == {}
-    assert_quiet(play.text)
-    assert_blamed(play.text, play.run, "worker-0", r"the process was killed by signal 9 \(SIGKILL\)")
-
-
 def test_what_it_raises_is_told_with_the_round_of_the_model(start: Callable[..., Play], tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

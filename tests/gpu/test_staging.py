@@ -41,24 +41,6 @@ def test_what_comes_to_the_host_is_there(size):
     assert len(device.asked) == -(-size // CHUNK)
 
 
-def test_one_chunk_is_on_its_way_while_the_one_before_is_fetched():
-    """The device has been asked for chunk i before the host waits for chunk i - 1."""
-    device, asked = Late(), []
-    work = device.work
-    device.work = lambda until: (asked.append((until, len(device.asked))), work(until))
-    staging(device).to_host(values(4 * CHUNK), torch.zeros(4 * CHUNK))
-    assert asked == [(1, 2), (2, 3), (3, 4), (4, 4)]
-
-
-def test_the_host_is_two_chunks_ahead_of_the_device_at_most_and_not_less():
-    device = Late()
-    carrier = staging(device)
-    carrier.to_device(values(2 * CHUNK), torch.zeros(2 * CHUNK))
-    assert device.done == 0
-    carrier.to_device(values(CHUNK), torch.zeros(CHUNK))
-    assert device.done == 1
-
-
 @pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (CHUNK, 3, 2 * CHUNK + 1), SIZES])
 def test_many_transfers_one_after_another_do_not_meet_in_a_buffer(sizes):
     device, outs, backs = Late(), [], []

@@ -18,11 +18,11 @@ from torch.utils._pytree import tree_flatten
 from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
 from hpcps.training.build import build_trainer
-from hpcps.training.pytorch.device import ComputeDevice, Gpu
+from hpcps.training.pytorch.device import Gpu
 from hpcps.training.pytorch.step import WARM_UP
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
-from training_examples import make_run
+from training_examples import make_run, parameters
 from zoo import SIZES
 
 DIGITS = {"name": "digits"}
@@ -96,12 +96,6 @@ class Kind:
 @pytest.fixture(params=[pytest.param("cpu", id="pretended"), GPU])
 def kind(request, monkeypatch):
     return Kind(request.param, monkeypatch)
-
-
-def parameters(one):
-    out = np.empty(one.layout.size, dtype=np.float32)
-    one.copy_to(out)
-    return out
 
 
 def same(one, other):
@@ -242,18 +236,6 @@ def pretended(monkeypatch):
     return Kind("cpu", monkeypatch)
 
 
-def test_a_model_is_one_transfer_whatever_its_tensors_and_their_order(pretended, monkeypatch):
-    other, copies = pretended.replaying("cifar_resnet20_v1"), []
-    copy = other.compute_device.copy
-    monkeypatch.setattr(
-        other.compute_device, "copy", lambda source, out: (copies.append(out.nbytes), copy(source, out))
-    )
-    for move in (parameters, lambda one: one.copy_from(np.ones(one.layout.size, np.float32))):
-        copies.clear()
-        move(other)
-        assert copies == [1 << 20, 4 * other.layout.size - (1 << 20)]
-
-
 class Watch(TorchDispatchMode):
     """Takes note of what touches given tensors outside of a stream."""
 
@@ -302,14 +284,6 @@ def test_all_that_touches_a_network_is_in_the_order_of_its_stream(pretended):
     assert twin.compute_device._stream is not other.compute_device._stream
 
 
-def test_a_twin_is_there_before_its_own_stream_uses_it(pretended, monkeypatch):
-    """It is copied on the other's stream, which its own does not wait for."""
-    other, waited = pretended.replaying(), []
-    monkeypatch.setattr(other.compute_device._stream, "synchronize", lambda: waited.append("for the copy"))
-    assert other.evaluator
-    assert waited == ["for the copy"]
-
-
 def test_nobody_is_at_work_beside_while_a_pass_is_recorded(pretended, monkeypatch):
     """Torch wants no other thread at work while one captures; at other times nobody waits for anybody."""
     other = pretended.replaying()
@@ -332,15 +306,6 @@ def test_nobody_is_at_work_beside_while_a_pass_is_recorded(pretended, monkeypatc
     other.train(1)
     thread.join(60)
     assert order == ["at work", "done", "recorded"]
-
-
-def test_the_host_carries_and_records_nothing(monkeypatch):
-    one = Kind("cpu", monkeypatch).usual()
-    device = ComputeDevice()
-    assert (device.carrier, device.recorder, one.compute_device.carrier) == (None, None, None)
-    images, labels = next(one._stream)
-    placed = one._model.batch(images, labels)
-    assert [tensor.data_ptr() for tensor in placed] == [array.ctypes.data for array in (images, labels)]
 
 
 @pytest.mark.parametrize("device", [GPU])

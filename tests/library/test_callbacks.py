@@ -1,6 +1,8 @@
 """Callbacks: what they are told, that they change nothing, and what their exceptions do."""
 
+import io
 import signal
+import sys
 import threading
 
 import numpy as np
@@ -28,7 +30,6 @@ def played(folder, described, callbacks=()):
 
 TOPOLOGIES = {
     "validator": {},
-    "two of each": {"topology": {"servers": 2, "validators": 2, "workers": 4}},
     "no validator": {"topology": {"validators": 0, "servers": 2}, "validation": {"rule": {"kind": "average"}}},
     "baseline": {
         "topology": {"servers": 0, "validators": 1, "workers": 0},
@@ -39,11 +40,7 @@ TOPOLOGIES = {
 }
 
 
-# Every second one; `make soak` plays all.
-EACH = [pytest.param(name, marks=pytest.mark.soak) if place % 2 else name for place, name in enumerate(TOPOLOGIES)]
-
-
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", TOPOLOGIES)
 def test_reports_are_what_is_recorded_and_change_nothing(tmp_path, name):
     described, log = small(**TOPOLOGIES[name]), Log()
     done, model = played(tmp_path / "followed", described, log.callbacks)
@@ -173,3 +170,53 @@ def test_settings_of_torch_stay(tmp_path):
         assert torch.get_deterministic_debug_mode() == mode
     finally:
         torch.set_num_threads(threads)
+
+
+SWEEP = {"sweep": [{"seed": [1, 2]}], "train": {"epochs": 1}}
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_script_prints_nothing(capfd):
+    hpcps.run(small(**SWEEP)).table()
+    hpcps.Learner("mlp", "digits").train(1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_log_gets_a_line_for_each_run(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    hpcps.run(small(**SWEEP), progress=True)
+    first, second = sys.stderr.getvalue().splitlines()
+    assert first.startswith("[1/2] seed 1  epoch ")
+    assert second.endswith(" %  done")
+    assert "accuracy" in second
+
+
+def test_a_terminal_gets_a_bar_that_moves(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr("hpcps.library.progress._INTERVAL", 0.0)
+    hpcps.run(small(train={"epochs": 2}), progress=True)
+    shown = sys.stderr.getvalue().split("\r\033[K")
+    bars = [line.partition(" ")[0] for line in shown if line.startswith(("#", "-"))]
+    assert len(set(bars)) >= 3
+    assert bars == sorted(bars, key=lambda bar: bar.count("#"))
+    assert any("[1/1]" in line and "left" in line for line in shown)
+    assert shown[-1].endswith("  done\n")
+
+
+def test_an_interrupt_is_announced(monkeypatch):
+    monkeypatch.setattr(role_driver, "_ASK_EVERY", -1.0)
+
+    def interrupt(report):
+        if report.round == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with pytest.raises(KeyboardInterrupt):
+        hpcps.run(small(), callbacks=hpcps.Callbacks(on_round=interrupt), progress=True)
+    said = sys.stderr.getvalue()
+    assert "stopping at the next checkpoint ... (once more: at once)" in said
+    assert said.endswith("stopped at a checkpoint\n")

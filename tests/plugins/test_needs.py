@@ -28,21 +28,18 @@ checkpoint = {{ every = 1 }}
 """
 SYNC = BASE + "train = { epochs = 4, batch_size = 16, local_steps = 2 }\n"
 # Of one worker, nothing is left to chance.
-ASYNC = BASE + 'train = { mode = "async", epochs = 4, batch_size = 16, local_steps = 2 }\ntopology.workers = 1\n'
-ASYNC = ASYNC.replace("participation = 0.8", "participation = 1.0")
-FILES = {
-    "validators": SYNC + """
+ASYNC = BASE.replace("participation = 0.8", "participation = 1.0") + """
+train = { mode = "async", epochs = 4, batch_size = 16, local_steps = 2 }
+topology.workers = 1
+[[sweep]]
+"validation.rule.kind" = ["async_everything", "async_momentum"]
+"""  # fmt: skip
+VALIDATORS = SYNC + """
 topology = { workers = 3, validators = 2, servers = 2 }
 [[sweep]]
 "validation.rule.kind" = ["momentum", "lowest", "everything"]
-""",
-    "servers": SYNC + 'topology = { workers = 3, validators = 0 }\nvalidation.rule.kind = "momentum"\n',
-    "async": ASYNC + """
-[[sweep]]
-"validation.rule.kind" = ["async_everything", "async_momentum"]
-""",
-    "async-servers": ASYNC + 'topology.validators = 0\nvalidation.rule.kind = "async_momentum"\n',
-}  # fmt: skip
+"""  # fmt: skip
+SERVERS = SYNC + 'topology = { workers = 3, validators = 0 }\nvalidation.rule.kind = "momentum"\n'
 
 
 def written(folder, text):
@@ -52,12 +49,8 @@ def written(folder, text):
     return file
 
 
-REPEATED = [pytest.param(name, marks=pytest.mark.soak) for name in ("async", "servers", "async-servers")]
-
-
-@pytest.mark.parametrize("name", ["validators", *REPEATED])
-def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path, name):
-    file = written(tmp_path, FILES[name])
+def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path):
+    file = written(tmp_path, VALIDATORS)
     for transport in ("mpi", "inproc"):
         hpcps("run", file, "--set", f"transport.kind={transport}", "--results", tmp_path / transport)
     over_mpi, in_process = models(tmp_path / "mpi"), models(tmp_path / "inproc")
@@ -68,9 +61,9 @@ def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path, name):
     assert len({values.tobytes() for values in over_mpi.values()}) == len(over_mpi)
 
 
-@pytest.mark.parametrize("name", ["validators", pytest.param("servers", marks=pytest.mark.soak)])
-def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, name):
-    for point in load_experiment(written(tmp_path, FILES[name])).points:
+@pytest.mark.parametrize("text", [VALIDATORS, SERVERS], ids=["validators", "servers"])
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, text):
+    for point in load_experiment(written(tmp_path, text)).points:
         run, folder = point.run, tmp_path / point.label
         assert play(run, folder / "whole")
         play_through(run, folder / "cut", [300, 200] if run.topology.validators else [180, 70])
@@ -78,20 +71,18 @@ def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path, name):
         np.testing.assert_array_equal(model(folder / "cut"), model(folder / "whole"), err_msg=point.label)
 
 
-@pytest.mark.parametrize("name", ["async", pytest.param("async-servers", marks=pytest.mark.soak)])
-def test_a_checkpoint_of_an_asynchronous_run_has_what_the_rule_keeps(tmp_path, name):
-    run = load_experiment(written(tmp_path, FILES[name]), ["train.epochs=10"]).points[-1].run
+def test_a_checkpoint_of_an_asynchronous_run_has_what_the_rule_keeps(tmp_path):
+    run = load_experiment(written(tmp_path, ASYNC), ["train.epochs=10"]).points[-1].run
     assert run.validation.rule.kind == "async_momentum"
     checkpoints = RunDirectory(tmp_path).checkpoints
 
     def kept():
-        combiner = "validator-0" if run.topology.validators else "server-0"
-        state = checkpoints.read(checkpoints.moments()[0], combiner).state.part("rule")
+        state = checkpoints.read(checkpoints.moments()[0], "validator-0").state.part("rule")
         assert state.facts["names"] == ["mean", "updates"]
         draws = state.facts["streams"]["rule"]["state"]["counter"][0]
         return draws, int(state.arrays["1"])
 
-    assert not play(run, tmp_path, crash_at=400 if run.topology.validators else 200)
+    assert not play(run, tmp_path, crash_at=400)
     before = kept()
     assert min(before) > 8
     polls = iter(range(1000))
@@ -102,7 +93,7 @@ def test_a_checkpoint_of_an_asynchronous_run_has_what_the_rule_keeps(tmp_path, n
 
 
 def test_the_loss_tells_good_updates_from_bad(tmp_path):
-    text = FILES["validators"].replace('"random", rate = 0.2', '"negative", rate = 0.3')
+    text = VALIDATORS.replace('"random", rate = 0.2', '"negative", rate = 0.3')
     file = written(tmp_path, text.replace("epochs = 4", "epochs = 12").replace("limit = 320, ", ""))
     accuracy = {}
     for rule in ("average", "lowest"):
@@ -124,7 +115,7 @@ def test_a_validator_trains_only_for_a_reference(tmp_path, monkeypatch):
         trainer, "train", lambda self, *args, **more: trained.append(self) or train(self, *args, **more)
     )
     numbers = {}
-    for point in load_experiment(written(tmp_path, FILES["validators"])).points:
+    for point in load_experiment(written(tmp_path, VALIDATORS)).points:
         trained.clear()
         assert play(point.run, tmp_path / point.label)
         numbers[point.run.validation.rule.kind] = len(set(map(id, trained)))
@@ -189,7 +180,7 @@ def test_a_rule_that_declares_no_state_cannot_lose_it(tmp_path):
     text = NEEDY.read_text().replace('frozenset({"state", "random"})', 'frozenset({"random"})')
     (tmp_path / "needy.py").write_text(text)
     file = tmp_path / "experiment.toml"
-    file.write_text(FILES["servers"])
+    file.write_text(SERVERS)
     said = hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path / "results", expect=2)
     assert 'a rule that keeps arrays must declare it: needs = frozenset({"state"})' in said
 

@@ -1,5 +1,11 @@
+from dataclasses import replace
+
+import pytest
+
+from hpcps.transport.pslite.membership import objection
 from hpcps.transport.pslite.meta import NodeInfo, NodeRole
 from hpcps.transport.pslite.scheduling import NodeRegistry
+from hpcps.transport.pslite.settings import Settings
 
 
 def node(role, port, host="10.0.0.1", id_=2**31 - 1):
@@ -59,3 +65,37 @@ def test_two_newcomers_share_no_id_and_no_more_wait_than_there_are_nodes():
         registry.add(node("WORKER", port))
     assert "one more" in registry.refusal(node("WORKER", 404))
     assert sorted(each.id for each in registry.recover({9, 11})) == [9, 11]
+
+
+ME = NodeInfo(NodeRole.WORKER, "10.0.0.1", 500)
+SETTINGS = Settings(role=NodeRole.WORKER, servers=1, workers=2, root_host="10.0.0.9", root_port=9000)
+SCHEDULER = NodeInfo(NodeRole.SCHEDULER, "10.0.0.9", 9000, 1)
+SERVER = NodeInfo(NodeRole.SERVER, "10.0.0.1", 400, 8)
+OTHER = NodeInfo(NodeRole.WORKER, "10.0.0.2", 300, 11)
+FULL = [replace(ME, id=9), SERVER, OTHER, SCHEDULER]
+
+
+def test_the_list_of_all_is_taken_once():
+    assert objection(FULL, ME, SETTINGS, first=True) is None
+    assert "second list" in objection(FULL, ME, SETTINGS, first=False)
+
+
+def test_later_lists_have_nodes_that_came_back():
+    back = [replace(OTHER, is_recovery=True)]
+    assert objection(back, ME, SETTINGS, first=False) is None
+    assert "1 nodes where there are 4" in objection(back, ME, SETTINGS, first=True)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "reason"),
+    [
+        ([*FULL[:3], replace(SCHEDULER, id=8)], "with the ids"),
+        ([*FULL, replace(OTHER, id=13)], "with the ids"),
+        ([*FULL[:3], replace(SERVER, id=1)], "not of their roles"),
+        ([replace(ME, id=9, port=501), *FULL[1:]], "this one 0 times"),
+        ([replace(ME, id=9), SERVER, replace(ME, id=11), SCHEDULER], "this one 2 times"),
+        (FULL[:3], "3 nodes where there are 4"),
+    ],
+)
+def test_other_lists_are_refused(nodes, reason):
+    assert reason in objection(nodes, ME, SETTINGS, first=True)

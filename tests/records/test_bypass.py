@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from installed import BACKEND
+from small_experiment import small_experiment
 
 import hpcps.roles.attacker as attacker_module
 from hpcps.cli.main import main
@@ -14,37 +14,16 @@ from hpcps.records.collect import collect
 from hpcps.records.table import tabulate
 from hpcps.roles.sync.partitions import PartitionCollector
 
-SPEC = """
-name = "bypass"
-seed = 3
-[topology]
-servers = {servers}
-validators = {validators}
-workers = 6
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-backend = "{backend}"
-[data]
-name = "digits"
-limit = 300
-test_limit = 32
-[train]
-epochs = 2
-batch_size = 8
-local_steps = 2
-[communication]
-participation = 0.8
-skip_rate = 0.3
-[validation]
-rule = {rule}
-[attack]
-kind = "random"
-scale = {scale}
-rate = 0.4
-scope = "{scope}"
-"""
+
+def written(folder, rule, scope="worker", validators=1, servers=1, scale=5):
+    """Write the experiment; return its file."""
+    keys = {"seed": 3, "topology.servers": servers, "topology.validators": validators, "topology.workers": 6}
+    keys |= {"data.limit": 300, "train.local_steps": 2}
+    keys |= {"communication.participation": 0.8, "communication.skip_rate": 0.3}
+    keys |= {"attack.kind": "random", "attack.scale": scale, "attack.rate": 0.4, "attack.scope": scope}
+    file = folder / "bypass.toml"
+    file.write_text(small_experiment("bypass", keys, f"validation.rule = {rule}"))
+    return str(file)
 
 
 def test_bit_b_is_block_b():
@@ -67,9 +46,8 @@ def test_bit_b_is_block_b():
 def test_the_joined_counts_are_those_of_the_masks(tmp_path, monkeypatch, rule, scope, validators, servers, scale):
     """What the packer attacked and what the rule accepted, watched inside the roles."""
     attacked, let_in = watch(monkeypatch)
-    text = SPEC.format(rule=rule, scope=scope, validators=validators, servers=servers, scale=scale, backend=BACKEND)
-    (tmp_path / "bypass.toml").write_text(text)
-    assert main(["run", str(tmp_path / "bypass.toml"), "--results", str(tmp_path)]) == 0
+    file = written(tmp_path, rule, scope, validators, servers, scale)
+    assert main(["run", file, "--results", str(tmp_path)]) == 0
     table = collect(tmp_path / "bypass").table
     rows = table[(table["event"] == "round") & (table["role"] == "worker")]
     seen = set()
@@ -164,10 +142,7 @@ def test_long_runs_have_several_rounds_in_a_row():
 
 
 def test_evaluations_have_the_totals_before_their_model(tmp_path):
-    (tmp_path / "bypass.toml").write_text(
-        SPEC.format(rule='{ kind = "krum" }', scope="worker", validators=1, servers=1, scale=5, backend=BACKEND)
-    )
-    assert main(["run", str(tmp_path / "bypass.toml"), "--results", str(tmp_path)]) == 0
+    assert main(["run", written(tmp_path, '{ kind = "krum" }'), "--results", str(tmp_path)]) == 0
     table = collect(tmp_path / "bypass").table
     rounds = table[(table["event"] == "round") & (table["role"] == "worker")]
     rows = table[table["event"] == "bypass"].set_index("round")

@@ -4,33 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-from installed import BACKEND
+from small_experiment import small_experiment
 
 import hpcps
 from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.records.run_directory import RunDirectory
 
-FILE = f"""
-name = "damaged"
-[topology]
-validators = 0
-workers = 1
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-backend = "{BACKEND}"
-[data]
-name = "digits"
-limit = 64
-test_limit = 16
-[train]
-epochs = 1
-batch_size = 16
-[[sweep]]
-seed = [1, 2]
-"""
+FILE = small_experiment("damaged", {"topology.validators": 0, "topology.workers": 1}, "[[sweep]]\nseed = [1, 2]\n")
 
 
 @pytest.fixture
@@ -100,9 +81,10 @@ def test_a_flipped_bit_is_named_and_the_run_is_executed_again(
     assert "2 of 2 runs are done already" in said(capsys, "run", "damaged.toml")
 
 
-@pytest.mark.parametrize("content", ["", '{"torn'])
-@pytest.mark.parametrize("swept", [True, False], ids=["", "without sweeps/"])
-@pytest.mark.parametrize("old", [True, False], ids=["old DONE", "new DONE"])
+@pytest.mark.parametrize(
+    ("content", "swept", "old"),
+    [("", True, True), ('{"torn', False, True), ("", False, False), ('{"torn', True, False)],
+)
 def test_without_a_readable_spec_a_run_is_still_seen(
     content: str, swept: bool, old: bool, first: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tracemalloc
 from dataclasses import replace
 
@@ -253,3 +255,18 @@ def test_only_known_failures_are_set_aside(tmp_path):
     directory.set_failures_aside(known)
     assert [failure.error for failure in directory.failures] == ["new"]
     assert [failure.error for failure in directory.earlier_failures] == ["old"]
+
+
+def test_a_run_is_one_process_s_as_long_as_it_holds_the_file(tmp_path):
+    directory = RunDirectory(tmp_path / "runs" / "abc")
+    claim = directory.claim()
+    assert claim is not None
+    other = f"from pathlib import Path; from hpcps.records.run_directory import RunDirectory as R; \
+print(R(Path({str(directory.path)!r})).claim() is None)"
+
+    def refused():
+        return subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=True).stdout.strip()
+
+    assert refused() == "True"
+    claim.close()
+    assert refused() == "False"

@@ -4,36 +4,22 @@ import re
 
 import numpy as np
 import pytest
-from installed import BACKEND
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.records.acceptance import RunAcceptance
 
-FILE = f"""
-name = "absurd"
-[topology]
-workers = 2
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-backend = "{BACKEND}"
-[data]
-name = "digits"
-limit = 192
-test_limit = 16
-[train]
-epochs = 1
-batch_size = 16
-local_steps = 4
-optimizer = {{ lr = 1e38 }}
+FILE = small_experiment(
+    "absurd",
+    {"data.limit": 192, "train.epochs": 1, "train.batch_size": 16, "train.local_steps": 4, "train.optimizer.lr": 1e38},
+    """
 [[include]]
 label = "without validators"
 "topology.validators" = 0
 [[include]]
 label = "asynchronous"
 "train.mode" = "async"
-"validation.rule" = {{ kind = "zeno++" }}
+"validation.rule" = { kind = "zeno++" }
 [[include]]
 label = "usual"
 "train.optimizer.lr" = 0.01
@@ -41,8 +27,9 @@ label = "usual"
 label = "usual, asynchronous"
 "train.optimizer.lr" = 0.01
 "train.mode" = "async"
-"validation.rule" = {{ kind = "naive_async" }}
-"""
+"validation.rule" = { kind = "naive_async" }
+""",
+)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
+from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.numerics.state import State
 from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.checkpoint import CheckpointPart
@@ -17,7 +18,9 @@ from hpcps.records.forecast import Forecast, kinds_of, summary, time_left
 from hpcps.records.locate import locate
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SILENT_AFTER, RunStatus, SweepProgress
+from hpcps.records.sweep import write_sweep
 from hpcps.records.writer import RecordWriter
+from hpcps.spec.load import load_experiment
 
 SPEC = {
     "run_id": "0123456789", "label": "zeno · negative 6", "index": 0, "swept": {},
@@ -189,22 +192,8 @@ def test_a_long_record_is_read_from_its_tail(directory):
     with path.open("a") as file:
         file.write(filler * 5000)
     play(directory, "worker", 0, 9, first=8)
-    began = time.perf_counter()
-    SweepProgress([directory.path]).poll()
-    assert time.perf_counter() - began < 0.2
-
-
-def test_polling_is_cheap(directory):
-    for k in range(18):
-        play(directory, "worker", k, 50)
-    progress = SweepProgress([directory.path])
-    progress.poll()
-    best = 1.0
-    for _ in range(20):
-        began = time.perf_counter()
-        progress.poll()
-        best = min(best, time.perf_counter() - began)
-    assert best < 0.02
+    (status,) = SweepProgress([directory.path]).poll()
+    assert (status.slowest, status.slowest_step) == ("worker-0", 0.1)
 
 
 def test_an_overview_is_a_table(directory, tmp_path):
@@ -338,8 +327,6 @@ def test_runs_of_kinds_without_progress_are_not_in_the_forecast():
 
 
 def test_the_kinds_of_a_run_ignore_its_seed_and_its_rates():
-    from hpcps.spec.load import load_experiment
-
     sweep = "[[sweep]]\n'validation.rule.kind' = ['average', 'median']\n[[sweep]]\nseed = [1, 2]\n"
     points = load_experiment("x.toml", content=FILE.partition("[[")[0] + sweep).points
     one, two, three, _ = (kinds_of(point.run.model_dump(mode="json")) for point in points)
@@ -379,8 +366,6 @@ seed = [1, 2]
 @pytest.fixture
 def results(tmp_path, monkeypatch):
     """A file of two points, one of which is done as it is, and both, one not finished, with fewer epochs."""
-    from hpcps.launch.prepare import run_folder, spec_of
-    from hpcps.spec.load import load_experiment
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "experiments").mkdir()
@@ -433,10 +418,6 @@ def test_points_are_selected_as_for_run(results, capsys):
 
 
 def test_a_file_with_plugins_is_selected_from_what_was_launched(results, capsys):
-    from hpcps.launch.prepare import spec_of
-    from hpcps.records.sweep import write_sweep
-    from hpcps.spec.load import load_experiment
-
     file = results.parent / "experiments" / "demo.toml"
     points = [spec_of(point) for point in load_experiment(file).points]
     file.write_text(f'plugins = ["./rule.py"]\n{FILE}')
@@ -448,10 +429,6 @@ def test_a_file_with_plugins_is_selected_from_what_was_launched(results, capsys)
 
 
 def test_a_file_that_nobody_has_run_as_it_is_does_not_fill_the_screen(results, capsys):
-    import shutil
-
-    from hpcps.spec.load import load_experiment
-
     for point in load_experiment("experiments/demo.toml").points:
         shutil.rmtree(results / "demo" / "runs" / point.run_id, ignore_errors=True)
     _, text = shown(capsys, "demo")

@@ -1,9 +1,10 @@
 """What is known of a sweep of which not everything has been played."""
 
 import json
+import shutil
 
 import pytest
-from installed import BACKEND
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.records.collect import collect
@@ -12,28 +13,8 @@ from hpcps.records.locate import load_points
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import planned
 
-FILE = f"""
-name = "sweep"
-[topology]
-validators = 0
-workers = 1
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-backend = "{BACKEND}"
-[data]
-name = "digits"
-limit = 64
-test_limit = 16
-[train]
-epochs = 1
-batch_size = 16
-[[sweep]]
-"train.optimizer.lr" = [0.01, 0.1, 0.2]
-[[sweep]]
-seed = [1, 2]
-"""
+SWEEP = '[[sweep]]\n"train.optimizer.lr" = [0.01, 0.1, 0.2]\n[[sweep]]\nseed = [1, 2]\n'
+FILE = small_experiment("sweep", {"topology.validators": 0, "topology.workers": 1, "train.epochs": 1}, SWEEP)
 
 
 @pytest.fixture
@@ -103,17 +84,13 @@ def test_what_set_makes_of_a_file_is_a_sweep_of_its_own(results, capsys):
     # Once its last run is gone, nothing of it is expected any more.
     for folder in results.glob("runs/*"):
         if json.loads((folder / "spec.json").read_text())["run"]["train"]["epochs"] == 2:
-            for path in sorted(folder.rglob("*"), reverse=True):
-                path.rmdir() if path.is_dir() else path.unlink()
-            folder.rmdir()
+            shutil.rmtree(folder)
     assert len(collect(results).runs) == 6
 
 
 def test_results_without_a_sweep_are_what_they_were(results, capsys):
     assert run("--only", "0-2") == 0
-    for path in (results / "sweeps").iterdir():
-        path.unlink()
-    (results / "sweeps").rmdir()
+    shutil.rmtree(results / "sweeps")
     assert "3 runs: 3 done\n" in shown(capsys, "collect", "results/sweep")
     assert "missing" not in collect(results).table.attrs
 
@@ -151,10 +128,7 @@ def test_points_that_have_not_run_are_of_the_variant_of_the_others(tmp_path):
     """Of splits whose shards differ, the code once held out another shard; that is no variant of what is planned."""
     file = tmp_path / "planned.toml"
     file.write_text(
-        'name = "planned"\n[topology]\nworkers = 2\n[transport]\nkind = "inproc"\n[model]\nname = "mlp"\n'
-        f'backend = "{BACKEND}"\n[data]\nname = "digits"\nlimit = 90\ntest_limit = 20\n'
-        'split = "by_class"\n[train]\nepochs = 1\nbatch_size = 8\n'
-        "[[sweep]]\nseed = [1, 2]\n"
+        small_experiment("planned", {"data.split": "by_class", "train.epochs": 1}, "[[sweep]]\nseed = [1, 2]\n")
     )
     assert main(["run", str(file), "--only", "0", "--results", str(tmp_path)]) == 0
     table = collect(tmp_path / "planned", load_points(file)[1]).table

@@ -3,15 +3,18 @@
 import json
 import random
 import re
+import sys
 
 import numpy as np
 import pytest
 from simulated import spec
 
 from hpcps.errors import RunError
+from hpcps.execution.simulation.__main__ import main
 from hpcps.execution.simulation.calibration import fit
-from hpcps.records.run_directory import RunDirectory
+from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.records.writer import RecordWriter
+from hpcps.registry.plugins import sha256
 from hpcps.spec.schema import Run
 
 KNOWN = {"step": 2e-3, "evaluate": 3e-2, "pack": 1e-4, "adopt": 5e-5, "call": 4e-4, "element": 2e-8, "apply": 7e-5}
@@ -139,3 +142,35 @@ def test_another_model_or_batch_size_is_refused(tmp_path):
         (measured_run(train={"batch_size": 8}), "train.batch_size = 32, this run has 8"),
     ):
         assert what in refusal(path, Run.model_validate(run))
+
+
+MODEL = '''
+from typing import Literal
+
+from hpcps.models import Model
+
+
+class Line(Model):
+    """One linear layer."""
+
+    name: Literal["line"] = "line"
+
+    def build(self, shape, classes):
+        from torch import nn
+
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+'''
+
+
+def test_the_simulation_table_of_a_run_with_a_plugin(tmp_path, monkeypatch, capsys):
+    run = measured_run(train={"epochs": 1, "batch_size": 8}) | {"model": {"name": "line"}}
+    plugin = {"file": "line.py", "text": MODEL, "sha256": sha256(MODEL)}
+    path = write_run(tmp_path / "run", run=run, plugins=[plugin])
+    assert RunDirectory(path).plugins == (("line.py", MODEL),)
+    monkeypatch.setattr(sys, "argv", ["simulation", str(path)])
+    assert main() == 0, capsys.readouterr().err
+    assert '[simulation]\nkind = "modelled"\ncores = 3\nspeed = ' in capsys.readouterr().out
+    (path / PLUGINS / "line.py").write_text("import nothing_like_this")
+    (path / "DONE").write_text("{}")  # as in an earlier version, which listed no files
+    assert main() == 1
+    assert "nothing_like_this" in capsys.readouterr().err

@@ -1,18 +1,17 @@
 """Real training in virtual time: the model is what it is without, and costs are measured from a real run over MPI."""
 
 import json
-import re
-import shutil
-import subprocess
 import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from small_experiment import small_experiment
 
+from hpcps.cli.main import main
 from hpcps.execution.inprocess import run_in_process
+from hpcps.execution.simulation.__main__ import main as print_costs
 from hpcps.execution.simulation.calibration import fit
-from hpcps.execution.simulation.replay import speed_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
@@ -87,57 +86,26 @@ def test_a_failure_in_virtual_time_is_reported_like_any_other(tmp_path, monkeypa
     assert {str(failure).split()[0] for failure in RunDirectory(tmp_path).failures} <= {f"worker-{k}" for k in range(4)}
 
 
-SMALL = """
-name = "small"
-[topology]
-workers = 2
-[model]
-name = "mlp"
-[data]
-name = "digits"
-test_limit = 50
-[train]
-epochs = 1
-batch_size = 16
-local_steps = 1
-"""
-
-
-@pytest.mark.soak
-def test_a_real_run_can_be_measured_and_simulated(tmp_path):
+def test_a_real_run_can_be_measured_and_simulated(tmp_path, monkeypatch, capsys):
     """From the records of a run over MPI to a simulated run of another size, as a user does it."""
-    file = tmp_path / "small.toml"
-    file.write_text(SMALL)
-    command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    file, results = tmp_path / "small.toml", ["--results", str(tmp_path)]
+    file.write_text(small_experiment("small", {"transport.kind": "mpi", "train.epochs": 1}))
+    assert main(["run", str(file), *results]) == 0
     (folder,) = (tmp_path / "small/runs").iterdir()
     costs = fit(folder).costs
     assert 1e-5 < costs.step.seconds < 1.0
-    assert 1e-7 < costs.waiting.poll < 1e-2
     assert costs.messages.send + costs.messages.receive + costs.messages.record > 0
-    printed = subprocess.run(
-        [sys.executable, "-m", "hpcps.execution.simulation", str(folder)], capture_output=True, text=True
-    )
-    assert printed.returncode == 0, printed.stderr
-    speed = float(next(line for line in printed.stdout.splitlines() if line.startswith("speed"))[7:])
-    stretched = tmp_path / "stretched"
-    shutil.copytree(folder, stretched)
-    for record in (stretched / "records").iterdir():
-        record.write_text(re.sub(r'"time": ([0-9.]+)', lambda m: f'"time": {3 * float(m[1])}', record.read_text()))
-    (stretched / "DONE").write_text("{}")  # the records do not have the sizes any more that it says
-    assert speed_of(stretched) == pytest.approx(speed / 3, rel=1e-2), "the same CPU seconds took three times as long"
-    table = tmp_path / "table.toml"
-    table.write_text(SMALL.replace("workers = 2", "workers = 5").replace("small", "larger") + printed.stdout)
-    for options in (
-        [str(table), "--set", "transport.kind=inproc"],
-        [str(file), "--set", "transport.kind=inproc", "--set", f'simulation={{kind="measured", records="{folder}"}}'],
-    ):
-        command = [sys.executable, "-m", "hpcps", "run", *options, "--results", str(tmp_path / "simulated")]
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
-    (larger,) = (tmp_path / "simulated/larger/runs").iterdir()
-    provenance = json.loads((larger / "provenance.json").read_text())
-    assert provenance["clock"] == "virtual"
-    times = [line["time"] for line in lines(RunDirectory(larger)) if line["event"] == "round"]
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["simulation", str(folder)])
+    assert print_costs() == 0
+    larger = tmp_path / "larger.toml"
+    larger.write_text(small_experiment("larger", {"topology.workers": 5}, capsys.readouterr().out))
+    measured = f'simulation={{kind="measured", records="{folder}"}}'
+    for options in ([str(larger)], [str(file), "--set", "transport.kind=inproc", "--set", measured]):
+        assert main(["run", *options, *results]) == 0
+    (run,) = (tmp_path / "larger/runs").iterdir()
+    assert json.loads((run / "provenance.json").read_text())["clock"] == "virtual"
+    times = [line["time"] for line in lines(RunDirectory(run)) if line["event"] == "round"]
     assert times == sorted(times)
-    # the validator's own step, beside five workers', on as many cores as there are here
+    # The validator's own step, beside five workers', on as many cores as there are here.
     assert times[-1] > len(times) * costs.step.seconds

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hpcps.errors import SpecError
 from hpcps.spec.keys import plain
+from hpcps.spec.label import labels
 from hpcps.spec.load import load_experiment
 from hpcps.spec.overrides import parse_override
 from hpcps.spec.sweep import expand, read_sweep
@@ -168,3 +169,38 @@ def test_a_value_that_begins_like_toml_must_be_toml(text: str) -> None:
 def test_a_value_cannot_smuggle_in_another_key() -> None:
     with pytest.raises(ValueError, match="one line"):
         parse_override("seed=1\nname = 2")
+
+
+SEEDS = "[[sweep]]\nseed = [{}]\n"
+
+
+def test_a_kind_beside_tables_is_its_name_and_empty_lists_are_left_out() -> None:
+    splits = ["iid", {"kind": "dirichlet", "alpha": 0.1}, {"kind": "dirichlet", "alpha": 0.3}]
+    points = [{"data": {"split": split}} for split in splits]
+    assert labels(points, [("data", "split")], "x") == ["iid", "dirichlet alpha 0.1", "dirichlet alpha 0.3"]
+    rules = [{"rule": {"kind": "krum", "before": before}} for before in ([], [{"kind": "nnm"}])]
+    assert labels(rules, [("rule",)], "x") == ["krum", "krum before [nnm]"]
+
+
+def test_included_points_are_named_as_if_alone(write: Callable[..., Path]) -> None:
+    included = "".join(
+        f"[[include]]\nseed = {n}\nattack = {{ kind = 'negative', scale = {n + 2} }}\n" for n in range(9)
+    )
+    points = load_experiment(write(included)).points
+    assert [point.label for point in points[1:]] == [f"seed {n} · negative {n + 2}" for n in range(9)]
+
+
+def test_a_sweep_of_too_many_points_is_refused_before_they_are_made(write: Callable[..., Path]) -> None:
+    numbers = ", ".join(map(str, range(100)))
+    path = write("".join(SEEDS.format(numbers).replace("seed", f'"a{n}"') for n in range(40)))
+    with pytest.raises(SpecError, match=":11: sweep: it makes more than 100,000 points: sweep fewer"):
+        load_experiment(path)
+
+
+def test_set_makes_a_large_sweep_small_also_where_points_are_excluded(write: Callable[..., Path]) -> None:
+    numbers = ", ".join(map(str, range(400)))
+    sweeps = SEEDS.format(numbers) + SEEDS.format(numbers).replace("seed", '"data.limit"')
+    excluded = "[[exclude]]\nseed = 1\n"
+    with pytest.raises(SpecError, match="it makes more than 100,000 points"):
+        load_experiment(write(sweeps + excluded))
+    assert len(load_experiment(write(sweeps.replace("[0,", "[1000,") + excluded), ["data.limit=800"]).points) == 399

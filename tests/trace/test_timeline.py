@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.figures.timeline import ONE_PROCESS, draw_timeline, whole_rounds
@@ -12,24 +13,7 @@ from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.trace.lanes import read_lanes
 
-SMALL = """
-name = "small"
-[topology]
-servers = 2
-workers = 2
-[transport]
-kind = "inproc"
-[model]
-name = "mlp"
-[data]
-name = "digits"
-limit = 160
-test_limit = 50
-[train]
-epochs = 2
-batch_size = 8
-local_steps = 2
-"""
+SMALL = small_experiment("small", {"topology.servers": 2, "train.local_steps": 2})
 
 COLUMNS = {"train": "compute", "wait": "wait"}
 
@@ -76,15 +60,10 @@ def test_in_process(tmp_path, capsys, mode):
     assert names["apply"] == len(added) > 0
 
 
-# A test whose name has an `mpi` for itself is taken for one that runs as a rank.
-REPEATED = pytest.param("mpi", marks=pytest.mark.soak, id="over-mpi")
-
-
-@pytest.mark.parametrize("transport", [pytest.param("inproc", id="in-process"), REPEATED])
-def test_it_agrees_with_the_records(tmp_path, transport):
+def test_it_agrees_with_the_records(tmp_path):
     """They have it from other clocks, and do not know the end of the run: so about."""
     text = SMALL.replace("epochs = 2", "epochs = 8")
-    run, _ = traced(tmp_path, "--set", f"transport.kind={transport}", text=text)
+    run, _ = traced(tmp_path, text=text)
     for lane in read_lanes(run):
         told, noted = Counter(), Counter()
         for span in lane.spans():

@@ -43,27 +43,17 @@ def of_mxnet():
 
 @pytest.fixture(scope="module")
 def both(of_mxnet):
-    return both_with(of_mxnet, 32)
-
-
-def both_with(of_mxnet, batch):
     return tuple(
-        facts(python, "trainer_facts.py", backend, str(batch))
+        facts(python, "trainer_facts.py", backend)
         for python, backend in ((of_mxnet, "mxnet"), (sys.executable, "torch"))
     )
 
 
-@pytest.mark.soak
-def test_resnet20_has_the_same_weights_and_loss(of_mxnet):
-    ours, torchs = (one["resnet"] for one in both_with(of_mxnet, 128))
+def test_resnet20_trains_evaluates_and_observes_in_the_same_way(both):
+    ours, torchs = (one["resnet"] for one in both)
     assert ours["first"] == torchs["first"]
     assert ours["sizes"] == torchs["sizes"] == [272_474, 1_568]
-    assert len(ours["losses"]) == 6
-    assert ours["losses"] == pytest.approx(torchs["losses"], rel=1e-4)
-
-
-def test_evaluating_and_observing_leave_the_weights_alone(both):
-    ours, torchs = (one["resnet"] for one in both)
+    assert ours["losses"] == pytest.approx(torchs["losses"], rel=1e-3)
     assert ours["evaluation_kept"]
     assert ours["evaluations"][0] == ours["evaluations"][1]
     # Torch's running variances are of a sample, MXNet's of the batch as a whole: one part in 128·8·8 at most apart.

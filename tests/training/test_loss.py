@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from installed import BACKEND
+from training_examples import parameters
 
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer
@@ -22,12 +23,6 @@ def trainer(model):
         "validator",
         0,
     )  # fmt: skip
-
-
-def parameters(one):
-    out = np.empty(one.layout.size, np.float32)
-    one.copy_to(out)
-    return out
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -4,6 +4,7 @@ import torch
 from training_examples import make_run
 
 from hpcps.training.pytorch.optimizers import build_optimizer
+from hpcps.training.schedule import learning_rate, schedule_of
 
 SHAPES = [(7, 3, 3, 3), (7,), (5, 11), (1,)]
 SIZE = sum(int(np.prod(shape)) for shape in SHAPES)
@@ -66,3 +67,47 @@ def test_nag_against_its_formula():
         m = 0.9 * m + g
         x = x - rate * (g + 0.9 * m)
     np.testing.assert_allclose(ours(CONFIGS[3]).numpy(), x, atol=2e-6)
+
+
+def rates(steps, per_epoch, **train):
+    train = make_run({"name": "digits"}, **train).train
+    return [learning_rate(train, step, per_epoch) for step in steps]
+
+
+def test_decay_at_n_holds_from_the_epoch_after_on():
+    decay = {"optimizer": {"lr": 0.2}, "lr_decay": {"factor": 0.1, "epochs": [2, 3]}}
+    expected = pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002])
+    assert rates([0, 2 * 91 - 1, 2 * 91, 3 * 91 - 1, 3 * 91, 1000], 91, **decay) == expected
+
+
+def test_without_decay_the_rate_stays():
+    assert rates([0, 10_000], 5, optimizer={"lr": 0.3}) == [0.3, 0.3]
+
+
+def test_warm_up_is_linear_and_multiplies_decay():
+    warm = {"optimizer": {"lr": 1.0}, "warmup": {"epochs": 2, "start": 0.2}}
+    assert rates([0, 5, 10, 19, 20, 50], 10, **warm) == pytest.approx([0.2, 0.4, 0.6, 0.96, 1, 1])
+    both = {**warm, "lr_decay": {"factor": 0.5, "epochs": [1]}}
+    assert rates([9, 10, 20], 10, **both) == pytest.approx([0.56, 0.3, 0.5])
+
+
+def test_the_epoch_of_somebody_else_drives_the_decay_but_not_the_warm_up():
+    train = make_run({"name": "digits"}, optimizer={"lr": 1.0}, lr_decay={"factor": 0.5, "epochs": [1, 2]}).train
+    assert [learning_rate(train, 0, 10, epoch) for epoch in (None, 0, 1, 2, 9)] == [1, 1, 0.5, 0.25, 0.25]
+    assert learning_rate(train, 25, 10) == 0.25
+    assert learning_rate(train, 25, 10, 0) == 1
+
+
+def test_roles_have_their_own_rate_and_decay():
+    run = make_run(
+        {"name": "digits"},
+        workers=3,
+        optimizer={"lr": 1.0},
+        lr_scale="sqrt_workers",
+        lr_decay={"factor": 0.5, "epochs": [1, 2], "validator_epochs": [1]},
+    )
+    worker, validator = schedule_of(run, "worker", 0), schedule_of(run, "validator", 0)
+    assert [learning_rate(worker, step, 1) for step in range(3)] == [0.5, 0.25, 0.125]
+    assert [learning_rate(validator, step, 1) for step in range(3)] == [0.5, 0.25, 0.25]
+    plain = make_run({"name": "digits"}, lr_decay={"epochs": [1, 2]})
+    assert schedule_of(plain, "validator", 0) == plain.train

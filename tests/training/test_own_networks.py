@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from training_examples import parameters
 
 from hpcps.data import Data, Facts, InMemory, Samples
 from hpcps.errors import SpecError
@@ -52,12 +53,6 @@ def trainer(make, **train):
     model = type("Made", (Own,), {"make": staticmethod(make), "__module__": __name__})()
     table = {"name": "own", "topology": {"workers": 3}, "model": model, "data": Points(), "train": train}
     return build_trainer(Run.model_validate(table), "worker", 0)
-
-
-def parameters(one):
-    out = np.empty(one.layout.size, np.float32)
-    one.copy_to(out)
-    return out
 
 
 def largest(outputs, labels):

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from training_examples import make_run
+from training_examples import make_run, parameters
 
 from hpcps.errors import SpecError
 from hpcps.training.build import build_trainer
@@ -25,12 +25,6 @@ def trainer(data=DIGITS, role="worker", index=0, **options):
 
 def resnet(role="worker", index=0):
     return trainer(SYNTHETIC, role, index, model="cifar_resnet20_v1", workers=2, batch_size=8)
-
-
-def parameters(one):
-    out = np.empty(one.layout.size, dtype=np.float32)
-    one.copy_to(out)
-    return out
 
 
 def test_every_role_starts_with_the_same_weights_and_has_batches_of_its_own():
@@ -264,8 +258,7 @@ def test_an_evaluator_can_be_stopped(reestimate):
         found()
 
 
-@pytest.mark.parametrize("model", ["cifar_resnet20_v1", pytest.param("mlp", marks=pytest.mark.soak)])
-def test_an_evaluator_computes_with_the_threads_of_the_experiment(model):
+def test_an_evaluator_computes_with_the_threads_of_the_experiment():
     program = """
 import json, os, sys, threading
 from hpcps.spec.schema import Run
@@ -289,7 +282,8 @@ thread.join()
 print(json.dumps(counts))
 """
     for threads in (1, 3):
-        run = make_run({**SYNTHETIC, "test_limit": 500}, model=model, workers=2, batch_size=8, threads=threads)
+        data = {**SYNTHETIC, "test_limit": 500}
+        run = make_run(data, model="cifar_resnet20_v1", workers=2, batch_size=8, threads=threads)
         variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         command = [sys.executable, "-c", program]
         done = subprocess.run(
@@ -371,3 +365,64 @@ def test_another_epoch_drives_the_learning_rate():
     one.train(2, epoch=0)
     other.train(2, epoch=5)
     assert np.abs(parameters(other) - before).max() < 1e-5 < np.abs(parameters(one) - before).max()
+
+
+DROPPING = {"name": "mlp", "dropout": 0.4}
+
+
+def dropping_trainer(index=0, role="worker", **options):
+    return build_trainer(make_run({"name": "digits"}, model=DROPPING, **options), role, index)
+
+
+def watched(one):
+    """Return a list that gets the mask of the first dropout in each pass."""
+    masks = []
+    layer = one._model.network.relu1
+    layer.register_forward_hook(lambda module, inputs, out: masks.append((out != 0) | (inputs[0] <= 0)))
+    return masks
+
+
+def test_trainers_of_one_process_do_not_affect_each_other():
+    alone = [dropping_trainer(index) for index in range(2)]
+    expected = [[one.train(1).loss for _ in range(4)] for one in alone]
+    together = [dropping_trainer(index) for index in range(2)]
+    found = [[], []]
+    for _ in range(4):
+        for index, one in enumerate(together):
+            torch.rand(3)  # another user of torch's generator
+            found[index].append(one.train(1).loss)
+    assert found == expected
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(parameters(one), parameters(other))
+
+
+def test_masks_differ_by_step_role_and_seed():
+    masks = []
+    for one in (dropping_trainer(), dropping_trainer(1), dropping_trainer(role="validator"), dropping_trainer(seed=2)):
+        seen = watched(one)
+        one.train(3)
+        masks += seen
+    assert len({mask.numpy().tobytes() for mask in masks}) == 12
+    kept = np.mean([(mask.float().mean()) for mask in masks])
+    assert kept > 0.6, "0.6 of the active values, and all others"
+    assert kept < 0.9
+
+
+def test_masks_go_on_from_a_checkpoint():
+    one, other = dropping_trainer(), dropping_trainer()
+    one.train(3)
+    other.restore(one.state())
+    assert one.train(2) == other.train(2)
+    assert np.array_equal(parameters(one), parameters(other))
+    other.restore(one.state())
+    one._step_seed = lambda number: number
+    assert one.train(2) != other.train(2)
+
+
+def test_only_training_drops():
+    one = dropping_trainer()
+    masks = watched(one)
+    one.evaluate()
+    one.loss_on(3)(parameters(one))
+    assert len(masks) == 3
+    assert all(mask.all() for mask in masks)

@@ -1,4 +1,4 @@
-"""Prints what a trainer of a backend does, as JSON: `python trainer_facts.py BACKEND BATCH`; for test_backends.py.
+"""Prints what a trainer of a backend does, as JSON: `python trainer_facts.py BACKEND`; for test_backends.py.
 
 In MXNet's environment there is no torch, so each backend runs this in its own.
 """
@@ -7,7 +7,7 @@ import json
 import sys
 
 import numpy as np
-from training_examples import make_run
+from training_examples import make_run, parameters
 
 from hpcps.training.build import build_trainer
 
@@ -22,24 +22,17 @@ def trainer(backend, model="cifar_resnet20_v1", data=SYNTHETIC, **train):
     )
 
 
-def parameters(one):
-    out = np.empty(one.layout.size, dtype=np.float32)
-    one.copy_to(out)
-    return out
-
-
 def losses(one, steps=6):
     return [one.train(1).loss for _ in range(steps)]
 
 
-def resnet(backend, batch_size):
+def resnet(backend):
     """6 steps; then the evaluation must be of those weights and leave them alone.
 
-    A few ReLUs of millions have an input so near 0 that rounding decides its sign, and each changes the gradient. The
-    more images in a batch, the less one counts: of 32, seeds 1 to 3 give losses 0.5e-4 to 1.5e-4 apart, of 128, 0.05e-4
-    to 0.09e-4. Momentum of 0.9 would add these up.
+    A few ReLUs of millions have an input so near 0 that rounding decides its sign, and each changes the gradient: seeds
+    1 to 3 give losses 0.5e-4 to 1.5e-4 apart. Momentum of 0.9 would add these up.
     """
-    one = trainer(backend, batch_size=batch_size, optimizer={"name": "sgd", "lr": 0.001, "momentum": 0.0})
+    one = trainer(backend, optimizer={"name": "sgd", "lr": 0.001, "momentum": 0.0})
     first = parameters(one)
     curve = losses(one)
     before, statistics = parameters(one), one.statistics
@@ -75,10 +68,10 @@ def small(backend, **train):
     return {"losses": [*curve, *on], "resumed": losses(again, 4) == on, "evaluation": one.evaluate().accuracy}
 
 
-backend, batch = sys.argv[1], int(sys.argv[2])
+backend = sys.argv[1]
 optimizers = [
     {"name": "nag", "lr": 0.05, "weight_decay": 1e-3},
     {"name": "sgd", "lr": 0.05},
     {"name": "adam", "lr": 0.001, "weight_decay": 1e-3},
 ]
-print(json.dumps({"resnet": resnet(backend, batch), "small": [small(backend, optimizer=one) for one in optimizers]}))
+print(json.dumps({"resnet": resnet(backend), "small": [small(backend, optimizer=one) for one in optimizers]}))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcps.cli.main import main
 from hpcps.errors import LaunchError
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
 
@@ -34,3 +35,20 @@ def test_an_error_is_one_line_and_a_status(error, status, text, capsys):
 
     assert exit_status_of(fail, "configgen") == status
     assert capsys.readouterr().err == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["krum"], "unknown kind of component 'krum': did you mean `hpcps components rules krum`? There are: rules,"),
+        (
+            ["rule"],
+            "unknown kind of component 'rule': did you mean 'rules'? There are: rules, preaggregators, attacks,",
+        ),
+        (["xyz"], "unknown kind of component 'xyz'. There are: rules, preaggregators, attacks,"),
+        (["rules", "xyz"], "unknown rule 'xyz'. There are: aksel, average,"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_the_right_ones(arguments, said, capsys):
+    assert main(["components", *arguments]) == 2
+    assert capsys.readouterr().err.startswith(f"hpcps: {said}")
