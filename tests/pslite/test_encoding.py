@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutation import METAS, mutated
 
-from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode, encode
+from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, Pairs, decode, encode
 from hpcps.transport.pslite.meta import EMPTY, Command, Control, Meta, NodeInfo, NodeRole
-from hpcps.transport.pslite.payload import Pairs
 
 # What C++ nodes (MXNet 1.9.1) sent, seen on the wire: a server registers, at port 50123; a worker waits at a barrier
 # and sends a heartbeat; a worker pushes; a server has taken a push.
