@@ -57,8 +57,8 @@ SMALL = {"topology": {"workers": 2}, "train": {"epochs": 1}}
 POINTS = {
     "servers combine": spec("average", 2, 0, topology={"workers": 2}, train={"epochs": 1, "global_lr": 0.7}),
     "in partitions": spec("zeno", 2, 1, **SMALL, **CUT),
-    "a rule per coordinate": spec("phocas", 1, 1, **SMALL),
-    "a rule of whole updates": spec("krum", 1, 0, **SMALL, validation={"rule": {"kind": "krum", "f": 0}}),
+    "a rule per coordinate": spec("phocas", 1, 1, train={"epochs": 1}),
+    "a rule of whole updates": spec("krum", 1, 0, train={"epochs": 1}, validation={"rule": {"kind": "krum", "f": 0}}),
     "blocks not finite": spec("average", 2, 0, **SMALL, **CUT, attack={"kind": "nan", "rate": 0.4}),
     "an adversary": spec("average", 1, 1, **SMALL, attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5}),
     "asynchronous, a validator": spec("zeno++", 3, 1, **ASYNC),

@@ -122,7 +122,9 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     old = write_run(tmp_path / "old", columns=False)
     assert "no CPU seconds by task (an older version)" in refusal(old)
     inproc = write_run(tmp_path / "inproc", run=measured_run(transport={"kind": "inproc"}))
-    assert refusal(inproc) == "HERE is a run in one process, whose records show no costs: name a run over MPI"
+    assert refusal(inproc) == (
+        "HERE is a run over transport.kind = inproc, whose records do not show the costs of MPI: name a run over MPI"
+    )
     ring = write_run(tmp_path / "ring", run=measured_run(train={"exchange": "ring"}))
     assert refusal(ring).startswith("HERE is a run without servers")
     (short / "spec.json").write_text(json.dumps({"run": {"name": 3}}))

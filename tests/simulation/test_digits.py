@@ -86,10 +86,11 @@ def test_a_failure_in_virtual_time_is_reported_like_any_other(tmp_path, monkeypa
     assert {str(failure).split()[0] for failure in RunDirectory(tmp_path).failures} <= {f"worker-{k}" for k in range(4)}
 
 
+@pytest.mark.soak
 def test_a_real_run_can_be_measured_and_simulated(tmp_path, monkeypatch, capsys):
     """From the records of a run over MPI to a simulated run of another size, as a user does it."""
     file, results = tmp_path / "small.toml", ["--results", str(tmp_path)]
-    file.write_text(small_experiment("small", {"transport.kind": "mpi", "train.epochs": 1}))
+    file.write_text(small_experiment("small", {"transport.kind": "mpi", "train.epochs": 3, "train.local_steps": 1}))
     assert main(["run", str(file), *results]) == 0
     (folder,) = (tmp_path / "small/runs").iterdir()
     costs = fit(folder).costs
