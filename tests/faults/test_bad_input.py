@@ -84,7 +84,7 @@ def test_arguments(case: str, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys
     assert not list(bad.rglob("launch"))
 
 
-@pytest.mark.parametrize(("part", "damage"), zip(IDX, ("missing", "truncated", "corrupt"), strict=False))
+@pytest.mark.parametrize(("part", "damage"), list(zip(IDX, ("missing", "truncated", "corrupt"), strict=False)))
 def test_data(part: str, damage: str, bad: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bad / "mnist"
     data.mkdir()
