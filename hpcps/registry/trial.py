@@ -100,8 +100,9 @@ def _execute(execute: Callable[[], object], writer: int) -> None:
         for stream in range(3):
             os.dup2(null, stream)
         sys.stdout = sys.stderr = os.fdopen(null, "w")  # a notebook has streams of its own
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
+        signal.alarm(int(LIMIT) + 3)  # for a child whose parent was killed before it could end it
         faulthandler.enable(writer, all_threads=False)
         faulthandler.register(_DUMP, writer, all_threads=False)
         os._exit = told  # type: ignore[assignment]

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -114,6 +116,28 @@ def test_a_plugin_that_never_ends_is_one_error(tmp_path, monkeypatch, text, line
     with pytest.raises(SpecError, match=rf"mine\.py:{line}: it is not loaded after 2 s: a plugin only defines classes"):
         load_experiment(tmp_path / "experiment.toml")
     assert time.monotonic() - began < 30
+
+
+def test_a_plugin_that_never_ends_ends_although_its_command_was_killed(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os\nwith open('pid.part', 'w') as file:\n    file.write(str(os.getpid()))\n"
+        "os.rename('pid.part', 'pid')\nwhile True:\n    pass\n"
+    )
+    (tmp_path / "experiment.toml").write_text(FILE + 'plugins = ["mine.py"]\n')
+    code = "import hpcps.registry.trial as t; t.LIMIT = 2.0; from hpcps.cli.main import main; main()"
+    command = subprocess.Popen([sys.executable, "-c", code, "check", "experiment.toml"], cwd=tmp_path)
+    wait_for((tmp_path / "pid").exists)
+    command.kill()
+    command.wait()
+    child = Path("/proc") / (tmp_path / "pid").read_text()
+    wait_for(lambda: not child.exists() or child.joinpath("stat").read_text().split()[2] == "Z")
+
+
+def wait_for(found):
+    deadline = time.monotonic() + 60
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_plugin_is_tried_once_for_each_text_and_leaves_no_process(tmp_path, capfd):
