@@ -18,7 +18,7 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.mixture import LARGEST
 from hpcps.numerics.updates import Updates
 
-TILE = 1 << 20
+TILE = 1 << 19
 """Elements of a range over all rows: so that temporary tensors take at most 64 MiB."""
 
 

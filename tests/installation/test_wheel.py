@@ -123,7 +123,9 @@ def test_every_example_runs(fresh, elsewhere):
     said = fresh.run("python", configgen, folder / "one.toml", *plugin, cwd=elsewhere)
     assert "myrun --app" in said
     assert str(fresh.bin / "python") in (elsewhere / "conf").read_text()
-    assert used | {"my_launcher.py"} == {path.name for path in folder.glob("*.py")}
+    transport = ("--set", 'plugins=["my_transport.py"]', "--set", "transport.kind=my_transport")
+    assert "no mistakes" in fresh.run("hpcps", "check", folder / "one.toml", *transport, cwd=elsewhere)
+    assert used | {"my_launcher.py", "my_transport.py"} == {path.name for path in folder.glob("*.py")}
 
 
 def test_its_job_scripts_find_it(fresh, elsewhere):

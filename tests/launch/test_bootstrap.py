@@ -4,12 +4,13 @@ import os
 import subprocess
 import sys
 
-from hpcps.launch.plan import Plan, Rank
+from hpcps.launch.plan import Plan, PlannedRun, Rank
 
 
 def test_a_missing_mpi_library_is_an_error_without_a_traceback(tmp_path):
     plan = tmp_path / "conf.plan.json"
-    Plan((Rank(0, "worker", 0, "localhost"),), ()).write(plan)
+    planned = PlannedRun("0123456789", "one", str(tmp_path), {"run": {"transport": {"kind": "mpi"}}})
+    Plan((Rank(0, "worker", 0, "localhost"),), (planned,)).write(plan)
     done = subprocess.run(
         [sys.executable, "-m", "mpi4py", "-m", "hpcps.execution", str(plan)],
         capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
