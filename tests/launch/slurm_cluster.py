@@ -63,8 +63,8 @@ class SlurmCluster:
         addresses = {name: f"127.0.2.{number}" for number, name in enumerate(self.names, 1)} | {"login": "127.0.2.254"}
         hosts = "".join(f"{address} {name}\n" for name, address in addresses.items())
         (folder / "hosts").write_text(Path("/etc/hosts").read_text() + hosts)
-        # Ports apart from those of a Slurm of the machine's own and of other tests.
-        port = 20000 + os.getpid() % 20000
+        # Ports apart from those of a Slurm of the machine's own, of other tests, and of connections (from 32768 on).
+        port = 20000 + os.getpid() % 12000
         conf = _CONF.format(folder=folder, port=port)
         for number, name in enumerate(self.names, 1):
             (folder / f"spool-{name}").mkdir()
