@@ -1,7 +1,8 @@
 """A stand-in for a PBS cluster on this machine: hosts with names of their own, reached through `pbs_tmrsh` alone.
 
 A host is a UTS namespace with an address of the loopback network; what runs there starts in `/` with almost no
-environment, as under PBS. The stand-in for `pbs_tmrsh` starts a program without a shell, as the real one does.
+environment and the umask 077, as under PBS. The stand-in for `pbs_tmrsh` starts a program without a shell, as the real
+one does.
 """
 
 import os
@@ -28,7 +29,7 @@ if [[ $host == -* ]] || ! grep -qx "$host" "$PBS_NODEFILE"; then
   exit 255
 fi
 exec setsid --wait unshare --uts bash -c '
-  hostname "$1" && shift && cd / && exec env -i HOME=/ PATH=/usr/bin:/bin "$@"' tmrsh "$host" "$@"
+  hostname "$1" && shift && cd / && umask 077 && exec env -i HOME=/ PATH=/usr/bin:/bin "$@"' tmrsh "$host" "$@"
 """
 
 

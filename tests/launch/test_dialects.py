@@ -108,36 +108,6 @@ def test_plain_has_no_mpi_and_no_options():
         render("plain", over_pslite(job(PLACEMENTS["here"], options=["-verbose"])))
 
 
-@pytest.mark.parametrize("dialect", ["hydra", "intel", "openmpi"])
-def test_nothing_that_a_launcher_stumbles_over(dialect):
-    """No comments, blank lines or quotes; ` :` after every line but the last for Hydra, and nowhere else."""
-    for world in PLACEMENTS.values():
-        lines = render(dialect, job(world)).files[CONF].removesuffix("\n").split("\n")
-        assert all(line.startswith("-n ") for line in lines)
-        assert not any(character in line for line in lines for character in "\"'#$`\\")
-        assert [line.endswith(" :") for line in lines[:-1]] == [dialect == "hydra"] * (len(lines) - 1)
-        assert not lines[-1].endswith(":")
-        assert sum(int(line.split()[1]) for line in lines) == len(world)
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_srun_gets_every_rank_once_and_its_host(placement):
-    world = PLACEMENTS[placement]
-    launch = render("slurm", job(world))
-    ranks = []
-    for line in launch.files[CONF].splitlines():
-        first, _, last = line.split()[0].partition("-")
-        ranks += range(int(first), int(last or first) + 1)
-        assert {world[rank].role for rank in range(int(first), int(last or first) + 1)} == {line.split()[-1]}
-    assert ranks == list(range(len(world)))
-    assert launch.variables["OMP_NUM_THREADS"] == "1"
-    if placement == "here":
-        assert "SLURM_HOSTFILE" not in launch.variables
-    else:
-        assert launch.variables["SLURM_HOSTFILE"] == f"{CONF}.hosts"
-        assert launch.files[CONF.with_name("conf.hosts")].splitlines() == [rank.host for rank in world]
-
-
 def test_an_option_for_srun_comes_after_ours_so_that_it_counts():
     command = render("slurm", job(PLACEMENTS["figure3"], options=["--mpi=pmix"])).command
     assert command.index("--mpi=pmi2") < command.index("--mpi=pmix") < command.index("--multi-prog")
@@ -147,20 +117,6 @@ def test_a_line_longer_than_srun_may_read_is_an_error():
     long = Path("/shared", *["a-rather-long-folder-name"] * 20, "python")
     with pytest.raises(LaunchError, match=f"srun reads {Slurm.longest_line}"):
         render("slurm", job(PLACEMENTS["here"], python=long))
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_pals_gets_all_in_one_command(placement):
-    launch = render("pals", job(PLACEMENTS[placement]))
-    assert launch.files == {}
-    ranks = []
-    for segment in " ".join(launch.command[3:]).split(" : "):
-        words = segment.split()
-        count, each = int(words[words.index("-n") + 1]), int(words[words.index("--ppn") + 1])
-        hosts = words[words.index("--hosts") + 1].split(",") if "--hosts" in words else ["localhost"]
-        assert count == each * len(hosts)
-        ranks += [(words[-1], host) for host in hosts for _ in range(each)]
-    assert ranks == [(rank.role, rank.host) for rank in PLACEMENTS[placement]]
 
 
 @pytest.mark.parametrize("dialect", ["hydra", "intel"])

