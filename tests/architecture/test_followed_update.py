@@ -9,7 +9,6 @@ import pytest
 import hpcps
 
 ROOT = Path(hpcps.__file__).parents[1]
-sys.path.append(str(ROOT / "tests/asynchronous"))
 from toy_trainers import Quadratic, everyone, play, spec  # noqa: E402
 
 from hpcps.numerics.layout import Layout  # noqa: E402

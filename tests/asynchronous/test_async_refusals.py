@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from toy_trainers import Quadratic, everyone, play, spec
+from toy_trainers import Endpoint, Quadratic, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Message, Peer
@@ -13,20 +13,18 @@ LAYOUT = Layout.of([(f"b{b}", (8,)) for b in range(6)])
 SENDER = Peer("worker", 1)
 
 
-class Tampering:
+class Tampering(Endpoint):
     """A worker's transport that changes its updates on their way."""
 
     def __init__(self, inner, change):
-        self._inner, self._change, self.traffic = inner, change, inner.traffic
+        super().__init__(inner)
+        self._change = change
 
     def send(self, to, message):
         if message.kind is Kind.UPDATE:
-            self._change(self._inner, to, message)
+            self._change(self.inner, to, message)
         else:
-            self._inner.send(to, message)
-
-    def receive(self):
-        return self._inner.receive()
+            super().send(to, message)
 
 
 def raw(transport, to, header, payload=None):
@@ -108,15 +106,15 @@ def test_a_second_message_changes_nothing(tmp_path):
 
 
 def test_a_model_that_was_not_asked_for_is_left_alone(tmp_path):
-    class Meddling(Tampering):
+    class Meddling(Endpoint):
         def send(self, to, message):
-            self._inner.send(to, message)
+            super().send(to, message)
             if message.kind is Kind.MODEL and message.round == 1:
-                self._inner.send(to, Message(Kind.MODEL, message.sender, message.run, 9, payload=message.payload))
+                super().send(to, Message(Kind.MODEL, message.sender, message.run, 9, payload=message.payload))
 
     run = spec("naive_async", workers=3, epochs=6)
     trainers = {peer: Quadratic(LAYOUT, 4) for peer in everyone(run) if peer.role != "server"}
-    played = play(tmp_path, run, trainers, lambda peer, t: Meddling(t, None) if peer.role == "server" else t)
+    played = play(tmp_path, run, trainers, lambda peer, t: Meddling(t) if peer.role == "server" else t)
     assert [line["reason"] for line in played.lines("worker-0", "rejected")] == [
         "a model that answers request 9 instead of 2"
     ]

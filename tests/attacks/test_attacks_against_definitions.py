@@ -330,10 +330,3 @@ def test_a_notebook_may_give_blocks_that_are_not_finite() -> None:
     sent = Alie(z=0)(honest, f=np.int64(2), blocks=[1, 2])
     assert sent.dtype == np.float64
     assert sent == pytest.approx([4 / 3, 2 / 3, 1])
-
-
-def test_a_tensor_gives_a_tensor() -> None:
-    torch = pytest.importorskip("torch")
-    honest = torch.randn(4, 6, dtype=torch.float64)
-    sent = Alie()(honest, f=1)
-    torch.testing.assert_close(sent, honest.mean(0) - 1.5 * honest.std(0), rtol=1e-5, atol=1e-5)

@@ -13,12 +13,9 @@ from hpcps.roles.packer import Packer
 from hpcps.spec.checks import contradictions
 
 sys.path.append(str(Path(__file__).parents[1] / "checkpoints"))
-sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 sys.path.append(str(Path(__file__).parents[1] / "simulation"))
-sys.path.append(str(Path(__file__).parents[1] / "roles"))
 import simulated
 import toy_trainers
-from idle_trainer import IdleTrainer
 from interrupted import model, play, play_through, records, small
 
 ALL = {"participation": 1.0, "skip_rate": 0.0}
@@ -121,7 +118,7 @@ def test_a_schedule_does_not_shift_the_draws_after_it(kind, schedule):
     sent = []
     for run in (whole, resting):
         packer = Packer(Peer("worker", 0), run, (Peer("validator", 0),), layout, np.zeros)
-        trainer = IdleTrainer(layout)
+        trainer = toy_trainers.Adding(layout)
         trainer.train(1)
         base = np.zeros(layout.size, np.float32)
         sent.append([])
@@ -137,23 +134,6 @@ def test_a_schedule_does_not_shift_the_draws_after_it(kind, schedule):
         else:
             assert all(attacked == 0 and set(payload) <= {1.0} for attacked, _, payload in sometimes)
     assert any(attacked for always in sent[0] for attacked, _, _ in always)
-
-
-def test_replacements_of_an_adversary_take_memory_once():
-    """Memory of a device is given back at the end of a run."""
-    layout, taken = Layout.of([("b", (3,)), ("c", (2,))]), []
-
-    def local(size):
-        taken.append(np.zeros(size, np.float32))
-        return taken[-1]
-
-    run = tiny(attack={"kind": "ipm", "rate": 0.4}, communication=ALL)
-    packer = Packer(Peer("worker", 0), run, (Peer("validator", 0),), layout, np.zeros, local)
-    packed = packer.pack(IdleTrainer(layout), np.zeros(layout.size, np.float32), 0, 0)
-    for round in range(3):
-        values = np.arange(5, dtype=np.float32) + round
-        assert packer.replaced(packed, values).parts[0].payload.tolist() == values.tolist()
-    assert len(taken) == 2
 
 
 @pytest.mark.parametrize(("mode", "rule"), [("sync", "average"), ("async", "naive_async")])
@@ -181,7 +161,7 @@ def test_so_does_an_asynchronous_one():
 
     def sent_after(packer, values):
         packer.attacker.see_model(lambda out: np.copyto(out, values))
-        return packer.pack(IdleTrainer(layout), np.ones(3, np.float32), 0, 0).parts[0].payload.tolist()
+        return packer.pack(toy_trainers.Adding(layout), np.ones(3, np.float32), 0, 0).parts[0].payload.tolist()
 
     assert sent_after(packer, models[0]) == [0, 0, 0]
     assert sent_after(packer, models[1]) == [1, 0, 2]

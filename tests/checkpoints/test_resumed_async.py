@@ -4,19 +4,15 @@ The trainers count: worker k adds 1 to coordinate k of every block, so that the 
 """
 
 import random
-import sys
 from collections import Counter as Counts
-from pathlib import Path
 
 import numpy as np
 import pytest
 from interrupted import model, play, play_through, records, small
+from toy_trainers import Counter
 
 from hpcps.records.collect import collect
 from hpcps.training import build
-
-sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_trainers import Counter
 
 BLOCKS = 5
 

@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from idle_trainer import IdleTrainer
 from mpi4py import MPI
+from toy_trainers import Adding
 
 from hpcps.execution.process import drive
 from hpcps.execution.role_driver import RoleDriver
@@ -40,7 +40,7 @@ before = memory("VmRSS")
 if me.role == "server":
     role = make_role(run, "run", me)
 else:
-    role = make_training_role(run, "run", me, IdleTrainer(LAYOUT, step=me.index + 1))
+    role = make_training_role(run, "run", me, Adding(LAYOUT, me.index + 1))
 with RecordWriter(folder, "run", me.role, me.index, "here") as record:
     drive(RoleDriver(role, group.transport, record, directory), 60.0, group.backoff())
 group.settle()

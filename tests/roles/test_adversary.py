@@ -3,18 +3,14 @@
 The trainers halve the distance to their target in each step, so that every update is known in advance.
 """
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 from toy_trainers import Quadratic, everyone, play, spec
 
-from hpcps.attacks import Ipm, Negative, NoAttack, Omniscient, attackers
+from hpcps.attacks import Ipm, NoAttack, Omniscient, attackers
 from hpcps.errors import RunError
 from hpcps.execution.role_factory import make_role
 from hpcps.numerics.layout import Layout
@@ -443,9 +439,3 @@ def test_a_copy_of_the_next_round_may_come_before_an_absence_of_this_one():
     answers += [told(Kind.COPY, Peer("worker", 0), 1, **shown), told(Kind.ABSENT, Peer("worker", 2), 0)]
     answers += [told(Kind.COPY, Peer("worker", k), 1, **shown) for k in (1, 2)]
     assert sorted(round for rounds in answers for round in rounds) == [0, 0, 1, 1, 1]
-
-
-def test_an_attack_on_the_own_update_has_no_adversary():
-    assert everyone(game(Negative(scope="worker", rate=0.5))) == everyone(game(NoAttack()))
-    assert everyone(game(Ipm()))[-1] == ADVERSARY
-    assert Message(Kind.COPY, ADVERSARY, "", 0).header()

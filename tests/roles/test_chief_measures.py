@@ -1,24 +1,20 @@
 """The coordinator goes on while a model is measured, and what is recorded of it is as if it had not."""
 
-import json
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from idle_trainer import IdleTrainer
+from toy_trainers import Adding, Endpoint, Stepped
 
 from hpcps.execution.background import Finished
-from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import make_role, make_training_role
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Peer
-from hpcps.records.run_directory import RunDirectory
-from hpcps.records.writer import RecordWriter
-from hpcps.roles.events import AwaitBackground, Compute, InBackground, Record, Snapshot
+from hpcps.protocol.roster import Roster
+from hpcps.records.files import read_lines
+from hpcps.roles.events import Compute, InBackground, Record, Snapshot
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Evaluation
-from hpcps.transport.inproc import Exchange
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 ROUNDS = 3
@@ -48,11 +44,11 @@ class Evaluator:
         raise AssertionError("nobody stops this run")
 
 
-class Watching(IdleTrainer):
+class Watching(Adding):
     """Has an evaluator, and statistics that tell whose they are and after how many steps."""
 
     def __init__(self, index, step, size=0):
-        super().__init__(LAYOUT, step, ROUNDS)
+        super().__init__(LAYOUT, step, steps_per_epoch=ROUNDS)
         self.evaluator = Evaluator()
         self._index, self._size = index, size
 
@@ -90,69 +86,60 @@ class Slow:
         return finished
 
 
-class Withheld:
+class Withheld(Endpoint):
     """A transport that keeps some messages to itself until it is told to send them."""
 
     def __init__(self, inner, keep):
-        self._inner, self._keep, self.kept = inner, keep, []
-        self.traffic = inner.traffic
+        super().__init__(inner)
+        self._keep, self.kept = keep, []
 
     def send(self, to, message):
         if self._keep(message):
             self.kept.append((to, message))
         else:
-            self._inner.send(to, message)
-
-    def receive(self):
-        return self._inner.receive()
+            super().send(to, message)
 
     def release(self):
         self._keep = lambda message: False
         for to, message in self.kept:
-            self._inner.send(to, message)
+            self.inner.send(to, message)
 
 
-class Tampering:
+class Tampering(Endpoint):
     """A transport that sends something else in place of a worker's statistics."""
 
     def __init__(self, inner, peer, change):
-        self._inner, self._peer, self._change, self.traffic = inner, peer, change, inner.traffic
+        super().__init__(inner)
+        self._peer, self._change = peer, change
 
     def send(self, to, message):
         if message.kind is not Kind.STATISTICS or message.round == 3:  # one evaluation has them all
-            self._inner.send(to, message)
+            super().send(to, message)
         elif self._change == "garbage":
-            self._inner._boxes[to].append((self._peer, b"garbage", None))
+            self.inner._boxes[to].append((self._peer, b"garbage", None))
         else:
-            self._inner.send(to, replace(message, **self._change))
-
-    def receive(self):
-        return self._inner.receive()
+            super().send(to, replace(message, **self._change))
 
 
-class Play:
+class Play(Stepped):
     """A run in this process; `did` holds the effects of its coordinator."""
 
     def __init__(self, folder, run, background=None, size=0, withhold=lambda peer, message: False, tamper=None):
-        self.folder, self.did, self.nodes, self.posts = folder, [], {}, {}
-        exchange, directory, topology = Exchange(), RunDirectory(folder), run.topology
-        directory.create({"run_id": "test"})
-        trainees = [Peer("worker", k) for k in range(topology.workers)]
-        trainees += [Peer("validator", v) for v in range(topology.validators)]
-        self.coordinator = VALIDATOR if topology.validators else WORKER
-        roles = [make_training_role(run, "test", p, Watching(p.index, p.index + 1, size)) for p in trainees]
-        roles += [make_role(run, "test", Peer("server", s)) for s in range(topology.servers)]
-        for role in roles:
-            peer = role.peer
-            if peer == self.coordinator:
-                role.handle = self._watched(role.handle)
-            record = RecordWriter(folder, "test", peer.role, peer.index, "here")
-            endpoint = exchange.endpoint(peer)
+        self.did, self.coordinator = [], Roster.of(run).coordinator
+
+        def wrap(peer, endpoint):
             if tamper and peer == Peer("worker", 1):
                 endpoint = Tampering(endpoint, peer, tamper)
-            self.posts[peer] = Withheld(endpoint, lambda m, peer=peer: withhold(peer, m))
-            beside = background if peer == self.coordinator else None
-            self.nodes[peer] = RoleDriver(role, self.posts[peer], record, directory, background=beside)
+            return Withheld(endpoint, lambda message: withhold(peer, message))
+
+        more = {self.coordinator: {"background": background}}
+        super().__init__(folder, run, lambda peer: Watching(peer.index, peer.index + 1, size), wrap, more)
+
+    def role_of(self, peer):
+        role = super().role_of(peer)
+        if peer == self.coordinator:
+            role.handle = self._watched(role.handle)
+        return role
 
     def _watched(self, handle):
         def watched(event):
@@ -162,21 +149,9 @@ class Play:
 
         return watched
 
-    def go_on(self):
-        moved = True
-        while moved:
-            moved = False
-            for node in self.nodes.values():
-                moved |= not node.finished and node.step()
-
-    def to_the_end(self):
-        self.go_on()
-        assert all(node.finished for node in self.nodes.values())
-        return np.concatenate([np.load(path) for path in sorted(self.folder.glob("final/*.npy"))])
-
     def lines(self, event, process=None):
-        text = (self.folder / f"records/{process or self.coordinator}.jsonl").read_text()
-        return [line for line in map(json.loads, text.splitlines()) if line["event"] == event]
+        record = read_lines(self.path / f"records/{process or self.coordinator}.jsonl")
+        return [line for line in record.lines if line["event"] == event]
 
     def measured(self):
         return [{**line, "time": None} for line in self.lines("evaluation")]
@@ -217,7 +192,7 @@ CASES = {
 def test_what_is_recorded_is_of_the_model_whenever_it_is_measured(tmp_path, case):
     run, slow = spec(**CASES[case]), Slow()
     at_once, late = Play(tmp_path / "at once", run, size=2), Play(tmp_path / "late", run, slow, size=2)
-    np.testing.assert_array_equal(at_once.to_the_end(), late.to_the_end())
+    np.testing.assert_array_equal(at_once.to_the_end().model, late.to_the_end().model)
     assert late.measured() == at_once.measured()
     assert [line["epoch"] for line in late.measured()] == [1, 2, 3, 4]
     assert len({line["loss"] for line in late.measured()}) == 4 - (case == "rounds longer than epochs") * 2
@@ -288,7 +263,7 @@ def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_p
         "checkpoint" in changes
     )
     assert play.nodes[play.coordinator].waiting_for == (late,)
-    play.posts[late].release()
+    play.endpoints[late].release()
     play.to_the_end()
     # Of workers 0, 1 and 2 after 3, 6, … steps.
     assert [line["accuracy"] for line in play.lines("evaluation")] == [31.0, 61.0, 91.0, 121.0]
@@ -299,7 +274,7 @@ def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_p
 def put_last(play, peer):
     """Let a role go on only when no other one can, and give it the models after all other messages."""
     node, others = play.nodes[peer], [node for other, node in play.nodes.items() if other != peer]
-    step, receive, box = node.step, play.posts[peer].receive, play.posts[peer]._inner._boxes[peer]
+    step, receive, box = node.step, play.endpoints[peer].receive, play.endpoints[peer].inner._boxes[peer]
 
     def after_all_others():
         while any([other.step() for other in others if not other.finished]):  # noqa: C419 (a turn for each of them)
@@ -312,7 +287,7 @@ def put_last(play, peer):
         box.extend(packets)
         return receive()
 
-    node.step, play.posts[peer].receive = after_all_others, models_last
+    node.step, play.endpoints[peer].receive = after_all_others, models_last
 
 
 @pytest.mark.parametrize("order", ["in time", "early"])
@@ -329,11 +304,3 @@ def test_bad_statistics_are_left_out_and_nobody_waits_for_them(tmp_path, changes
     # Of workers 0, 1 and 2 after 3, 6, … steps; worker 1's are left out after the first evaluation.
     assert evaluated == [31.0, 61.0, 91.0, 121.0][: run.train.epochs]
     assert len(play.lines("rejected")) == run.train.epochs - 1
-
-
-def test_settling_is_for_the_chief(tmp_path):
-    run = spec(checkpoint={"every": 1})
-    play = Play(tmp_path, run)
-    play.to_the_end()
-    assert any(isinstance(effect, AwaitBackground) for effect in play.did)
-    assert all(line["event"] != "evaluation" for line in play.lines("evaluation", "worker-0"))

@@ -1,16 +1,15 @@
 """The exchanges without servers do what their definitions say, in whatever order messages arrive, and stay sound."""
 
 import random
-import sys
 from collections import deque
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from toy_trainers import Quadratic, play, spec
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout
@@ -19,9 +18,6 @@ from hpcps.protocol.roster import Roster
 from hpcps.roles.collective.averager import AllreduceAverager, Contribution, RingAverager
 from hpcps.roles.collective.worker import CollectiveWorker
 from hpcps.roles.events import Now, Record, Reduce, Send
-
-sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_trainers import Quadratic, play, spec
 
 LAYOUT = Layout.of([("a", (70,)), ("b", (1,)), ("c", (30,))])
 

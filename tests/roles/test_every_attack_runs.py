@@ -1,12 +1,7 @@
 """Every attack that knows the honest updates, in runs with absent workers and skipped blocks."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
 from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.attacks import Omniscient, attackers

@@ -23,19 +23,3 @@ def test_unpack_restores_the_sent_blocks_and_zeroes_the_others(layout, data):
     np.testing.assert_array_equal(out, np.where(layout.spread(mask), vector, 0))
     covered = runs(layout, mask)
     assert all(a[1] < b[0] for a, b in itertools.pairwise(covered)), "neighbouring blocks are merged"
-
-
-@given(layouts, st.integers(1, 6))
-def test_shards_cover_the_vector_and_their_layouts_its_blocks(layout, shards):
-    bounds = layout.bounds(shards)
-    assert bounds[0][0] == 0
-    assert bounds[-1][1] == layout.size
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(bounds))
-    pieces = [layout.restrict(start, stop) for start, stop in bounds]
-    assert sum(piece.size for piece in pieces) == layout.size
-    for (start, stop), piece in zip(bounds, pieces, strict=True):
-        assert piece.size == stop - start
-        for block in piece.blocks:
-            owner = next(b for b in layout.blocks if b.name == block.name)
-            assert owner.offset <= start + block.offset
-            assert start + block.stop <= owner.stop

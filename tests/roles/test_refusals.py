@@ -1,38 +1,30 @@
 """What is malformed or not finite never reaches the model: it is refused, counted, recorded, and the run goes on."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from installed import BACKEND
+from toy_trainers import Endpoint, Stepped
 
-from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import make_role
 from hpcps.protocol.messages import Kind, Message, Peer
-from hpcps.records.run_directory import RunDirectory
-from hpcps.records.writer import RecordWriter
 from hpcps.spec.schema import Run
-from hpcps.transport.inproc import Exchange
 
 SENDER = Peer("worker", 1)
 
 
-class Tampering:
+class Tampering(Endpoint):
     """A worker's transport that changes its updates, or their first partitions, on their way, from round 1 on."""
 
     def __init__(self, inner, change):
-        self._inner, self._change = inner, change
-        self.traffic = inner.traffic
+        super().__init__(inner)
+        self._change = change
 
     def send(self, to, message):
         if message.kind in (Kind.UPDATE, Kind.ABSENT) and message.round >= 1 and message.partition == 0:
-            self._change(self._inner, to, message)
+            self._change(self.inner, to, message)
         else:
-            self._inner.send(to, message)
-
-    def receive(self):
-        return self._inner.receive()
+            super().send(to, message)
 
 
 def raw(transport, to, header, payload=None):
@@ -72,28 +64,10 @@ TAMPERINGS = {
 
 
 def play(tmp_path, run, change):
-    peers = [Peer("worker", k) for k in range(run.topology.workers)]
-    peers += [Peer("validator", v) for v in range(run.topology.validators)]
-    peers += [Peer("server", s) for s in range(run.topology.servers)]
-    exchange, directory, nodes = Exchange(), RunDirectory(tmp_path), []
-    directory.create({"run_id": "test"})
-    for peer in peers:
-        transport = exchange.endpoint(peer)
-        if change and peer == SENDER:
-            transport = Tampering(transport, change)
-        record = RecordWriter(tmp_path, "test", peer.role, peer.index, "here")
-        nodes.append(RoleDriver(make_role(run, "test", peer), transport, record, directory))
-    for _ in range(100_000):
-        if all(node.finished for node in nodes):
-            break
-        for node in nodes:
-            if not node.finished:
-                node.step()
-    assert all(node.finished for node in nodes), "the run must go on"
-    model = np.concatenate([np.load(tmp_path / f"final/server-{s}.npy") for s in range(run.topology.servers)])
-    combiner = "validator-0" if run.topology.validators else "server-0"
-    lines = [json.loads(line) for line in (tmp_path / f"records/{combiner}.jsonl").read_text().splitlines()]
-    return model, lines
+    """Play a run whose worker 1 is tampered with; return the model, and the record of the role that combines."""
+    wrap = lambda peer, endpoint: Tampering(endpoint, change) if change and peer == SENDER else endpoint  # noqa: E731
+    played = Stepped(tmp_path, run, wrap=wrap).to_the_end()
+    return played.model, played.records["validator-0" if run.topology.validators else "server-0"]
 
 
 def spec(rule, validators, partition="auto", participation=1.0):

@@ -1,39 +1,28 @@
 """A round in partitions: each is combined and sent on as soon as it is there, and nobody gets far ahead of it."""
 
-import json
-
-import numpy as np
 import pytest
-from idle_trainer import IdleTrainer
+from toy_trainers import Adding, Endpoint, Stepped
 
-from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import make_role, make_training_role
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Peer
-from hpcps.records.run_directory import RunDirectory
-from hpcps.records.writer import RecordWriter
 from hpcps.roles.sync.partitions import WINDOW
 from hpcps.spec.schema import Run
-from hpcps.transport.inproc import Exchange
 
 LAYOUT = Layout.of([(f"b{b}", (100,)) for b in range(20)])
 PARTITIONS = 20
 BYTES = 448  # room for one block, and not for two
 
 
-class Logged:
+class Logged(Endpoint):
     """A transport that writes down what is sent."""
 
     def __init__(self, inner, owner, log):
-        self._inner, self._owner, self._log = inner, owner, log
-        self.traffic = inner.traffic
+        super().__init__(inner)
+        self._owner, self._log = owner, log
 
     def send(self, to, message):
         self._log.append((self._owner, to, message.kind, message.round, message.partition))
-        self._inner.send(to, message)
-
-    def receive(self):
-        return self._inner.receive()
+        super().send(to, message)
 
 
 def spec(rule="average", partition=BYTES, servers=1, validators=0, workers=3, every=0, rounds=3):
@@ -51,42 +40,21 @@ def spec(rule="average", partition=BYTES, servers=1, validators=0, workers=3, ev
     )
 
 
-class Play:
+class Play(Stepped):
     """A run in this process, step by step.
 
     Attributes:
         log: what was sent: (sender, receiver, kind, round, partition).
-        nodes: the roles' nodes.
     """
 
     def __init__(self, folder, run):
-        self.log, self.nodes = [], {}
-        exchange, directory = Exchange(), RunDirectory(folder)
-        directory.create({"run_id": "test"})
-        topology = run.topology
-        trainees = [Peer("worker", k) for k in range(topology.workers)]
-        trainees += [Peer("validator", v) for v in range(topology.validators)]
-        roles = [make_training_role(run, "test", peer, IdleTrainer(LAYOUT, step=peer.index + 1)) for peer in trainees]
-        roles += [make_role(run, "test", Peer("server", s)) for s in range(topology.servers)]
-        for role in roles:
-            record = RecordWriter(folder, "test", role.peer.role, role.peer.index, "here")
-            transport = Logged(exchange.endpoint(role.peer), role.peer, self.log)
-            self.nodes[role.peer] = RoleDriver(role, transport, record, directory)
-        self.folder = folder
-
-    def go_on(self, without=()):
-        """Step all others in turn until none of them can."""
-        nodes = [node for peer, node in self.nodes.items() if peer not in without]
-        moved = True
-        while moved:
-            moved = False
-            for node in nodes:
-                moved |= not node.finished and node.step()
-
-    def to_the_end(self):
-        self.go_on()
-        assert all(node.finished for node in self.nodes.values())
-        return np.concatenate([np.load(path) for path in sorted(self.folder.glob("final/*.npy"))])
+        self.log = []
+        super().__init__(
+            folder,
+            run,
+            lambda peer: Adding(LAYOUT, peer.index + 1),
+            lambda peer, endpoint: Logged(endpoint, peer, self.log),
+        )
 
     def sent(self, kind, to=None, round=None):
         """Return the (place in the log, sender, partition) of such messages."""
@@ -100,7 +68,7 @@ class Play:
 @pytest.mark.parametrize("validators", [0, 1, 2])
 def test_the_next_model_is_on_its_way_while_updates_come_in(tmp_path, validators):
     play = Play(tmp_path, spec(servers=2, validators=validators))
-    model = play.to_the_end()
+    model = play.to_the_end().model
     assert (model == model[0]).all()
     for round in range(3):
         first = play.sent(Kind.MODEL, round=round + 1)[0][0]
@@ -168,9 +136,7 @@ def test_what_is_recorded_does_not_depend_on_the_cut(tmp_path, workers, accepted
     told = []
     for partition in ("auto", 128, BYTES):
         play = Play(tmp_path / str(partition), spec("trimmed_mean", partition, workers=workers))
-        play.to_the_end()
-        records = (tmp_path / str(partition) / "records/server-0.jsonl").read_text().splitlines()
-        rounds = [line for line in map(json.loads, records) if line["event"] == "round"]
+        rounds = play.to_the_end().lines("server-0", "round")
         told.append(
             [{key: line[key] for key in line if key.endswith(("pairs", "rate", "ants", "sent"))} for line in rounds]
         )

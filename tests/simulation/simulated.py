@@ -1,21 +1,18 @@
 """Runs of trainers without a framework, in virtual time."""
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
+
+from toy_trainers import Played, Quadratic, everyone
 
 from hpcps.execution.inprocess import check_finished
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, make_training_role
 from hpcps.execution.simulation.driver import Simulation
+from hpcps.numerics.layout import Layout
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.schema import Run
-
-sys.path.append(str(Path(__file__).parents[1] / "asynchronous"))
-from toy_trainers import Played, Quadratic, everyone
-
-from hpcps.numerics.layout import Layout
 
 ONE = Layout.of([("x", (1,))])
 

@@ -3,13 +3,11 @@
 import json
 import os
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.execution.tracing import compare, tracing
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.records.trace.chrome import merge
 from hpcps.records.trace.clocks import Offset
@@ -253,41 +251,6 @@ def test_clocks_of_two_hosts_are_put_on_one(tmp_path):
     assert [lane.error for lane in read_lanes(tmp_path)] == [0, pytest.approx(0.002)]
     facts = json.loads(merge(tmp_path).read_text())["otherData"]
     assert facts == {"clock": "monotonic", "clock_error_us": {"server-0": 0.0, "worker-0": 2000.0}}
-
-
-class Comparisons:
-    """Clocks that were compared twice."""
-
-    session = 1
-
-    def __init__(self):
-        self.offsets = [Offset(-40, 0.002), Offset(-41, 0.001)]
-
-    def compare(self):
-        return self.offsets.pop(0)
-
-
-@pytest.mark.parametrize("peer", [WORKER, None])
-def test_clocks_are_compared_before_a_run_and_after_it(tmp_path, peer):
-    """Also by a process that has no part in it, as others may share its clock."""
-    clocks = Comparisons()
-    part = SimpleNamespace(
-        peer=peer,
-        host="here",
-        run=SimpleNamespace(topology=SimpleNamespace(validators=0)),
-        directory=SimpleNamespace(path=tmp_path),
-        planned=SimpleNamespace(run_id="run"),
-    )
-    with tracing(part, clocks) as tracer:
-        assert len(clocks.offsets) == 1
-        compare(clocks, tracer)
-    assert not clocks.offsets
-    if peer is None:
-        assert tracer is None
-        return
-    (lane,) = read_lanes(tmp_path)
-    assert lane.error == pytest.approx(0.002)
-    assert lane.drift < 0
 
 
 def test_a_run_without_a_trace(tmp_path):

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 
 from mpi4py import MPI
 
@@ -16,6 +15,6 @@ with open("/proc/self/maps") as maps:
 if rank == 0:
     print("MAPPED", *sorted(named), flush=True)
 group.barrier()
-if rank == 1 and sys.argv[1] == "killed":
+if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 group.barrier()

