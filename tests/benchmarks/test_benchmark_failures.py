@@ -14,7 +14,6 @@ sys.path.append(str(HERE))
 
 import bars  # noqa: E402
 import byzfl_peer  # noqa: E402
-import footprint  # noqa: E402
 import machine  # noqa: E402
 import processes  # noqa: E402
 import suite  # noqa: E402
@@ -139,47 +138,3 @@ def test_a_suite_goes_on_and_says_what_failed(programs, marker, capfd):
     # What was measured before is still there, with its date.
     assert f"| Of a run before | ≤ 1.00 | 0.50 | ✓ | {today} |" in page
     assert not running(marker)
-
-
-def test_ones_own_time_is_not_that_of_others():
-    burn = "import time\nuntil = time.process_time() + 0.3\nwhile time.process_time() < until: pass\n"
-    script = burn + "print(flush=True); input()"
-    here = machine.ours()
-    began = time.process_time()
-    while time.process_time() - began < 0.3:
-        pass
-    # One that has ended, one that has not, and one of its own that it has not waited for.
-    subprocess.run([sys.executable, "-c", burn], check=True)
-    parent = (
-        "import subprocess, sys\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {script!r}], stdin=sys.stdin)\n" + script
-    )
-    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == process.stdout.readline() == b"\n"
-        used = machine.ours() - here
-        process.communicate(b"\n\n")
-    # Those are 1.2 s, less what clocks round off; and what it takes to start four times.
-    assert 1.1 < used < 4.2
-
-
-def test_memory_that_a_rank_has_let_go_of_is_not_the_others(monkeypatch):
-    # A worker and a server that has the worker's memory mapped; then the worker lets go, before it ends.
-    looks = iter(
-        [
-            {1: (6, 2, 8), 2: (7, 3, 8)},
-            {1: (2, 2, 0), 2: (11, 11, 8)},
-            {1: (0, 0, 0), 2: (11, 11, 8)},
-        ]
-    )
-    monkeypatch.setattr(footprint, "_ranks", lambda plan: iter([(1, "worker"), (2, "server")]))
-    watched = footprint.Footprint(Path("plan"))
-    for now in looks:
-
-        def read(pid, file, fields, now=now):
-            pss, own, shared = now[pid]
-            return {"shared": shared} if file == "status" else {"pss": pss, "own": own}
-
-        monkeypatch.setattr(footprint, "_bytes", read)
-        watched.look()
-    assert watched.of("server") == {"pss": 7, "own": 3}
-    assert watched.total == 13

@@ -1,7 +1,6 @@
 """`make figures` and `make gpu-figures`: order, time limit, going on here and elsewhere, archives; without a GPU."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -193,36 +192,3 @@ def test_what_no_point_can_do_ends_the_queue(experiments, tmp_path):
     wrong = play(command(experiments, tmp_path / "results", "--only", "fig9", "--hours", "1"))
     assert wrong.returncode == 2
     assert "--only fig9: the name of no experiment begins so; there are fig3_sync_single_validator" in wrong.stderr
-
-
-@pytest.mark.soak
-def test_goes_on_until_all_is_done_and_on_another_machine(experiments, tmp_path):
-    """With a machine that loses its results after every call, but not what was carried away."""
-    options = (
-        "--archive",
-        tmp_path / "archives",
-        "--stages",
-        "one:attack=negative",
-        "two:attack=negative",
-        "one",
-        "two",
-    )
-    outputs = []
-    for machine, seconds in enumerate((25, 25, 600)):
-        results = tmp_path / f"results{machine}"
-        hours = str(seconds / 3600)
-        done = play(command(experiments, results, *options, "--seeds", "1", "--jobs", "1", "--hours", hours))
-        outputs.append(done.stdout)
-        assert done.returncode in (0, 75), done.stdout + done.stderr
-        if done.returncode == 0:
-            break
-        shutil.move(results, tmp_path / f"lost{machine}")
-    assert done.returncode == 0, "600 seconds were too few"
-    ended = [line.partition("done: ")[2] for text in outputs for line in text.splitlines() if "done: " in line]
-    assert ended == ["one, negative, seed 1", "two, negative, seed 1", "one, none, seed 1", "two, none, seed 1"]
-    for name in ("one", "two"):
-        table = read_table(results / "published" / name / "table.parquet")
-        assert set(table["status"]) == {"done"}
-        evaluations = table[table["event"] == "evaluation"]
-        assert (evaluations.groupby("run_id", observed=True)["epoch"].max() == 30).all()
-        assert not evaluations.duplicated(["run_id", "epoch"]).any()

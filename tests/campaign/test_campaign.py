@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -70,26 +68,6 @@ def test_a_failed_run_does_not_stop_the_others(file: Path, capsys: pytest.Captur
     assert len(runs[1].earlier_failures) == 2
 
 
-def test_a_run_may_succeed_when_it_is_tried_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = folders(file)
-    obstacle = block(runs[0])
-
-    def clear() -> None:
-        while not runs[0].failures:
-            time.sleep(0.001)
-        obstacle.unlink()
-
-    helper = threading.Thread(target=clear, daemon=True)
-    helper.start()
-    assert run(file, "--retry", "3") == 0
-    helper.join()
-    assert all(directory.done for directory in runs)
-    shown = capsys.readouterr().out
-    assert "tried again, 1 of 3 times" in shown
-    assert "runs failed" not in shown
-    assert 1 <= len(runs[0].earlier_failures) <= 3
-
-
 def test_a_run_that_lost_a_file_is_played_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(file, "--only", "0-1") == 0
     first, second, *_ = folders(file)
@@ -147,12 +125,6 @@ def test_counts_that_make_no_sense_are_refused(file: Path, capsys: pytest.Captur
     assert run(file, "--jobs", "2", "--hostfile", str(hosts), *over_mpi) == 2
     assert "on the hosts of a host file one launch runs at a time" in capsys.readouterr().err
     assert not list(file.parent.glob("results/many/runs/*/DONE"))
-
-
-def test_what_is_odd_is_told_before_it_is_played(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    odd = ("--set", "validation.rule.kind=phocas", "--set", "topology.workers=2")
-    assert run(file, *odd, "--dry-run") == 0
-    assert "hpcps: caution: --set validation.rule.kind=phocas: validation.rule: phocas" in capsys.readouterr().err
 
 
 def test_what_is_odd_is_told_of_the_points_selected(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -328,19 +328,3 @@ def test_the_simulated_study_is_within_a_factor_of_two_of_the_paper_and_as_docum
         samples = one.throughput.mean[0]
         stated = f"{samples:,.0f}" if samples >= 1000 else f"{samples:.3g}"
         assert f"| {one.line} | {stated} | " in documented
-
-
-@pytest.mark.soak
-def test_the_simulated_study_repeats_itself(tmp_path):
-    """In a minute: experiments/esync_paper.toml gives what is published."""
-    experiment, only = ROOT / "experiments/esync_paper.toml", "data.split=iid"
-    assert main(["run", str(experiment), "--only", only, "--results", str(tmp_path)]) == 0
-    published = read_table(ROOT / "results/published/esync_paper/table.parquet")
-    rates_of = [
-        comparisons_of([(table, None)])[0].rates for table in (collect(tmp_path / "esync_paper").table, published)
-    ]
-    for found, told in zip(*(methods["split: iid"] for methods in rates_of), strict=True):
-        assert found.line == told.line
-        for ours, theirs in ((found.throughput, told.throughput), (found.traffic, told.traffic)):
-            assert ours.mean == pytest.approx(theirs.mean)
-        assert found.computing.mean == pytest.approx(told.computing.mean)

@@ -37,9 +37,6 @@ def test_a_notebook_draws_own_runs_rather_than_the_published_copy(tmp_path):
     ("notebook", "name", "figures", "words"),
     [
         ("figure3.ipynb", "fig3_sync_single_validator", 3, ("zeno", "negative 6")),
-        pytest.param("figure4.ipynb", "fig4_sync_two_validators", 5, ("attack", "zeno"), marks=pytest.mark.soak),
-        pytest.param("figure5.ipynb", "fig5_async_single_validator", 7, ("attack", "zeno++"), marks=pytest.mark.soak),
-        pytest.param("figure6.ipynb", "fig6_async_two_validators", 7, ("attack", "zeno++"), marks=pytest.mark.soak),
         ("figure7.ipynb", "fig7_sync_tune_rho", 5, ("accepted of received", "zeno, rho 0.001", "validation only")),
         ("robustness.ipynb", "robustness_grid", 3, ("nnm + trimmed_mean", "krum")),
         ("esync.ipynb", "esync_paper", 3, ("ESync", "DC-ASGD", "samples/s")),

@@ -137,12 +137,6 @@ def test_pytorchs_index_when_it_cannot_be_reached(stranger):
     assert "https://download.pytorch.org/whl/cpu does not answer" in said
 
 
-def test_no_index(stranger):
-    said, build = stranger.sets_up(TORCH_CPU_INDEX="")
-    assert build == "PyPI's"
-    assert "CUDA" not in said
-
-
 def test_a_machine_with_a_driver(stranger):
     stranger.driver(loaded=True)
     said, build = stranger.sets_up()

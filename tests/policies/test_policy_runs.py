@@ -10,7 +10,6 @@ import pytest
 from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.writer import RecordWriter
 from hpcps.spec.identity import run_id
 
 TESTS = Path(__file__).parents[1]
@@ -113,21 +112,6 @@ def test_the_state_server_records_what_it_knows(tmp_path):
     last = lines[-1]
     assert last["who"] == ["worker-0", "worker-1", "worker-2"]
     assert last["c"] == pytest.approx([1.0, 0.1, 0.1])
-
-
-def test_clocks_that_differ_by_hours_make_no_difference(tmp_path, monkeypatch):
-    run = unequal((1.0, 0.0901), esync(epsilon=0.05), workers=3, epochs=40)
-    together = simulate(tmp_path / "together", run)
-    true = RecordWriter.time.fget
-    ahead = {"worker-0": 7200.0, "worker-1": -86400.0, "worker-2": 3.0}
-    monkeypatch.setattr(
-        RecordWriter, "time", property(lambda self: round(true(self) + ahead.get(self.path.stem, 0.0), 6))
-    )
-    apart = simulate(tmp_path / "apart", run)
-    assert apart.lines("worker-0", "round")[0]["time"] > 7200
-    for worker in ("worker-0", "worker-1", "worker-2"):
-        assert taken(apart, worker) == taken(together, worker)
-    assert set(taken(apart, "worker-2")[1:]) == {10}
 
 
 SHAPES = {

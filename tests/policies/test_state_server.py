@@ -100,64 +100,6 @@ def test_without_latency_the_steps_are_those_of_the_closed_form(milliseconds, ep
 round_ = round
 
 
-@pytest.mark.parametrize(
-    "speeds",
-    [(1.0, 1.01, 1.02, 1.03, 1.07, 1.04, 1.05, 1.06), (3.5, 0.03), (0.03, 3.5, 3.51)],
-    ids=["about equal", "a slow one", "two slow ones"],
-)
-@pytest.mark.parametrize("blocking", [True, False])
-def test_the_first_round_is_as_long_as_the_longest_step(speeds, blocking):
-    """As in the original: a step of which nobody knows the end is no reason to begin another one."""
-    server = StateServer(ESync(blocking=blocking), len(speeds), len(speeds))
-    steps, end = play_round(server, 0, speeds)
-    assert steps == [1] * len(speeds)
-    assert end == max(speeds)
-
-
-def test_a_change_of_speed_is_followed():
-    server = StateServer(ESync(epsilon_share=0.0), 3, 3)
-    speeds = [1.0, 0.1001, 0.1001]
-    for round in range(3):
-        steps, _ = play_round(server, round, speeds, start=10.0 * round)
-    assert steps == [1, 9, 9]
-    speeds = [0.1001, 0.1001, 2.0]  # the slow one recovers, another one becomes slow
-    for round in range(3, 7):
-        steps, _ = play_round(server, round, speeds, start=10.0 * round)
-    assert steps == [19, 19, 1]
-
-
-def test_one_long_step_of_a_fast_role_does_not_make_it_the_slowest():
-    server = StateServer(ESync(epsilon_share=0.0), 2, 2)
-    play_round(server, 0, (1.0, 0.1001))
-    steps, _ = play_round(server, 1, (1.0, lambda k: 0.5 if k == 2 else 0.1001), start=10.0)
-    assert steps == [1, 5]  # 0.1 + 0.5 + 3 more
-    assert play_round(server, 2, (1.0, 0.1001), start=20.0)[0] == [1, 9]
-
-
-def test_a_late_role_that_is_not_the_slowest_delays_nobody_more_than_itself():
-    server = StateServer(ESync(epsilon_share=0.0), 3, 3)
-    play_round(server, 0, (1.0, 0.1001, 0.1001))
-    steps, end = play_round(server, 1, (1.0, 0.1001, 0.1001), start=10.0, late=[(2, 3.0)])
-    assert steps == [1, 9, 1]
-    assert end == pytest.approx(13.1001)
-
-
-def test_the_others_wait_for_a_late_slowest_role_with_steps():
-    server = StateServer(ESync(epsilon_share=0.0), 2, 2)
-    play_round(server, 0, (1.0, 0.1001))
-    steps, _ = play_round(server, 1, (1.0, 0.1001), start=10.0, late=[(0, 2.0)])
-    assert steps == [1, 29]  # 2 s until the slow one begins, and its step of 1 s
-
-
-def test_a_silent_role_stops_nobody_for_ever():
-    """The others end at `most` steps, and their updates wait: the combiner's deadline names the silent role."""
-    server = StateServer(ESync(most=40), 3, 3)
-    play_round(server, 0, (1.0, 0.2, 0.1))
-    for k in range(1, 41):
-        for role in (1, 2):
-            assert (server.report(role, 1, k, 0.1, 0.1 * k) == 0) == (k == 40)
-
-
 @QUICK
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=6), st.integers(1, 300))
 def test_dylu_gives_steps_in_proportion_to_speed(milliseconds, most):
@@ -169,14 +111,6 @@ def test_dylu_gives_steps_in_proportion_to_speed(milliseconds, most):
         exact = min(c) / each * most
         assert abs(found - max(1, floor(exact))) <= (abs(exact - round_(exact)) < 1e-4)
     assert max(steps) == most
-
-
-def test_dylu_asks_twice_a_round():
-    server = StateServer(DyLU(most=100), 2, 2)
-    play_round(server, 0, (1.0, 0.1))
-    server.begin(1, 1, 0.0)
-    assert server.report(1, 1, 1, 0.1, 0.1) == 99
-    assert server.report(1, 1, 100, 0.1, 10.0) == 0
 
 
 def test_steps_without_duration_are_possible():

@@ -100,13 +100,6 @@ def test_the_acceptance_is_that_of_the_whole_run_up_to_its_latest_evaluation(dir
     assert "accepted: of the (update, block) pairs sent, from the start of the run to its latest evaluation" in shown
 
 
-def test_worker_0_counts_without_validators(directory):
-    run = {"topology": {"validators": 0, "workers": 1}, "train": {"epochs": 4}}
-    directory.create({**SPEC, "run": run})
-    play(directory, "worker", 0, 3)
-    assert SweepProgress([directory.path]).poll()[0].epoch == 1.5
-
-
 def test_a_run_is_silent_unless_it_is_slow_itself(directory):
     path = play(directory, "worker", 0, 3)
     progress = SweepProgress([directory.path])
@@ -132,19 +125,6 @@ def test_done_and_stopped_and_diverged(directory):
     assert progress.poll()[0].state == "done"
 
 
-def test_a_done_run_that_lost_its_records_is_not_shown_as_done(directory):
-    path = play(directory, "worker", 0, 2)
-    with path.open("a") as file:
-        file.write('{"event": "end", "reason": "finished"}\n')
-    directory.finish(3.0, ["worker-0"])
-    assert SweepProgress([directory.path]).poll()[0].state == "done"
-    path.unlink()
-    (status,) = SweepProgress([directory.path]).poll()
-    assert (status.state, status.damage.missing) == ("damaged", ("records/worker-0.jsonl",))
-    text = "0123456789: it is marked as done, but it lacks records/worker-0.jsonl: `hpcps run` runs it again"
-    assert text in overview([status])
-
-
 def test_a_failure_names_its_cause(directory):
     play(directory, "worker", 1, 2)
     directory.fail("worker", 1, "n07", 2, "exchange", ValueError("no such block"))
@@ -158,15 +138,6 @@ def test_a_failure_names_its_cause(directory):
     assert "first worker-1 on n07 failed in round 2, phase exchange: ValueError: no such block" in text
     assert '"round": 1' in text
     assert text.index("worker-1 on n07") < text.index("server-0 on n01")
-
-
-def test_a_new_attempt_begins_anew(directory):
-    path = play(directory, "validator", 0, 4)
-    progress = SweepProgress([directory.path])
-    assert progress.poll()[0].accuracy is not None
-    with path.open("a") as file:
-        file.write('{"event": "start", "attempt": 2}\n')
-    assert (progress.poll()[0].accuracy, progress.poll()[0].round) == (None, 0)
 
 
 def test_polling_reads_only_what_is_new(directory):
@@ -184,16 +155,6 @@ def test_polling_reads_only_what_is_new(directory):
     with path.open("ab") as file:
         file.write(line[20:])
     assert progress.poll()[0].round == 8
-
-
-def test_a_long_record_is_read_from_its_tail(directory):
-    path = play(directory, "worker", 0, 1)
-    filler = json.dumps({"event": "round", "round": 1, "step": 8, "compute": 1.0, "x": "y" * 1000}) + "\n"
-    with path.open("a") as file:
-        file.write(filler * 5000)
-    play(directory, "worker", 0, 9, first=8)
-    (status,) = SweepProgress([directory.path]).poll()
-    assert (status.slowest, status.slowest_step) == ("worker-0", pytest.approx(0.4 / 28)), "of its last two lines"
 
 
 def test_an_overview_is_a_table(directory, tmp_path):
@@ -242,11 +203,6 @@ def test_updates_that_are_all_refused_are_not_accepted(directory):
     text = overview(SweepProgress([directory.path]).poll())
     assert "40 blocks" in text
     assert "100.0 %" not in text
-
-
-def test_a_round_longer_than_an_epoch_does_not_go_beyond_the_last_one(directory):
-    play(directory, "validator", 0, 9)
-    assert SweepProgress([directory.path]).poll()[0].epoch == 4.0
 
 
 def running(directory, rounds, **fields):
