@@ -68,6 +68,11 @@ ARGUMENTS = {
         ["run", "faults.toml", "--mpirun", "./not executable"],
         ["not executable --version does not answer", "Permission denied"],
     ),
+    "no walltime": (["run", "faults.toml", "--walltime", "soon"], ["'soon' is no time: give seconds, or HH:MM:SS"]),
+    "a short walltime": (
+        ["run", "faults.toml", "--walltime", "60"],
+        ["leaves no time to train: a run stops checkpoint.margin = 120 s before its end"],
+    ),
     "an experiment": (["status", "nothere"], ["no experiment 'nothere'"]),
     "no results": (["collect", "nothere"], ["no experiment 'nothere'"]),
     "no table": (["plot", "nothere.parquet"], ["no table nothere.parquet"]),

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from fault_runs import MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet, within
 
 from hpcps.cli.main import main
@@ -46,24 +45,6 @@ def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys
         # Long before anybody gives up it is on record who waits for whom.
         (wait,) = (line for line in play.lines("worker-0") if line["event"] == "waiting")
         assert wait["waiting_for"] == [who]
-
-
-def test_a_worker_of_the_demo_is_small_and_named(
-    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
-) -> None:
-    one = ("--only", "validation.rule=zeno", "--only", "attack=none")
-    few = ("--set", "topology.workers=2", "--set", "train.epochs=20000")
-    play = start(*one, *few, file=QUICKSTART)
-    # Beyond the first evaluation, which reads the test set.
-    within(120, lambda: any(line["event"] == "evaluation" for line in play.lines("validator-0")), "an evaluation")
-    for trainer in ("worker-0", "worker-1", "validator-0"):
-        # PyTorch's libraries for GPUs are as large as all the rest.
-        assert peak_memory(play.pid(trainer)) < (400e6 if torch.version.cuda is None else 800e6)
-        assert "libtorch" in mapped(play.pid(trainer))
-    assert "libtorch" not in mapped(play.pid("server-0"))
-
-    os.kill(play.pid("worker-1"), signal.SIGKILL)
-    assert_failed(play, "worker-1", r"the process was killed by signal 9 \(SIGKILL\)", capsys)
 
 
 BUFFERS = Path(__file__).parents[1] / "buffers"
@@ -133,13 +114,3 @@ def assert_failed(play: Play, who: str, why: str, capsys: pytest.CaptureFixture[
     role, _, index = who.partition("-")
     rounds = table[(table["event"] == "round") & (table["role"] == role) & (table["index"] == int(index))]
     assert set(range(MIDDLE + 1)) <= set(rounds["round"]), "its rounds until then"
-
-
-def peak_memory(pid: int) -> float:
-    """Return the largest resident set that a process has had, in bytes."""
-    (kilobytes,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    return 1024 * float(kilobytes)
-
-
-def mapped(pid: int) -> str:
-    return Path(f"/proc/{pid}/maps").read_text()

@@ -90,15 +90,3 @@ def with_time_to_begin(start: Callable[..., Play], *arguments: str) -> Play:
         if any(line["event"] == "round" for line in play.lines("server-0")):
             return play
     raise AssertionError(play.text)
-
-
-def test_a_walltime_without_time_to_train(experiment: Path) -> None:
-    said = hpcps("run", experiment, "--results", experiment.parent / "results", "--walltime", "60")
-    assert said.returncode == 2
-    assert "leaves no time to train: a run stops checkpoint.margin = 120 s before its end" in said.stderr
-
-
-def test_a_walltime_that_is_none(experiment: Path) -> None:
-    said = hpcps("run", experiment, "--walltime", "soon")
-    assert said.returncode == 2
-    assert "'soon' is no time: give seconds, or HH:MM:SS" in said.stderr

@@ -3,13 +3,12 @@
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fault_runs import ROOT, SOON, Play, assert_blamed, assert_quiet, within
+from fault_runs import ROOT, SOON, Play, assert_blamed, assert_quiet
 
 OVER_PSLITE = ("--set", "transport.kind=pslite")
 SERVERS = ("--set", "topology.servers=2")
@@ -48,15 +47,6 @@ def test_a_killed_scheduler_is_named(begin: Callable[..., Play]) -> None:
     )
 
 
-def test_mpirun_does_for_a_starter(begin: Callable[..., Play]) -> None:
-    play = begin("--mpirun", str(Path(sys.executable).with_name("mpirun")))
-    play.until()
-    assert any("mpirun" in command for command in play.left().values())
-    os.kill(play.pid("worker-0"), signal.SIGKILL)
-    assert_over(play)
-    assert_blamed(play.text, play.run, "worker-0", KILLED)
-
-
 def test_a_silent_process_is_named_by_its_heart(begin: Callable[..., Play]) -> None:
     """Nobody's patience ends, and the launcher sees a process that lives."""
     play = begin("--set", "transport.heartbeat_timeout=6", *SERVERS)
@@ -68,28 +58,6 @@ def test_a_silent_process_is_named_by_its_heart(begin: Callable[..., Play]) -> N
     first = play.run.failures[0]
     assert (first.role, first.index, first.error) == ("server", 1, "it has sent nothing for 6 s")
     assert re.search(r"\): server-1 on \S+ failed in phase exchange: it has sent nothing for 6 s", play.text), play.text
-
-
-def test_the_command_itself_is_killed(begin: Callable[..., Play]) -> None:
-    play = begin()
-    play.until()
-    play.process.kill()
-    play.end()
-    within(SOON, lambda: not play.left(), f"the end of {play.left()}")
-    assert not play.run.done
-
-
-def test_impatience_stops_it_at_once(begin: Callable[..., Play]) -> None:
-    play = begin("--set", "heterogeneity.delay={kind='constant', seconds=600}")
-    within(60, lambda: play.lines("worker-0"), "a record")
-    play.process.send_signal(signal.SIGINT)
-    within(SOON, lambda: "at the next checkpoint" in play.text, "an answer")
-    play.process.send_signal(signal.SIGINT)
-    assert play.end() == 130
-    assert play.left() == {}
-    assert_quiet(play.text)
-    assert play.text.endswith("hpcps: stopped by SIGINT; run it again to go on\n")
-    assert [play.lines(process)[-1]["reason"] for process in ("worker-0", "server-0")] == ["stopped"] * 2
 
 
 def scheduler(play: Play) -> int:
