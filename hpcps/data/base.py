@@ -107,7 +107,8 @@ class Data(Config, ABC):
         None, le=MOST_SAMPLES, description="Number of test samples in use, from the first; default: all."
     )
     augment: bool | None = Field(
-        None, description="Random crop (pad 4) and horizontal flip; only for cifar10, where the default is true."
+        None,
+        description="Random crop (pad 4) and horizontal flip of images; default: true for cifar10 and cifar100.",
     )
     normalise: bool = Field(
         True, description="Whether the mean of each channel is subtracted and its standard deviation divides the rest."

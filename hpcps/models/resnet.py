@@ -17,7 +17,7 @@ from hpcps.models.gluon import ZooModel
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
+BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Blocks of each stage; from depth 50 on, a block is a bottleneck."""
 
 
@@ -33,7 +33,18 @@ class ImageNetResNet(ZooModel, ABC):
 
 NETWORKS = [
     named(ImageNetResNet, f"resnet{depth}_v{version}", f"ResNet-{depth}, version {version}: {parameters} parameters.")
-    for depth, version, parameters in ((18, 1, "11,175,370"), (50, 1, "23,541,130"), (50, 2, "23,514,698"))
+    for depth, version, parameters in (
+        (18, 1, "11,175,370"),
+        (18, 2, "11,173,706"),
+        (34, 1, "21,283,530"),
+        (34, 2, "21,281,866"),
+        (50, 1, "23,541,130"),
+        (50, 2, "23,514,698"),
+        (101, 1, "42,555,018"),
+        (101, 2, "42,506,826"),
+        (152, 1, "58,217,866"),
+        (152, 2, "58,150,474"),
+    )
 ]
 
 

@@ -1,4 +1,4 @@
-"""Small networks without BatchNorm: a multilayer perceptron, and a convolutional network for small images."""
+"""Small networks without BatchNorm: a multilayer perceptron, and two convolutional networks for small images."""
 
 from __future__ import annotations
 
@@ -90,4 +90,46 @@ class Cnn(Model):
             for channels in (16, 32):
                 network.add(nn.Conv2D(channels, 3, padding=1, activation="relu"), nn.MaxPool2D(2))
             network.add(nn.Dense(64, activation="relu"), nn.Dense(classes))
+        return network
+
+
+class LeNet(Model):
+    """LeNet as Caffe builds it: two 5x5 convolutions with pooling, and two linear layers.
+
+    It has 431,080 parameters for images of 28 by 28 with one channel. LeCun, Bottou, Bengio, Haffner, "Gradient-based
+    learning applied to document recognition", 1998, with pooling of maxima, wider layers and one ReLU.
+    """
+
+    backends: ClassVar[tuple[str, ...]] = ("torch", "mxnet")
+    smallest: ClassVar[int | None] = 16
+    batchnorm: ClassVar[bool | None] = False
+
+    name: Literal["lenet"] = "lenet"
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        from torch import nn
+
+        channels, height, width = shape
+        rows, columns = (((size - 4) // 2 - 4) // 2 for size in (height, width))
+        return nn.Sequential(
+            OrderedDict(
+                conv1=nn.Conv2d(channels, 20, 5),
+                pool1=nn.MaxPool2d(2),
+                conv2=nn.Conv2d(20, 50, 5),
+                pool2=nn.MaxPool2d(2),
+                flat=nn.Flatten(),
+                hidden=nn.Linear(50 * rows * columns, 500),
+                relu=nn.ReLU(),
+                output=nn.Linear(500, classes),
+            )
+        )
+
+    def build_gluon(self, shape: Shape, classes: int) -> Any:
+        from mxnet.gluon import nn
+
+        network = nn.HybridSequential(prefix="")
+        with network.name_scope():
+            for channels in (20, 50):
+                network.add(nn.Conv2D(channels, 5), nn.MaxPool2D(2))
+            network.add(nn.Dense(500, activation="relu"), nn.Dense(classes))
         return network

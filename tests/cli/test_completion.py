@@ -12,7 +12,7 @@ from hpcps.cli.main import main
 
 TYPED = {
     "hpcps compl\tba\t": "completion bash",
-    "hpcps components datas\tcif\t": "components datasets cifar10",
+    "hpcps components datas\tsyn\t": "components datasets synthetic",
     "hpcps components rules trimmed\t--fi\texp\tmi\t": "components rules trimmed_mean --file experiments/mine.toml",
     "hpcps run experiments/m\t--dry\t": "run experiments/mine.toml --dry-run",
     "hpcps run experiments/m\t--results pl\t": "run experiments/mine.toml --results played/",

@@ -12,7 +12,7 @@ import pytest
 from training_examples import RECORDS, write_binary, write_idx
 
 from hpcps.cli import data as command
-from hpcps.data.sets import Cifar10, FashionMnist, Mnist, cifar10
+from hpcps.data.sets import Cifar10, FashionMnist, Mnist
 from hpcps.errors import DataError
 
 ARCHIVE = "cifar-10-binary.tar.gz"
@@ -59,7 +59,7 @@ def mirror(tmp_path):
 @pytest.fixture
 def archive(tmp_path, mirror, monkeypatch):
     """A small CIFAR-10 in the mirror, under its official name, with things in it that nobody wants."""
-    monkeypatch.setattr(cifar10, "RECORDS", RECORDS)
+    monkeypatch.setattr(Cifar10, "facts", replace(Cifar10.facts, train=5 * RECORDS, test=RECORDS))
     write_binary(tmp_path / "source" / "cifar-10-batches-bin")
     path = tmp_path / "mirror" / ARCHIVE
     with tarfile.open(path, "w:gz") as tar:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 from training_examples import (
     RECORDS,
     cifar_records,
@@ -14,7 +15,7 @@ from training_examples import (
     write_python,
 )
 
-from hpcps.data.sets import Cifar10, Digits, FashionMnist, Mnist, cifar10, digits
+from hpcps.data.sets import Cifar10, Cifar100, Digits, FashionMnist, Mnist, Svhn, digits
 from hpcps.errors import DataError
 
 LAYOUTS = {
@@ -28,8 +29,8 @@ LAYOUTS = {
 
 @pytest.fixture(autouse=True)
 def small_sets(monkeypatch):
-    monkeypatch.setattr(cifar10, "RECORDS", RECORDS)
-    for data in (Mnist, FashionMnist):
+    monkeypatch.setattr(Cifar10, "facts", replace(Cifar10.facts, train=5 * RECORDS, test=RECORDS))
+    for data in (Cifar100, Mnist, FashionMnist, Svhn):
         monkeypatch.setattr(data, "facts", replace(data.facts, train=20, test=6))
     monkeypatch.delenv("HPCPS_DATA", raising=False)
 
@@ -49,6 +50,84 @@ def test_cifar_is_read_in_every_layout(tmp_path, layout, inside):
     assert samples.images[2, 1, 3, 5] == pixels[7, 1024 + 3 * 32 + 5]  # the green plane, row by row
     assert np.array_equal(samples.labels, train.labels()[places])
     assert np.array_equal(test.read(np.arange(4)).labels, expected[5][0])
+
+
+def cifar100_records(count):
+    """Coarse labels, fine labels and pixels."""
+    generator = np.random.default_rng(count)
+    coarse, fine = generator.integers(0, 20, count, np.uint8), generator.integers(0, 100, count, np.uint8)
+    return coarse, fine, generator.integers(0, 256, (count, 3072), np.uint8)
+
+
+def write_cifar100(folder, layout):
+    folder.mkdir()
+    for name, count in (("train", 20), ("test", 6)):
+        coarse, fine, pixels = cifar100_records(count)
+        if layout == "binary":
+            (folder / f"{name}.bin").write_bytes(np.hstack([coarse[:, None], fine[:, None], pixels]).tobytes())
+        else:
+            table = {b"coarse_labels": coarse.tolist(), b"fine_labels": fine.tolist(), b"data": pixels}
+            (folder / name).write_bytes(pickle.dumps(table, protocol=2))
+
+
+@pytest.mark.parametrize("layout", ["binary", "python"])
+def test_cifar100_is_read_in_both_layouts_with_its_fine_labels(tmp_path, layout):
+    write_cifar100(tmp_path / f"cifar-100-{layout}", layout)
+    train, test = Cifar100(dir=str(tmp_path)).open()
+    places = np.array([19, 0, 7])
+    samples = train.read(places)
+    _, fine, pixels = cifar100_records(20)
+    assert np.array_equal(samples.images, pixels[places].reshape(3, 3, 32, 32))
+    assert np.array_equal(samples.labels, fine[places])
+    assert np.array_equal(train.labels(), fine)
+    assert np.array_equal(test.labels(), cifar100_records(6)[1])
+
+
+def svhn_variables(count):
+    generator = np.random.default_rng(count)
+    images = generator.integers(0, 256, (32, 32, 3, count), np.uint8)
+    return {"X": images, "y": generator.permutation(np.arange(count) % 10 + 1).astype(np.uint8)[:, None]}
+
+
+@pytest.fixture
+def svhn(tmp_path):
+    (tmp_path / "svhn").mkdir()
+    for name, count in (("train_32x32.mat", 20), ("test_32x32.mat", 6)):
+        savemat(tmp_path / "svhn" / name, svhn_variables(count), do_compression=True)
+    return tmp_path
+
+
+def test_svhn_is_read_and_its_label_10_is_the_digit_0(svhn):
+    train, test = Svhn(dir=str(svhn)).open()
+    variables = svhn_variables(20)
+    samples = train.read(np.array([19, 2]))
+    assert samples.images.shape == (2, 3, 32, 32)
+    assert np.array_equal(samples.images[0], variables["X"][:, :, :, 19].transpose(2, 0, 1))
+    assert np.array_equal(train.labels(), variables["y"][:, 0] % 10)
+    assert set(train.labels()) == set(range(10))
+    assert np.array_equal(samples.labels, train.labels()[[19, 2]])
+    assert len(test.labels()) == 6
+
+
+@pytest.mark.parametrize("damage", ["half", "empty", "byte", "shape", "label", "text"])
+def test_a_damaged_svhn_file_is_named(svhn, damage):
+    path = svhn / "svhn" / "train_32x32.mat"
+    content, variables = bytearray(path.read_bytes()), svhn_variables(20)
+    content[len(content) // 2] ^= 0xFF
+    changed = {"shape": {"X": variables["X"][..., 1:]}, "label": {"y": variables["y"] + 1}}
+    if damage in changed:
+        savemat(path, {**variables, **changed[damage]}, do_compression=True)
+    else:
+        path.write_bytes({"half": content[: len(content) // 2], "empty": b"", "byte": content, "text": b"no"}[damage])
+    train, _ = Svhn(dir=str(svhn)).open()
+    with pytest.raises(DataError, match=f"{path}: .*; replace it with `hpcps data svhn --dir {svhn}`"):
+        train.read(np.array([0]))
+
+
+def test_a_missing_svhn_file_is_named(svhn):
+    (svhn / "svhn" / "test_32x32.mat").unlink()
+    with pytest.raises(DataError, match=r"test_32x32\.mat: missing, although the other file"):
+        Svhn(dir=str(svhn)).open()
 
 
 @pytest.mark.parametrize("layout", ["binary", "python 2", "python protocol 4"])

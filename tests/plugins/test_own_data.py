@@ -79,7 +79,7 @@ def test_each_has_a_page(file, kind, name, page, capsys):
         ('name = "my_model"', 'name = "my_model"\nmargin = 0', 14, "model.margin: expects a number > 0 (default 1.0)"),
         ("[16, 64]", "[16, 0]", 26, "model.width: expects a whole number from 1 to 4096 (default 32), got 0"),
         ("noise = 1.5", "nois = 1.5", 17, "data.nois: unknown key: did you mean noise?"),
-        ("noise = 1.5", "augment = true", 17, "data.augment: only for cifar10, not my_data: leave it out"),
+        ("noise = 1.5", "augment = true", 17, "data.augment: only for cifar10, cifar100, not my_data: leave it out"),
         ("share = 0.2 }", "share = 2 }", 18, "data.split.share: expects a number from 0 to 1 (default 0.5), got 2"),
         ("[0.2, 0.8]", "[0.2, -1]", 29, "data.split.share: expects a number from 0 to 1 (default 0.5), got -1"),
     ],

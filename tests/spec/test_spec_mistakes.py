@@ -133,9 +133,9 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         (["data.limit=99"], "99 training samples in 5 shards leave 19 in each, fewer than a batch of 32"),
         (
             ["model.name=cifar_resnet20_v1"],
-            "for images of 3 channels (cifar10, synthetic), but samples of digits have the shape [1, 8, 8]",
+            "(cifar10, cifar100, svhn, synthetic), but samples of digits have the shape [1, 8, 8]",
         ),
-        (["data.augment=true"], "only for cifar10, not digits"),
+        (["data.augment=true"], "only for cifar10, cifar100, not digits"),
         (
             ["model.name=alexnet"],
             "alexnet is for images of at least 63 by 63, but samples of digits have the shape [1, 8, 8]: set "
@@ -662,8 +662,14 @@ class Tiny(Data):
     ("table", "expected"),
     [
         ("kind = 'digits'", 'required: the key is name here, not kind: name = "digits"'),
-        ("kind = ['digits']", 'required: choose "cifar10", "digits", "fashion_mnist", "mnist" or "synthetic"'),
-        ("limit = 9", 'required: choose "cifar10", "digits", "fashion_mnist", "mnist" or "synthetic"'),
+        (
+            "kind = ['digits']",
+            'required: choose "cifar10", "cifar100", "digits", "fashion_mnist", "mnist", "svhn" or "synthetic"',
+        ),
+        (
+            "limit = 9",
+            'required: choose "cifar10", "cifar100", "digits", "fashion_mnist", "mnist", "svhn" or "synthetic"',
+        ),
     ],
 )
 def test_a_table_without_the_name_of_its_component_tells_the_choices(tmp_path: Path, table: str, expected: str) -> None:

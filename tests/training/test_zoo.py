@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 from training_examples import make_run
-from zoo import COUNTS, PUBLISHED, SIZES
+from zoo import COUNTS, FOR_IMAGENET, PUBLISHED, SIZES
 
 from hpcps import seeds
 from hpcps.registry import active
@@ -20,10 +20,12 @@ from hpcps.training.pytorch.evaluator import reestimate_statistics
 from hpcps.training.pytorch.flat import TorchFlatModel
 
 ROOT = Path(__file__).parents[2]
+TRAINED = ("resnet18_v1", "mobilenet_v1", "mobilenet_v2")
+"""Those whose training steps take less than a second each."""
 
 
-def built(name, size):
-    return active().of("models")[name]().build((1, size, size), 10)
+def built(name, size, channels=1, classes=10):
+    return active().of("models")[name]().build((channels, size, size), classes)
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -35,6 +37,15 @@ def test_each_has_the_published_number_of_parameters(name):
     assert sum(one.numel() for one in network.parameters()) == COUNTS[name]
     if name in PUBLISHED:
         assert round(COUNTS[name] / 1e6, 2) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", FOR_IMAGENET)
+def test_each_has_the_parameters_that_the_zoo_documents(name):
+    with torch.device("meta"):
+        network = built(name, 224, 3, 1000)
+    statistics = [one for one in network.buffers() if one.ndim]
+    constants = 2 * 3 if name.endswith("_v2") else 0
+    assert sum(one.numel() for one in (*network.parameters(), *statistics)) + constants == FOR_IMAGENET[name]
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -51,7 +62,7 @@ def test_the_smallest_image_is_the_smallest(name):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.soak if SIZES[name] > 28 or "50" in name else ()) for name in COUNTS]
+    "name", [pytest.param(name, marks=() if name in TRAINED else pytest.mark.soak) for name in COUNTS]
 )
 def test_each_trains_a_step_and_is_evaluated(name):
     data = {"name": "digits", "resize": SIZES[name], "limit": 16, "test_limit": 5}

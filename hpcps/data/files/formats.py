@@ -1,4 +1,4 @@
-"""Reads the formats of official files: idx of MNIST, and the pickles of CIFAR-10 without executing code from them."""
+"""Reads the formats of official files: idx of MNIST, and the pickles of CIFAR without executing code from them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 class PickleError(Exception):
-    """The bytes are not a CIFAR-10 batch, or refer to objects that such a batch does not need."""
+    """The bytes are not a CIFAR batch, or refer to objects that such a batch does not need."""
 
 
 class _Dtype:
@@ -105,11 +105,15 @@ class _Unpickler(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            raise PickleError(f"it refers to {module}.{name}, which no CIFAR-10 file does") from None
+            raise PickleError(f"it refers to {module}.{name}, which no CIFAR file does") from None
 
 
-def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def read_batch(content: bytes, label: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read one batch file: (labels `[n]`, pixels `[n, 3072]`).
+
+    Args:
+        content: the bytes of the file.
+        label: the name of its list of labels.
 
     Raises:
         PickleError: it is truncated, corrupt or not a batch file.
@@ -117,7 +121,7 @@ def read_batch(content: bytes) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     try:
         batch = _Unpickler(io.BytesIO(content), encoding="latin-1").load()
         table = {key.decode() if isinstance(key, bytes) else key: value for key, value in batch.items()}
-        labels, pixels = np.array(table["labels"]), table["data"].pixels()
+        labels, pixels = np.array(table[label]), table["data"].pixels()
         if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() > 255:
             raise PickleError("its labels are not small integers")
     except PickleError:

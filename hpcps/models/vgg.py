@@ -1,0 +1,68 @@
+"""VGG networks, with and without BatchNorm, as Gluon's model zoo and torchvision build them.
+
+Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition", 2015, table 1 (A, B, D and
+E); Ioffe and Szegedy, "Batch normalization", 2015, between each convolution and its ReLU in the networks `_bn`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import TYPE_CHECKING, ClassVar
+
+from hpcps.models.base import Shape, named
+from hpcps.models.gluon import ZooModel
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CONVOLUTIONS = {11: (1, 1, 2, 2, 2), 13: (2, 2, 2, 2, 2), 16: (2, 2, 3, 3, 3), 19: (2, 2, 4, 4, 4)}
+"""The number of 3x3 convolutions before each pooling."""
+
+WIDTHS = (64, 128, 256, 512, 512)
+
+
+class Vgg(ZooModel, ABC):
+    """Five stages of convolutions and pooling, and three linear layers with dropout of 0.5."""
+
+    smallest: ClassVar[int | None] = 32
+    batchnorm: ClassVar[bool | None] = False
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        from torch import nn
+
+        depth, _, normalised = self.name.removeprefix("vgg").partition("_")
+        channels, height, width = shape
+        layers: list[nn.Module] = []
+        for count, outputs in zip(CONVOLUTIONS[int(depth)], WIDTHS, strict=True):
+            for _ in range(count):
+                layers.append(nn.Conv2d(channels, outputs, 3, padding=1))
+                if normalised:
+                    layers.append(nn.BatchNorm2d(outputs))
+                layers.append(nn.ReLU(inplace=True))
+                channels = outputs
+            layers.append(nn.MaxPool2d(2))
+        hidden = 4096
+        return nn.Sequential(
+            *layers,
+            nn.Flatten(),
+            *(nn.Linear(channels * (height // 32) * (width // 32), hidden), nn.ReLU(inplace=True), nn.Dropout(0.5)),
+            *(nn.Linear(hidden, hidden), nn.ReLU(inplace=True), nn.Dropout(0.5)),
+            nn.Linear(hidden, classes),
+        )
+
+
+class NormalisedVgg(Vgg, ABC):
+    """The same with BatchNorm after each convolution."""
+
+    reduction: ClassVar[int] = 16
+    batchnorm: ClassVar[bool | None] = True
+
+
+NETWORKS = [
+    named(base, f"vgg{depth}{suffix}", f"VGG-{depth}{words}: {parameters} parameters for images of 32 by 32.")
+    for base, suffix, words, counts in (
+        (Vgg, "", "", ("28,142,858", "28,327,370", "33,637,066", "38,946,762")),
+        (NormalisedVgg, "_bn", " with BatchNorm", ("28,148,362", "28,333,258", "33,645,514", "38,957,770")),
+    )
+    for depth, parameters in zip(CONVOLUTIONS, counts, strict=True)
+]
