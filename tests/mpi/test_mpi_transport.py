@@ -29,43 +29,6 @@ def next_arrival(transport, seconds=20.0):
     return arrival
 
 
-@pytest.mark.parametrize("size", [0, 1, 1000, 300_000, 4_000_000])
-def test_a_payload_arrives_whole_with_its_header(world, size):
-    _, transport, me = world
-    mask = np.array([True, False, True])
-    if me == PEERS[0]:
-        payload = np.arange(size, dtype=np.float32)
-        message = Message(Kind.UPDATE, me, "run", 7, mask=mask, note={"a": [1]}, payload=payload)
-        transport.send(PEERS[2], message)
-        assert transport.traffic.sent == len(message.header()) + 4 * size
-    if me == PEERS[2]:
-        arrival = next_arrival(transport)
-        assert isinstance(arrival, Received)
-        message = arrival.message
-        assert (arrival.source, message.sender, message.round, message.note) == (PEERS[0], PEERS[0], 7, {"a": [1]})
-        np.testing.assert_array_equal(message.mask, mask)
-        got = message.payload if size else np.zeros(0, np.float32)
-        np.testing.assert_array_equal(got, np.arange(size, dtype=np.float32))
-
-
-def test_messages_of_many_senders_do_not_mix(world):
-    _, transport, me = world
-    others = [peer for peer in PEERS if peer != PEERS[3]]
-    if me in others:
-        for number in range(50):
-            payload = np.full(2000 + number, 100 * others.index(me) + number, np.float32)
-            transport.send(PEERS[3], Message(Kind.UPDATE, me, "run", number, payload=payload))
-    else:
-        seen = dict.fromkeys(others, 0)
-        while sum(seen.values()) < 150:
-            arrival = next_arrival(transport)
-            number = seen[arrival.source]
-            assert arrival.message.round == number, "messages of one sender keep their order"
-            expected = np.full(2000 + number, 100 * others.index(arrival.source) + number, np.float32)
-            np.testing.assert_array_equal(arrival.message.payload, expected)
-            seen[arrival.source] += 1
-
-
 @pytest.mark.parametrize("payload_bytes", [None, 8, 7])
 def test_foreign_bytes_are_malformed_and_do_not_disturb_what_follows(world, payload_bytes):
     communicator, transport, me = world
@@ -94,20 +57,6 @@ def test_a_payload_of_another_size_than_announced_is_malformed(world):
         arrival = next_arrival(transport)
         assert isinstance(arrival, Malformed)
         assert "20 bytes, 24 were received" in arrival.reason
-
-
-def test_what_nobody_took_does_not_meet_the_next_run(world):
-    _, transport, me = world
-    if me != PEERS[3]:
-        for size in (0, 10, 500_000):
-            transport.send(PEERS[3], Message(Kind.UPDATE, me, "first", 0, payload=np.zeros(size, np.float32)))
-    transport.settle()
-    if me != PEERS[3]:
-        assert transport.receive() is None
-    if me == PEERS[0]:
-        transport.send(PEERS[3], Message(Kind.ABSENT, me, "second", 0))
-    if me == PEERS[3]:
-        assert next_arrival(transport).message.run == "second"
 
 
 def test_what_is_sent_alone_does_not_overtake_a_payload(world):

@@ -216,39 +216,30 @@ def test_what_is_wrong_is_said():
     assert "complex64" in said[3]
 
 
-@pytest.mark.parametrize("key", [-1, 2**63, 1.5, "w", None])
-def test_a_key_that_no_server_has_a_place_for_is_refused_at_once(key):
+VALUE = np.full(4, 7, np.float32)
+REFUSED = {
+    **{rf"a key is a whole number from 0 to \d+, not {key!r}$": (key, VALUE) for key in (-1, 2**63, 1.5, "w", None)},
+    "the value of key 3 is 4 of float32, not 5 of float32": (3, np.zeros(5, np.float32)),
+    "the value of key 3 is 4 of float32, not 4 of int32": (3, np.zeros(4, np.int32)),
+    # Never touched, so it takes no memory.
+    r"2147483648 of them on one server, .* use more servers": (5, np.empty(2**32, np.uint8)),
+    **{
+        f"key 5 must be a numpy array, not .* {type(value).__name__}": (5, value)
+        for value in ([1.0], 3.0, np.float32(3), None)
+    },
+}
+
+
+def test_what_no_server_has_a_place_for_is_refused_at_once():
     def job(kv):
-        kv.init(np.int64(3), np.ones(2, np.float32))
+        kv.init(np.int64(3), VALUE)
         for action in (kv.init, kv.push, kv.pull):
-            with pytest.raises(ValueError, match=rf"a key is a whole number from 0 to \d+, not {key!r}"):
-                action(key, np.zeros(4, np.float32))
-        return kv.pull(3, np.empty(2, np.float32)).tolist()
+            for message, (key, value) in REFUSED.items():
+                with pytest.raises(ValueError, match=message):
+                    action(key, value)
+        return kv.pull(3, np.zeros(4, np.float32)).tolist()
 
-    assert Cluster(2, 1).run(job) == [[1.0, 1.0]]
-
-
-def test_an_array_that_does_not_fit_the_value_of_its_key_is_refused_at_once():
-    def job(kv):
-        kv.init(0, np.full(4, 7, np.float32))
-        for action in (kv.init, kv.push, kv.pull):
-            with pytest.raises(ValueError, match="the value of key 0 is 4 of float32, not 5 of float32"):
-                action(0, np.zeros(5, np.float32))
-            with pytest.raises(ValueError, match="not 4 of int32"):
-                action(0, np.zeros(4, np.int32))
-        return kv.pull(0, np.zeros(4, np.float32)).tolist()
-
-    assert Cluster(1, 1).run(job) == [[7.0] * 4]
-
-
-def test_more_than_a_length_can_say_is_refused_at_once():
-    def job(kv):
-        large = np.empty(2**31, np.uint8)  # never touched, so it takes no memory
-        for action in (kv.init, kv.push, kv.pull):
-            with pytest.raises(ValueError, match=r"2147483648 of them on one server, .* use more servers"):
-                action(0, large)
-
-    Cluster(1, 1).run(job)
+    assert Cluster(2, 1).run(job) == [VALUE.tolist()]
 
 
 def test_a_push_of_another_size_is_refused_by_the_server_and_the_value_stays():
@@ -339,16 +330,6 @@ def test_a_second_first_value_is_refused_at_once(sync):
         return kv.pull(0, np.zeros(4, np.float32)).tolist()
 
     assert Cluster(1, 2).run(job, sync=sync) == [[7.0] * 4] * 2
-
-
-def test_what_is_no_array_is_refused_at_once():
-    def job(kv):
-        for action in (kv.init, kv.push, kv.pull):
-            for value in ([1.0, 2.0], 3.0, np.float32(3), None):
-                with pytest.raises(ValueError, match=rf"key 1 must be a numpy array, not .* {type(value).__name__}"):
-                    action(1, value)
-
-    Cluster(1, 1).run(job)
 
 
 def test_a_client_may_be_closed_twice_and_says_afterwards_that_it_has_left():

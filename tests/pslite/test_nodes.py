@@ -18,10 +18,10 @@ from mutation import SAMPLES, mutated, mutated_data
 from threads import Cluster
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.kvstore import Client, Server
+from hpcps.kvstore import Client
 from hpcps.transport.pslite.deaths import RECONNECTION
 from hpcps.transport.pslite.encoding import MalformedFrameError, Pairs, decode, encode
-from hpcps.transport.pslite.meta import EVERYONE, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
+from hpcps.transport.pslite.meta import Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.node import Node
 
 LOSSY = {"resend": True, "resend_timeout": 0.03, "resend_limit": 100}
@@ -45,19 +45,6 @@ def listening(port):
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     here = [local.split(":") for _, local, _, state, *_ in lines if state == "0A"]
     return {".".join(str(byte) for byte in bytes.fromhex(address)[::-1]) for address, at in here if int(at, 16) == port}
-
-
-def test_ranks_follow_the_ports_and_everyone_knows_everyone():
-    cluster = Cluster(2, 3)
-
-    def job(kv):
-        return kv.node.me.port, {id_: node.port for id_, node in kv.node.nodes.items()}
-
-    results = cluster.run(job)
-    ports = [port for port, _ in results]
-    assert ports == sorted(ports)
-    assert all(table == results[0][1] for _, table in results)
-    assert sorted(results[0][1]) == [1, 8, 9, 10, 11, 13]
 
 
 def test_nodes_listen_at_the_loopback_address_only():
@@ -172,21 +159,6 @@ def test_a_server_that_died_and_came_back_takes_its_id(caplog):
     assert value == 9.0
     assert [each.result(100) for each in (ended, served, served_again)] == [None] * 3
     assert "is dead: it has sent nothing for 2 s" in caplog.text
-
-
-def test_a_dead_scheduler_is_told_of(caplog):
-    caplog.set_level(logging.CRITICAL)
-    cluster = Cluster(1, 1, **BEATING)
-    scheduler, ended = cluster.scheduler()
-    _, served = cluster.server()
-    client = Client(cluster.settings(NodeRole.WORKER))
-    scheduler.abandon()
-    with pytest.raises(RunError, match="scheduler"):
-        client.barrier()
-    client.node.abandon()
-    with pytest.raises(RunError, match=r"the scheduler at .* is dead"):
-        served.result(100)
-    ended.cancel()
 
 
 def test_a_death_without_a_replacement_ends_the_others_and_is_named(caplog):
@@ -460,37 +432,6 @@ def test_an_error_in_the_application_ends_the_node_with_its_cause(caplog):
     with pytest.raises(RunError, match="optimizer: it is pickled, and nothing is unpickled here"):
         served.result(100)
     client.node.abandon()
-
-
-def test_a_mesh_node_also_reaches_its_own_kind():
-    cluster = Cluster(1, 2)
-    cluster.scheduler()
-    came = {}
-    arrived = threading.Event()
-
-    def work():
-        def take(delivery):
-            came[delivery.sender] = delivery.meta.body
-            if len(came) == 2:
-                arrived.set()
-
-        node = Node(cluster.settings(NodeRole.WORKER), take, mesh=True)
-        node.start()
-        other = 20 - node.id  # 9 and 11
-        node.send(other, Meta(head=1, body=b"%d" % node.id, timestamp=node.timestamp()))
-        node.barrier(WORKERS)
-        assert arrived.wait(60)
-        with pytest.raises(RunError, match="no connection to node 99"):
-            node.send(99, Meta(head=1, timestamp=0))
-        node.stop()
-
-    server = Server(cluster.settings(NodeRole.SERVER))
-    serving = cluster.pool.submit(lambda: (server.node.start(), server.node.stop(), server.node.id)[2])
-    for worker in [cluster.pool.submit(work), cluster.pool.submit(work)]:
-        worker.result(100)
-    assert came == {9: b"9", 11: b"11"}
-    assert serving.result(100) == 8
-    assert EVERYONE == 7
 
 
 def test_who_speaks_before_the_list_of_nodes_has_come_is_heard_after_it():

@@ -69,32 +69,6 @@ def next_arrival(transport, seconds=30.0):
     return arrival
 
 
-def test_all_hear_what_each_says(company):
-    everyone, group = company()
-    assert group.all(lambda rank: everyone[rank].collect(f"I am {rank}")) == [[f"I am {k}" for k in range(4)]] * 4
-    assert group.all(lambda rank: everyone[rank].share(40 + rank)) == [40] * 4
-    group.all(lambda rank: everyone[rank].leave())
-
-
-@pytest.mark.parametrize("size", [0, 1, 3000, 300_000])
-def test_a_payload_arrives_whole_and_stays(company, size):
-    everyone, _ = company()
-    sender, receiver = everyone[0].transport, everyone[1].transport
-    messages = [
-        Message(Kind.UPDATE, A, "run", k, note={"a": [k]}, payload=np.arange(size, dtype=np.float32) + k)
-        for k in range(3)
-    ]
-    for message in messages:
-        sender.send(B, message)
-    came = [next_arrival(receiver) for _ in messages]
-    for arrival, message in zip(came, messages, strict=True):
-        assert isinstance(arrival, Received)
-        assert (arrival.source, arrival.message.round, arrival.message.note) == (A, message.round, message.note)
-        assert arrival.message.values.flags.aligned
-        np.testing.assert_array_equal(arrival.message.values, message.values)
-    assert sender.traffic.sent == receiver.traffic.received == sum(len(m.header()) + 4 * size for m in messages)
-
-
 def test_lost_messages_come_again_in_their_order(company):
     """Every sixth message is thrown away; what was sent after it must wait for it."""
     random.seed(3)
@@ -120,16 +94,6 @@ def test_messages_that_cannot_arrive_end_the_run(company):
     everyone[0].transport.send(S, Message(Kind.ABSENT, A, "run", 0))
     with pytest.raises(RunError, match="messages to server-0 are not acknowledged"):
         next_arrival(everyone[0].transport)
-
-
-def test_what_nobody_took_does_not_meet_the_next_run(company):
-    everyone, group = company()
-    for size in (0, 10, 200_000):
-        everyone[0].transport.send(S, Message(Kind.UPDATE, A, "first", 0, payload=np.zeros(size, np.float32)))
-    group.all(lambda rank: everyone[rank].settle())
-    assert everyone[2].transport.receive() is None
-    everyone[0].transport.send(S, Message(Kind.ABSENT, A, "second", 0))
-    assert next_arrival(everyone[2].transport).message.run == "second"
 
 
 def test_foreign_frames_are_counted_and_malformed_ones_told(company):

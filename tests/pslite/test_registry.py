@@ -26,12 +26,6 @@ def test_ids_are_given_when_all_have_come_in_the_order_of_addresses():
     assert {id_: each.port for id_, each in registry.nodes.items()} == {8: 200, 9: 100, 11: 300}
 
 
-def test_who_is_missing_is_said():
-    registry = NodeRegistry(1, 2)
-    registry.add(node("WORKER", 300))
-    assert registry.missing() == "1 of 1 servers and 1 of 2 workers"
-
-
 def test_who_does_not_belong_is_refused():
     registry = NodeRegistry(1, 2)
     registry.add(node("SERVER", 200))
