@@ -65,7 +65,6 @@ def test_every_command_takes_their_runs(results, capsys):
     assert "1 worker in exchange ring: 1 process over mpi" in capsys.readouterr().out
 
 
-@pytest.mark.soak
 def test_ps_lite_needs_no_server(results, tmp_path):
     text = EXPERIMENT.read_text().partition("# The keys of one table")[0]
     text = text.replace("servers = 1\n", "servers = 0\n")
