@@ -93,11 +93,10 @@ class Stranger:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """Indexes served from a folder: that of PyPI, one with the CPU build, and one with another version."""
+    """Indexes served from a folder: that of PyPI, and one with the CPU build."""
     served = tmp_path_factory.mktemp("indexes")
     offer_torch(served / "pypi/torch", WANTED, "PyPI's")
     offer_torch(served / "cpu/torch", f"{WANTED}+cpu", "CPU")
-    offer_torch(served / "old/torch", "2.0.0+cpu", "old CPU")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=served)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}"
@@ -113,12 +112,6 @@ def test_the_cpu_build_of_an_index(stranger, address):
     said, build = stranger.sets_up(TORCH_CPU_INDEX=f"{address}/cpu")
     assert build == "CPU"
     assert f"torch {WANTED} from {address}/cpu\n  downloading torch-{WANTED}" in said
-
-
-def test_an_index_without_the_version(stranger, address):
-    said, build = stranger.sets_up(TORCH_CPU_INDEX=f"{address}/old")
-    assert build == "PyPI's"
-    assert f"torch from PyPI, with CUDA libraries: {address}/old does not answer, or has no torch {WANTED}" in said
 
 
 def test_an_index_that_does_not_answer(stranger):

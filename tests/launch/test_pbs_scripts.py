@@ -1,4 +1,4 @@
-"""The job scripts as they are written: by a linter for PBS, and to the letter of what they start.
+"""The job scripts: what they ask for, and to the letter what they start.
 
 golden/jobs/<script>.<batch system>.txt. UPDATE_GOLDEN=1 writes them anew.
 """
@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from environments import ROOT
-from pbs_lint import mistakes, nodes
 
 from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place
@@ -35,10 +34,6 @@ def read(batch, name):
     return (LAUNCHER / batch / f"{name}.sh").read_text()
 
 
-def sourced(batch="pbs"):
-    return (LAUNCHER / batch / "common.sh").read_text() + (LAUNCHER / "job.sh").read_text()
-
-
 def points_of(text):
     (experiment,) = re.findall(r"^EXPERIMENT=(\S+)$", text, re.MULTILINE)
     return load_experiment(ROOT / experiment).points
@@ -59,13 +54,13 @@ def test_all_scripts_are_there_and_tested():
 
 
 @every_script
-def test_pbs_would_take_it(name):
+def test_it_asks_for_what_its_experiment_needs(name):
     text = read("pbs", name)
-    assert mistakes(text, sourced()) == []
     points = points_of(text)
-    assert mistakes(text, sourced(), len(points)) == []
     # An oversized job stays in the queue for ever, and a smaller one has no room for all roles.
-    assert nodes(text) == most_hosts(points)
+    assert re.findall(r"^#PBS -l select=(\d+):", text, re.MULTILINE) == [str(most_hosts(points))]
+    # A comment says how to submit an array.
+    assert {*re.findall(r"-J (\d+-\d+)", text)} <= {f"0-{len(points) - 1}"}
 
 
 @every_script
