@@ -11,7 +11,7 @@ from torch.nn import functional
 from hpcps import seeds
 from hpcps.data.batches import BatchStream, Normaliser, StreamState, crop_and_flip, evaluation_slices, resized
 from hpcps.data.samples import Samples
-from hpcps.data.sets import Cifar10, Digits, FashionMnist
+from hpcps.data.sets import Cifar10, FashionMnist
 
 CIFAR = Cifar10.facts
 
@@ -71,11 +71,6 @@ def test_images_are_normalised_by_channel():
     np.testing.assert_allclose(images, (pixels / 255 - mean) / std, atol=2e-6)
 
 
-def test_digits_are_scaled_to_0_and_1():
-    images = np.array([0, 4, 16], dtype=np.uint8).reshape(3, 1, 1, 1)
-    assert Normaliser(Digits.facts)(images).ravel().tolist() == [0, 0.25, 1]
-
-
 def test_images_are_normalised_or_scaled_to_0_and_1():
     images = np.array([0, 51, 255], dtype=np.uint8).reshape(3, 1, 1, 1)
     assert Normaliser(FashionMnist(normalise=False).input_facts)(images).ravel() == pytest.approx([0, 0.2, 1])
@@ -127,11 +122,6 @@ def test_crop_and_flip_against_a_plain_loop(seed):
         padded = np.pad(images[i], ((0, 0), (4, 4), (4, 4)))
         expected = padded[:, rows[i] : rows[i] + 32, columns[i] : columns[i] + 32]
         assert np.array_equal(result[i], expected[..., ::-1] if mirrored[i] else expected)
-
-
-def test_the_centre_crop_without_a_flip_is_the_image():
-    images, centre = numbered(3).images, np.full(3, 4)
-    assert np.array_equal(crop_and_flip(images, centre, centre, np.zeros(3, dtype=bool)), images)
 
 
 def test_augmentation_reaches_all_offsets_evenly_and_flips_half():

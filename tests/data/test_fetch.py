@@ -181,11 +181,6 @@ def test_fashion_mnist_has_its_published_checksums():
     assert not set(FashionMnist.source.files.values()) & set(Mnist.source.files.values())
 
 
-def test_digits_need_no_download(tmp_path, capsys):
-    assert hpcps_data("digits", "--dir", tmp_path) == 0
-    assert capsys.readouterr().out == "digits: readable, nothing to download\n"
-
-
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, archive):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=f"{tmp_path}/file/data: Not a directory; choose another folder with --dir"):

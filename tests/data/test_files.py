@@ -284,9 +284,3 @@ def test_digits_that_the_system_does_not_open_are_not_called_corrupt(tmp_path, m
     monkeypatch.setattr(digits, "digits_file", lambda: tmp_path)
     with pytest.raises(DataError, match=f"{tmp_path}: Is a directory$"):
         Digits().open()
-
-
-def test_digits_without_scikit_learn_say_so(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(DataError, match="come with scikit-learn, which is not installed: `pip install scikit-learn`"):
-        Digits().open()

@@ -9,7 +9,7 @@ from training_examples import make_run
 
 import hpcps
 from hpcps.data.sets import Synthetic
-from hpcps.data.shards import all_shards, shard_of
+from hpcps.data.shards import all_shards
 from hpcps.data.splits import Dealing, Dirichlet, GammaSimilarity, LogNormal, Pathological
 from hpcps.errors import SpecError
 from hpcps.spec.cautions import cautions
@@ -102,16 +102,6 @@ def test_the_held_out_shard_is_a_uniform_sample_whatever_the_split(split):
     assert np.all(np.abs(np.mean(counts, axis=0) - 294.1) < 15)
 
 
-def test_the_held_out_shard_depends_on_the_seed_and_not_on_the_split():
-    held_out = {
-        (split, seed): shard_indices(make_run({"name": "digits", "split": split}, seed=seed), 8, DIGITS.train.labels)
-        for split in ("by_class", "dirichlet")
-        for seed in (1, 2)
-    }
-    assert np.array_equal(held_out["by_class", 1], held_out["dirichlet", 1])
-    assert not np.array_equal(held_out["by_class", 1], held_out["by_class", 2])
-
-
 def test_validation_alone_trains_on_the_shard_that_was_held_out():
     together = make_run({"name": "digits", "split": "by_class"}, workers=8)
     alone = make_run({"name": "digits", "split": "by_class", "shards": 9}, workers=0)
@@ -176,13 +166,6 @@ def test_a_file_without_draws_means_what_it_did_and_keeps_its_run_id():
     assert [run_id(run) for run in runs[:2]] == ["41e3894bf0", "41e3894bf0"]  # before there was `draws`
     assert run_id(runs[2]) != run_id(runs[0])
     assert shard_indices(runs[0], 3, DIGITS.train.labels)[:8].tolist() == [2, 4, 15, 16, 22, 38, 61, 63]
-
-
-def test_dirichlet_may_have_an_alpha_of_its_own():
-    labels = DIGITS.train.labels
-    own = make_run({"name": "digits", "split": {"kind": "dirichlet", "alpha": 0.2}})
-    shared = make_run({"name": "digits", "split": "dirichlet", "alpha": 0.2})
-    assert np.array_equal(shard_indices(own, 3, labels), shard_indices(shared, 3, labels))
 
 
 def test_pathological_shards_have_s_random_pieces_of_the_sorted_samples():
@@ -254,25 +237,6 @@ def test_a_shard_of_an_uneven_split_that_is_smaller_than_a_batch_is_refused():
 def test_check_says_which_classes_a_pathological_shard_lacks():
     run = make_run({"name": "digits", "split": "pathological"}, workers=8)
     assert "8 of 8 workers lack classes; worker" in " ".join(problem.message for problem in cautions(run))
-
-
-def test_dirichlet_depends_on_the_experiment_and_not_on_who_asks():
-    run, again, other = (make_run({"name": "digits", "split": "dirichlet"}, seed=seed) for seed in (1, 1, 2))
-    mine = shard_indices(run, 4, DIGITS.train.labels)
-    assert np.array_equal(mine, shard_indices(again, 4, DIGITS.train.labels))
-    assert not np.array_equal(mine, shard_indices(other, 4, DIGITS.train.labels))
-
-
-def test_limit_comes_before_the_cut():
-    run = make_run({"name": "digits", "limit": 900, "split": "by_class"}, workers=8)
-    assert len(shard_indices(run, 0, DIGITS.train.labels)) == 100
-    assert max(shard_indices(run, k, DIGITS.train.labels).max() for k in range(9)) == 899
-
-
-def test_worker_k_has_shard_k_and_validators_the_last():
-    run = make_run({"name": "digits"}, workers=8)
-    assert [shard_of(run.data, "worker", k) for k in (0, 7)] == [0, 7]
-    assert [shard_of(run.data, "validator", k) for k in (0, 1)] == [8, 8]
 
 
 def test_a_shard_smaller_than_a_batch_is_refused():

@@ -72,20 +72,6 @@ def test_the_same_seed_gives_the_same_records_to_the_byte(tmp_path):
     assert logs[0] != logs[1]
 
 
-def test_random_steps_make_workers_overtake_one_another(tmp_path):
-    run = spec({"step": LOGNORMAL}, workers=4, epochs=12, **RULE)
-    played = simulate(tmp_path, run)
-    assert len(set(times(played, "server-0", "applied"))) > 20
-    order = [line["reader"] for line in updates(played)]
-    assert order != sorted(order)
-    assert order[:4] != order[4:8]
-
-
-def test_an_addition_takes_its_time(tmp_path):
-    run = spec({"step": constant(1.0), "apply": {"call": 0.25, "element": 0.5}}, workers=1, **RULE)
-    assert times(simulate(tmp_path, run), "server-0", "applied")[:2] == [1.75, 3.5]
-
-
 COSTS = {
     "step": constant(1.0),
     "pack": {"element": 0.5},

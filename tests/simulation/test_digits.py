@@ -1,17 +1,12 @@
 """Real training in virtual time: the model is what it is without, and costs are measured from a real run over MPI."""
 
 import json
-import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from small_experiment import small_experiment
 
-from hpcps.cli.main import main
 from hpcps.execution.inprocess import run_in_process
-from hpcps.execution.simulation.__main__ import main as print_costs
-from hpcps.execution.simulation.calibration import fit
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
@@ -84,29 +79,3 @@ def test_a_failure_in_virtual_time_is_reported_like_any_other(tmp_path, monkeypa
     with pytest.raises(RunError, match=r"worker-\d on \S+ failed in round 0 \(pack\): ValueError: no packing today"):
         played(tmp_path, MACHINE)
     assert {str(failure).split()[0] for failure in RunDirectory(tmp_path).failures} <= {f"worker-{k}" for k in range(4)}
-
-
-@pytest.mark.soak
-def test_a_real_run_can_be_measured_and_simulated(tmp_path, monkeypatch, capsys):
-    """From the records of a run over MPI to a simulated run of another size, as a user does it."""
-    file, results = tmp_path / "small.toml", ["--results", str(tmp_path)]
-    file.write_text(small_experiment("small", {"transport.kind": "mpi", "train.epochs": 3, "train.local_steps": 1}))
-    assert main(["run", str(file), *results]) == 0
-    (folder,) = (tmp_path / "small/runs").iterdir()
-    costs = fit(folder).costs
-    assert 1e-5 < costs.step.seconds < 1.0
-    assert costs.messages.send + costs.messages.receive + costs.messages.record > 0
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["simulation", str(folder)])
-    assert print_costs() == 0
-    larger = tmp_path / "larger.toml"
-    larger.write_text(small_experiment("larger", {"topology.workers": 5}, capsys.readouterr().out))
-    measured = f'simulation={{kind="measured", records="{folder}"}}'
-    for options in ([str(larger)], [str(file), "--set", "transport.kind=inproc", "--set", measured]):
-        assert main(["run", *options, *results]) == 0
-    (run,) = (tmp_path / "larger/runs").iterdir()
-    assert json.loads((run / "provenance.json").read_text())["clock"] == "virtual"
-    times = [line["time"] for line in lines(RunDirectory(run)) if line["event"] == "round"]
-    assert times == sorted(times)
-    # The validator's own step, beside five workers', on as many cores as there are here.
-    assert times[-1] > len(times) * costs.step.seconds

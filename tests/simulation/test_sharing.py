@@ -31,26 +31,9 @@ def on_cores(cores, *schedule, polling=0, demand=0.0, speed=1.0):
     return ends(event_queue, host.begin, schedule)
 
 
-def test_one_task_runs_at_full_speed_however_many_cores_there_are():
-    assert on_cores(1, ("a", 0.0, 2.0)) == on_cores(8, ("a", 0.0, 2.0)) == {"a": 2.0}
-
-
-def test_two_tasks_on_one_core_take_twice_as_long():
-    assert on_cores(1, ("a", 0.0, 1.0), ("b", 0.0, 1.0)) == {"a": 2.0, "b": 2.0}
-    assert on_cores(2, ("a", 0.0, 1.0), ("b", 0.0, 1.0)) == {"a": 1.0, "b": 1.0}
-
-
-def test_three_tasks_share_two_cores_evenly():
-    assert on_cores(2, *((name, 0.0, 2.0) for name in "abc")) == pytest.approx(dict.fromkeys("abc", 3.0))
-
-
 def test_who_comes_later_slows_who_is_there_and_who_ends_first_speeds_up_the_other():
     # alone to 1 (1 of 3 done), at half speed to 3 (b done, 2 of 3), alone again to 4
     assert on_cores(1, ("a", 0.0, 3.0), ("b", 1.0, 1.0)) == {"b": 3.0, "a": 4.0}
-
-
-def test_slow_cores_take_longer():
-    assert on_cores(1, ("a", 0.0, 1.0), ("b", 0.0, 1.0), speed=0.5) == {"a": 4.0, "b": 4.0}
 
 
 def test_a_task_that_is_broken_off_gives_its_core_away():

@@ -6,11 +6,6 @@ from simulated import Examined, constant, simulate, spec, times
 SECOND = {"step": constant(1.0)}
 
 
-def test_without_costs_no_time_passes(tmp_path):
-    played = simulate(tmp_path, spec({}))
-    assert {line["time"] for lines in played.records.values() for line in lines} == {0.0}
-
-
 @pytest.mark.parametrize(("cores", "expected"), [(None, [1.0, 2.0]), (2, [1.0, 2.0]), (1, [2.0, 4.0])])
 def test_workers_share_the_cores_of_their_host(tmp_path, cores, expected):
     played = simulate(tmp_path, spec({**SECOND, "cores": cores}))
@@ -56,12 +51,6 @@ def test_a_class_changes_its_speed_with_the_epochs_of_its_workers(tmp_path):
     }
     run = spec(SECOND, workers=3, epochs=4, heterogeneity={"classes": [{"name": "fast", "workers": 2}, slow]})
     assert times(simulate(tmp_path, run), "server-0") == [5.0, 8.0, 9.0, 10.0]
-
-
-def test_the_steps_of_a_round_may_have_several_speeds(tmp_path):
-    slow = {"name": "slow", "workers": [1], "factor": 5.0, "then": [{"epoch": 1, "factor": 3}]}
-    run = spec(SECOND, train={"epochs": 4, "local_steps": 2}, heterogeneity={"classes": [slow]})
-    assert times(simulate(tmp_path, run), "server-0") == [8.0, 8.0 + 6.0]
 
 
 def test_a_slowed_worker_is_slow_without_using_the_core(tmp_path):
@@ -129,11 +118,6 @@ def test_waiting_costs_polls_and_delays_what_comes(tmp_path):
     waiting = {"spin": 0.0, "poll": 0.0, "interval": 1e-3}
     late = simulate(tmp_path / "late", spec({**SECOND, "waiting": waiting}, workers=1, epochs=1))
     assert 1.0 < times(late, "server-0")[0] < 1.0 + 2e-3
-
-
-def test_a_delay_passes_without_a_core(tmp_path):
-    run = spec({**SECOND, "cores": 1}, heterogeneity={"delay": constant(5.0)})
-    assert times(simulate(tmp_path, run), "server-0") == [7.0, 14.0]
 
 
 def test_the_order_in_which_roles_are_begun_changes_no_synchronous_time(tmp_path):

@@ -1,7 +1,5 @@
 """Imposed step times: over every transport, and in virtual time."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -95,8 +93,3 @@ def test_the_record_counts_the_steps_that_took_longer(computing: float, tmp_path
         assert [line["step_seconds"] for line in rounds] == pytest.approx([max(computing, imposed)] * len(rounds))
         longer = computing > imposed
         assert [line["overrun_steps"] for line in rounds] == [line["local_steps"] * longer for line in rounds]
-
-
-def test_a_run_without_imposed_seconds_counts_none(tmp_path: Path) -> None:
-    played = simulate(tmp_path, spec({"step": constant(0.1)}))
-    assert all("overrun_steps" not in line for line in played.lines("worker-0", "round"))

@@ -7,7 +7,6 @@ from torch.nn import functional
 from training_examples import make_run
 
 from hpcps import registry, seeds
-from hpcps.models import Cnn
 from hpcps.training.build import build_trainer
 from hpcps.training.pytorch.device import ComputeDevice
 from hpcps.training.pytorch.flat import TorchFlatModel
@@ -48,24 +47,6 @@ def test_weights_and_gradients_are_the_same_in_the_layouts_order():
     # Twenty layers carry rounding far; elements in another place would be as far apart as gradients are long.
     assert torch.linalg.norm(gradient - usual.gradient) < 1e-2 * torch.linalg.norm(usual.gradient)
     assert torch.linalg.norm(last.gradient - usual.gradient) > 0.1 * torch.linalg.norm(usual.gradient)
-
-
-def test_kernels_and_images_lie_with_channels_last():
-    _, last = models()
-    kernels = [parameter for parameter in last.network.parameters() if parameter.dim() == 4]
-    assert kernels
-    for kernel in kernels:
-        assert kernel.is_contiguous(memory_format=torch.channels_last)
-        assert kernel.grad.is_contiguous(memory_format=torch.channels_last)
-    assert last.images(torch.zeros(2, 3, 4, 4)).is_contiguous(memory_format=torch.channels_last)
-
-
-def test_which_models_have_it():
-    assert {registry.models[f"mobilenet_v{version}"]().memory_format("cpu") for version in (1, 2)} == {"channels_last"}
-    assert registry.models["cifar_resnet20_v1"]().memory_format("cpu") == "channels_last"
-    assert {Cnn().memory_format("cpu"), registry.models["cifar_resnet20_v1"]().memory_format("cuda:0")} == {
-        "contiguous_format"
-    }
 
 
 @pytest.mark.parametrize("optimizer", [{"name": "nag", "lr": 0.1}, {"name": "adam", "lr": 0.001}])

@@ -60,15 +60,6 @@ def test_the_flat_optimizer_equals_torch_on_separate_tensors(table):
     torch.testing.assert_close(ours(table), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_nag_against_its_formula():
-    x, m = np.linspace(-1, 1, SIZE), np.zeros(SIZE)
-    for gradient, rate in steps():
-        g = gradient.numpy().astype(np.float64) + 1e-2 * x
-        m = 0.9 * m + g
-        x = x - rate * (g + 0.9 * m)
-    np.testing.assert_allclose(ours(CONFIGS[3]).numpy(), x, atol=2e-6)
-
-
 def rates(steps, per_epoch, **train):
     train = make_run({"name": "digits"}, **train).train
     return [learning_rate(train, step, per_epoch) for step in steps]
@@ -78,10 +69,6 @@ def test_decay_at_n_holds_from_the_epoch_after_on():
     decay = {"optimizer": {"lr": 0.2}, "lr_decay": {"factor": 0.1, "epochs": [2, 3]}}
     expected = pytest.approx([0.2, 0.2, 0.02, 0.02, 0.002, 0.002])
     assert rates([0, 2 * 91 - 1, 2 * 91, 3 * 91 - 1, 3 * 91, 1000], 91, **decay) == expected
-
-
-def test_without_decay_the_rate_stays():
-    assert rates([0, 10_000], 5, optimizer={"lr": 0.3}) == [0.3, 0.3]
 
 
 def test_warm_up_is_linear_and_multiplies_decay():

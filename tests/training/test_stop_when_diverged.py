@@ -47,10 +47,3 @@ def test_a_diverged_run_takes_no_more_steps_and_has_the_same_curve(tmp_path, tex
         assert 0 < trained[1] < trained[0] / 2
     else:
         assert trained[1] == trained[0]
-
-
-def test_the_key_does_not_make_another_run(tmp_path):
-    file = tmp_path / "diverged.toml"
-    file.write_text(SERVERS.format(train=BROKEN))
-    ids = {load_experiment(file, [f"train.stop_when_diverged={b}"]).points[0].run_id for b in ("true", "false")}
-    assert len(ids) == 1

@@ -1,7 +1,5 @@
 """Workers with a batch size of their own: their steps, their epochs and their learning rates, in both modes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
