@@ -64,7 +64,7 @@ class Toy:
         return Progress(steps, steps, 0.0, 0)
 
     def evaluate(self):
-        return Evaluation(1, 0.0, float(np.clip(self.x[0], 0, 100)) / 100, True)
+        return Evaluation(1, 0.0, float(np.clip(self.x[0], 0, 100)) / 100, True, 1.0, ((1, 0),))
 
     def cancel(self):
         pass

@@ -49,7 +49,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.forecast import summary
 
     shown = damaged = False
-    for experiment in _experiments(args.what, args.results, args.overrides, args.only):
+    for experiment in selected_experiments(args.what, args.results, args.overrides, args.only):
         found = experiment.poll(verify=args.verify)
         shown = True
         damaged = damaged or any(run.damage for run in found.runs)
@@ -146,7 +146,7 @@ def _local_steps(step: StepState) -> str:
     return f"{step.who}: k {step.k}, c {speed}, {moment}{ready}"
 
 
-def _experiments(
+def selected_experiments(
     what: str | None, results: Path, overrides: Sequence[str], only: Sequence[str]
 ) -> Iterator[ExperimentRuns]:
     """Yield the selected experiments."""

@@ -8,6 +8,7 @@ launches.
 - `background`: runs one task at a time in the background of a role
 - `bootstrap`: creates the process group of a launch
 - `device_buffers`: chooses where the buffers of a run are
+- `evaluate`: evaluates models after their run
 - `inprocess`: executes a whole run in one process
 - `launch_progress`: the progress of a launch that no `hpcps run` supervises
 - `observer`: what a run in one process tells an observer

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.library.callbacks import Callbacks
@@ -24,6 +22,8 @@ from hpcps.training.trial import try_components
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from hpcps.training.trainer import Evaluation
 
 Given = str | Path | Mapping[str, Any]
 """A file, its text (of more than one line), or its content as a dictionary."""
@@ -153,17 +153,32 @@ class Experiment:
             SpecError: no run has this id.
             RunError: the run is not done.
         """
+        return self._directory(run_id).final_model()
+
+    def evaluate(self, run_id: str, model: Vector | None = None) -> Evaluation:
+        """Evaluate a model on the test set of a run: loss, accuracy, top-5, and the accuracy of each class.
+
+        BatchNorm statistics are averages over one pass of the coordinator's shard.
+
+        Args:
+            run_id: the run, whose settings are used.
+            model: the parameters, `[d]` float32; by default those of the finished run.
+
+        Raises:
+            SpecError: no run has this id.
+            RunError: the run is not done, or the model is not one of its network.
+            DataError: a data file is missing, truncated or corrupt.
+        """
+        from hpcps.execution.evaluate import evaluate_model
+
+        directory = self._directory(run_id)
+        return evaluate_model(directory, directory.final_model() if model is None else model)
+
+    def _directory(self, run_id: str) -> RunDirectory:
         point = next((point for point in self.points if point.run_id == run_id), None)
         if point is None:
             raise SpecError(f"{self.name} has no run {run_id!r}; its runs are {', '.join(self.ids)}")
-        folder = run_folder(point, self.results)
-        parts = sorted((folder / "final").glob("*.npy"), key=lambda path: (len(path.stem), path.stem))
-        if not (folder / "DONE").exists() or not parts:
-            raise RunError(f"run {run_id} ({point.label}) is not done: run the experiment first")
-        if found := RunDirectory(folder).damage(contents=True):
-            raise RunError(f"run {run_id} ({point.label}): {found}: run the experiment again")
-        whole: Vector = np.concatenate([np.load(part) for part in parts])
-        return whole
+        return RunDirectory(run_folder(point, self.results))
 
 
 def load(

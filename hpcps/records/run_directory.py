@@ -211,6 +211,21 @@ class RunDirectory:
         missing, changed = (tuple(n for n in names if n != SPEC) for names in (found.missing, found.changed))
         return Damage((*unreadable, *missing), changed)
 
+    def final_model(self) -> NDArray[np.float32]:
+        """Read the model of the finished run, `[d]`.
+
+        Raises:
+            RunError: the run is not finished, or its files are damaged.
+        """
+        label = self.spec.get("label")
+        name = f"run {self.path.name} ({label})" if label else f"run {self.path.name}"
+        parts = sorted((self.path / "final").glob("*.npy"), key=lambda path: (len(path.stem), path.stem))
+        if not (self.path / "DONE").exists() or not parts:
+            raise RunError(f"{name} is not done: run the experiment first")
+        if found := self.damage(contents=True):
+            raise RunError(f"{name}: {found}: run the experiment again")
+        return np.concatenate([np.load(part) for part in parts])
+
     @property
     def checksums(self) -> dict[str, str]:
         """The SHA-256 of each file of a finished run; empty if an earlier version finished it."""

@@ -13,6 +13,9 @@ from hpcps.numerics.state import State
 from hpcps.spec.schema import Train
 from hpcps.training.schedule import learning_rate
 
+NEAR = 5
+"""How many of the classes with the largest outputs `Evaluation.top5` looks at."""
+
 Relabel = Callable[[Labels], Labels]
 """Returns the labels to train on instead of those of a batch `[b]`."""
 
@@ -49,12 +52,22 @@ class Evaluation:
         loss: mean loss of the samples, as in `Progress`; `inf` if it is not finite.
         accuracy: share classified rightly, 0 to 1; a sample whose outputs are not finite counts as wrong.
         finite: whether all outputs were finite.
+        top5: share whose class is among the `NEAR` classes with the largest outputs.
+        confusion: the number of samples of each class (row) that were taken for each class (column); the last column
+            counts those whose outputs are not finite.
     """
 
     samples: int
     loss: float
     accuracy: float
     finite: bool
+    top5: float
+    confusion: tuple[tuple[int, ...], ...]
+
+    @property
+    def by_class(self) -> tuple[float | None, ...]:
+        """The accuracy of each class; None for a class without samples."""
+        return tuple(row[own] / sum(row) if any(row) else None for own, row in enumerate(self.confusion))
 
 
 class Evaluator(Protocol):

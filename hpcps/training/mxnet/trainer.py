@@ -169,8 +169,10 @@ class MxnetTrainer(ShardTrainer):
         counts = Counts()
         for here in evaluation_slices(len(self._test), self._normalise.shape):
             images = nd.array(self._normalise(self._test.images[here]), ctx=self._device)
-            count(counts, network(images).asnumpy(), self._test.labels[here])
-        return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
+            outputs, labels = network(images).asnumpy(), self._test.labels[here]
+            count(counts, outputs, labels)
+            counts.rank(outputs, labels)
+        return counts.evaluation
 
     @property
     def statistics(self) -> Vector:

@@ -49,7 +49,8 @@ class TestSet:
                 images, labels = model.batch(self._normalise(self._test.images[here]), self._test.labels[here])
                 outputs = model.network(images)
                 count(counts, outputs, labels, model.summed_loss(outputs, labels))
-        return Evaluation(counts.samples, counts.mean_loss, counts.correct / counts.samples, counts.finite)
+                counts.rank(outputs.cpu().numpy(), self._test.labels[here])
+        return counts.evaluation
 
 
 def reestimate_statistics(

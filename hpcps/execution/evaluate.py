@@ -1,0 +1,81 @@
+"""Evaluates models after their run: the final one of a run, or that of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from hpcps.errors import RunError
+from hpcps.numerics.layout import Vector
+from hpcps.protocol.roster import Roster
+from hpcps.records.files import write_whole
+from hpcps.records.run_directory import PLUGINS, RunDirectory
+from hpcps.registry import using
+from hpcps.registry.plugins import registry_of
+from hpcps.spec.schema import Run
+from hpcps.training.build import build_trainer
+from hpcps.training.trainer import Evaluation
+
+FILE = "evaluation.json"
+"""The file in a run's folder with the evaluation of its final model."""
+
+
+def evaluate_model(directory: RunDirectory, model: Vector) -> Evaluation:
+    """Evaluate a model on the test set of a run, with the plugins that the run used.
+
+    BatchNorm statistics are not part of a model. They are averages over one pass of the coordinator's shard, as in a
+    run with `validation.batchnorm = "reestimated"`.
+
+    Args:
+        directory: the folder of the run; only its settings are read.
+        model: the parameters, `[d]`.
+
+    Raises:
+        RunError: the model is not one of this run's network.
+        DataError: a data file is missing, truncated or corrupt.
+    """
+    with using(registry_of(directory.plugins, directory.path / PLUGINS)):
+        run = Run.model_validate(directory.spec["run"])
+        coordinator = Roster.of(run).coordinator
+        trainer = build_trainer(run, coordinator.role, coordinator.index)
+        if model.shape != (trainer.layout.size,):
+            raise RunError(
+                f"the model is an array of the shape {list(model.shape)}, and {run.model.name} on {run.data.name} has "
+                f"{trainer.layout.size:,} parameters: give the file of a model of run {directory.path.name}"
+            )
+        trainer.copy_from(model)
+        trainer.reestimate_statistics()
+        return trainer.evaluate()
+
+
+def read_model(file: Path) -> Vector:
+    """Read a model from a file of numpy, as a run writes it.
+
+    Raises:
+        RunError: it cannot be read, or does not hold float32 numbers.
+    """
+    try:
+        model = np.load(file, allow_pickle=False)
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise RunError(f"{file}: not an array of numpy ({error})") from error
+    if not isinstance(model, np.ndarray) or model.dtype != np.float32:
+        raise RunError(f"{file}: expects an array of float32, as in final/ of a run's folder")
+    return model
+
+
+def write_evaluation(file: Path, evaluation: Evaluation) -> None:
+    """Write an evaluation as JSON: the fields of `Evaluation`, and a loss that is not finite as a text.
+
+    Raises:
+        RunError: it cannot be written.
+    """
+    loss = evaluation.loss if np.isfinite(evaluation.loss) else str(evaluation.loss)
+    content = {**vars(evaluation), "loss": loss}
+    try:
+        write_whole(file, json.dumps(content))
+    except OSError as error:
+        raise RunError(f"{file}: cannot be written ({error.strerror})") from error
