@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import bars
 import torch
 
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 from hpcps.rules import Average, Context, Median, Phocas, TrimmedMean, Zeno
 
 ELEMENTS = 1 << 30

@@ -13,8 +13,7 @@ from bars import Bar
 from byzfl_peer import ByzFL
 from processes import MeasurementError
 
-from hpcps.numerics.destination import Destination
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 from hpcps.rules import (
     Aksel,
     Arc,

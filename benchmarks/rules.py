@@ -29,9 +29,8 @@ from processes import MeasurementError, NotHereError, clean_up_on_sigterm
 from rules_report import BLOCKS, BYZFL, SERIES, Times, draw, report
 
 from hpcps.numerics import kernels
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 from hpcps.rules import Average, Median, Phocas, TrimmedMean, Zeno, ZenoPlusPlus
 from hpcps.rules.context import AsyncContext, Context
 

@@ -3,17 +3,14 @@
 - `arrays`: numpy arrays and torch tensors: conversion, and what both have in common
 - `blocks`: tiles that fit a cache, sums over blocks, and products with a reference vector
 - `definitions`: the operations on updates with numpy, which define their results
-- `destination`: where the result of an operation is written
 - `exact_sum`: sums that do not depend on the order of addition
 - `kernels/`: the operations on updates, compiled, with the results of the definitions
 - `layout`: the model as one flat vector: blocks, masks of blocks, and server shards
-- `mixture`: rows that are weighted sums of updates
+- `mixture`: rows that are weighted sums of updates, and operations on one range of coordinates after another
 - `operations`: the operations on updates of which rules consist; chooses numpy, compiled kernels or torch
-- `packing`: copies the sent blocks into a payload and back
-- `parts`: combines a mixture part by part
 - `sorting`: sorts the values of each coordinate
 - `state`: the state that a process saves
 - `tensors`: the operations on updates with torch
-- `updates`: the updates of one round as they were received
-- `vectors`: vectors in the memory of a device, for code that is written for arrays
+- `updates`: the updates of one round as they were received, and the result of an operation on them
+- `vectors`: vectors in the memory of a device, for code that is written for arrays; sent blocks as one payload
 """

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.numerics.blocks import SEGMENT, STRETCH, TILE, Accepts, Float64, Products, Tile, mean, segment_sums, tiles
-from hpcps.numerics.destination import NotFiniteError
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.mixture import weighted_row
 from hpcps.numerics.sorting import ascending
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import NotFiniteError, Updates
 
 Values = TypeVar("Values", bound=NDArray[Any])
 

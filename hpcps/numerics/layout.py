@@ -129,6 +129,17 @@ class Layout:
         """Return the index of the first block that has elements from `start` on."""
         return int(np.searchsorted(self.offsets, start, side="right")) - 1
 
+    def runs(self, mask: Mask) -> list[tuple[int, int]]:
+        """Return the slices (start, stop) of the vector that the masked blocks cover; adjacent blocks are merged."""
+        if mask.all():  # the usual case
+            return [(0, self.size)] if mask.size else []
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], mask, [False])).astype(np.int8)))
+        return [(int(self.offsets[a]), int(self.offsets[b])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
+
+    def packed_size(self, mask: Mask) -> int:
+        """Return the number of elements of the masked blocks."""
+        return int(self.sizes[mask].sum())
+
     def spread(self, mask: Mask) -> Mask:
         """Expand a mask over blocks `[B]` to one over elements `[d]`."""
         return np.repeat(mask, self.sizes)

@@ -18,12 +18,10 @@ import numpy as np
 from hpcps.numerics import definitions
 from hpcps.numerics.blocks import Accepts, Float64, Products
 from hpcps.numerics.definitions import require_finite
-from hpcps.numerics.destination import Combined, NotFiniteError
 from hpcps.numerics.kernels import enough
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.mixture import Mixture, mixed_products
-from hpcps.numerics.parts import by_parts, part_by_part
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.mixture import Mixture, by_parts, mixed_products, part_by_part
+from hpcps.numerics.updates import Combined, NotFiniteError, Updates
 
 
 def engine(updates: Updates) -> Any:

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 
 from hpcps.numerics.blocks import Accepts, Float64, Products
-from hpcps.numerics.destination import NotFiniteError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.mixture import LARGEST
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import NotFiniteError, Updates
 
 TILE = 1 << 19
 """Elements of a range over all rows: so that temporary tensors take at most 64 MiB."""

@@ -11,11 +11,12 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from hpcps.numerics.layout import Vector
+from hpcps.numerics.layout import Layout, Mask, Vector
 
 T = TypeVar("T")
 
@@ -235,6 +236,38 @@ def to_device(values: Any, device: Device) -> DeviceVector:
 def as_vector(vector: DeviceVector) -> Vector:
     """Return a vector of a device for code that is written for arrays; see the module."""
     return cast(Vector, vector)
+
+
+def pack(layout: Layout, vector: Vector, mask: Mask, out: Vector) -> Vector:
+    """Copy the masked blocks of `vector` one after another into `out`; return the filled part of `out`.
+
+    Both may be in the memory of a device.
+    """
+    part: Any = out[: layout.packed_size(mask)]
+    if isinstance(part, DeviceVector):
+        part.device.enqueue(partial(_pack, layout, mask), part, vector)
+    else:
+        _pack(layout, mask, part, vector)
+    return part  # type: ignore[no-any-return]
+
+
+def _pack(layout: Layout, mask: Mask, out: Any, vector: Any) -> None:
+    """Copy the masked blocks of an array or a tensor."""
+    filled = 0
+    for start, stop in layout.runs(mask):
+        out[filled : filled + stop - start] = vector[start:stop]
+        filled += stop - start
+
+
+def unpack(layout: Layout, payload: Vector, mask: Mask, out: Vector) -> None:
+    """Copy a payload of the masked blocks into their places in `out`; zero the rest of `out`."""
+    taken = position = 0
+    for start, stop in layout.runs(mask):
+        out[position:start] = 0
+        out[start:stop] = payload[taken : taken + stop - start]
+        taken += stop - start
+        position = stop
+    out[position:] = 0
 
 
 def _is_tensor(memory: Any) -> bool:

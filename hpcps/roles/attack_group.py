@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from hpcps.attacks import AdversaryContext, Omniscient, attackers
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.packing import pack, unpack
 from hpcps.numerics.state import State, generators_state, restore_generators
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
+from hpcps.numerics.vectors import pack, unpack
 from hpcps.protocol.messages import Message, Peer
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from hpcps.numerics.layout import Layout, Mask
-from hpcps.numerics.packing import packed_size
 from hpcps.protocol.messages import Malformed, Message, Peer, Received
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.roles.events import Event, Record
@@ -32,7 +31,7 @@ def wrong_blocks(message: Message, layout: Layout) -> str | None:
     if covered != len(layout.blocks):
         return f"its mask covers {covered} blocks of {len(layout.blocks)}"
     got = 0 if message.payload is None else message.payload.size
-    want = 0 if message.mask is None else packed_size(layout, message.mask)
+    want = 0 if message.mask is None else layout.packed_size(message.mask)
     return None if got == want else f"its payload has {got} elements where its mask announces {want}"
 
 

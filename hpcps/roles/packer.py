@@ -9,9 +9,8 @@ from functools import partial
 import numpy as np
 
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
-from hpcps.numerics.packing import pack, packed_size, runs, unpack
 from hpcps.numerics.state import Kept, State, generators_state, restore_generators
-from hpcps.numerics.vectors import finite, on_host, on_memory
+from hpcps.numerics.vectors import finite, on_host, on_memory, pack, unpack
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
@@ -136,7 +135,7 @@ class Packer:
         if not participates or self.attacker.withholds(round, epoch):
             return Packed((), 0, 0, int(attacked.sum()), delay, sent, self._outgoing[:0])
         packed = self._pack(delta, sent, int(attacked.sum()), delay)
-        for start, stop in runs(layout, sent):
+        for start, stop in layout.runs(sent):
             delta[start:stop] = 0
         some = attacked.any() and (attacked != sent).any()
         return replace(packed, attacked_blocks=hexadecimal(attacked)) if some else packed
@@ -168,7 +167,7 @@ class Packer:
         for place in self._positions:
             combiner, number, partition = self._partitions[place]
             mask = sent[partition.blocks]
-            stop = position + packed_size(partition.layout, mask)
+            stop = position + partition.layout.packed_size(mask)
             parts[place] = UpdatePart(combiner, number, mask, payload[position:stop])
             position = stop
         ordered = tuple(parts[place] for place in range(len(parts)))

@@ -1,7 +1,7 @@
 """Rules that combine or filter updates before they are added to the model."""
 
-from hpcps.numerics.destination import Combined, NotFiniteError
 from hpcps.numerics.operations import screen
+from hpcps.numerics.updates import Combined, NotFiniteError
 from hpcps.rules.asynchronous import AsyncRule, DcAsgd, Decision, FedAsync, NaiveAsync, ScalingRule
 from hpcps.rules.base import BaseRule, Rule
 from hpcps.rules.combining import combine

@@ -12,10 +12,9 @@ from pydantic import Field
 
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.operations import scale, screen
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 from hpcps.registry.config import MOST, Config
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.rules.base import BaseRule, Sees

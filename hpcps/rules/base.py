@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.numerics import arrays
-from hpcps.numerics.destination import Combined, NotFiniteError
 from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.mixture import part_by_part
 from hpcps.numerics.operations import put
-from hpcps.numerics.parts import part_by_part
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Combined, NotFiniteError, Updates
 from hpcps.registry.config import Config
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.field import OneOf
 from hpcps.registry.validation import not_among, not_one_of
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.preaggregation import PreAggregator
+from hpcps.rules.tolerance import DEFAULT, Tolerance, count
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""
@@ -324,3 +324,25 @@ class Rule(BaseRule, ABC):
         layout = Layout.of_sizes((rows.shape[1],) if blocks is None else blocks, rows.shape[1])
         combined, _ = combine(self, Updates.of(rows, layout), self._context(context, reference, rows, layout))
         return arrays.like(updates, combined.update)
+
+
+class Tolerant(Rule, ABC):
+    """A rule that tolerates up to f Byzantine updates among the n of its combiner."""
+
+    bound: ClassVar[tuple[int, int]] = (2, 1)
+
+    f: Tolerance = Field(
+        DEFAULT,
+        description="Number of Byzantine updates among those of a combiner that the rule tolerates, a whole number; "
+        "or their share, below 0.5, which is rounded down.",
+    )
+
+    def unable(self, n: int) -> str:
+        f = self.tolerated(n)
+        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
+
+    def tolerated(self, n: int) -> int:
+        return count(self.f, n)
+
+    def tolerating(self, f: int) -> Tolerant:
+        return self.model_copy(update={"f": f})

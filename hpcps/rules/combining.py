@@ -12,12 +12,10 @@ import numpy as np
 
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.destination import Combined, Destination, NotFiniteError
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.mixture import Mixture, combined, mixed_products
+from hpcps.numerics.mixture import Mixture, combine_what_was_sent, combined, mixed_products
 from hpcps.numerics.operations import gram, norms_gram, over_blocks, screen, zero_result
-from hpcps.numerics.parts import combine_what_was_sent
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Combined, Destination, NotFiniteError, Updates
 from hpcps.numerics.vectors import DeviceVector, to_device
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.rules.asynchronous import AsyncRule, Decision

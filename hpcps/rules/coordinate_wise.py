@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.operations import (
     average,
@@ -19,12 +18,11 @@ from hpcps.numerics.operations import (
     vote,
     zero_result,
 )
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
-from hpcps.rules.base import Rule, Sees
+from hpcps.rules.base import Rule, Sees, Tolerant
 from hpcps.rules.context import NO_CONTEXT, Context
-from hpcps.rules.share import DEFAULT, Tolerance, count
-from hpcps.rules.tolerance import Tolerant
+from hpcps.rules.tolerance import DEFAULT, Tolerance, count
 
 
 class Average(Rule):
@@ -198,7 +196,7 @@ class Meamed(Tolerant):
         n = len(updates)
         if n == 0 or self.unable(n):
             return zero_result(updates)
-        return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.byzantine(n))
+        return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.tolerated(n))
 
 
 class SignMajority(Rule):

@@ -13,15 +13,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.destination import Combined
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.operations import mean_around_median, squared_distances, whole_gram, zero_result
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import MOST_ROLES
-from hpcps.rules.base import Need, Sees
+from hpcps.rules.base import Need, Sees, Tolerant
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.coordinate_wise import median_of, ranks_of_median
-from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Compares, Weighted, equal_weights, finite_products
 
 Indices = NDArray[np.intp]
@@ -33,7 +31,7 @@ class LowestScores(Weighted, Tolerant, ABC):
 
     def kept(self, n: int) -> int:
         """Return the number of updates that enter the mean."""
-        return n - self.byzantine(n)
+        return n - self.tolerated(n)
 
     def scores(self, products: Float64, n: int) -> Float64:
         """Return the score of each update, `[n]`; by default its squared distance to `row`."""
@@ -82,13 +80,13 @@ class Krum(LowestScores):
         return 1
 
     def unable(self, n: int) -> str:
-        f, fewer = self.byzantine(n), 2 if self.neighbours == "n-f-2" else 1
+        f, fewer = self.tolerated(n), 2 if self.neighbours == "n-f-2" else 1
         if n - f - fewer < 1:
             return f"{self.kind} needs at least f + {fewer + 1} updates, and f = {f} of {n}"
         return ""
 
     def scores(self, products: Float64, n: int) -> Float64:
-        neighbours = n - self.byzantine(n) - (2 if self.neighbours == "n-f-2" else 1)
+        neighbours = n - self.tolerated(n) - (2 if self.neighbours == "n-f-2" else 1)
         return krum_scores(squared_distances(products), neighbours)
 
 
@@ -105,7 +103,7 @@ class MultiKrum(Krum):
     )
 
     def kept(self, n: int) -> int:
-        return n - self.byzantine(n) if self.m is None else self.m
+        return n - self.tolerated(n) if self.m is None else self.m
 
     def unable(self, n: int) -> str:
         if self.m is not None and self.m > n:
@@ -134,7 +132,7 @@ class Bulyan(Tolerant):
         n = len(updates)
         if n == 0 or self.unable(n):
             return zero_result(updates)
-        f, products = self.byzantine(n), finite_products(whole_gram(updates), updates)
+        f, products = self.tolerated(n), finite_products(whole_gram(updates), updates)
         chosen = np.sort(self._selected(squared_distances(products), n - 2 * f, f))
         found = mean_around_median(updates.select(chosen), ranks_of_median(len(chosen), "mean"), n - 4 * f)
         accepted = np.zeros(updates.used.shape, np.bool_)
@@ -215,7 +213,7 @@ class SubsetRule(Weighted, Tolerant, ABC):
     def unable(self, n: int) -> str:
         if reason := super().unable(n):
             return reason
-        count = comb(n, self.byzantine(n))
+        count = comb(n, self.tolerated(n))
         if count > self.most:
             return f"{self.kind} would compare {count:,} subsets of {n} updates: use at most {self.most:,}"
         return ""
@@ -225,7 +223,7 @@ class SubsetRule(Weighted, Tolerant, ABC):
         """Return what the best subset has least of, for subsets `[s, n - f]`: `[s]`."""
 
     def weights(self, products: Float64, n: int) -> Float64:
-        size = n - self.byzantine(n)
+        size = n - self.tolerated(n)
         subsets = np.fromiter(chain.from_iterable(combinations(range(n), size)), np.intp).reshape(-1, size)
         parts = np.array_split(subsets, max(1, subsets.size * size >> 22))
         bad = np.concatenate([self.badness(products, part) for part in parts])

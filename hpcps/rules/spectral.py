@@ -8,13 +8,11 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.numerics.blocks import Float64
-from hpcps.numerics.destination import Combined
 from hpcps.numerics.operations import weighted_sum, zero_result
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Combined, Updates
 from hpcps.registry.config import MOST
-from hpcps.rules.base import Need, Sees
+from hpcps.rules.base import Need, Sees, Tolerant
 from hpcps.rules.context import NO_CONTEXT, Context
-from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Weighted, equal_weights
 
 MOST_STEPS = 1_000
@@ -49,7 +47,7 @@ class Caf(Weighted, Tolerant):
         return self.below_bound(n)
 
     def weights(self, products: Float64, n: int) -> Float64:
-        f, c = self.byzantine(n), np.ones(n)
+        f, c = self.tolerated(n), np.ones(n)
         best, found = np.inf, np.full(n, 1 / n)
         if f == 0:
             return found
@@ -103,7 +101,7 @@ class Dnc(Tolerant):
             products = np.array([(rows * row).sum(axis=1) for row in rows])
             scores = (products * np.linalg.eigh(products)[1][:, -1]).sum(axis=1) ** 2
             levels = np.round(scores / (CLOSE * (scores.max() or 1.0)))
-            kept[np.argsort(levels, kind="stable")[n - self.byzantine(n) :]] = False
+            kept[np.argsort(levels, kind="stable")[n - self.tolerated(n) :]] = False
         if not kept.any() and self.if_none == "zero":
             return zero_result(updates)
         return weighted_sum(updates, equal_weights(np.flatnonzero(kept) if kept.any() else np.arange(n), n))

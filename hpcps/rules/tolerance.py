@@ -1,37 +1,23 @@
-"""The number of Byzantine updates that a rule tolerates."""
+"""A number of updates that a key gives as a count or as a share of those of a combiner."""
 
 from __future__ import annotations
 
-from abc import ABC
-from typing import ClassVar
+from decimal import Decimal
+from typing import Annotated
 
 from pydantic import Field
 
-from hpcps.rules.base import Rule
-from hpcps.rules.share import DEFAULT, Tolerance, count
+from hpcps.registry.config import MOST_ROLES
+
+Tolerance = Annotated[int, Field(ge=0, le=MOST_ROLES)] | Annotated[float, Field(ge=0, lt=0.5)]
+"""A number of Byzantine updates, or their share among those of a combiner."""
+
+DEFAULT = 0.2
+"""The share that rules tolerate by default; it is ZenoPS's."""
 
 
-class Tolerant(Rule, ABC):
-    """A rule that tolerates up to f Byzantine updates among the n of its combiner."""
-
-    bound: ClassVar[tuple[int, int]] = (2, 1)
-
-    f: Tolerance = Field(
-        DEFAULT,
-        description="Number of Byzantine updates among those of a combiner that the rule tolerates, a whole number; "
-        "or their share, below 0.5, which is rounded down.",
-    )
-
-    def unable(self, n: int) -> str:
-        f = self.byzantine(n)
-        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
-
-    def byzantine(self, n: int) -> int:
-        """Return f for n updates."""
-        return count(self.f, n)
-
-    def tolerated(self, n: int) -> int:
-        return self.byzantine(n)
-
-    def tolerating(self, f: int) -> Tolerant:
-        return self.model_copy(update={"f": f})
+def count(share: int | float, n: int) -> int:
+    """Return the number of n updates that a number or a share means; a share is rounded down."""
+    if isinstance(share, int):
+        return share
+    return int(Decimal(repr(share)) * n)  # in binary floating point 0.29 * 100 is less than 29

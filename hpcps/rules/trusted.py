@@ -9,15 +9,13 @@ from pydantic import Field
 
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64, Products
-from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.numerics.operations import mean_of_accepted, products, weighted_sum, whole_gram, zero_result
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.rules.asynchronous import Decision, ScalingRule
-from hpcps.rules.base import Need, Rule, Sees
+from hpcps.rules.base import Need, Rule, Sees, Tolerant
 from hpcps.rules.context import NO_CONTEXT, AsyncContext, Context
-from hpcps.rules.tolerance import Tolerant
 from hpcps.rules.weighted import Compares, Weighted, equal_weights
 
 
@@ -154,7 +152,7 @@ class LossScore(Tolerant):
             weighted_sum(apart, one)
             scores[k] = (before - loss(arrays.on_host(row))) / unit - self.rho * squares[k]
         scores = np.where(np.isnan(scores), -np.inf, scores)
-        best = np.argsort(-scores, kind="stable")[: n - self.byzantine(n)]
+        best = np.argsort(-scores, kind="stable")[: n - self.tolerated(n)]
         chosen = best if self.keep == "n-f" else np.flatnonzero(scores > 0)
         if not len(chosen):
             return zero_result(updates)

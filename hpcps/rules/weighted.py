@@ -12,7 +12,6 @@ from pydantic import Field
 from hpcps.numerics import arrays
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.definitions import require_finite
-from hpcps.numerics.destination import Combined, Destination
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.operations import (
     gram,
@@ -25,7 +24,7 @@ from hpcps.numerics.operations import (
     whole_gram,
     zero_result,
 )
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST
 from hpcps.rules.base import Need, Rule, Sees
 from hpcps.rules.context import NO_CONTEXT, Context

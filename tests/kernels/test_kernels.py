@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 from hpcps.numerics import kernels
-from hpcps.numerics.destination import Destination, NotFiniteError
 from hpcps.numerics.kernels import places
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.operations import products, screen
-from hpcps.numerics.packing import pack
 from hpcps.numerics.sorting import comparators, needed
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, NotFiniteError, Updates
+from hpcps.numerics.vectors import pack
 from hpcps.rules import (
     Average,
     Bulyan,

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from test_rules_against_definitions import Case, cases
 
 from hpcps.numerics import blocks, kernels
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import places
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.mixture import Mixture
 from hpcps.numerics.operations import gram, weighted_sum, whole_gram
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.combiner_state import RuleState
@@ -148,7 +147,7 @@ def test_a_rule_combines_the_rows_of_a_chain(kind: str, chain: str, path: str, m
         pytest.skip("numba is missing: it is optional")
     monkeypatch.setattr(kernels, "SMALLEST", {"kernels": 0, "numpy": 1 << 62}[path])
     monkeypatch.setattr(places, "SMALLEST_SHARED", 0)
-    monkeypatch.setattr("hpcps.numerics.parts.PART", 12_000)
+    monkeypatch.setattr("hpcps.numerics.mixture.PART", 12_000)
     values, reference = made(15)
     alone: Rule = active().of("rules")[kind](**KEYS.get(kind, {}))
     rule = alone.model_copy(update={"before": tuple(CHAINS[chain])})

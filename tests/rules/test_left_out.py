@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 from hpcps.registry import active
 from hpcps.rules import Krum, Median, Nnm, Rule, TrimmedMean, combine
 from hpcps.rules.context import Context

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.operations import gram
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 from hpcps.protocol.messages import Peer
 from hpcps.registry import active
 from hpcps.roles.attacker import Attacker
@@ -190,7 +189,7 @@ MEMORY = """
 import sys
 import numpy as np
 from hpcps.numerics import kernels, operations
-from hpcps.numerics.destination import Destination
+from hpcps.numerics.updates import Destination
 from hpcps.numerics.operations import gram
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.mixture import Mixture

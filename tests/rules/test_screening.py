@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcps.numerics import blocks
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Layout
-from hpcps.numerics.packing import pack
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
+from hpcps.numerics.vectors import pack
 from hpcps.rules import Average, Median, NotFiniteError, Phocas, Rule, TrimmedMean, Zeno, combine, screen
 from hpcps.rules.context import Context
 

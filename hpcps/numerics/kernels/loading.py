@@ -11,11 +11,10 @@ import numpy as np
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import engine, mixing
 from hpcps.numerics.kernels.compiled import CACHE, compiled, kernels
 from hpcps.numerics.layout import Layout
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import Destination, Updates
 
 
 def load() -> int:

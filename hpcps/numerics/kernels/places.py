@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcps.numerics.blocks import SEGMENT
-from hpcps.numerics.destination import NotFiniteError
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.updates import Updates
+from hpcps.numerics.updates import NotFiniteError, Updates
 
 Result = TypeVar("Result")
 Integers = NDArray[np.int64]

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector
-from hpcps.numerics.packing import pack, packed_size
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import DeviceVector, beside
+from hpcps.numerics.vectors import DeviceVector, beside, pack
 from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checkpointing import KEEPER
@@ -207,12 +206,12 @@ class LogClient:
 
     def cut(self, update: Vector, mask: Mask) -> list[tuple[Mask, Vector]]:
         """Cut the masked blocks of an update `[d]` into a part (mask, payload) for each server."""
-        payload = pack(self._layout, update, mask, beside(update, packed_size(self._layout, mask)))
+        payload = pack(self._layout, update, mask, beside(update, self._layout.packed_size(mask)))
         parts, taken = [], 0
         for start, _, layout in self._shards:
             first = self._layout.first_in(start)
             here = mask[first : first + len(layout.blocks)]
-            size = packed_size(layout, here)
+            size = layout.packed_size(here)
             parts.append((here, payload[taken : taken + size]))
             taken += size
         return parts

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from hpcps.numerics.layout import Layout, Mask, Vector, private
-from hpcps.numerics.packing import pack, packed_size, runs
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import beside, copied, copy, finite, on_host
+from hpcps.numerics.vectors import beside, copied, copy, finite, on_host, pack
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.roster import shards_of
 from hpcps.registry.failures import errors_of
@@ -143,7 +142,7 @@ class AsyncShard:
         """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
         update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload, rate=entry.rate)
         filtered = self.filter(update, alpha)
-        payload = beside(self.filter.update, packed_size(self.layout, filtered.applied))
+        payload = beside(self.filter.update, self.layout.packed_size(filtered.applied))
         pack(self.layout, self.filter.update, filtered.applied, payload)
         records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []
         return replace(entry, mask=filtered.applied, payload=payload, rate=filtered.rate), records
@@ -154,7 +153,7 @@ class AsyncShard:
             weight = self._rule.weight(staleness)
         if entry.mask is None or entry.payload is None:
             return weight
-        changed, payload, taken = runs(self.layout, entry.mask), entry.payload, 0
+        changed, payload, taken = self.layout.runs(entry.mask), entry.payload, 0
         with np.errstate(over="ignore", invalid="ignore"):
             if self.backups is not None and changed:
                 payload = self.backups.compensated(self._rule, entry, changed, self.model)

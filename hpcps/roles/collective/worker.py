@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.packing import unpack
 from hpcps.numerics.state import Kept
+from hpcps.numerics.vectors import unpack
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import Ledger, periodic

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.layout import Mask, Vector, hexadecimal
+from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import ECHOED

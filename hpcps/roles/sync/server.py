@@ -11,10 +11,10 @@ import numpy as np
 
 from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
+from hpcps.numerics.updates import Destination
 from hpcps.numerics.vectors import finite, on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition

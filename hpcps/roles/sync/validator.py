@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcps.numerics.destination import Destination
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import Kept
+from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of

@@ -8,7 +8,7 @@ from hpcps.errors import SpecError
 from hpcps.registry.failures import errors_of
 from hpcps.rules import Rule
 from hpcps.rules.coordinate_wise import EXCLUSIVE, Trimming
-from hpcps.rules.share import DEFAULT
+from hpcps.rules.tolerance import DEFAULT
 from hpcps.spec.checks.paths import EXCHANGE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
