@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from typed import ROOT, hpcps, models
 
-from hpcps import rules as hpcps_rules
 from hpcps.launch.prepare import spec_of
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
@@ -57,19 +56,6 @@ def test_they_compute_what_they_say():
     assert component("my_omniscient_attack.py")(by=2)(np.array([[3.0, 4.0], [1.0, 4.0]]), f=3).tolist() == [4, 4]
 
 
-@pytest.mark.soak
-def test_an_attack_that_knows_other_updates_runs_from_a_file(folder, tmp_path):
-    file = folder / "experiment.toml"
-    file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_omniscient_attack.py"'))
-    changed = ("--set", "attack={kind='beyond', rate=0.34}", "--only", "0")
-    assert "1 adversary: 7 processes" in hpcps("check", file, *changed)
-    hpcps("run", file, *changed, "--set", "transport.kind=inproc", "--results", tmp_path)
-    (run,) = tmp_path.glob("*/runs/*")
-    assert json.loads((run / "spec.json").read_text())["components"]["attack"]["needs"] == ["honest"]
-    last = json.loads((run / "records/adversary-0.jsonl").read_text().splitlines()[-1])
-    assert last["reason"] == "finished"
-
-
 def test_a_policy_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
     file = folder / "experiment.toml"
     file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_policy.py"'))
@@ -85,30 +71,6 @@ def test_a_policy_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
     policy.write_text(policy.read_text().replace("return 1 if", "return 1.5 if"))
     said = hpcps("run", file, *changed, expect=1)
     assert "policy same_time (plugin my_policy.py, line 17): its further_steps() returned a float" in said
-
-
-@pytest.mark.soak
-def test_a_pre_aggregator_comes_before_any_rule(folder, tmp_path):
-    updates = np.array([[3.0, 4.0], [0.0, 5.0], [0.0, 0.0]])
-    rule = hpcps_rules.Average(before=[component("my_preaggregator.py")()])
-    assert rule(updates) == pytest.approx(np.array([0.2, 0.6]))
-    text, own = (folder / "experiment.toml").read_text(), folder / "my_preaggregator.py"
-    text = text.replace('"my_rule.py"', '"my_preaggregator.py"')
-    head, _, _ = text.partition("[[sweep]]")
-    file = folder / "before.toml"
-    file.write_text(f'{head}\n[validation.rule]\nkind = "krum"\nf = 0\nbefore = [{{ kind = "direction" }}]\n')
-    hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path)
-    (run,) = tmp_path.glob("*/runs/*")
-    spec = json.loads((run / "spec.json").read_text())
-    assert (run / "plugins/my_preaggregator.py").read_text() == own.read_text()
-    assert spec["components"]["validation.rule.before[0]"]["origin"] == "plugin my_preaggregator.py"
-    before = spec["run_id"]
-    own.write_text(own.read_text() + "\n\n")
-    assert before not in hpcps("check", file)
-    line = own.read_text().splitlines().index("    def weights(self, products, f, random):") + 1
-    own.write_text(own.read_text().replace("return np.diag(", "return np.atleast_1d("))
-    expected = f"pre-aggregator direction (plugin my_preaggregator.py, line {line}): its weights() returned an array"
-    assert expected in hpcps("check", file, expect=2)
 
 
 def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
@@ -185,17 +147,6 @@ def said(what, results, name="my_experiment"):
     shutil.copy(folder / "examples/experiment.toml", folder / "experiments/my_experiment.toml")
     shutil.copy(folder / "examples/my_rule.py", folder / "experiments/my_rule.py")
     return re.sub(r" *[0-9.]+ \w+ ago *$", "", hpcps(what, name, "--results", results, cwd=folder), flags=re.MULTILINE)
-
-
-@pytest.mark.soak
-def test_the_asynchronous_rule_runs(folder, tmp_path):
-    more = ['plugins=["my_async_rule.py"]', "train.mode=async", "attack.kind=none", "validation.rule.kind=clipped"]
-    sets = [word for each in [*more, "transport.kind=inproc", "validation.rule.radius=0.5"] for word in ("--set", each)]
-    text = (folder / "experiment.toml").read_text()
-    (folder / "experiment.toml").write_text(text.partition("[attack]")[0])
-    hpcps("run", folder / "experiment.toml", *sets, "--results", tmp_path / "results")
-    (values,) = models(tmp_path / "results").values()
-    assert np.isfinite(values).all()
 
 
 def test_they_are_listed_and_in_the_schema(folder):

@@ -4,7 +4,7 @@
 import shutil
 
 import pytest
-from typed import ROOT, hpcps
+from typed import ROOT, as_typed
 
 from hpcps.cli.main import main
 
@@ -88,7 +88,7 @@ def test_it_is_one_error_that_names_the_component(folder, case, capsys):
 @pytest.mark.parametrize("case", ["open raises", "a vector", "twice"])
 def test_as_typed_it_has_no_traceback(folder, case):
     expected = broken(folder, case)
-    said = hpcps("run", folder / "own_data.toml", "--results", folder / "results", expect=2)
+    said = as_typed("run", folder / "own_data.toml", "--results", folder / "results", expect=2)
     assert expected in said
     assert not list(folder.glob("results/*/runs"))
 

@@ -1,12 +1,10 @@
 """A model, a data set and a split of one's own (`examples/plugins`): they train, and their keys are like others."""
 
-import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
-from typed import ROOT, hpcps, models
+from typed import ROOT
 
 from hpcps.cli.main import main
 from hpcps.registry.plugins import load
@@ -25,30 +23,6 @@ def file(tmp_path):
 def component(name):
     (entry,) = load((EXAMPLES / name).read_text(), EXAMPLES / name).entries
     return entry.component
-
-
-@pytest.mark.soak
-def test_a_run_over_mpi_and_one_in_process_agree(file, tmp_path):
-    assert "own_data: 4 points, no mistakes" in hpcps("check", file)
-    hpcps("run", file, "--results", tmp_path / "mpi")
-    hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path / "inproc")
-    over_mpi, in_process = models(tmp_path / "mpi"), models(tmp_path / "inproc")
-    labels = [f"width {width} · share {share}" for width in (16, 64) for share in (0.2, 0.8)]
-    assert sorted(over_mpi) == sorted(in_process) == labels
-    for label, values in over_mpi.items():
-        np.testing.assert_array_equal(values, in_process[label], err_msg=label)
-    for run in (tmp_path / "mpi").glob("*/runs/*"):
-        assert {path.name: path.read_text() for path in run.glob("plugins/*")} == {
-            name: (EXAMPLES / name).read_text() for name in FILES
-        }
-        assert accuracy(run) > 0.8, "it learns"
-
-
-def accuracy(run):
-    """Return the last accuracy that a run measured."""
-    (record,) = run.glob("records/validator-0.jsonl")
-    lines = [json.loads(line) for line in record.read_text().splitlines()]
-    return [line["accuracy"] for line in lines if line["event"] == "evaluation"][-1]
 
 
 @pytest.mark.parametrize(

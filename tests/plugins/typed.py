@@ -1,5 +1,7 @@
 """hpcps as it is typed."""
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -7,18 +9,26 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[2]
 
 
-def hpcps(*arguments, expect=0, cwd=None):
-    """Run a command line of hpcps; return what it prints, after checking the exit status."""
+def hpcps(*arguments, expect=0, cwd="."):
+    """Call a command of hpcps in this process; return what it prints, after checking the exit status."""
+    printed = io.StringIO()
+    with contextlib.chdir(cwd), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        status = main([*map(str, arguments)])
+    assert status == expect, printed.getvalue()
+    return printed.getvalue()
+
+
+def as_typed(*arguments, expect=0):
+    """Do the same in a process of its own."""
+    command = [sys.executable, "-m", "hpcps", *map(str, arguments)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "hpcps", *map(str, arguments)],
-        capture_output=True, text=True, timeout=200, cwd=cwd, env=environment, check=False,
-    )  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment, check=False)
     said = done.stdout + done.stderr
     assert done.returncode == expect, said
     assert "Traceback" not in said, said
