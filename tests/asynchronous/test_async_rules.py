@@ -1,7 +1,5 @@
 """Each asynchronous rule against a plain transcription of its formula, and what matters about it in particular."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from math import fsum, sqrt
 from typing import Annotated, Any

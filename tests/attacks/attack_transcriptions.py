@@ -3,8 +3,6 @@
 They compute distances from differences, and search for a factor where the attack has a closed form.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from math import fsum, sqrt
 from statistics import NormalDist, fmean, stdev

@@ -1,7 +1,5 @@
 """Every attack that knows the honest updates against a plain float64 transcription of its formula."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What every omniscient attack does: outside of a run, and what it checks of `craft`."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

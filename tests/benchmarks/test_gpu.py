@@ -15,7 +15,6 @@ import device_rules  # noqa: E402
 import gpu  # noqa: E402
 import gpu_report  # noqa: E402
 import gpu_runs  # noqa: E402
-import suite  # noqa: E402
 from processes import MeasurementError  # noqa: E402
 
 from hpcps.spec.load import load_experiment  # noqa: E402
@@ -127,13 +126,3 @@ def test_without_a_gpu_the_report_says_of_a_part_why_it_is_not_measured(tmp_path
     assert "torch DDP of the same model | not measured: it took longer than 0 s; ddp had not ended |" in report
     assert bars.read(tmp_path, "gpu") == []
     assert report in capsys.readouterr().out
-
-
-def test_the_suite_leaves_it_out_by_name_where_there_is_no_gpu(tmp_path, monkeypatch):
-    monkeypatch.setattr(suite, "gpus", list)
-    (benchmark,) = (benchmark for benchmark in suite.SUITE if benchmark.name == "gpu")
-    why = suite.run(benchmark, tmp_path, quick=True)
-    assert why == suite.Outcome("left out: there is no GPU here")
-    assert "Figure 3's sixteen workers on one GPU (left out: there is no GPU here)" in suite.front_page(
-        tmp_path, {"gpu": why}
-    )

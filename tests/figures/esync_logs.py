@@ -1,7 +1,5 @@
 """Logs in the format of the published ESync code, of invented runs on CPUs and GPUs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Results that look like real ones, written by the real record writer: a stand-in for hours of training."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from invented import ATTACKS, invent, pairs, rewrite_spec
+from invented import ATTACKS, invent, pairs
 
-from hpcps.figures import acceptance, accuracy
+from hpcps.figures import acceptance
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
@@ -98,32 +98,6 @@ def test_seeds_have_a_mean_and_an_epoch_without_pairs_has_no_rate(tmp_path):
     assert epoch.mean[4] == epoch.high[4] == 0  # only one seed has pairs in the fifth epoch
     assert epoch.high[3] == 2 * epoch.mean[3] > 0
     acceptance.draw(figure_data_of(collect(results).table)[0])
-
-
-def test_a_single_panel_of_several_scored_lines_has_the_acceptance_rate_beside_the_accuracy(tmp_path):
-    results = tmp_path / "tuned"
-    for place, rho in enumerate((-0.1, -0.01, 0.0, 0.1)):
-        invent(results, epochs=2, workers=1, rules=("zeno",), attacks=ATTACKS[1:2], first=place)
-        path = results / "runs" / f"{place:010x}"
-        spec = json.loads((path / "spec.json").read_text())
-        spec["run"]["validation"]["rule"]["rho"] = rho
-        spec["swept"] = {"validation.rule.rho": rho}
-        rewrite_spec(path, spec)
-    (figure_data,) = figure_data_of(collect(results).table)
-    figure = accuracy.draw(figure_data)
-    left, right = figure.axes
-    assert left.get_ylabel() == "test accuracy (%)"
-    assert "sent" in right.get_ylabel()
-    assert [line.get_label() for line in right.lines] == ["-0.1", "-0.01", "0", "0.1"]
-    assert figure.legends[0].get_title().get_text() == "rho"
-    assert len(accuracy.draw(figure_data, "bytes").axes) == 1
-    # Blue is negative, orange positive, the strongest darkest: the order can be seen.
-    colors = [line.get_color() for line in left.lines]
-    rgb = [[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in colors]
-    assert rgb[0][2] > rgb[0][0]
-    assert rgb[3][0] > rgb[3][2]
-    assert sum(rgb[0]) < sum(rgb[1])
-    assert colors[2] == "#000000"
 
 
 def test_real_records_of_one_validator_say_the_same_as_the_table(asynchronous_run):

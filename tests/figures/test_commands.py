@@ -6,7 +6,6 @@ import pytest
 from invented import ATTACKS, invent
 
 from hpcps.cli import collect, plot, status
-from hpcps.errors import RunError
 
 
 @pytest.fixture
@@ -70,36 +69,6 @@ def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
     again = hpcps("plot", "results/demo_sweep/table.parquet", "-o", "elsewhere")
     assert "wrote elsewhere/accuracy_by_epoch.png" in again
     assert len(list((tmp_path / "elsewhere").iterdir())) == 8
-
-
-def test_status_of_all_of_one_and_of_a_run(hpcps):
-    everything = hpcps("status")
-    assert everything.startswith("demo_sweep: 4 runs: 4 done\n")
-    assert everything.count("  done") == 4
-    assert hpcps("status", "demo").count("  done") == 4
-    one = hpcps("status", "0000000002")
-    assert one.count("  done") == 1
-    assert "average · none" in one
-    with pytest.raises(RunError, match="no experiment 'nothing'"):
-        hpcps("status", "nothing")
-
-
-def test_status_without_results_says_so(hpcps, tmp_path, monkeypatch):
-    (tmp_path / "empty").mkdir()
-    monkeypatch.chdir(tmp_path / "empty")
-    assert hpcps("status") == "no runs in results/\n"
-
-
-def test_registering_the_commands_imports_nothing_heavy():
-    check = (
-        "import sys, argparse\n"
-        "from hpcps.cli import collect, plot, status\n"
-        "commands = argparse.ArgumentParser().add_subparsers()\n"
-        "[module.register(commands) for module in (collect, plot, status)]\n"
-        "print(sorted({'pandas', 'matplotlib', 'torch', 'pyarrow', 'numpy'} & set(sys.modules)))"
-    )
-    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_records_and_figures_import_no_mpi_no_torch_and_no_gui():

@@ -238,29 +238,6 @@ def test_a_single_run_is_one_line_in_one_panel(tmp_path):
     assert re.search(r"\| +\d\d\.\d \|", markdown([figure_data]))
 
 
-def test_seven_panels_fill_rows_of_four(swept):
-    table = swept[swept["attack"] == "none"].copy()
-    table["extra"] = table["epoch"].fillna(0).astype(int) % 7
-    table.attrs["swept"] = ["rule", "extra"]
-    figure = draw(figure_data_of(table)[0])
-    assert len(figure.axes) == 7
-    assert [bool(axes.get_xlabel()) for axes in figure.axes] == [False] * 3 + [True] * 4
-
-
-def test_every_rule_has_its_own_look_and_keeps_it():
-    names = ("average", "trimmed_mean", "phocas", "zeno")
-    found = looks(names)
-    for aspect in ("color", "dashes", "marker"):
-        assert len({str(getattr(look, aspect)) for look in found.values()}) == 4, aspect
-    assert looks(("zeno", "mine"))["zeno"] == found["zeno"]
-    assert looks(("mine", "yours"))["mine"] != looks(("mine", "yours"))["yours"]
-    # In grey, neighbouring lines still differ in lightness.
-    grey = sorted(
-        sum(w * int(look.color[i : i + 2], 16) for w, i in ((0.3, 1), (0.59, 3), (0.11, 5))) for look in found.values()
-    )
-    assert min(np.diff(grey)) > 15
-
-
 def test_files_are_complete_and_the_same_each_time(swept, tmp_path):
     files = write_figures(figure_data_of(swept), tmp_path / "a")
     again = write_figures(figure_data_of(swept), tmp_path / "b")

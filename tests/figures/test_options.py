@@ -118,28 +118,6 @@ def test_the_statistic_of_the_seeds():
         np.testing.assert_array_equal(PlotOptions(statistic=statistic).band_limits(one), [[7.0, 8.0]] * 2)
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({}, "range of 3 seeds"),
-        ({"statistic": "deviation"}, "mean ± standard deviation of 3 seeds"),
-        ({"statistic": "interval", "confidence": 0.9}, "90 % confidence interval of 3 seeds"),
-    ],
-)
-def test_the_legend_names_the_statistic_and_the_band_shows_it(table, options, name):
-    figure = figures(table, lines=["phocas"], panels=["random"], **options)["accuracy_by_epoch"]
-    assert name in legend(figure)
-    rows = table[(table["event"] == "evaluation") & (table["rule"] == "phocas") & (table["attack"] == "random 1")]
-    last = 100 * rows[rows["epoch"] == 4]["accuracy"]
-    top = max(
-        point[1] for path in figure.axes[0].collections[0].get_paths() for point in path.vertices if point[0] == 4
-    )
-    if not options:
-        assert top == pytest.approx(last.max())
-    elif options["statistic"] == "deviation":
-        assert top == pytest.approx(last.mean() + last.std())
-
-
 def test_size_columns_and_heading(table):
     plain = figures(table)
     assert plain["accuracy_by_epoch"]._suptitle is not None

@@ -1,7 +1,5 @@
 """Kernels give what the definitions give, to the last bit, wherever the updates lie, with any number of threads."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A whole run ends with the same model, to the last bit, whether kernels combine its updates or numpy does."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

@@ -69,16 +69,6 @@ def test_reports_are_what_is_recorded_and_change_nothing(tmp_path, name):
     assert any(not np.array_equal(report.model, model) for report in log.rounds)
 
 
-def test_a_report_holds_the_model_of_its_moment(tmp_path):
-    """The model of an evaluation gives its accuracy in a learner, also after the run."""
-    log = Log()
-    done, _ = played(tmp_path, small(), log.callbacks)
-    learner = hpcps.Learner.of(done.points[0], worker=0)
-    for report in log.evaluations:
-        learner.model = report.model
-        assert learner.evaluate().accuracy == report.accuracy
-
-
 def test_a_callback_cannot_change_the_model_or_the_random_numbers(tmp_path):
     def meddle(report):
         torch.manual_seed(3)
@@ -205,18 +195,3 @@ def test_a_terminal_gets_a_bar_that_moves(monkeypatch):
     assert bars == sorted(bars, key=lambda bar: bar.count("#"))
     assert any("[1/1]" in line and "left" in line for line in shown)
     assert shown[-1].endswith("  done\n")
-
-
-def test_an_interrupt_is_announced(monkeypatch):
-    monkeypatch.setattr(role_driver, "_ASK_EVERY", -1.0)
-
-    def interrupt(report):
-        if report.round == 0:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with pytest.raises(KeyboardInterrupt):
-        hpcps.run(small(), callbacks=hpcps.Callbacks(on_round=interrupt), progress=True)
-    said = sys.stderr.getvalue()
-    assert "stopping at the next checkpoint ... (once more: at once)" in said
-    assert said.endswith("stopped at a checkpoint\n")

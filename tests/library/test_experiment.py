@@ -116,11 +116,6 @@ def test_wrong_arguments(arguments, words):
     assert words in str(error.value)
 
 
-def test_events_are_a_list(ran):
-    with pytest.raises(hpcps.RunError, match=r'events: expects a list such as \["evaluation"\]'):
-        ran.table(events="evaluation")
-
-
 def test_plugins_and_data_start_from_the_file(tmp_path):
     folder = tmp_path / "mine"
     shutil.copytree(ROOT / "examples/plugins", folder)
@@ -193,20 +188,6 @@ def test_what_has_not_run_says_so(ran):
         experiment.final_model(experiment.ids[0])
     with pytest.raises(hpcps.SpecError, match="small has no run 'x'"):
         ran.final_model("x")
-
-
-def test_a_failed_run_does_not_stop_the_others(tmp_path):
-    experiment = hpcps.load(small(sweep=[{"seed": [1, 2]}], train={"epochs": 1}))
-    final = tmp_path / "results/small/runs" / experiment.ids[0] / "final"
-    final.parent.mkdir(parents=True)
-    final.touch()  # where the run wants a folder for its model
-    with pytest.raises(hpcps.RunError) as error:
-        experiment.run()
-    assert str(error.value).startswith("1 of 2 runs failed:\n  run " + experiment.ids[0])
-    assert experiment.final_model(experiment.ids[1]).size
-    final.unlink()
-    experiment.run()
-    assert experiment.final_model(experiment.ids[0]).size
 
 
 def test_missing_data_are_one_error(tmp_path):

@@ -1,7 +1,5 @@
 """Payloads in the memory of a device that works late (`late_device`), between real ranks of one host."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

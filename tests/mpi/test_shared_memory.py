@@ -1,7 +1,5 @@
 """Payloads that are read where they lie, by the ranks of one host."""
 
-from __future__ import annotations
-
 import resource
 import time
 

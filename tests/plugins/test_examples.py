@@ -25,8 +25,10 @@ def folder(tmp_path):
     copy = shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     text = (copy / "experiment.toml").read_text()
     for there, instead in (
-        ('name = "digits"\n', 'name = "digits"\nlimit = 640\ntest_limit = 100\n'),
+        ('name = "digits"\n', 'name = "digits"\nlimit = 160\ntest_limit = 100\n'),
         ("epochs = 3\n", "epochs = 1\n"),
+        ("workers = 4\n", "workers = 2\n"),
+        ("rate = 0.2\n", "rate = 0.5\n"),
     ):
         assert text.count(there) == 1
         text = text.replace(there, instead)

@@ -50,7 +50,7 @@ def written(folder, text):
 
 
 def test_the_result_is_the_same_over_mpi_and_in_process(tmp_path):
-    file = written(tmp_path, VALIDATORS)
+    file = written(tmp_path, VALIDATORS.replace("epochs = 4", "epochs = 2"))
     for transport in ("mpi", "inproc"):
         hpcps("run", file, "--set", f"transport.kind={transport}", "--results", tmp_path / transport)
     over_mpi, in_process = models(tmp_path / "mpi"), models(tmp_path / "inproc")
@@ -94,7 +94,7 @@ def test_a_checkpoint_of_an_asynchronous_run_has_what_the_rule_keeps(tmp_path):
 
 def test_the_loss_tells_good_updates_from_bad(tmp_path):
     text = VALIDATORS.replace('"random", rate = 0.2', '"negative", rate = 0.3')
-    file = written(tmp_path, text.replace("epochs = 4", "epochs = 12").replace("limit = 320, ", ""))
+    file = written(tmp_path, text.replace("epochs = 4", "epochs = 10").replace("limit = 320", "limit = 960"))
     accuracy = {}
     for rule in ("average", "lowest"):
         point = load_experiment(file, [f"validation.rule.kind={rule}"]).points[0]

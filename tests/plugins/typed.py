@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hpcps import registry
 from hpcps.cli.main import main
 from hpcps.records.run_directory import RunDirectory
 
@@ -18,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 def hpcps(*arguments, expect=0, cwd="."):
     """Call a command of hpcps in this process; return what it prints, after checking the exit status."""
     printed = io.StringIO()
-    with contextlib.chdir(cwd), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+    said = contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed)
+    with registry.using(registry.installed()), contextlib.chdir(cwd), said[0], said[1]:
         status = main([*map(str, arguments)])
     assert status == expect, printed.getvalue()
     return printed.getvalue()

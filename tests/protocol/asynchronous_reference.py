@@ -4,8 +4,6 @@ As in `reference.py`, a model is a list of tensors and every rule a loop over bl
 delays that the experiment adds do, so they decide the order of all messages, and no two messages wait at once.
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ One rounding in a local step can switch a unit on or off, so two implementations
 protocol around the steps has no such freedom: from the same local steps, both must have the same bits.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any

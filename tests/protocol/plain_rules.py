@@ -1,7 +1,5 @@
 """The attacks and rules of ZenoPS on single blocks, as its description defines them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What one process does by itself: local steps with an ordinary torch optimizer, and the test of a model."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The runs on which system and transcription are compared: a name, and what differs from `BASE`."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

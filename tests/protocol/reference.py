@@ -6,8 +6,6 @@ What it shares with the system is what the protocol does not speak of: networks,
 which are those that the run made (`made.py`). From these it must give the models of the run to the bit.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

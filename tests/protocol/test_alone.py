@@ -19,7 +19,6 @@ from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.status import SweepProgress
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer
 
@@ -98,15 +97,6 @@ def test_it_is_an_ordinary_training_loop(case: str, tmp_path: Path) -> None:
     exact = np.empty(trainer.layout.size, np.float32)
     trainer.copy_to(exact)
     assert model(directory).tobytes() == exact.tobytes()
-
-
-def test_it_looks_like_any_run(tmp_path: Path) -> None:
-    directory = play(resolve(ALONE), tmp_path / "run")
-    (status,) = SweepProgress([directory.path]).poll()
-    assert (status.state, status.epoch, status.epochs) == ("done", 3.0, 3)
-    assert status.accuracy is not None
-    (end,) = lines(directory, "end")
-    assert (end["reason"], [*end["checksums"]]) == ("finished", ["final/validator-0"])
 
 
 def test_it_diverges_without_an_error(tmp_path: Path) -> None:

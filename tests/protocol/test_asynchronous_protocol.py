@@ -1,7 +1,5 @@
 """The real system in asynchronous mode, all roles in one process, follows the plain transcription event by event."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

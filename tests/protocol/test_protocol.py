@@ -1,7 +1,5 @@
 """The real system, all roles in one process, follows the plain transcription in `reference.py` round by round."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

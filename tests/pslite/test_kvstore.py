@@ -149,7 +149,7 @@ def test_an_update_of_ones_own_changes_the_value():
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_large_value_is_pulled_whole_while_others_change_it(sync):
     """All elements of a value are equal after each push, and so must those of each pull be."""
-    size = 8_000_000
+    size = 3_000_000
     cluster = Cluster(1, 3)
     cluster.scheduler()
     cluster.server(lambda key, pushed, stored: np.add(stored, pushed, out=stored))

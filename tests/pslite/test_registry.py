@@ -35,32 +35,6 @@ def test_who_does_not_belong_is_refused():
     assert "one more" in registry.refusal(node("SERVER", 201))
 
 
-def test_a_newcomer_takes_the_id_of_a_dead_node_of_its_role():
-    registry = full()
-    registry.add(node("WORKER", 400))
-    assert registry.recover(set()) == [], "nobody has died"
-    assert registry.recover({8}) == [], "only a server has"
-    [back] = registry.recover({8, 11})
-    assert (back.id, back.port, back.is_recovery) == (11, 400, True)
-    assert registry.nodes[11] == back
-    assert registry.recover({8, 9}) == [], "nobody waits any more"
-
-
-def test_a_newcomer_with_the_address_of_a_node_takes_its_id_at_once():
-    registry = full()
-    registry.add(node("WORKER", 100))
-    assert [each.id for each in registry.recover(set())] == [9]
-
-
-def test_two_newcomers_share_no_id_and_no_more_wait_than_there_are_nodes():
-    registry = full()
-    for port in (401, 402, 403):
-        assert registry.refusal(node("WORKER", port)) is None
-        registry.add(node("WORKER", port))
-    assert "one more" in registry.refusal(node("WORKER", 404))
-    assert sorted(each.id for each in registry.recover({9, 11})) == [9, 11]
-
-
 ME = NodeInfo(NodeRole.WORKER, "10.0.0.1", 500)
 SETTINGS = Settings(role=NodeRole.WORKER, servers=1, workers=2, root_host="10.0.0.9", root_port=9000)
 SCHEDULER = NodeInfo(NodeRole.SCHEDULER, "10.0.0.9", 9000, 1)

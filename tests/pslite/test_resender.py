@@ -1,5 +1,5 @@
 from hpcps.transport.pslite.meta import Command, Control, Meta
-from hpcps.transport.pslite.resender import Resender, signature, tracked
+from hpcps.transport.pslite.resender import Resender, signature
 
 
 def test_a_signature_is_as_cpp_nodes_make_it():
@@ -23,32 +23,3 @@ def test_what_is_not_acknowledged_is_due_later_and_later_and_then_given_up():
     assert times == [1.0, 3.0, 6.0]
     assert (lost[0].to, lost[0].sent, tick / 2) == (8, 4, 10.0)
     assert resender.outstanding() == 0
-
-
-def test_an_acknowledgement_ends_it_and_only_the_receivers_own():
-    resender = Resender(1.0, 3)
-    resender.sent(8, 5, (), 0.0)
-    resender.acknowledged(10, 5)
-    resender.acknowledged(8, 6)
-    assert resender.waits_for(8, 5)
-    resender.acknowledged(8, 5)
-    resender.acknowledged(8, 5)
-    assert not resender.waits_for(8, 5)
-    assert resender.due(9.0) == ([], [])
-
-
-def test_what_comes_twice_is_new_once():
-    resender = Resender(1.0, 3)
-    assert resender.is_new(9, 5, False)
-    assert not resender.is_new(9, 5, False)
-    assert resender.is_new(9, 5, True), "control messages are numbered apart"
-    assert resender.is_new(9 + 256, 5, False), "a signature has 8 bits of an id only"
-    assert resender.duplicates == 1
-    resender.forget(9)
-    assert resender.is_new(9, 5, False), "another process, with the same id"
-
-
-def test_acknowledgements_and_registrations_are_not_acknowledged():
-    assert not any(tracked(Meta(control=Control(kind))) for kind in (Command.ACK, Command.ADD_NODE))
-    assert tracked(Meta(control=Control(Command.BARRIER)))
-    assert tracked(Meta(head=0))

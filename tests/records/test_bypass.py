@@ -8,7 +8,6 @@ from small_experiment import small_experiment
 
 import hpcps.roles.attacker as attacker_module
 from hpcps.cli.main import main
-from hpcps.numerics.layout import hexadecimal
 from hpcps.records.bypass import COUNTS, Bypass, count_by_round
 from hpcps.records.collect import collect
 from hpcps.records.table import tabulate
@@ -24,14 +23,6 @@ def written(folder, rule, scope="worker", validators=1, servers=1, scale=5):
     file = folder / "bypass.toml"
     file.write_text(small_experiment("bypass", keys, f"validation.rule = {rule}"))
     return str(file)
-
-
-def test_bit_b_is_block_b():
-    mask = np.zeros(70, np.bool_)
-    mask[[0, 3, 69]] = True
-    assert int(hexadecimal(mask), 16) == 1 + 2**3 + 2**69
-    assert int(hexadecimal(mask, 5), 16) == (1 + 2**3 + 2**69) << 5
-    assert hexadecimal(mask[1:3]) == "0"
 
 
 @pytest.mark.parametrize(
@@ -132,13 +123,6 @@ def test_old_records_have_no_counts_and_no_rows():
     del combiner["kept_out"]
     assert joined(combiner, *workers) == [[None] * 4] * 2
     assert count_by_round(tabulate([combiner, *workers])).num_rows == 0
-
-
-def test_long_runs_have_several_rounds_in_a_row():
-    lines = [{"event": "round", "round": r, **dict.fromkeys(COUNTS, 2)} for r in range(501) for _ in range(3)]
-    rows = count_by_round(tabulate(lines)).to_pandas()
-    assert rows["round"].tolist() == [*range(2, 501, 3)]
-    assert rows["honest_sent"].tolist() == [18] * 167
 
 
 def test_evaluations_have_the_totals_before_their_model(tmp_path):

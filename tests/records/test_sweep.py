@@ -11,7 +11,6 @@ from hpcps.records.collect import collect
 from hpcps.records.forecast import summary
 from hpcps.records.locate import load_points
 from hpcps.records.status import SweepProgress
-from hpcps.records.sweep import planned
 
 SWEEP = '[[sweep]]\n"train.optimizer.lr" = [0.01, 0.1, 0.2]\n[[sweep]]\nseed = [1, 2]\n'
 FILE = small_experiment("sweep", {"topology.validators": 0, "topology.workers": 1, "train.epochs": 1}, SWEEP)
@@ -100,19 +99,6 @@ def test_a_folder_that_is_only_reserved_is_no_run(results, capsys):
     (results / "runs" / "00000000ff").mkdir()
     (results / "runs" / "00000000ff" / ".lock").touch()
     assert "00000000ff" not in shown(capsys, "status", "results/sweep")
-
-
-def test_the_list_of_points_contains_once_what_they_have_in_common(results):
-    assert run("--only", "0") == 0
-    (path,) = (results / "sweeps").iterdir()
-    points = json.loads(path.read_text())["points"]
-    others = [["train"], ["seed", "train"]]
-    assert [[*point["run"]] for point in points] == [[], ["seed"], *others, *others]
-    file = results.parent.parent / "sweep.toml"
-    expected = {point["run_id"]: point for point in json.loads(json.dumps(load_points(file)[1]))}
-    file.unlink()
-    found = planned(results)
-    assert {run_id: {key: found[run_id][key] for key in point} for run_id, point in expected.items()} == expected
 
 
 def test_epochs_of_runs_that_nobody_knows_are_counted(results):

@@ -1,7 +1,5 @@
 """Pre-aggregators before a rule: their float64 definitions, and that rules compute the same as on their rows."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

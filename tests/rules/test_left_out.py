@@ -1,7 +1,5 @@
 """`skipped = "left_out"`: a block counts only in the updates that have it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Every rule against a plain transcription of its formula, coordinate by coordinate, in float64 or exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

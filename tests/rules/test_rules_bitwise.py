@@ -1,7 +1,5 @@
 """Rules give the same bits wherever their inputs lie in memory, and however the vector is cut."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from unittest.mock import patch
 

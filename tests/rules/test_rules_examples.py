@@ -1,7 +1,5 @@
 """What matters about each rule in particular: edge counts, thresholds, ties, and its keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Rules, pre-aggregators and attacks on tensors of torch give what they give on arrays, up to the rounding of sums."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

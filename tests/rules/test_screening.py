@@ -1,7 +1,5 @@
 """Blocks that are not finite count as skipped and are reported; everything else is left as it is."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import numpy as np

@@ -4,8 +4,6 @@ They compute distances from differences, not from inner products. A decision is 
 small whole numbers, and otherwise up to the rounding of the distances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import combinations
 from math import comb

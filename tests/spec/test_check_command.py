@@ -11,7 +11,6 @@ import pytest
 from installed import BACKEND
 
 from hpcps.cli import check
-from hpcps.errors import SpecError
 
 ROOT = Path(__file__).parents[2]
 FIG3 = ROOT / "experiments" / "fig3_sync_single_validator.toml"
@@ -46,19 +45,6 @@ def test_a_run_in_one_process_is_no_processes(write: Callable[..., Path], capsys
     assert "1 server, 1 validator, 4 workers: all in one process\n" in capsys.readouterr().out
 
 
-def test_one_is_singular(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("train.epochs=1", "train.local_steps=1")
-    assert run(str(write()), *(word for option in options for word in ("--set", option))) == 0
-    said = capsys.readouterr().out
-    assert ", 1 epoch, " in said
-    assert ", 1 local step, " in said
-
-
-def test_mistakes_are_raised_for_the_command_line_to_print(write: Callable[..., Path]) -> None:
-    with pytest.raises(SpecError, match="1 mistake"):
-        run(str(write()), "--set", "seed=x")
-
-
 def test_the_schema_is_printed_without_a_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--schema") == 0
     assert json.loads(capsys.readouterr().out)["title"] == "hpcps experiment file"
@@ -78,16 +64,6 @@ def test_it_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "[]\n"
-
-
-def test_several_selectors_narrow_each_other(
-    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
-    assert run(str(FIG3), "--only", "zeno", "--only", "attack=none,attack=random") == 0
-    said = capsys.readouterr().out
-    assert "2 of 16 points, no mistakes" in said
-    assert [line.split(maxsplit=2)[2] for line in said.splitlines()[-2:]] == ["zeno · none", "zeno · random 1"]
 
 
 def test_cautions_are_those_of_the_selected_points(

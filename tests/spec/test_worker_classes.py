@@ -1,7 +1,5 @@
 """Classes of workers: who is in which, how fast they are, and which mistakes are found."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -169,25 +169,6 @@ def test_more_than_there_is_room_for_is_written(tmp_path):
     assert len(list(lane.spans())) == 1100
 
 
-def test_background_tasks_have_a_thread_of_their_own(tmp_path):
-    clock = Clock()
-    with tracer_of(tmp_path, clock=clock) as tracer:
-        clock.now += 2.0
-        tracer.background("evaluate", 100.5, 101.75, 7)
-        carry_out(tracer, clock, Compute("train", nothing), 0.0, 8)
-    (lane,) = read_lanes(tmp_path)
-    (span,) = lane.background()
-    assert (span.activity, span.start, span.seconds, span.round) == ("evaluate", 0.5, 1.25, 7)
-    assert [span.activity for span in lane.spans()] == ["handle", "train"]
-    events = json.loads(merge(tmp_path).read_text())["traceEvents"]
-    threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {event["name"]: threads[event["tid"]] for event in events if event["ph"] == "X"} == {
-        "handle": "worker-0",
-        "train": "worker-0",
-        "evaluate": "worker-0 background",
-    }
-
-
 @pytest.mark.parametrize(
     "effect", [Compute("train", nothing), Now("apply", nothing), AwaitBackground(), Save("model", None)]
 )
