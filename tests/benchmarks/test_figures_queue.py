@@ -158,12 +158,12 @@ def models(results):
 
 def test_what_is_killed_goes_on_and_ends_with_the_same_model(experiments, tmp_path):
     file, options = experiments / "one.toml", ("--stages", "one:attack=negative", "--seeds", "1", "--jobs", "2")
-    short = {"train.device": "cpu", "train.epochs": 12}
+    short = {"train.device": "cpu", "train.epochs": 6}
     assert hpcps.run(file, only="attack=negative", results=tmp_path / "whole", set=short)
     undisturbed = models(tmp_path / "whole")
     assert len(undisturbed) == 1
 
-    words = command(experiments, tmp_path / "results", *options, "--set", "train.epochs=12", "--hours", "1")
+    words = command(experiments, tmp_path / "results", *options, "--set", "train.epochs=6", "--hours", "1")
     queue = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.DEVNULL)
     while not list(tmp_path.glob("results/one/runs/*/checkpoints/*/manifest.json")):
         assert queue.poll() is None

@@ -65,8 +65,8 @@ def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
     ]
     assert "older" not in printed
     invent(tmp_path / "results" / "demo_sweep", epochs=4, rules=("phocas",), attacks=ATTACKS[:1], first=4)
-    assert "`hpcps collect demo_sweep` updates it" in hpcps("plot", "demo")
-    again = hpcps("plot", "results/demo_sweep/table.parquet", "-o", "elsewhere")
+    again = hpcps("plot", "demo", "-o", "elsewhere")
+    assert "`hpcps collect demo_sweep` updates it" in again
     assert "wrote elsewhere/accuracy_by_epoch.png" in again
     assert len(list((tmp_path / "elsewhere").iterdir())) == 8
 

@@ -101,16 +101,6 @@ def test_a_rule_of_asynchronous_training_decides_on_one_update():
         rule(reference)
 
 
-def test_attacks():
-    own = torch.tensor(X[0])
-    torch.testing.assert_close(hpcps.registry.attacks["negative"](scale=2)(own), -2 * own.float().double())
-    assert torch.equal(hpcps.registry.attacks["none"]()(own), own.float().double())
-    noise = [hpcps.registry.attacks["random"]()(own, random=np.random.default_rng(3)) for _ in range(2)]
-    assert torch.equal(*noise)
-    with pytest.raises(ValueError, match=r"random must be a random generator, such as numpy\.random\.default_rng\(1\)"):
-        hpcps.registry.attacks["random"]()(own, random=3)
-
-
 def test_every_kind_by_name():
     assert hpcps.registry.datasets["digits"](limit=100).training_size == 100
     assert hpcps.registry.models["mlp"]().name == "mlp"

@@ -72,7 +72,8 @@ def test_it_changes_nothing_of_the_run(tmp_path):
 def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     """In every run of a launch."""
     text = SMALL + "[[sweep]]\nseed = [1, 2]\n"
-    assert play(tmp_path, "--trace", "--set", "transport.kind=mpi", text=text) == 0
+    few = ("--set", "topology.servers=1", "--set", "topology.workers=1")
+    assert play(tmp_path, "--trace", "--set", "transport.kind=mpi", *few, text=text) == 0
     for run in (tmp_path / "small/runs").iterdir():
         check(run, json.loads((run / "trace.json").read_text()))
     plans = list(tmp_path.glob("small/launch/*/*.plan.json"))

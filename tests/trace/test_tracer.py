@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Kind, Message, Peer, Received
 from hpcps.records.trace.chrome import merge
 from hpcps.records.trace.clocks import Offset
 from hpcps.records.trace.lanes import read_lanes
@@ -90,32 +90,6 @@ def test_spans_follow_one_another_without_a_gap(tmp_path):
     assert (spans[1].other, spans[1].kind, spans[4].other, spans[4].kind) == (
         "server-0", "MODEL", "server-0", "UPDATE",
     )  # fmt: skip
-
-
-def test_what_goes_on_is_one_span(tmp_path):
-    """Two rests with nothing of note between them, and own code around an event that is none of a message."""
-    clock = Clock()
-    with tracer_of(tmp_path, clock=clock) as tracer:
-        for event in (Computed("train", None), Malformed(SERVER, "torn")):
-            tracer.rest("wait")
-            clock.now += 1.0
-            start = clock.now
-            clock.now += 1e-5
-            tracer.took(event, 3, start)
-    (lane,) = read_lanes(tmp_path)
-    spans = list(lane.spans())
-    assert [(s.activity, round(s.seconds, 5), s.kind, s.bytes) for s in spans] == [
-        ("wait", 1, "", 0), ("wait", 1.00001, "", 0), ("receive", 1e-5, "MALFORMED", 0),
-    ]  # fmt: skip
-
-
-def test_tasks_have_other_names(tmp_path):
-    clock = Clock()
-    with tracer_of(tmp_path, SERVER, clock=clock, names={"combine": "apply"}) as tracer:
-        carry_out(tracer, clock, Compute("combine", nothing), 1.0)
-        tracer.background("combine", 100.0, 100.5, 0)
-    (lane,) = read_lanes(tmp_path)
-    assert [span.activity for span in (*lane.spans(), *lane.background())] == ["apply", "apply"]
 
 
 def test_messages_are_told_with_whom_and_how_large(tmp_path):

@@ -1,4 +1,4 @@
-"""Imposed step times: over every transport, and in virtual time."""
+"""Imposed step times: over MPI, and in virtual time."""
 
 import subprocess
 import sys
@@ -49,8 +49,6 @@ seconds = 0.6
 
 TRANSPORTS = {
     "mpi": ["transport.kind=mpi"],
-    "pslite": ["transport.kind=pslite"],
-    "inproc": ["transport.kind=inproc"],
     "simulated": ["transport.kind=inproc", "simulation={kind='modelled'}"],
 }
 
@@ -73,8 +71,6 @@ def test_a_step_ends_no_sooner_than_imposed(transport: str, tmp_path: Path) -> N
     assert 3 <= slow <= 5
     totals = rows[rows["event"] == "totals"].set_index("index")
     assert (totals["overrun_steps"] <= 2).all(), "the first step of a process may take longer"
-    if transport == "inproc":
-        return  # its records have the times of the computation
     error = {} if transport == "simulated" else {"rel": 0.3}
     assert totals["step_seconds"].tolist() == pytest.approx([0.15, 0.6], **error)
 
