@@ -48,7 +48,7 @@ seconds = 0.6
 """
 
 TRANSPORTS = {
-    "mpi": ["transport.kind=mpi"],
+    "over mpi": ["transport.kind=mpi"],  # pytest-mpi skips tests whose id is only mpi
     "simulated": ["transport.kind=inproc", "simulation={kind='modelled'}"],
 }
 
