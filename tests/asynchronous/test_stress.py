@@ -1,5 +1,6 @@
 """Invariants under stress, in process and over real MPI: see `Counter` for what the workers check in every model."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -65,9 +66,9 @@ def test_over_mpi_with_random_delays(tmp_path):
     if launcher is None:
         pytest.skip("there is no mpirun")
     command = [launcher, "-n", str(sum(shape)), sys.executable, "-m", "mpi4py", str(HERE / "stress.py"), str(tmp_path)]
-    done = subprocess.run(
-        [*command, *map(str, shape), "150", "queued", str(MANY)], capture_output=True, text=True, timeout=250
-    )
+    command += [*map(str, shape), "150", "queued", str(MANY)]
+    environment = {**os.environ, "PYTHONPATH": f"{HERE.parents[1]}:{HERE.parent}"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environment)
     assert done.returncode == 0, done.stderr
     run = stressed(*shape, 150, "queued", DELAY)
     updates = check(Played(tmp_path, run), run, MANY)

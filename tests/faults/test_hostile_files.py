@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 from small_experiment import small_experiment
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "spec"))
@@ -20,6 +21,7 @@ from hostile import mutated, wrong_lines, wrong_value
 
 from hpcps.cli.main import main
 from hpcps.data.files.formats import PickleError, read_batch, read_idx
+from hpcps.data.sets import Svhn
 from hpcps.errors import HpcpsError, InputError, RunError
 from hpcps.execution.simulation.calibration import fit
 from hpcps.inputs import MiB, parse_json, read_gzip, read_json, whole_number
@@ -265,6 +267,14 @@ def test_mutated_data_files_are_named(tmp_path: Path) -> None:
         survive(lambda: read_idx(path, (40,)), path.read_bytes())
         content = mutated(source, batch)
         survive(lambda content=content: read_batch(content, "labels"), content)
+    labels, pixels = np.ones((26_032, 1), np.uint8), np.zeros((32, 32, 3, 26_032), np.uint8)
+    for name, count in (("train_32x32.mat", 0), ("test_32x32.mat", 26_032)):
+        savemat(tmp_path / name, {"X": pixels[..., :count], "y": labels[:count]}, do_compression=True)
+    _, test = Svhn(dir=str(tmp_path)).open()
+    matlab = (tmp_path / "test_32x32.mat").read_bytes()
+    for _ in range(TIMES // 10):
+        (tmp_path / "test_32x32.mat").write_bytes(mutated(source, matlab))
+        survive(test.labels, b"a file of svhn")
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, '{"a":' * 100_000, "\xff", "", "nul"])
