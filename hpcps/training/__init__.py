@@ -1,7 +1,6 @@
 """Local training: a trainer for each backend, its schedule and its initial weights.
 
 - `build`: builds the trainer of one role
-- `counts`: correct classifications and losses
 - `mxnet/`: the trainer in MXNet
 - `pytorch/`: the trainer in PyTorch
 - `schedule`: the learning rate of each step

@@ -13,7 +13,7 @@ from hpcps.data.shards import all_shards, shard_of, shard_size
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Run
 from hpcps.training.schedule import schedule_of
-from hpcps.training.trainer import Trainer
+from hpcps.training.trainer import TestSet, Trainer
 
 if TYPE_CHECKING:
     from hpcps.training.mxnet.trainer import MxnetTrainer
@@ -55,8 +55,7 @@ def build_trainer(run: Run, role: str, index: int) -> Trainer:
         schedule_of(run, role, index),
         stream,
         weights=seeds.generator(run.seed, "experiment", 0, "weights"),
-        test=lambda: data.read_test(test),
-        normalise=normalise,
+        test_set=TestSet(lambda: data.read_test(test), normalise),
         step_seed=seeds.numbered(run.seed, role, index, "steps"),
     )
 

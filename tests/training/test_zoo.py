@@ -16,7 +16,7 @@ from hpcps import seeds
 from hpcps.registry import active
 from hpcps.training.build import build_trainer
 from hpcps.training.pytorch.device import ComputeDevice
-from hpcps.training.pytorch.evaluator import reestimate_statistics
+from hpcps.training.pytorch.evaluator import TorchEvaluator
 from hpcps.training.pytorch.flat import TorchFlatModel
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ def test_outputs_and_gradients_are_those_of_mxnet(tmp_path, name):
             parameters[block.offset : block.stop] += random.normal(0, 0.1, block.size).astype(np.float32)
     images = random.normal(size=(count, 1, size, size)).astype(np.float32)
     labels = random.integers(0, 10, count)
-    reestimate_statistics(model, [(images, labels)])
+    TorchEvaluator(model, None, lambda: [(images, labels)]).reestimate_statistics()
     given = {"parameters": parameters, "statistics": model.running_statistics().numpy()}
     np.savez(tmp_path / f"{name}.npz", images=images, labels=labels, **given)
     variables = {**os.environ, "PYTHONPATH": str(ROOT)}

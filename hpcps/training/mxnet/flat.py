@@ -30,7 +30,7 @@ class FlatVector:
         self._size = size
         self._host: Vector | None = None
         if device.device_type == "cpu":
-            self._settle()
+            self._wait()
             address = ctypes.c_void_p()
             check_call(_LIB.MXNDArrayGetData(self.array.handle, ctypes.byref(address)))
             memory = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
@@ -50,7 +50,7 @@ class FlatVector:
         if self._host is None:
             self.array[: self._size] = nd.array(values, ctx=self.array.context)
         else:
-            self._settle()
+            self._wait()
             np.copyto(self._host, values)
 
     def read(self, out: Vector) -> None:
@@ -58,7 +58,7 @@ class FlatVector:
         if self._host is None:
             np.copyto(out, self.array.asnumpy()[: self._size])
         else:
-            self._settle()
+            self._wait()
             np.copyto(out, self._host)
 
     def copy(self) -> Vector:
@@ -67,7 +67,7 @@ class FlatVector:
         self.read(out)
         return out
 
-    def _settle(self) -> None:
+    def _wait(self) -> None:
         # MXNet computes asynchronously; wait until it neither reads nor writes this memory.
         check_call(_LIB.MXNDArrayWaitToWrite(self.array.handle))
 
@@ -83,19 +83,23 @@ class MxnetFlatModel:
         gradient: `[d]`; a backward pass overwrites it.
         statistics: running mean and variance, layer by layer, `[k]`.
         drops: whether the network has dropout.
+        twin: the same network for inference, with a copy of the parameters and statistics (see `update_twin`).
     """
 
     def __init__(self, model: Model, facts: Facts, device: Any) -> None:
         def make() -> Any:
             with errors_of(model, f"its build_gluon() failed for samples {list(facts.shape)}"):
-                return _initialised(model.build_gluon(facts.shape, facts.classes), facts, device)
+                network = model.build_gluon(facts.shape, facts.classes)
+                network.initialize(mxnet.init.Zero(), ctx=device)
+                network(nd.zeros((1, *facts.shape), ctx=device))  # gives every parameter a shape
+                return network
 
         self._make = make
-        self.network = self._make()
+        self.network = make()
+        self.twin: Any = None
         blocks: list[Any] = []
         self.network.apply(blocks.append)
         self.drops = any(isinstance(block, gluon.nn.Dropout) for block in blocks)
-        self._twin: Any = None
         trainable, running = _trainable(self.network), _running(self.network)
         prefix = self.network.prefix
         self.layout = Layout.of([(one.name[len(prefix) :], one.shape) for one in trainable])
@@ -116,22 +120,14 @@ class MxnetFlatModel:
         gammas = {block.name for block in self.layout.blocks if block.name.endswith("gamma")}
         self.parameters.write(draw_weights(self.layout, gammas, generator))
 
-    def for_inference(self) -> Any:
-        """Return a network with a copy of the current parameters and statistics, for inference."""
-        if self._twin is None:
-            self._twin = self._make()
-            self._twin.hybridize()
-        pairs = zip(_trainable(self.network), _trainable(self._twin), strict=True)
-        for one, copied in (*pairs, *zip(_running(self.network), _running(self._twin), strict=True)):
+    def update_twin(self) -> None:
+        """Copy the current parameters and statistics to the network for inference; build it at the first call."""
+        if self.twin is None:
+            self.twin = self._make()
+            self.twin.hybridize()
+        pairs = zip(_trainable(self.network), _trainable(self.twin), strict=True)
+        for one, copied in (*pairs, *zip(_running(self.network), _running(self.twin), strict=True)):
             copied.set_data(one.data())
-        return self._twin
-
-
-def _initialised(network: Any, facts: Facts, device: Any) -> Any:
-    """Give every parameter a shape and a value."""
-    network.initialize(mxnet.init.Zero(), ctx=device)
-    network(nd.zeros((1, *facts.shape), ctx=device))
-    return network
 
 
 def _trainable(network: Any) -> list[Any]:

@@ -12,28 +12,16 @@ differ only by rounding:
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from mxnet import nd, optimizer
 
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Optimizer as OptimizerConfig
+from hpcps.training.trainer import FlatOptimizer
 
 
-class MxnetOptimizer(Protocol):
-    """Updates the parameters with the gradient; keeps state between steps."""
-
-    def step(self, parameters: Any, gradient: Any, rate: float) -> None:
-        """Take one step in place with this learning rate; `gradient` `[d]` may be overwritten."""
-
-    def state(self) -> State:
-        """Return a copy of the state between steps."""
-
-    def restore(self, state: State, device: Any) -> None:
-        """Continue from a state, on the device of the parameters."""
-
-
-class MxnetSgd:
+class MxnetSgd(FlatOptimizer):
     """Gluon's `sgd` or `nag`: m ← μ·m − rate·g, x ← x + m; Nesterov: x ← x + μ·m − rate·g."""
 
     def __init__(self, name: str, momentum: float, weight_decay: float) -> None:
@@ -43,7 +31,6 @@ class MxnetSgd:
         self._rate = 0.0
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> None:
-        """Take one step in place."""
         if self._weight_decay:
             gradient += self._weight_decay * parameters
         if self._momentum is None:
@@ -55,19 +42,17 @@ class MxnetSgd:
         self._gluon.update(0, parameters, gradient, self._momentum)
 
     def state(self) -> State:
-        """Return the momentum and the rate that it contains; empty before the first step."""
         if self._momentum is None:
             return State()
         return State({"momentum": self._momentum.asnumpy()}, {"rate": self._rate})
 
     def restore(self, state: State, device: Any) -> None:
-        """Continue from a state."""
         momentum = state.arrays.get("momentum")
         self._momentum = None if momentum is None else nd.array(momentum, ctx=device)
         self._rate = state.facts.get("rate", 0.0)
 
 
-class MxnetAdam:
+class MxnetAdam(FlatOptimizer):
     """Gluon's `adam`, with L2 weight decay (Kingma, Ba, "Adam: a method for stochastic optimization", 2015)."""
 
     EPSILON = 1e-8
@@ -85,7 +70,6 @@ class MxnetAdam:
         self._gluon = optimizer.create("adam", beta1=first, beta2=second, begin_num_update=self._steps)
 
     def step(self, parameters: Any, gradient: Any, rate: float) -> None:
-        """Take one step in place."""
         if not self._steps:
             self._moments = self._gluon.create_state(0, parameters)
         self._steps += 1
@@ -96,18 +80,16 @@ class MxnetAdam:
         self._gluon.update(0, parameters, gradient, self._moments)
 
     def state(self) -> State:
-        """Return both moments and the number of steps."""
         first, second = self._moments
         return State({"first": first.asnumpy(), "second": second.asnumpy()}, {"steps": self._steps})
 
     def restore(self, state: State, device: Any) -> None:
-        """Continue from a state."""
         self._moments = tuple(nd.array(state.arrays[name], ctx=device) for name in ("first", "second"))
         self._steps = state.facts["steps"]
         self._begin()
 
 
-def build_optimizer(config: OptimizerConfig) -> MxnetOptimizer:
+def build_optimizer(config: OptimizerConfig) -> FlatOptimizer:
     """Return the optimizer that an experiment file selects."""
     if config.name == "adam":
         return MxnetAdam(config.betas, config.weight_decay)

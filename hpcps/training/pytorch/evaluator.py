@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from hpcps.data.batches import Batch, Normaliser, evaluation_slices
-from hpcps.data.samples import Samples
+from hpcps.data.batches import Batch
+from hpcps.data.samples import Labels
 from hpcps.numerics.layout import Vector
-from hpcps.training.counts import Counts
 from hpcps.training.pytorch.flat import TorchFlatModel, readable
-from hpcps.training.trainer import CancelledError, Evaluation
+from hpcps.training.trainer import Counts, Evaluation, Evaluator, TestSet
 
 
 def count(counts: Counts, outputs: Tensor, labels: Tensor, summed_loss: Tensor) -> None:
@@ -23,102 +23,59 @@ def count(counts: Counts, outputs: Tensor, labels: Tensor, summed_loss: Tensor) 
     counts.add(len(labels), correct, bool(good.all()), float(summed_loss))
 
 
-class TestSet:
-    """The test set, and the evaluation of networks on it."""
+class TorchNetwork(Evaluator):
+    """A network in PyTorch that evaluates models: that of a trainer, or that of its background evaluator."""
 
-    def __init__(self, read: Callable[[], Samples], normalise: Normaliser) -> None:
-        """Read nothing yet.
-
-        Args:
-            read: reads the test set; called at the first evaluation.
-            normalise: normalises the test images.
-        """
-        self._read = read
-        self._normalise = normalise
-        self._test: Samples | None = None
-
-    def evaluate(self, model: TorchFlatModel, go_on: Callable[[], None] = lambda: None) -> Evaluation:
-        """Evaluate a model with its running statistics; `go_on` is called before each batch, and may raise an error."""
-        if self._test is None:
-            self._test = self._read()
-        model.network.eval()
-        counts = Counts()
-        with torch.inference_mode():
-            for here in evaluation_slices(len(self._test), self._normalise.shape):
-                go_on()
-                images, labels = model.batch(self._normalise(self._test.images[here]), self._test.labels[here])
-                outputs = model.network(images)
-                count(counts, outputs, labels, model.summed_loss(outputs, labels))
-                counts.rank(outputs.cpu().numpy(), self._test.labels[here])
-        return counts.evaluation
-
-
-def reestimate_statistics(
-    model: TorchFlatModel, batches: Iterable[Batch], go_on: Callable[[], None] = lambda: None
-) -> None:
-    """Replace a model's running statistics by their averages over some batches; `go_on` as in `TestSet.evaluate`."""
-    if not model.norms:
-        return
-    usual = [norm.momentum for norm in model.norms]
-    for norm in model.norms:
-        norm.reset_running_stats()
-        norm.momentum = None  # None makes torch compute a cumulative average
-    # Dropout is off, as in the test. Its masks would also depend on what other threads draw from torch's generator.
-    model.network.eval()
-    for norm in model.norms:
-        norm.train()
-    with torch.no_grad():
-        for images, labels in batches:
-            go_on()
-            model.network(model.batch(images, labels)[0])
-    for norm, momentum in zip(model.norms, usual, strict=True):
-        norm.momentum = momentum
-
-
-class TorchEvaluator:
-    """Evaluates models in another thread than that of the trainer; see `hpcps.training.trainer.Evaluator`."""
-
-    def __init__(self, model: TorchFlatModel, test_set: TestSet, sweep: Callable[[], Iterable[Batch]]) -> None:
-        """Take a network for evaluation only.
-
-        Args:
-            model: the network; no other object uses it.
-            test_set: the test set of the trainer.
-            sweep: yields the batches of one pass over the trainer's shard.
-        """
-        self._model = model
-        self._test_set = test_set
-        self._sweep = sweep
-        self._cancelled = threading.Event()
+    _model: TorchFlatModel
+    _sweep: Callable[[], Iterable[Batch]]
+    """Yields the batches of one pass over the trainer's shard."""
 
     def copy_from(self, values: Vector) -> None:
-        """Overwrite the parameters with `values`, `[d]`."""
         with self._model.compute_device.in_order():
             self._model.from_host(values, self._model.parameters)
 
     def load_statistics(self, values: Vector) -> None:
-        """Overwrite the running statistics with `values`, `[k]`."""
         with self._model.compute_device.in_order():
             self._model.load_statistics(readable(values))
 
     def reestimate_statistics(self) -> None:
-        """Replace the running statistics by their averages over one pass of the shard."""
-        with self._model.compute_device.in_order():
-            reestimate_statistics(self._model, self._sweep(), self._go_on)
+        norms, network = self._model.norms, self._model.network
+        if not norms:
+            return
+        usual = [norm.momentum for norm in norms]
+        with self._model.compute_device.in_order(), torch.no_grad():
+            for norm in norms:
+                norm.reset_running_stats()
+                norm.momentum = None  # None makes torch compute a cumulative average
+            # Dropout is off, as in the test. Its masks would also depend on what other threads draw from torch's
+            # generator.
+            network.eval()
+            for norm in norms:
+                norm.train()
+            for images, labels in self._sweep():
+                self._go_on()
+                network(self._model.batch(images, labels)[0])
+        for norm, momentum in zip(norms, usual, strict=True):
+            norm.momentum = momentum
 
     def evaluate(self) -> Evaluation:
-        """Evaluate on the test set.
+        with self._model.compute_device.in_order(), torch.inference_mode():
+            self._model.network.eval()
+            return super().evaluate()
 
-        Raises:
-            CancelledError: `cancel` was called.
-        """
-        with self._model.compute_device.in_order():
-            return self._test_set.evaluate(self._model, self._go_on)
+    def _classify(self, images: Vector, labels: Labels, counts: Counts) -> NDArray[np.float32]:
+        inputs, targets = self._model.batch(images, labels)
+        outputs = self._model.network(inputs)
+        count(counts, outputs, targets, self._model.summed_loss(outputs, targets))
+        ours: NDArray[np.float32] = outputs.cpu().numpy()
+        return ours
 
-    def cancel(self) -> None:
-        """Make the current evaluation raise `CancelledError` before its next batch."""
-        self._cancelled.set()
 
-    def _go_on(self) -> None:
-        if self._cancelled.is_set():
-            raise CancelledError
+class TorchEvaluator(TorchNetwork):
+    """Evaluates models in another thread than that of the trainer."""
+
+    def __init__(self, model: TorchFlatModel, test_set: TestSet, sweep: Callable[[], Iterable[Batch]]) -> None:
+        """Take a network for evaluation only, which no other object uses."""
+        super().__init__(test_set)
+        self._model = model
+        self._sweep = sweep

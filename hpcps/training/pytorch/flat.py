@@ -32,7 +32,7 @@ class TorchFlatModel:
 
     Attributes:
         network: the network; its parameters are views of `parameters`.
-        place: the device, and the order of work on it.
+        compute_device: the device, and the order of work on it.
         layout: the blocks, in the order of `named_parameters`.
         parameters: `[d]`, in the order of the network.
         gradient: `[d]`, in the same order; autograd adds to it. Empty for a model that is only evaluated.

@@ -5,35 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 from torch import Tensor
 
 from hpcps.numerics.state import State
 from hpcps.spec.schema import Optimizer as OptimizerConfig
+from hpcps.training.trainer import FlatOptimizer
 
 
-class TorchOptimizer(Protocol):
-    """Updates the parameters with the gradient; keeps state between steps."""
-
-    def step(self, parameters: Tensor, gradient: Tensor, rate: float) -> None:
-        """Take one step in place; `gradient` may be overwritten.
-
-        Args:
-            parameters: `[d]`.
-            gradient: `[d]`.
-            rate: the learning rate of this step.
-        """
-
-    def state(self) -> State:
-        """Return a copy of the state between steps."""
-
-    def restore(self, state: State, device: torch.device) -> None:
-        """Continue from a state, on the device of the parameters."""
-
-
-class TorchSgd:
+class TorchSgd(FlatOptimizer):
     """Stochastic gradient descent with momentum, plain or Nesterov's in torch's form.
 
     m ← μ·m + g, x ← x − rate·m; Nesterov: x ← x − rate·(g + μ·m). The momentum does not contain the rate, so a
@@ -48,7 +28,6 @@ class TorchSgd:
         self._buffer: Tensor | None = None
 
     def step(self, parameters: Tensor, gradient: Tensor, rate: float) -> None:
-        """Take one step in place."""
         if self._weight_decay:
             gradient.add_(parameters, alpha=self._weight_decay)
         direction = gradient
@@ -61,16 +40,14 @@ class TorchSgd:
         parameters.add_(direction, alpha=-rate)
 
     def state(self) -> State:
-        """Return the momentum; empty before the first step."""
         return State() if self._buffer is None else State({"momentum": self._buffer.cpu().numpy().copy()})
 
     def restore(self, state: State, device: torch.device) -> None:
-        """Continue from a state."""
         momentum = state.arrays.get("momentum")
         self._buffer = None if momentum is None else torch.from_numpy(momentum).to(device)
 
 
-class TorchAdam:
+class TorchAdam(FlatOptimizer):
     """Adam with L2 weight decay.
 
     (Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1.)
@@ -85,7 +62,6 @@ class TorchAdam:
         self._first = self._second = torch.empty(0)
 
     def step(self, parameters: Tensor, gradient: Tensor, rate: float) -> None:
-        """Take one step in place."""
         if not self._steps:
             self._first, self._second = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self._steps += 1
@@ -99,17 +75,15 @@ class TorchAdam:
         parameters.addcdiv_(self._first, scale, value=-rate / bias1)
 
     def state(self) -> State:
-        """Return both moments and the number of steps."""
         moments = {"first": self._first, "second": self._second}
         return State({name: values.cpu().numpy().copy() for name, values in moments.items()}, {"steps": self._steps})
 
     def restore(self, state: State, device: torch.device) -> None:
-        """Continue from a state."""
         self._first, self._second = (torch.from_numpy(state.arrays[name]).to(device) for name in ("first", "second"))
         self._steps = state.facts["steps"]
 
 
-def build_optimizer(config: OptimizerConfig) -> TorchOptimizer:
+def build_optimizer(config: OptimizerConfig) -> FlatOptimizer:
     """Return the optimizer that an experiment file selects."""
     if config.name == "adam":
         return TorchAdam(config.betas, config.weight_decay)
