@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
 
-from hpcps.launch.device_trial import ACCEPTED
-from hpcps.launch.plan import Plan, Rank
+from hpcps.launch.plan import ACCEPTED, Plan, Rank
 from hpcps.numerics.layout import Allocate
 from hpcps.numerics.vectors import Device, DeviceError
 from hpcps.protocol.messages import Peer

@@ -5,7 +5,6 @@
 - `cause`: finds the process that failed first
 - `cuda`: CUDA's driver, without a framework
 - `detect`: detects the launcher on this machine
-- `device_trial`: finds out in child processes how device memory is exchanged here
 - `doctor/`: the diagnosis of this machine
 - `exit_status`: the exit statuses of the commands, and the messages of errors
 - `gpu_mpi`: MPI that sends device memory: UCX from PyPI
@@ -19,6 +18,7 @@
 - `plan`: the plan of a launch, which every rank reads
 - `prepare`: turns the points of an experiment into launches
 - `processes`: the processes of this machine
+- `rank_pair`: two ranks that try MPI and device memory
 - `signals`: the signals that ask hpcps to stop
 - `starter`: starts the processes of a configfile without an MPI launcher
 - `stop`: the file that asks a launch to stop

@@ -26,29 +26,6 @@ def create_context() -> ctypes.CDLL:
     return cuda
 
 
-class DeviceBuffer:
-    """Bytes in the memory of the first GPU, as an object that mpi4py accepts."""
-
-    def __init__(self, cuda: ctypes.CDLL, size: int) -> None:
-        """Allocate `size` bytes in the current context."""
-        self._cuda, self._size, self._pointer = cuda, size, ctypes.c_uint64()
-        _call(cuda, "cuMemAlloc_v2", ctypes.byref(self._pointer), ctypes.c_size_t(size))
-        self.__cuda_array_interface__ = {
-            "shape": (size,), "typestr": "|u1", "data": (self._pointer.value, False), "version": 3, "strides": None,
-        }  # fmt: skip
-
-    def write(self, content: bytes) -> None:
-        """Copy bytes to the device, and wait until they are there."""
-        _call(self._cuda, "cuMemcpyHtoD_v2", self._pointer, content, ctypes.c_size_t(self._size))
-        _call(self._cuda, "cuCtxSynchronize")
-
-    def read(self) -> bytes:
-        """Copy the bytes to the host."""
-        content = ctypes.create_string_buffer(self._size)
-        _call(self._cuda, "cuMemcpyDtoH_v2", content, self._pointer, ctypes.c_size_t(self._size))
-        return content.raw
-
-
 def _call(cuda: ctypes.CDLL, function: str, *arguments: object) -> None:
     """Call a function of the driver; end this process with the name of the error if there is one."""
     status = getattr(cuda, function)(*arguments)

@@ -14,10 +14,12 @@ from typing import Any
 from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import read_json
 
-FORMAT = 3
+FORMAT = 4
 """Version of the file format; a rank refuses other versions."""
 
 UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
+ACCEPTED = "accepted"
+"""The `Plan.device_memory` of a launch whose MPI takes device memory; other values say why it does not."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Plan:
         trace: whether every rank writes a trace.
         progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
-        device_memory: whether MPI takes device memory, as `device_trial` found out.
+        device_memory: whether MPI takes device memory, as `rank_pair` found out.
         umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """
 
@@ -120,23 +122,13 @@ class Plan:
             raise LaunchError(f"{path} is no plan of this version of hpcps; generate it again")
         if body.pop("fingerprint", None) != _fingerprint(body):
             raise LaunchError(f"the plan {path} was changed after it was generated; generate it again")
-        world = tuple(Rank(**rank) for rank in body["world"])
-        runs = tuple(PlannedRun(**run) for run in body["runs"])
-        options = {name: body.get(name, False) for name in ("trace", "progress")}
-        variables = tuple(body["rank_variables"])
-        memory = body.get("device_memory", UNTRIED)
-        return cls(
-            world, runs, body["mpi"],
-            rank_variables=variables, device_memory=memory, umask=body.get("umask"), **options,
-        )  # fmt: skip
+        world = tuple(Rank(**rank) for rank in body.pop("world"))
+        runs = tuple(PlannedRun(**run) for run in body.pop("runs"))
+        del body["format"]
+        return cls(world, runs, rank_variables=tuple(body.pop("rank_variables")), **body)
 
     def _body(self) -> dict[str, Any]:
-        world, runs = [asdict(rank) for rank in self.world], [asdict(run) for run in self.runs]
-        more: dict[str, Any] = {name: True for name in ("trace", "progress") if getattr(self, name)}
-        more |= {} if self.device_memory == UNTRIED else {"device_memory": self.device_memory}
-        more |= {} if self.umask is None else {"umask": self.umask}
-        more |= {"rank_variables": list(self.rank_variables)}
-        return {"format": FORMAT, "mpi": self.mpi, "world": world, "runs": runs, **more}
+        return {"format": FORMAT, **asdict(self)}
 
 
 def _fingerprint(body: Mapping[str, Any]) -> str:

@@ -10,9 +10,9 @@ import pytest
 from small_experiment import small_experiment
 
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.device_trial import ACCEPTED, DeviceTrials, try_mpi
 from hpcps.launch.launchers import Job, Launch
-from hpcps.launch.plan import UNTRIED, Plan, Rank
+from hpcps.launch.plan import ACCEPTED, UNTRIED, Plan, Rank
+from hpcps.launch.rank_pair import DeviceTrials, try_device_memory
 from hpcps.spec.device_buffers import unsuitable
 from hpcps.spec.schema import Run
 
@@ -104,14 +104,14 @@ def use(monkeypatch):
 )
 def test_ranks_of_a_trial_find_out_whether_mpi_takes_it(use, device, why):
     use(device)
-    found = try_mpi(detect_mpi(MPIRUN))
+    found = try_device_memory(detect_mpi(MPIRUN))
     assert found.startswith(why) if why else found == ACCEPTED
 
 
 def test_nothing_is_tried_without_a_device(monkeypatch):
     monkeypatch.delenv("HPCPS_DEVICE", raising=False)
     if not os.path.exists("/dev/nvidiactl"):
-        assert try_mpi(detect_mpi(MPIRUN)) == "through MPI: there is no NVIDIA driver"
+        assert try_device_memory(detect_mpi(MPIRUN)) == "through MPI: there is no NVIDIA driver"
         assert memory_of_a_launch() == UNTRIED
 
 

@@ -15,18 +15,17 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "launch"))
 from environments import DIALECTS, ROOT, interpreter
-from mps_machine import make_driver
 
 from hpcps.cli.main import main
 from hpcps.launch import detect
 from hpcps.launch.batch import Allocation
 from hpcps.launch.bounded import ask
-from hpcps.launch.detect import detect_mpi
 from hpcps.launch.doctor import diagnosis
 from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.diagnosis import CoreCount, Diagnosis, MpiState, diagnose
-from hpcps.launch.doctor.trial import start_ranks
 from hpcps.launch.hostfile import Host
+from hpcps.launch.plan import ACCEPTED
+from hpcps.launch.rank_pair import start_pair
 
 HYDRA = 'echo "HYDRA build details:"; echo "    Version: 5"'
 LIBRARY = {"mpi4py": "4", "library": "MPICH 5", "path": "/lib/libmpi.so"}
@@ -90,7 +89,7 @@ def mpirun(tmp_path, monkeypatch):
         path.chmod(0o755)
         monkeypatch.setattr(detect, "find_mpirun", lambda: path)
         monkeypatch.setattr(diagnosis, "DEADLINE", 2.0)
-        return diagnosis._mpi(LIBRARY, has_gpu=False, in_job=False)
+        return diagnosis._mpi(LIBRARY, in_job=False)
 
     return make
 
@@ -136,7 +135,7 @@ def test_each_mpi(name):
     assert mpi["launcher"] == DIALECTS[name]
     assert (mpi["works"], mpi["problem"], mpi["cuda_aware"]) == (True, "", False)
     assert "MPIX_Query_cuda_support() says no" in mpi["determined"]
-    assert "not tried, because there is no GPU" in mpi["determined"]
+    assert "not tried: there is no NVIDIA driver" in mpi["determined"]
     assert found["shared_memory"]["in_place"]
     assert found["cores"]["affinity"] == len(os.sched_getaffinity(0))
     assert found["kernels"]["numba"]
@@ -190,7 +189,7 @@ def test_a_launcher_of_another_mpi(mpirun, monkeypatch):
     skip_without_own_mpi()
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     script = f'[ "$1" = --version ] && {{ {HYDRA}; exit; }}\neval "conf=\\${{$#}}"\n$(sed -n "s/^-n 2 //p" "$conf")'
-    monkeypatch.setattr(diagnosis, "start_ranks", lambda mpi, seconds: start_ranks(mpi, 60.0))
+    monkeypatch.setattr(diagnosis, "start_pair", lambda mpi, seconds: start_pair(mpi, 60.0))
     found = mpirun(script)
     assert "starts 1 rank instead of 2: it belongs to another MPI" in found.problem
 
@@ -200,22 +199,23 @@ def test_a_launcher_that_needs_a_job(tmp_path, monkeypatch):
     path.write_text("#!/bin/sh\necho slurm-wlm 22.05.8")
     path.chmod(0o755)
     monkeypatch.setattr(detect, "find_mpirun", lambda: path)
-    found = diagnosis._mpi(LIBRARY, has_gpu=False, in_job=False)
+    found = diagnosis._mpi(LIBRARY, in_job=False)
     assert found.problem == "srun starts processes only in a job, and this is none"
 
 
 @pytest.mark.parametrize(
-    ("stand_in", "aware", "text"),
-    [("passes by", True, "was sent and came back unchanged"), ("out of reach", False, "sending device memory failed")],
+    ("direct", "aware", "text"),
+    [
+        (ACCEPTED, True, "was sent and came back unchanged; MPIX_Query_cuda_support() says no"),
+        ("through MPI: mpirun was killed by SIGSEGV", False, "killed by SIGSEGV; MPIX_Query_cuda_support() says no"),
+    ],
 )
-def test_device_memory_is_sent_for_a_trial(stand_in, aware, text, tmp_path, monkeypatch):
-    skip_without_own_mpi()
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(make_driver(tmp_path)))
-    monkeypatch.setenv("STAND_IN_CUDA", stand_in)
-    found, determined = diagnosis._cuda_awareness(detect_mpi(), {"MPIX_Query_cuda_support": False}, has_gpu=True)
-    assert found is aware
-    assert text in determined
-    assert determined.endswith("MPIX_Query_cuda_support() says no")
+def test_the_exchange_of_device_memory_decides_whether_mpi_takes_it(direct, aware, text, monkeypatch):
+    monkeypatch.setattr(diagnosis, "absence", lambda: "")
+    state = MpiState(works=True, stated={"MPIX_Query_cuda_support": False})
+    found = diagnosis._with_cuda_awareness(state, direct)
+    assert found.cuda_aware is aware
+    assert found.determined.endswith(text)
 
 
 def nvidia_smi(folder, monkeypatch, command):

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from hpcps.launch.detect import detect_mpi
-from hpcps.launch.device_trial import ACCEPTED, try_mpi
+from hpcps.launch.plan import ACCEPTED
+from hpcps.launch.rank_pair import try_device_memory
 from hpcps.numerics.vectors import on_host
 from hpcps.transport.device import open_device
 
@@ -72,7 +73,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 
 def test_mpi_takes_device_memory_or_the_trial_says_why_not():
-    found = try_mpi(detect_mpi())
+    found = try_device_memory(detect_mpi())
     assert found == ACCEPTED or found.startswith("through MPI: ")
 
 
@@ -99,7 +100,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("rule", ["average", "zeno", "krum", *SETTINGS])
 def test_runs_with_direct_buffers_give_the_model_of_staged_up_to_rounding(tmp_path, rule):
-    models, modes = {}, ["staged"] + ["direct"] * (try_mpi(detect_mpi()) == ACCEPTED)
+    models, modes = {}, ["staged"] + ["direct"] * (try_device_memory(detect_mpi()) == ACCEPTED)
     file = tmp_path / "buffers.toml"
     file.write_text(
         f'name = "buffers"\n[topology]\nvalidators = 1\nworkers = 4\n[model]\nname = "mlp"\n[data]\nname = "digits"\n'

@@ -12,10 +12,10 @@ from typing import Protocol
 from hpcps.execution.sweep.batch import Batch, Ending, play
 from hpcps.execution.sweep.queue import PointQueue
 from hpcps.execution.sweep.slots import Slots
-from hpcps.launch.device_trial import DeviceTrials
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores
 from hpcps.launch.prepare import Site, prepare
+from hpcps.launch.rank_pair import DeviceTrials
 from hpcps.launch.signals import stops_of
 from hpcps.spec.load import Point
 

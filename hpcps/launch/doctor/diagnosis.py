@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import hpcps
@@ -16,10 +16,10 @@ from hpcps.inputs import parse_json
 from hpcps.launch.batch import Allocation, allocation
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi, detect_mpi
-from hpcps.launch.device_trial import ACCEPTED, try_mpi
 from hpcps.launch.doctor.child import PROBES
-from hpcps.launch.doctor.trial import start_ranks
 from hpcps.launch.limits import cgroup_quota, own_cores
+from hpcps.launch.plan import ACCEPTED
+from hpcps.launch.rank_pair import start_pair, try_device_memory
 from hpcps.transport.device import absence
 
 DEADLINE = 60.0
@@ -43,6 +43,7 @@ class MpiState:
         mpirun: its executable.
         works: whether two ranks start and exchange a message.
         problem: what is wrong; empty if it works.
+        stated: what its library states about CUDA, by the function that states it.
         cuda_aware: whether it accepts device memory; None if that is not known.
         determined: how `cuda_aware` was determined.
     """
@@ -54,6 +55,7 @@ class MpiState:
     mpirun: str = ""
     works: bool = False
     problem: str = ""
+    stated: Mapping[str, bool] = field(default_factory=dict)
     cuda_aware: bool | None = None
     determined: str = "not determined, because MPI does not work"
 
@@ -109,15 +111,14 @@ def diagnose() -> Diagnosis:
     """Run all probes."""
     facts, job = probe(list(PROBES)), allocation(DEADLINE)
     cores = CoreCount(os.cpu_count() or 1, len(own_cores()), cgroup_quota())
-    mpi = _mpi(facts.pop("mpi"), has_gpu=bool(facts["gpus"].get("found")), in_job=bool(job.system))
-    return Diagnosis(mpi=mpi, buffers=_buffers(mpi), cores=cores, batch=job, **facts)
-
-
-def _buffers(mpi: MpiState) -> Facts:
-    """Return why MPI cannot send device buffers, empty if it can, and what `auto` takes."""
-    found = absence() or ("" if mpi.works else f"through MPI: {mpi.problem}")
-    found = found or try_mpi(detect_mpi(timeout=VERSION_DEADLINE))
-    return {"direct": "", "auto": "direct"} if found == ACCEPTED else {"direct": found, "auto": "staged"}
+    mpi = _mpi(facts.pop("mpi"), in_job=bool(job.system))
+    direct = absence() or f"through MPI: {mpi.problem}"
+    if mpi.works:
+        direct = absence() or try_device_memory(detect_mpi(timeout=VERSION_DEADLINE))
+        mpi = _with_cuda_awareness(mpi, direct)
+    taken = direct == ACCEPTED
+    buffers = {"direct": "" if taken else direct, "auto": "direct" if taken else "staged"}
+    return Diagnosis(mpi=mpi, buffers=buffers, cores=cores, batch=job, **facts)
 
 
 def probe(names: Sequence[str]) -> dict[str, Facts]:
@@ -135,7 +136,7 @@ def probe(names: Sequence[str]) -> dict[str, Facts]:
     return found
 
 
-def _mpi(library: Facts, *, has_gpu: bool, in_job: bool) -> MpiState:
+def _mpi(library: Facts, *, in_job: bool) -> MpiState:
     known: dict[str, Any] = {}
     problems = []
     if "library" in library:
@@ -153,24 +154,18 @@ def _mpi(library: Facts, *, has_gpu: bool, in_job: bool) -> MpiState:
             problems.append(f"{mpi.mpirun.name} starts processes only in a job, and this is none")
     if problems or mpi is None:
         return MpiState(**known, problem="; ".join(problems))
-    trial, problem = start_ranks(mpi, DEADLINE)
+    trial, problem = start_pair(mpi, DEADLINE)
     if problem:
         return MpiState(**known, problem=problem)
-    aware, determined = _cuda_awareness(mpi, trial.get("stated"), has_gpu)
-    return MpiState(**known, works=True, cuda_aware=aware, determined=determined)
+    return MpiState(**known, works=True, stated=trial.get("stated", {}))
 
 
-def _cuda_awareness(mpi: Mpi, stated: object, has_gpu: bool) -> tuple[bool | None, str]:
-    """Return whether MPI accepts device memory, and how that was determined; None: not known."""
-    stated = stated if isinstance(stated, dict) else {}
-    says = ", ".join(f"{name}() says {'yes' if aware else 'no'}" for name, aware in stated.items())
-    if not has_gpu:
-        aware = any(stated.values()) if stated else None
-        return aware, f"{says or 'the library does not say'}; not tried, because there is no GPU"
-    trial, problem = start_ranks(mpi, DEADLINE, "cuda")
-    says = f"; {says}" if says else ""
-    if problem:
-        return False, f"sending device memory failed: {problem}{says}"
-    if not trial.get("device"):
-        return False, f"device memory arrived changed{says}"
-    return True, f"device memory was sent and came back unchanged{says}"
+def _with_cuda_awareness(mpi: MpiState, direct: str) -> MpiState:
+    """Return the state with what the exchange of device memory has shown; `direct` is its result."""
+    says = ", ".join(f"{name}() says {'yes' if aware else 'no'}" for name, aware in mpi.stated.items())
+    if reason := absence():
+        aware = any(mpi.stated.values()) if mpi.stated else None
+        return replace(mpi, cuda_aware=aware, determined=f"{says or 'the library does not say'}; not tried: {reason}")
+    aware = direct == ACCEPTED
+    found = "device memory was sent and came back unchanged" if aware else direct
+    return replace(mpi, cuda_aware=aware, determined="; ".join(filter(None, [found, says])))

@@ -1,8 +1,8 @@
-"""`python -m mpi4py -m hpcps.launch.doctor.ranks FILE SECONDS MODE`: the ranks of a trial; rank 0 writes the result.
+"""`python -m mpi4py -m hpcps.launch.doctor.ranks FILE SECONDS [device]`: two ranks; rank 0 writes the result.
 
-With `cuda`, rank 0 sends memory of the first GPU to rank 1, which sends it back; with `device`, memory as runs allocate
-it. An MPI library that is not CUDA-aware reads a device pointer as a host pointer, and the process crashes: then the
-file has no result. After SECONDS a rank ends itself, also where no launcher ends it any more.
+With `device`, rank 0 sends memory of its device, as runs allocate it, to rank 1, which sends it back. An MPI library
+that is not CUDA-aware reads a device pointer as a host pointer, and the process crashes: then the file has no result.
+After SECONDS a rank ends itself, also where no launcher ends it any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.launch.cuda import DeviceBuffer, create_context
 from hpcps.launch.doctor.child import library_path, library_version
 
 _BYTES = 2**20
@@ -36,22 +35,6 @@ def stated_support() -> dict[str, bool]:
         if library.MPIX_GPU_query_support(_CUDA, ctypes.byref(supported)) == 0:
             stated["MPIX_GPU_query_support"] = bool(supported.value)
     return stated
-
-
-def send_device_memory(communicator: Any) -> bool:
-    """Send device memory from rank 0 to rank 1 and back; return on rank 0 whether it came back unchanged."""
-    buffer = DeviceBuffer(create_context(), _BYTES)
-    buffer.write(bytes(_BYTES))
-    if communicator.Get_rank() == 1:
-        communicator.Recv(buffer, 0)
-        communicator.Send(buffer, 0)
-        return False
-    content = bytes(range(256)) * (_BYTES // 256)
-    buffer.write(content)
-    communicator.Send(buffer, 1)
-    buffer.write(bytes(_BYTES))
-    communicator.Recv(buffer, 1)
-    return buffer.read() == content
 
 
 def exchange_vectors(communicator: Any) -> bool | str:
@@ -78,8 +61,8 @@ def exchange_vectors(communicator: Any) -> bool | str:
     return device.fetch(back).tobytes() == values.tobytes()
 
 
-def main(file: str, seconds: str, mode: str) -> None:
-    """Take part in the trial launch."""
+def main(file: str, seconds: str, mode: str = "") -> None:
+    """Take part in the launch of a pair."""
     signal.alarm(int(seconds) + 1)
     from mpi4py import MPI
 
@@ -88,9 +71,7 @@ def main(file: str, seconds: str, mode: str) -> None:
     if world.Get_size() == 2:
         # A message in each direction shows that the ranks reach each other.
         found["exchanged"] = world.sendrecv(world.Get_rank(), 1 - world.Get_rank()) == 1 - world.Get_rank()
-        if mode == "cuda":
-            found["device"] = send_device_memory(world)
-        elif mode == "device":
+        if mode == "device":
             found["device"] = exchange_vectors(world)
     if world.Get_rank() == 0:
         Path(file).write_text(json.dumps(found), encoding="utf-8")

@@ -44,31 +44,6 @@ int cuCtxCreate_v2(void **context, unsigned flags, int device)
     return 0;
 }
 
-/* Device memory is host memory here, so any MPI can send it; or nothing is there, which one that reads it finds out. */
-int cuMemAlloc_v2(unsigned long long *pointer, size_t size)
-{
-    *pointer = is("STAND_IN_CUDA", "out of reach") ? 4096 : (unsigned long long)malloc(size);
-    return !*pointer;
-}
-
-int cuMemcpyHtoD_v2(unsigned long long to, const void *from, size_t size)
-{
-    if (to != 4096)
-        memcpy((void *)to, from, size);
-    return 0;
-}
-
-int cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size)
-{
-    memcpy(to, (void *)from, size);
-    return 0;
-}
-
-int cuCtxSynchronize(void)
-{
-    return 0;
-}
-
 int cuGetErrorName(int status, const char **name)
 {
     *name = status == 46 ? "CUDA_ERROR_DEVICE_UNAVAILABLE" : status == 101 ? "CUDA_ERROR_INVALID_DEVICE" : 0;
