@@ -1,4 +1,4 @@
-"""The arguments `--set`, `--only` and `--results` of several commands."""
+"""Arguments that several commands have."""
 
 from __future__ import annotations
 
@@ -31,4 +31,21 @@ def add_results_argument(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=default_results(),
         help="the folder of all results; default: $HPCPS_RESULTS, else results",
+    )
+
+
+def add_experiment_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment whose results a command reads; see `locate`."""
+    parser.add_argument("experiment", help="experiment file, results folder, name, or a prefix of the name")
+
+
+def add_compare_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--compare` to a parser."""
+    parser.add_argument(
+        "--compare",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        default=[],
+        help="draw curves of others as thin lines: CSV or JSON lines with rule, attack, epoch, accuracy (0 to 1)",
     )

@@ -7,40 +7,25 @@ import shlex
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import (
-    check,
-    collect,
-    completion,
-    components,
-    data,
-    doctor,
-    evaluate,
-    export,
-    import_logs,
-    plot,
-    publish,
-    report,
-    run,
-    status,
-)
+from hpcps.cli import check, completion, components, data, doctor, evaluate, import_logs, plot, results, run, status
 from hpcps.launch.exit_status import exit_status_of
 from hpcps.launch.limits import raise_limit
 
 _COMMANDS = (
-    check,
-    run,
-    status,
-    collect,
-    plot,
-    report,
-    evaluate,
-    export,
-    import_logs,
-    publish,
-    data,
-    components,
-    doctor,
-    completion,
+    check.register,
+    run.register,
+    status.register,
+    results.register_collect,
+    plot.register,
+    results.register_report,
+    evaluate.register,
+    results.register_export,
+    import_logs.register,
+    results.register_publish,
+    data.register,
+    components.register,
+    doctor.register,
+    completion.register,
 )
 
 
@@ -56,11 +41,13 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line, with every sub-command registered."""
-    top = _Parser(prog="hpcps", description="Run parameter-server training experiments on MPI clusters.")
+    top: argparse.ArgumentParser = _Parser(
+        prog="hpcps", description="Run parameter-server training experiments on MPI clusters."
+    )
     top.add_argument("--version", action="version", version=f"hpcps {hpcps.__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in _COMMANDS:
-        command.register(commands)
+    for register in _COMMANDS:
+        register(commands)
     return top
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcps.cli.arguments import add_results_argument
+from hpcps.cli.arguments import add_compare_argument, add_results_argument
 from hpcps.cli.timeline import add_arguments, plot_timeline
 from hpcps.errors import RunError
 
@@ -59,18 +59,6 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     add_results_argument(parser)
     add_arguments(parser)
     parser.set_defaults(handler=handle)
-
-
-def add_compare_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--compare` to a parser."""
-    parser.add_argument(
-        "--compare",
-        nargs="+",
-        type=Path,
-        metavar="FILE",
-        default=[],
-        help="draw curves of others as thin lines: CSV or JSON lines with rule, attack, epoch, accuracy (0 to 1)",
-    )
 
 
 def handle(args: argparse.Namespace) -> int:
@@ -133,7 +121,7 @@ def _read(what: str, results: Path) -> tuple[pd.DataFrame, Path, Path]:
     table, named = Path(what), None
     folder = table.parent
     if table.suffix != ".parquet":
-        place = locate(what, results, Path("experiments"))
+        place = locate(what, results)
         table, folder, named = place.results / "table.parquet", place.own, place.baseline
         print(f"from {place.source}\n")
         if not table.exists():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +13,6 @@ from hpcps.cli.arguments import add_point_arguments, add_results_argument
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
     from hpcps.records.status import RunStatus, StepState
-
-_ID = re.compile(r"[0-9a-f]{4,10}")
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -152,29 +149,27 @@ def selected_experiments(
     """Yield the selected experiments."""
     from hpcps.errors import RunError, SpecError
     from hpcps.records.experiment_runs import ExperimentRuns
-    from hpcps.records.locate import locate
+    from hpcps.records.locate import locate, runs_by_id
 
-    experiments = Path("experiments")
     if overrides or only:
         if what is None:
             raise RunError("--set and --only choose points of one experiment: name it")
-        yield ExperimentRuns.selection(locate(what, results, experiments, overrides, only), overrides, only)
+        yield ExperimentRuns.selection(locate(what, results, overrides, only), overrides, only)
         return
     if what is None:
         for folder in sorted(path for path in results.glob("*") if (path / "runs").is_dir()):
             try:
-                points = locate(str(folder), results, experiments).points
+                points = locate(str(folder), results).points
             except SpecError:  # the current file may have mistakes; show its runs all the same
                 points = ()
             yield ExperimentRuns.of(folder, points)
         return
-    meant = [path for path in results.glob("*/runs/*") if _ID.fullmatch(what) and path.name.startswith(what)]
-    if meant:
-        for path in sorted(meant):
-            yield ExperimentRuns(path.parent.parent.name, [path], {}, path.parent.parent)
-        return
-    place = locate(what, results, experiments)
-    yield ExperimentRuns.of(place.results, place.points)
+    meant = runs_by_id(what, results)
+    for path in meant:
+        yield ExperimentRuns(path.parent.parent.name, [path], {}, path.parent.parent)
+    if not meant:
+        place = locate(what, results)
+        yield ExperimentRuns.of(place.results, place.points)
 
 
 def _percent(share: float | None) -> str:

@@ -10,7 +10,6 @@ from hpcps.errors import RunError
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _SECONDS = re.compile(r"(\d+(?:\.\d*)?)-(\d+(?:\.\d*)?)")
-_ID = re.compile(r"[0-9a-f]{4,10}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,14 +60,14 @@ def traced_run(what: str, results: Path) -> Path:
     Raises:
         RunError: no run or several runs match; the message lists them.
     """
-    from hpcps.records.locate import locate
+    from hpcps.records.locate import locate, runs_by_id
     from hpcps.records.run_directory import RunDirectory
 
     if (Path(what) / "spec.json").is_file():
         return Path(what)
-    runs = [path for path in results.glob("*/runs/*") if _ID.fullmatch(what) and path.name.startswith(what)]
+    runs = runs_by_id(what, results)
     if not runs:
-        place = locate(what, results, Path("experiments"))
+        place = locate(what, results)
         everything = sorted((place.results / "runs").glob("*"))
         runs = [path for path in everything if (path / "trace").is_dir()]
         if not runs:

@@ -133,7 +133,7 @@ def publish(
     if place.published:
         raise RunError(f"{source} is a published copy: `hpcps publish` takes the runs that it was made from")
     damaged: tuple[str, ...] = ()
-    if any((source / "runs").glob("*")):
+    if place.has_runs:
         collected = collect(source, place.points, DRAWN)
         table = collected.table
         damaged = tuple(f"{run.run_id} ({run.label}): {run.damage}" for run in collected.runs if run.damage)

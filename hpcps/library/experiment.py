@@ -12,7 +12,6 @@ from hpcps.errors import LaunchError, RunError, SpecError
 from hpcps.launch.prepare import run_folder, spec_of
 from hpcps.library.callbacks import Callbacks
 from hpcps.library.content import DICTIONARY, Content, named, overrides_of
-from hpcps.library.tables import collected
 from hpcps.numerics.layout import Vector
 from hpcps.records.locate import default_results
 from hpcps.records.run_directory import RunDirectory
@@ -139,8 +138,11 @@ class Experiment:
         Raises:
             RunError: there are no records, or there is no such event.
         """
+        from hpcps.records.collect import collect
+
         points = [spec_of(point) for point in self._loaded.points]
-        table = collected(self.results / self.name, points, events)
+        with using(active()):  # reading a sweep may activate plugins
+            table = collect(self.results / self.name, points, events).table
         mine = table[table["run_id"].isin(self.ids)].reset_index(drop=True)
         if mine.empty:
             raise RunError(f"none of these runs has records in {self.results / self.name}: run the experiment first")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from hpcps.errors import RunError
 from hpcps.records.locate import default_results
 from hpcps.registry import active, using
 
@@ -29,17 +28,11 @@ def results(
     Raises:
         RunError: there is no such experiment or event, or no record.
     """
+    from hpcps.records.collect import table_of
     from hpcps.records.locate import locate
-    from hpcps.records.table import read_table
 
-    folder = default_results() if results is None else Path(results)
     with using(active()):  # it may load the experiment's file, which activates its plugins
-        place = locate(str(name), folder, Path("experiments"))
-    if place.published:
-        _check_events(events)
-        table = read_table(place.results / "table.parquet")
-        return table if events is None else table[table["event"].isin(events)].reset_index(drop=True)
-    return collected(place.results, place.points, events)
+        return table_of(locate(str(name), default_results() if results is None else Path(results)), events)
 
 
 def summary(
@@ -66,27 +59,8 @@ def summary(
     """
     from hpcps.records.summary import chosen, summarize
 
-    table = _results(name, results) if isinstance(name, (str, Path)) else name
+    table = _results(name, results=results) if isinstance(name, (str, Path)) else name
     return chosen(summarize(table), columns, rows)
 
 
-def _results(name: str | Path, folder: str | Path | None) -> pd.DataFrame:
-    return results(name, results=folder)
-
-
-def _check_events(events: Collection[str] | None) -> None:
-    from hpcps.records.collect import EVENTS
-
-    if isinstance(events, str):
-        raise RunError(f'events: expects a list such as ["evaluation"], got {events!r}')
-    if unknown := sorted({*(events or ())} - {*EVENTS}):
-        raise RunError(f"events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
-
-
-def collected(folder: Path, points: Sequence[Mapping[str, Any]], events: Collection[str] | None) -> pd.DataFrame:
-    """Return the records in the folder of an experiment; for the arguments see `collect`."""
-    from hpcps.records.collect import collect
-
-    _check_events(events)
-    with using(active()):  # as in `results`
-        return collect(folder, points, events).table
+_results = results  # in `summary`, the name is that of an argument

@@ -18,10 +18,11 @@ from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.bypass import JOINED, Bypass
 from hpcps.records.files import Lines, read_lines
 from hpcps.records.inventory import UNDAMAGED, Damage
+from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
-from hpcps.records.table import constant, stack, tabulate, to_frame
+from hpcps.records.table import constant, read_table, stack, tabulate, to_frame
 from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, column_values, with_totals
 from hpcps.records.variants import in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
@@ -79,6 +80,30 @@ class Collected:
     runs: tuple[CollectedRun, ...]
 
 
+def table_of(place: ExperimentLocation, events: Collection[str] | None = None) -> pd.DataFrame:
+    """Return the table of an experiment: collected from its run folders, or published if it has none.
+
+    Args:
+        place: the experiment.
+        events: keep only rows of these events; all by default.
+
+    Raises:
+        RunError: it has neither, or there is no such event.
+    """
+    if place.has_runs or not (place.results / "table.parquet").exists():
+        return collect(place.results, place.points, events).table
+    _check_events(events)
+    table = read_table(place.results / "table.parquet")
+    return table if events is None else table[table["event"].isin(events)].reset_index(drop=True)
+
+
+def _check_events(events: Collection[str] | None) -> None:
+    if isinstance(events, str):
+        raise RunError(f'events: expects a list such as ["evaluation"], got {events!r}')
+    if unknown := sorted({*(events or ())} - {*EVENTS}):
+        raise RunError(f"events: no record has the event {', '.join(unknown)}; there are {', '.join(EVENTS)}")
+
+
 def collect(
     results: Path, points: Sequence[Mapping[str, Any]] = (), events: Collection[str] | None = None
 ) -> Collected:
@@ -103,8 +128,9 @@ def collect(
         events: keep only rows of these events; all by default.
 
     Raises:
-        RunError: there are no runs.
+        RunError: there are no runs, or there is no such event.
     """
+    _check_events(events)
     whole = planned(results, points)
     paths = {path.name: path for path in (results / "runs").glob("*") if path.is_dir()}
     directories = [RunDirectory(paths.get(name, results / "runs" / name)) for name in {**paths, **whole}]

@@ -13,9 +13,6 @@ import pandas as pd
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import MiB, read_json
-from hpcps.records.collect import collect
-from hpcps.records.locate import ExperimentLocation
-from hpcps.records.table import read_table
 from hpcps.spec.tree import get
 
 ROUND_FIELDS = (
@@ -25,17 +22,6 @@ ROUND_FIELDS = (
 """The fields of `round` lines that TensorBoard shows, for each process."""
 
 _NO_SCALARS = ("index", "round", "time", "rank", "pid", "attempt")
-
-
-def table_of(place: ExperimentLocation) -> pd.DataFrame:
-    """Return the table of an experiment, collected from its run folders, or published if it has no run folders.
-
-    Raises:
-        RunError: it has neither.
-    """
-    if any((place.results / "runs").glob("*")):
-        return collect(place.results, place.points).table
-    return read_table(place.results / "table.parquet")
 
 
 def write_csv(frame: pd.DataFrame, folder: Path) -> list[Path]:

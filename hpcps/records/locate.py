@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from hpcps.errors import RunError
 
 PUBLISHED = "published"
 """The folder, in the folder of all results, that has the published copies."""
+
+EXPERIMENTS = Path("experiments")
+"""The folder of all experiment files."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,11 @@ class ExperimentLocation:
     def published(self) -> bool:
         """Whether the folder is a published copy, in which nothing may be written except by `hpcps publish`."""
         return self.results.absolute().parent.name == PUBLISHED
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether the folder has folders of runs; a published copy has only a table."""
+        return any((self.results / "runs").glob("*"))
 
     @property
     def baseline(self) -> str | None:
@@ -65,18 +74,15 @@ def results_of(name: str, results: Path) -> Path:
 
 
 def _fresh(own: Path) -> bool:
-    return (own / "table.parquet").is_file() or any((own / "runs").glob("*"))
+    return (own / "table.parquet").is_file() or ExperimentLocation(own).has_runs
 
 
-def locate(
-    text: str, results: Path, experiments: Path, overrides: Sequence[str] = (), only: Sequence[str] = ()
-) -> ExperimentLocation:
+def locate(text: str, results: Path, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> ExperimentLocation:
     """Find an experiment by its file, its results folder, its name or a prefix of its name.
 
     Args:
         text: the user's text.
         results: the folder of all results.
-        experiments: the folder of all experiment files.
         overrides: the values of `--set`, for the points of its file.
         only: the selectors of points; mistakes of other points of its file do not count.
 
@@ -85,34 +91,41 @@ def locate(
         SpecError: its experiment file has mistakes.
     """
     path = Path(text)
+
+    def of_file(file: Path) -> ExperimentLocation:
+        name, points = load_points(file, overrides, only)  # the name of an experiment may differ from that of its file
+        return ExperimentLocation(results_of(name, results), points)
+
+    def of_folder(folder: Path) -> ExperimentLocation:
+        file = EXPERIMENTS / f"{folder.name}.toml"
+        return ExperimentLocation(folder, load_points(file, overrides, only)[1] if file.is_file() else ())
+
     if path.suffix == ".toml":
         if not path.is_file():
             raise RunError(f"no experiment file {path}")
-        name, points = load_points(path, overrides, only)
-        return ExperimentLocation(results_of(name, results), points)
+        return of_file(path)
     if (path / "runs").is_dir() or (path / "table.parquet").is_file():
-        return _place(path, experiments, overrides, only)
+        return of_folder(path)
     folders = {p.name for p in (*results.glob("*"), *results.glob(f"{PUBLISHED}/*")) if p.is_dir()} - {PUBLISHED}
-    names = sorted(folders | {p.stem for p in experiments.glob("*.toml")})
+    names = sorted(folders | {p.stem for p in EXPERIMENTS.glob("*.toml")})
     meant = [text] if text in names else [name for name in names if name.startswith(text)]
     if len(meant) == 1:
-        file, folder = experiments / f"{meant[0]}.toml", results_of(meant[0], results)
-        if file.is_file() and not folder.is_dir():
-            # The name of an experiment may differ from that of its file.
-            name, points = load_points(file, overrides, only)
-            return ExperimentLocation(results_of(name, results), points)
-        return _place(folder, experiments, overrides, only)
+        file, folder = EXPERIMENTS / f"{meant[0]}.toml", results_of(meant[0], results)
+        return of_file(file) if file.is_file() and not folder.is_dir() else of_folder(folder)
     if meant:
         raise RunError(f"{text!r} matches {', '.join(meant)}: type more of the name")
     near = difflib.get_close_matches(text, names, n=1)
     hint = f": did you mean {near[0]!r}?" if near else "."
     known = ", ".join(names) or "none"
-    raise RunError(f"no experiment {text!r}{hint} The experiments in {results}/ and {experiments}/ are: {known}")
+    raise RunError(f"no experiment {text!r}{hint} The experiments in {results}/ and {EXPERIMENTS}/ are: {known}")
 
 
-def _place(results: Path, experiments: Path, overrides: Sequence[str], only: Sequence[str]) -> ExperimentLocation:
-    file = experiments / f"{results.name}.toml"
-    return ExperimentLocation(results, load_points(file, overrides, only)[1] if file.is_file() else ())
+_RUN_ID = re.compile(r"[0-9a-f]{4,10}")
+
+
+def runs_by_id(text: str, results: Path) -> list[Path]:
+    """Return the folders of the runs whose ids begin with a text of four or more characters."""
+    return sorted(path for path in results.glob("*/runs/*") if _RUN_ID.fullmatch(text) and path.name.startswith(text))
 
 
 def load_points(

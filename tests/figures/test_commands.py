@@ -1,11 +1,11 @@
-import argparse
 import subprocess
 import sys
 
 import pytest
 from invented import ATTACKS, invent
 
-from hpcps.cli import collect, plot, status
+from hpcps.cli import results
+from hpcps.cli.main import parser
 
 
 @pytest.fixture
@@ -13,13 +13,9 @@ def hpcps(tmp_path, monkeypatch, capsys):
     """Call a command in a folder with the results of a small sweep; returns what it printed."""
     monkeypatch.chdir(tmp_path)
     invent(tmp_path / "results" / "demo_sweep", epochs=4, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2])
-    parser = argparse.ArgumentParser()
-    commands = parser.add_subparsers()
-    for module in (collect, plot, status):
-        module.register(commands)
 
     def call(*arguments):
-        args = parser.parse_args(arguments)
+        args = parser().parse_args(arguments)
         assert args.handler(args) == 0
         return capsys.readouterr().out
 
@@ -49,7 +45,7 @@ def test_collect_writes_and_reports(hpcps, tmp_path):
 
 def test_collect_says_how_a_large_table_becomes_small(hpcps, monkeypatch):
     assert "--events" not in hpcps("collect", "demo")
-    monkeypatch.setattr(collect, "LARGE", 10_000)
+    monkeypatch.setattr(results, "LARGE", 10_000)
     assert "--events evaluation,updates,bypass,totals,end" in hpcps("collect", "demo")
     assert "--events" not in hpcps("collect", "demo", "--events", "evaluation,updates,end")
 

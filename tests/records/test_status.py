@@ -169,25 +169,26 @@ def test_an_overview_is_a_table(directory, tmp_path):
     assert two.split() == ["ffff", "average", "·", "none", "not", "started"]
 
 
-def test_what_a_person_types_finds_the_results(tmp_path):
-    results, experiments = tmp_path / "results", tmp_path / "experiments"
+def test_what_a_person_types_finds_the_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = tmp_path / "results"
     for name in ("fig3_sync", "fig4_sync", "fig4"):
         (results / name / "runs").mkdir(parents=True)
-    experiments.mkdir()
-    assert locate("fig3", results, experiments).results == results / "fig3_sync"
-    assert locate("fig4", results, experiments).results == results / "fig4"
-    assert locate(str(results / "fig3_sync"), results, experiments).results == results / "fig3_sync"
+    assert locate("fig3", results).results == results / "fig3_sync"
+    assert locate("fig4", results).results == results / "fig4"
+    assert locate(str(results / "fig3_sync"), results).results == results / "fig3_sync"
     with pytest.raises(RunError, match="'fig' matches fig3_sync, fig4, fig4_sync"):
-        locate("fig", results, experiments)
+        locate("fig", results)
     with pytest.raises(RunError, match="did you mean 'fig3_sync'"):
-        locate("fig3_snyc", results, experiments)
+        locate("fig3_snyc", results)
     with pytest.raises(RunError, match="no experiment file"):
-        locate("absent.toml", results, experiments)
+        locate("absent.toml", results)
 
 
-def test_the_repository_is_not_needed(tmp_path):
+def test_the_repository_is_not_needed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match="are: none"):
-        locate("fig3", tmp_path / "results", tmp_path / "experiments")
+        locate("fig3", tmp_path / "results")
     assert os.listdir(tmp_path) == []
 
 

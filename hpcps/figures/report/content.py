@@ -61,8 +61,7 @@ def read_content(place: ExperimentLocation) -> ReportContent:
         RunError: it has neither; or the table cannot be read.
     """
     results = place.results
-    published = not any((results / "runs").glob("*"))
-    if published:
+    if not place.has_runs:
         frame: pd.DataFrame | None = read_table(results / "table.parquet")
         assert frame is not None
         require_epochs(frame)
@@ -81,7 +80,7 @@ def read_content(place: ExperimentLocation) -> ReportContent:
     evaluated = frame is not None and bool((frame["event"] == "evaluation").any())
     shown = figure_data_of(frame, baseline(frame, results)) if frame is not None and evaluated else []
     studies = studies_of(frame) if frame is not None and evaluated and is_grid(frame) else []
-    return ReportContent(results, status, tuple(shown), _facts(provenances), published, tuple(studies))
+    return ReportContent(results, status, tuple(shown), _facts(provenances), not place.has_runs, tuple(studies))
 
 
 def _statuses(frame: pd.DataFrame) -> tuple[RunStatus, ...]:
