@@ -114,11 +114,6 @@ class Updates:
         return cls(layout, list(matrix), np.ones((len(matrix), len(layout.blocks)), np.bool_))
 
     @classmethod
-    def nothing(cls, layout: Layout) -> Updates:
-        """Return one update that has sent no block."""
-        return cls(layout, [np.zeros(0, np.float32)], np.zeros((1, len(layout.blocks)), np.bool_), checked=True)
-
-    @classmethod
     def join(cls, parts: Sequence[Updates]) -> Updates:
         """Concatenate updates of the same layout; there must be at least one part."""
         payloads = [payload for part in parts for payload in part.payloads]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from hpcps.numerics.arrays import is_tensor
 from hpcps.numerics.layout import Layout, Mask, Vector
 
 T = TypeVar("T")
@@ -95,9 +95,9 @@ class Device(ABC):
         whole = self._spare.pop(fitting[-1]) if fitting else self.allocate(size)
         if fitting:
             self.finish()
-        lent = DeviceVector(self, whole.memory[:size])
-        weakref.finalize(lent, self._spare.append, whole).atexit = False
-        return lent
+        part = DeviceVector(self, whole.memory[:size])
+        weakref.finalize(part, self._spare.append, whole).atexit = False
+        return part
 
     def finish(self) -> None:
         """Wait until the device has done all work."""
@@ -149,11 +149,11 @@ class DeviceVector:
             self.device.copy(values, part)
 
     def __isub__(self, other: DeviceVector) -> DeviceVector:
-        self.device.enqueue(_subtract, self, self, other)
+        self.device.enqueue(partial(_compute, "subtract"), self, self, other)
         return self
 
     def __imul__(self, factor: float) -> DeviceVector:
-        self.device.enqueue(lambda out, values: _multiply(out, values, float(factor)), self, self)
+        self.device.enqueue(lambda out, values: _compute("multiply", out, values, float(factor)), self, self)
         return self
 
     def __array__(self, *arguments: Any, **more: Any) -> Any:
@@ -165,7 +165,7 @@ class DeviceVector:
         (sum_,) = out
         there = [to_device(values, self.device) for values in inputs]
         if isinstance(sum_, DeviceVector):
-            self.device.enqueue(_add, sum_, *there)
+            self.device.enqueue(partial(_compute, "add"), sum_, *there)
         else:
             np.add(*map(on_host, there), out=sum_)
         return sum_
@@ -208,15 +208,6 @@ def on_memory(work: Callable[..., T], *vectors: Any) -> T:
     if vectors and isinstance(vectors[0], DeviceVector):
         return vectors[0].device.compute(work, *vectors)
     return work(*vectors)
-
-
-@contextmanager
-def edited(values: Vector) -> Iterator[Vector]:
-    """Give values as an array of the host, and take its changes."""
-    here = on_host(values)
-    yield here
-    if here is not values:
-        values[:] = here
 
 
 def finite(values: Vector) -> bool:
@@ -270,40 +261,17 @@ def unpack(layout: Layout, payload: Vector, mask: Mask, out: Vector) -> None:
     out[position:] = 0
 
 
-def _is_tensor(memory: Any) -> bool:
-    return hasattr(memory, "detach")
-
-
 def _finite(memory: Any) -> bool:
-    return bool(memory.isfinite().all() if _is_tensor(memory) else np.isfinite(memory).all())
+    return bool(memory.isfinite().all() if is_tensor(memory) else np.isfinite(memory).all())
 
 
 def _fill(out: Any, value: float) -> None:
     out[:] = value
 
 
-def _multiply(out: Any, values: Any, factor: float) -> None:
-    if _is_tensor(out):
-        import torch
-
-        torch.mul(values, factor, out=out)
-    else:
-        np.multiply(values, np.float32(factor), out=out)
-
-
-def _subtract(out: Any, left: Any, right: Any) -> None:
-    if _is_tensor(out):
-        import torch
-
-        torch.sub(left, right, out=out)
-    else:
-        np.subtract(left, right, out=out)
-
-
-def _add(out: Any, left: Any, right: Any) -> None:
-    if _is_tensor(out):
-        import torch
-
-        torch.add(left, right, out=out)
-    else:
-        np.add(left, right, out=out)
+def _compute(function: str, out: Any, *values: Any) -> None:
+    """Write the result of a function of numpy, which torch has too, to an array or a tensor."""
+    library: Any = np
+    if is_tensor(out):
+        import torch as library
+    getattr(library, function)(*values, out=out)

@@ -25,11 +25,15 @@ from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.rules.tolerance import DEFAULT, Tolerance, count
 
 
-class Average(Rule):
-    """The mean of the n updates; another name for `mean`, and the name in records."""
+class CoordinateWise(Rule, ABC):
+    """A rule that combines the values of each coordinate."""
 
     sees: ClassVar[Sees] = "coordinate"
     checks: ClassVar[bool] = True
+
+
+class Average(CoordinateWise):
+    """The mean of the n updates; another name for `mean`, and the name in records."""
 
     kind: Literal["average"] = "average"
 
@@ -62,15 +66,12 @@ def median_of(updates: Updates, middle: Middle = "mean") -> Vector:
     return mean_of_ranks(apart, *ranks_of_median(len(updates), middle)).update
 
 
-class Median(Rule):
+class Median(CoordinateWise):
     """Per coordinate, the median of the n updates.
 
     After Yin, Chen, Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical
     rates", ICML 2018.
     """
-
-    sees: ClassVar[Sees] = "coordinate"
-    checks: ClassVar[bool] = True
 
     kind: Literal["median"] = "median"
     middle: Middle = Field("mean", description=MIDDLE)
@@ -83,7 +84,7 @@ class Median(Rule):
 EXCLUSIVE = "f and trim exclude each other: leave one of them out"
 
 
-class Trimming(Rule, ABC):
+class Trimming(CoordinateWise, ABC):
     """A rule that drops values per coordinate: b at each end, or the b outermost; `trim` or `f` says how many."""
 
     bound: ClassVar[tuple[int, int]] = (2, 1)
@@ -127,9 +128,6 @@ class TrimmedMean(Trimming):
     "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
     """
 
-    sees: ClassVar[Sees] = "coordinate"
-    checks: ClassVar[bool] = True
-
     kind: Literal["trimmed_mean"] = "trimmed_mean"
     trim: float = Field(
         DEFAULT, ge=0, lt=0.5, description="Share of the updates dropped at each end, 0 to 0.5; 0.2 in ZenoPS."
@@ -156,9 +154,6 @@ class Phocas(Trimming):
     arXiv 1805.09682.
     """
 
-    sees: ClassVar[Sees] = "coordinate"
-    checks: ClassVar[bool] = True
-
     kind: Literal["phocas"] = "phocas"
     trim: float = Field(
         DEFAULT,
@@ -176,15 +171,12 @@ class Phocas(Trimming):
         return zero_result(updates) if self.too_few(n) else mean_around_trimmed_mean(updates, self.trimmed(n))
 
 
-class Meamed(Tolerant):
+class Meamed(CoordinateWise, Tolerant):
     """Per coordinate, the mean of the n - f values nearest to the median.
 
     Of two values at the same distance from the median, the smaller is kept. After Xie, Koyejo and Gupta, "Generalized
     Byzantine-tolerant SGD", arXiv 1802.10116.
     """
-
-    sees: ClassVar[Sees] = "coordinate"
-    checks: ClassVar[bool] = True
 
     kind: Literal["meamed"] = "meamed"
     middle: Middle = Field("mean", description=MIDDLE)
@@ -199,15 +191,12 @@ class Meamed(Tolerant):
         return mean_around_median(updates, ranks_of_median(n, self.middle), n - self.tolerated(n))
 
 
-class SignMajority(Rule):
+class SignMajority(CoordinateWise):
     """Per coordinate, a step in the direction of the majority of the updates' signs; zero if they are even.
 
     After Bernstein, Zhao, Azizzadenesheli and Anandkumar, "signSGD with majority vote is communication efficient and
     fault tolerant", ICLR 2019.
     """
-
-    sees: ClassVar[Sees] = "coordinate"
-    checks: ClassVar[bool] = True
 
     kind: Literal["sign_majority"] = "sign_majority"
     step: float = Field(1e-3, gt=0, le=LARGEST_FACTOR, description="The size of the step in each coordinate.")
@@ -216,15 +205,12 @@ class SignMajority(Rule):
         return vote(updates, float(np.float32(self.step)))
 
 
-class Rlr(Rule):
+class Rlr(CoordinateWise):
     """Robust learning rate: the mean, with its sign flipped in coordinates where too few updates agree on the sign.
 
     The sign is flipped where the absolute value of the sum of the updates' signs is below the threshold. After Ozdayi,
     Kantarcioglu and Gel, "Defending against backdoors in federated learning with robust learning rate", AAAI 2021.
     """
-
-    sees: ClassVar[Sees] = "coordinate"
-    checks: ClassVar[bool] = True
 
     kind: Literal["rlr"] = "rlr"
     threshold: int = Field(4, ge=0, le=MOST_ROLES, description="The smallest absolute sum of signs that is trusted.")

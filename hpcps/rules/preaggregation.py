@@ -96,6 +96,9 @@ class TolerantPreAggregator(PreAggregator, ABC):
     def byzantine(self, n: int, rule: int | None) -> int:
         return super().byzantine(n, rule) if self.f is None else count(self.f, n)
 
+    def unable(self, n: int, f: int) -> str:
+        return f"{self.kind} needs more than f updates, and f = {f} of {n}" if f >= n else ""
+
 
 class DecidingPreAggregator(PreAggregator, ABC):
     """A pre-aggregator that can decide on whole updates or on each block apart from the others."""
@@ -136,9 +139,6 @@ class Arc(DecidingPreAggregator, TolerantPreAggregator):
 
     kind: Literal["arc"] = "arc"
 
-    def unable(self, n: int, f: int) -> str:
-        return f"arc needs more than f updates, and f = {f} of {n}" if f >= n else ""
-
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
         n = len(products)
         norms = np.sqrt(np.maximum(np.diagonal(products), 0.0))
@@ -154,9 +154,6 @@ class Nnm(DecidingPreAggregator, TolerantPreAggregator):
     """
 
     kind: Literal["nnm"] = "nnm"
-
-    def unable(self, n: int, f: int) -> str:
-        return f"nnm needs more than f updates, and f = {f} of {n}" if f >= n else ""
 
     def weights(self, products: Float64, f: int, random: np.random.Generator | None) -> Float64:
         n = len(products)

@@ -70,7 +70,7 @@ class CudaDevice(Device):
         return values
 
     def record(self) -> torch.cuda.Event:
-        """See `Device.record`; whoever waits for the mark sleeps."""
+        """Return a mark of the present end of the queue; a process that waits for it sleeps."""
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
