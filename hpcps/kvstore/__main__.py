@@ -24,7 +24,7 @@ def main() -> int:
                 raise LaunchError("DMLC_PS_ROOT_PORT is 0; set it to a whole number from 1 to 65535 on all nodes")
             node = Node(settings, lambda delivery: node.dropped.drop("unexpected", "data at a scheduler"))
             node.start()
-            node.stop(patient=True)
+            node.stop(without_timeout=True)
         else:
             Server(settings).run()
     except HpcpsError as error:

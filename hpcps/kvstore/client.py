@@ -10,11 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
-from hpcps.kvstore.description import ValueDescription
-from hpcps.kvstore.keys import SPLIT_FROM, ArrayPart, head_of, key_of, parts
+from hpcps.kvstore.protocol import (
+    FIRST_VALUE,
+    REQUEST,
+    SPLIT_FROM,
+    TYPES,
+    ArrayPart,
+    Bytes,
+    Pairs,
+    StoreCommand,
+    ValueDescription,
+    head_of,
+    key_of,
+    parts,
+)
 from hpcps.kvstore.request import Request
-from hpcps.transport.pslite.encoding import TYPES, Bytes, MalformedFrameError, Pairs
+from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import WORKERS, Meta, NodeRole, id_of, rank_of
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.receiver import Delivery

@@ -9,7 +9,8 @@ from threading import Event
 import numpy as np
 
 from hpcps.errors import RunError
-from hpcps.transport.pslite.encoding import Bytes, MalformedFrameError, Pairs
+from hpcps.kvstore.protocol import Bytes, Pairs
+from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.receiver import Delivery
 

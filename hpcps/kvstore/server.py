@@ -10,11 +10,19 @@ from typing import Any
 import numpy as np
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.kvstore.commands import FIRST_VALUE, REQUEST, StoreCommand
-from hpcps.kvstore.description import NO_VALUE
-from hpcps.kvstore.keys import dtype_of, key_of, range_start
+from hpcps.kvstore.protocol import (
+    FIRST_VALUE,
+    NO_VALUE,
+    REQUEST,
+    TYPES,
+    Pairs,
+    StoreCommand,
+    dtype_of,
+    key_of,
+    range_start,
+)
 from hpcps.kvstore.stored_value import Array, StoredValue, Update
-from hpcps.transport.pslite.encoding import TYPES, MalformedFrameError, Pairs
+from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import SCHEDULER_ID, Meta, NodeRole, rank_of
 from hpcps.transport.pslite.node import Node
 from hpcps.transport.pslite.receiver import Delivery

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from hpcps.kvstore.description import ValueDescription
+from hpcps.kvstore.protocol import ValueDescription
 from hpcps.transport.pslite.meta import Meta
 from hpcps.transport.pslite.sender import Receipt
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutation import METAS, mutated
 
-from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, Pairs, decode, encode
+from hpcps.kvstore.protocol import Pairs
+from hpcps.transport.pslite.encoding import MOST_BYTES, MalformedFrameError, decode, encode
 from hpcps.transport.pslite.meta import EMPTY, Command, Control, Meta, NodeInfo, NodeRole
 
 # What C++ nodes (MXNet 1.9.1) sent, seen on the wire: a server registers, at port 50123; a worker waits at a barrier

@@ -18,7 +18,7 @@ from threads import Cluster, free_port
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client, Server
-from hpcps.kvstore.keys import dtype_of, head_of, parts, range_start
+from hpcps.kvstore.protocol import dtype_of, head_of, parts, range_start
 from hpcps.transport.pslite.meta import Meta, NodeRole
 
 ROOT = Path(__file__).parents[2]

@@ -19,8 +19,9 @@ from threads import Cluster
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.kvstore import Client
-from hpcps.transport.pslite.deaths import RECONNECTION
-from hpcps.transport.pslite.encoding import MalformedFrameError, Pairs, decode, encode
+from hpcps.kvstore.protocol import Pairs
+from hpcps.transport.pslite.encoding import MalformedFrameError, decode, encode
+from hpcps.transport.pslite.membership import RECONNECTION
 from hpcps.transport.pslite.meta import Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.node import Node
 
@@ -92,8 +93,8 @@ def test_lost_messages_come_all_the_same_and_are_used_once():
 
     # Sync: the sum of the three, no push missing and none twice.
     assert cluster.run(job) == [[[111.0 * (turn + 1)] * 2 for turn in range(rounds)]] * 3
-    assert sum(node.sender.resent for node in cluster.nodes) > 5
-    assert sum(node.sender.duplicates for node in cluster.nodes) > 5
+    assert sum(node.sender.resender.resent for node in cluster.nodes) > 5
+    assert sum(node.sender.resender.duplicates for node in cluster.nodes) > 5
 
 
 def test_a_worker_that_died_and_came_back_takes_its_id_and_goes_on():

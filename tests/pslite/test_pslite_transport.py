@@ -83,8 +83,8 @@ def test_lost_messages_come_again_in_their_order(company):
         came[arrival.source].append(arrival.message.round)
     came[S] = [next_arrival(everyone[0].transport).message.round for _ in range(60)]
     assert came == {A: list(range(60)), B: list(range(60)), S: list(range(60))}
-    assert sum(process_group._node.sender.resent for process_group in everyone) > 10
-    assert sum(process_group._node.sender.duplicates for process_group in everyone) > 5
+    assert sum(process_group._node.sender.resender.resent for process_group in everyone) > 10
+    assert sum(process_group._node.sender.resender.duplicates for process_group in everyone) > 5
     group.all(lambda rank: everyone[rank].settle())
 
 

@@ -1,5 +1,5 @@
 from hpcps.transport.pslite.meta import Command, Control, Meta
-from hpcps.transport.pslite.resender import Resender, signature
+from hpcps.transport.pslite.sender import Resender, signature
 
 
 def test_a_signature_is_as_cpp_nodes_make_it():

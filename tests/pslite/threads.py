@@ -44,7 +44,7 @@ class Cluster:
 
         def run():
             node.start()
-            node.stop(patient=True)
+            node.stop(without_timeout=True)
 
         return node, self.pool.submit(run)
 

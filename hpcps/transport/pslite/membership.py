@@ -1,21 +1,138 @@
-"""The nodes of the cluster as one node knows them: it takes the lists of the scheduler, and sends to the others."""
+"""The nodes of the cluster as one node knows them: their list, the connections to them, and which are dead."""
 
 from __future__ import annotations
 
+import json
+import logging
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from threading import Event, Lock
 from typing import Any
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.transport.pslite.deaths import Deaths, NodeDeath
-from hpcps.transport.pslite.dropped import DroppedMessages
-from hpcps.transport.pslite.encoding import Admission
+from hpcps.transport.pslite.encoding import Admission, MalformedFrameError
 from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, Control, Meta, NodeInfo, NodeRole, members
 from hpcps.transport.pslite.sender import Receipt, Sender
 from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.sockets import Sockets
+
+_log = logging.getLogger(__name__)
+
+RECONNECTION = 5.0
+"""Seconds in which a live node reopens a closed connection; ZeroMQ tries every 0.1 s."""
+
+
+@dataclass(frozen=True)
+class NodeDeath:
+    """A node that is dead.
+
+    Attributes:
+        node: the node.
+        why: the evidence.
+        since: the time of its last sign of life, on the monotonic clock.
+    """
+
+    node: NodeInfo
+    why: str
+    since: float
+
+    def __str__(self) -> str:
+        return f"the {self.node} is dead: {self.why}"
+
+
+def encode_deaths(deaths: Iterable[NodeDeath]) -> bytes:
+    """Return the body of the scheduler's announcement of all dead nodes."""
+    now = time.monotonic()
+    return json.dumps([[d.node.id, *d.node.address, d.why, now - d.since] for d in deaths]).encode()
+
+
+def _decode_deaths(body: bytes) -> dict[int, _AnnouncedDeath]:
+    try:
+        listed = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedFrameError(f"its list of dead nodes is not JSON: {error}") from None
+    found = {}
+    for each in listed if isinstance(listed, list) else (listed,):
+        match each:
+            case [int(id_), str(host), int(port), str(why), int(age) | float(age)]:
+                found[id_] = _AnnouncedDeath((host, port), why, time.monotonic() - age)
+            case _:
+                raise MalformedFrameError("its list of dead nodes has another form")
+    return found
+
+
+@dataclass(frozen=True)
+class _AnnouncedDeath:
+    address: tuple[str, int]
+    why: str
+    since: float
+
+
+class Deaths:
+    """Records signs of life.
+
+    Args:
+        timeout: seconds without a message after which a node is dead; 0 for no limit.
+        closed: the time at which the connection of a node closed, for nodes without a connection.
+        nodes: all nodes by id.
+    """
+
+    def __init__(self, timeout: float, closed: Mapping[int, float], nodes: Mapping[int, NodeInfo]) -> None:
+        self._timeout = timeout
+        self._nodes = nodes
+        self._closed = closed
+        self._alive: dict[int, float] = {}
+        self._announced: dict[int, _AnnouncedDeath] = {}
+
+    def alive(self, node: int) -> None:
+        """Record that a node with heartbeats has sent a message, or is new."""
+        self._alive[node] = time.monotonic()
+
+    def announce(self, body: bytes) -> None:
+        """Take the scheduler's list of all dead nodes: it also knows nodes that send nothing, or not to this node.
+
+        Raises:
+            MalformedFrameError: it is no such list.
+        """
+        self._announced = _decode_deaths(body)
+
+    def known(self) -> list[NodeDeath]:
+        """Return the dead nodes, the longest dead first."""
+        now, nodes = time.monotonic(), self._nodes
+        found = {}
+        if self._timeout:
+            why = f"it has sent nothing for {self._timeout:g} s"
+            found = {id_: (at, why) for id_, at in list(self._alive.items()) if now - at > self._timeout}
+        for id_, at in list(self._closed.items()):
+            if now - at > RECONNECTION:
+                found.setdefault(id_, (at, "its connection has closed"))
+        for id_, death in self._announced.items():
+            if id_ in nodes and nodes[id_].address == death.address:  # else another process has replaced it
+                found.setdefault(id_, (death.since, death.why))
+        since = sorted((at, id_, why) for id_, (at, why) in found.items() if id_ in nodes)
+        return [NodeDeath(nodes[id_], why, at) for at, id_, why in since]
+
+
+class DroppedMessages:
+    """Counts dropped messages by kind. The log holds the first of a kind, the second, the fourth, the eighth, …."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def drop(self, kind: str, reason: str) -> None:
+        """Count a dropped message.
+
+        Args:
+            kind: `malformed`, `foreign` or `unexpected`.
+            reason: the reason for dropping it.
+        """
+        self.counts[kind] += 1
+        seen = self.counts[kind]
+        if seen & (seen - 1) == 0:
+            _log.warning("dropped a %s message (%d so far): %s", kind, seen, reason)
 
 
 class KnownNodes:
@@ -31,6 +148,7 @@ class KnownNodes:
         sockets: the connections.
         sender: sends messages, again if they are not acknowledged.
         dropped: counts dropped messages.
+        deaths: the signs of life of the nodes.
         registered: whether the first list has come.
         left: whether this node has left.
     """
@@ -45,7 +163,7 @@ class KnownNodes:
         expected = settings.servers + settings.workers
         self.sockets = Sockets(self.admission, lambda reason: self.dropped.drop("foreign", reason), expected)
         self.sender = Sender(settings, self.sockets)
-        self._deaths = Deaths(settings.heartbeat_timeout, self.sockets.incoming.closed)
+        self.deaths = Deaths(settings.heartbeat_timeout, self.sockets.incoming.closed, self.nodes)
         self._lock = Lock()
         self._timestamp = 0
 
@@ -84,22 +202,6 @@ class KnownNodes:
     def send_control(self, to: int, control: Control, **fields: Any) -> Receipt:
         """Send a control message."""
         return self.send(to, replace(Meta(control=control, timestamp=self.timestamp()), **fields))
-
-    def alive(self, node: int) -> None:
-        """Record that a node has sent a message, or is new."""
-        self._deaths.alive(node)
-
-    def announce_deaths(self, body: bytes) -> None:
-        """Take the scheduler's list of all dead nodes.
-
-        Raises:
-            MalformedFrameError: it is no such list.
-        """
-        self._deaths.announce(body)
-
-    def deaths(self) -> list[NodeDeath]:
-        """Return the dead nodes, the longest dead first."""
-        return self._deaths.known(self.nodes)
 
     def admission(self, peer: int | None) -> Admission:
         """Return how this node treats a sender with this id."""
@@ -151,7 +253,7 @@ class KnownNodes:
                 )
             self.dropped.drop("unexpected", reason)
         else:
-            self.alive(SCHEDULER_ID)
+            self.deaths.alive(SCHEDULER_ID)
             self.connect(control.nodes)
 
 

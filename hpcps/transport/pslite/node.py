@@ -11,9 +11,8 @@ from threading import Event
 from typing import Any
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.transport.pslite.deaths import NodeDeath
 from hpcps.transport.pslite.encoding import MalformedFrameError, decode
-from hpcps.transport.pslite.membership import KnownNodes
+from hpcps.transport.pslite.membership import KnownNodes, NodeDeath
 from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, WORKERS, Command, Control, Meta, NodeInfo, NodeRole
 from hpcps.transport.pslite.receiver import Delivery, Receiver
 from hpcps.transport.pslite.scheduling import Scheduling
@@ -119,12 +118,12 @@ class Node:
         """
         return self._members.send(to, meta, data)
 
-    def barrier(self, group: int, patient: bool = False) -> None:
+    def barrier(self, group: int, without_timeout: bool = False) -> None:
         """Wait until every node of a group calls this; this node belongs to the group.
 
         Args:
             group: the group, or the sum of several.
-            patient: wait without a timeout, as long as all nodes live or are replaced.
+            without_timeout: wait without a timeout, as long as all nodes live or are replaced.
 
         Raises:
             RunError: a node did not arrive in time.
@@ -137,7 +136,7 @@ class Node:
             control = Control(Command.BARRIER, group=group)
             receipt = self._members.send_control(SCHEDULER_ID, control, request=True, app=0, customer=0)
         whose = _GROUPS.get(group, f"group {group}")
-        self._wait(self._passed, lambda: f"not {whose} have reached the barrier{self._missing(group)}", patient)
+        self._wait(self._passed, lambda: f"not {whose} have reached the barrier{self._missing(group)}", without_timeout)
         if receipt is not None:
             # A C++ scheduler that has just started sends no acknowledgements yet, and would count a second request.
             receipt.arrived()
@@ -154,7 +153,7 @@ class Node:
         detects nodes that send nothing, and each node detects a scheduler that sends nothing. The scheduler announces
         dead nodes to the others; a C++ scheduler does not.
         """
-        return self._members.deaths()
+        return self._members.deaths.known()
 
     def described_deaths(self) -> str:
         """Describe the dead nodes, the longest dead first, because others end without it; empty if there are none."""
@@ -181,17 +180,17 @@ class Node:
             if time.monotonic() - death.since > timeout:
                 raise RunError(f"{self.me}: {death}, and no other node has replaced it within {timeout:g} s")
 
-    def stop(self, patient: bool = False) -> None:
+    def stop(self, without_timeout: bool = False) -> None:
         """Wait for all nodes, then leave.
 
         Args:
-            patient: wait without a timeout, as long as all nodes live or are replaced.
+            without_timeout: wait without a timeout, as long as all nodes live or are replaced.
 
         Raises:
             RunError: a node did not arrive in time.
         """
         try:
-            self.barrier(EVERYONE, patient)
+            self.barrier(EVERYONE, without_timeout)
             self._linger()
         finally:
             self.abandon()
@@ -216,8 +215,8 @@ class Node:
         if self._receiver.failure is not None:
             raise RunError(f"{self.me} has failed: {self._receiver.failure}") from self._receiver.failure
 
-    def _wait(self, event: Event, missing: Callable[[], str], patient: bool = False) -> None:
-        deadline = math.inf if patient else time.monotonic() + self.settings.timeout
+    def _wait(self, event: Event, missing: Callable[[], str], without_timeout: bool = False) -> None:
+        deadline = math.inf if without_timeout else time.monotonic() + self.settings.timeout
         while not event.wait(min(1.0, max(deadline - time.monotonic(), 0.0))):
             if self._scheduling is None and not self.nodes:
                 self._read_registration_reply()
@@ -226,12 +225,12 @@ class Node:
             if self._scheduling is None:
                 if self.is_cut_off():
                     raise RunError(f"{self.me} waits, and {self.described_deaths()}: {missing()}")
-            elif patient:
+            elif without_timeout:
                 self.check_deaths()
             if time.monotonic() >= deadline:
                 error = RunError if self.nodes else LaunchError
-                dead = f"; {told}" if (told := self.described_deaths()) else ""
-                raise error(f"{self.me} has waited for {self.settings.timeout:g} s: {missing()}{dead}")
+                waited = f"{self.me} has waited for {self.settings.timeout:g} s: {missing()}"
+                raise error("; ".join(filter(None, (waited, self.described_deaths()))))
         self.check()
 
     def _registration(self) -> str:
@@ -267,6 +266,6 @@ class Node:
             return
         timeout = self.settings.resend_timeout
         deadline = time.monotonic() + 8 * timeout
-        while time.monotonic() < deadline and self.sender.outstanding():
+        while time.monotonic() < deadline and self.sender.resender.outstanding():
             self._members.left.wait(timeout / 8)
         self._members.left.wait(2 * timeout)

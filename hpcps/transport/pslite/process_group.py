@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Lock
 
@@ -98,31 +98,27 @@ class Texts:
         self._nodes: dict[int, int] = {}
         self._turns: dict[int, dict[int, str]] = {}
 
-    def add(self, node: int, told: Text) -> tuple[str, Everyone | None]:
+    def add(self, node: int, sent: Text) -> tuple[str, Everyone | None]:
         """Add a text; return its problem (or an empty text), and all texts if this was the last one (else None)."""
         with self._lock:
-            if told.launch != self._launch or not 0 <= told.rank < self._size:
+            if sent.launch != self._launch or not 0 <= sent.rank < self._size:
                 return f"node {node} is of another launch", None
-            if self._nodes.setdefault(told.rank, node) != node:
-                return f"node {node} claims rank {told.rank}, which node {self._nodes[told.rank]} has", None
-            turn = self._turns.setdefault(told.turn, {})
-            if told.rank in turn:
-                return f"rank {told.rank} sends a second text", None
-            turn[told.rank] = told.text
+            if self._nodes.setdefault(sent.rank, node) != node:
+                return f"node {node} claims rank {sent.rank}, which node {self._nodes[sent.rank]} has", None
+            turn = self._turns.setdefault(sent.turn, {})
+            if sent.rank in turn:
+                return f"rank {sent.rank} sends a second text", None
+            turn[sent.rank] = sent.text
             if len(turn) < self._size:
                 return "", None
-            del self._turns[told.turn]
-            ranks = range(self._size)
-            return "", Everyone(told.turn, _ordered(self._nodes, ranks), tuple(turn[rank] for rank in ranks))
+            del self._turns[sent.turn]
+            nodes = tuple(self._nodes[rank] for rank in range(self._size))
+            return "", Everyone(sent.turn, nodes, tuple(turn[rank] for rank in range(self._size)))
 
     def who(self, node: int) -> int | None:
         """Return the rank of a node, or None if it has sent no text yet."""
         with self._lock:
             return next((rank for rank, id_ in self._nodes.items() if id_ == node), None)
-
-
-def _ordered(nodes: dict[int, int], ranks: Sequence[int]) -> tuple[int, ...]:
-    return tuple(nodes[rank] for rank in ranks)
 
 
 def _json(frame: bytes) -> object:
@@ -250,9 +246,9 @@ class PsliteProcessGroup(ProcessGroup):
         except MalformedFrameError as error:
             self._node.dropped.drop("malformed", str(error))
 
-    def _add(self, node: int, told: Text) -> None:
+    def _add(self, node: int, sent: Text) -> None:
         assert self._texts is not None
-        problem, everyone = self._texts.add(node, told)
+        problem, everyone = self._texts.add(node, sent)
         if problem:
             self._node.dropped.drop("foreign", problem)
         if everyone is not None:

@@ -107,10 +107,10 @@ class Receiver:
 
     def _take_from(self, sender: int, meta: Meta, data: list[Frame]) -> None:
         if self._scheduling is not None or sender == SCHEDULER_ID:
-            self._members.alive(sender)
+            self._members.deaths.alive(sender)
         control = meta.control
         if control is not None and control.command == Command.ACK:
-            self._members.sender.acknowledged(sender, control.signature)
+            self._members.sender.resender.acknowledged(sender, control.signature)
         elif self._members.sender.acknowledges and meta.timestamp == EMPTY:
             self._members.dropped.drop("malformed", "it has no timestamp to acknowledge")
         elif self._members.sender.acknowledge(self._members.id, sender, meta):
@@ -132,7 +132,7 @@ class Receiver:
                 self._members.send_control(sender, Control(Command.HEARTBEAT, (self._members.nodes[SCHEDULER_ID],)))
             elif sender == SCHEDULER_ID and meta.body:
                 try:
-                    self._members.announce_deaths(meta.body)
+                    self._members.deaths.announce(meta.body)
                 except MalformedFrameError as error:
                     self._members.dropped.drop("malformed", str(error))
         else:

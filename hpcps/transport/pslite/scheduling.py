@@ -6,8 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from hpcps.transport.pslite.deaths import NodeDeath, encode_deaths
-from hpcps.transport.pslite.membership import KnownNodes
+from hpcps.transport.pslite.membership import KnownNodes, NodeDeath, encode_deaths
 from hpcps.transport.pslite.meta import EMPTY, SCHEDULER_ID, Command, Control, NodeInfo, NodeRole, id_of, members
 from hpcps.transport.pslite.settings import Settings
 
@@ -112,7 +111,7 @@ class Scheduling:
             assert self._members.me is not None
             self._members.connect([*self.registry.nodes.values(), self._members.me])
             for id_ in self.registry.nodes:
-                self._members.alive(id_)
+                self._members.deaths.alive(id_)
                 self._send_list(id_)
         elif self.registry.complete:
             self._recover()
@@ -144,7 +143,7 @@ class Scheduling:
         return [id_ for id_ in members(group, self._settings.servers, self._settings.workers) if id_ not in arrived]
 
     def _recover(self) -> None:
-        deaths = {death.node.id: death for death in self._members.deaths()}
+        deaths = {death.node.id: death for death in self._members.deaths.known()}
         for id_, death in deaths.items():
             if id_ not in self._reported:
                 _log.error("%s", death)
@@ -168,7 +167,7 @@ class Scheduling:
         self._members.connect(recovered)
         for node in recovered:
             _log.warning("the %s replaces a dead node", node)
-            self._members.alive(node.id)
+            self._members.deaths.alive(node.id)
             # The new process does not wait at the barriers of its predecessor.
             for arrived in self._arrived.values():
                 arrived.pop(node.id, None)
