@@ -2,8 +2,7 @@
 
 "Following an update" in CONTRIBUTING.md lists the files that take an update from one worker to another, in order.
 
-- `adversary`: the adversary, in both modes of training
-- `adversary_client`: how a worker shows its updates to the adversary
+- `adversary`: the adversary, in both modes of training, and how a worker shows its updates to it
 - `asynchronous/`: server, validator, worker and adversary without rounds; the log of the servers
 - `attack_group`: what the adversary knows, and what an omniscient attack makes of it
 - `attacker`: what a Byzantine worker does
@@ -11,8 +10,7 @@
 - `checks`: checks that a message must pass
 - `collective/`: workers without servers: a ring, or Allreduce
 - `combiner_state`: what a combiner keeps from one round to the next
-- `evaluation`: how the coordinator evaluates a model
-- `evaluations`: when the coordinator evaluates a model
+- `evaluation`: how and when the coordinator evaluates a model
 - `events`: events, effects, and the stages of roles; start here
 - `local_steps`: how many local steps a role takes, and in which groups
 - `local_training`: the way of a training role from one model to the next

@@ -1,4 +1,4 @@
-"""How the processes of a run write a checkpoint: it exists only once all their parts of one moment are written."""
+"""How the processes of a run write a checkpoint: it exists only once all parts of it are written."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
 KEEPER = Peer("server", 0)
 """The role that decides when there is a checkpoint, and seals it."""
 
-ECHOED = Flag.SNAPSHOT | Flag.SUSPEND
+CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 
 
 def report(peer: Peer, run_id: str, snapped: Snapped) -> Send:
     """Return the message that tells the keeper that this process's part is written."""
     note = {"checksum": snapped.checksum}
-    return Send(KEEPER, Message(Kind.PART, peer, run_id, snapped.moment, note=note))
+    return Send(KEEPER, Message(Kind.PART, peer, run_id, snapped.position, note=note))
 
 
 def periodic(every: int, before: int, after: int) -> bool:
@@ -25,11 +25,11 @@ def periodic(every: int, before: int, after: int) -> bool:
     return bool(every) and after // every > before // every
 
 
-class Ledger:
+class CheckpointParts:
     """The keeper's list of the processes that have written their parts of the checkpoint under way.
 
     Attributes:
-        open: the moment of that checkpoint; None if none is under way.
+        open: the round or log position of that checkpoint; None if none is under way.
         wanted: whether the run stops at the next checkpoint.
         suspending: whether the run stops at the checkpoint under way.
     """
@@ -41,11 +41,11 @@ class Ledger:
         self.wanted = False
         self.suspending = False
 
-    def begin(self, moment: int) -> Flag:
+    def begin(self, position: int) -> Flag:
         """Begin a checkpoint; return the flags that tell the others."""
-        self.open, self._checksums = moment, {}
+        self.open, self._checksums = position, {}
         self.suspending = self.wanted
-        return ECHOED if self.suspending else Flag.SNAPSHOT
+        return CHECKPOINT_FLAGS if self.suspending else Flag.SNAPSHOT
 
     def missing(self) -> tuple[Peer, ...]:
         """Return the processes whose parts are not written yet."""
@@ -54,13 +54,13 @@ class Ledger:
         names = sorted(self._everyone - self._checksums.keys())
         return tuple(Peer(role, int(index)) for role, _, index in (name.rpartition("-") for name in names))
 
-    def enter(self, source: Peer, moment: int, checksum: str) -> Iterator[Effect]:
+    def enter(self, source: Peer, position: int, checksum: str) -> Iterator[Effect]:
         """Note that a part is written; the last one seals the checkpoint, and ends the run if it is to be suspended."""
-        if moment != self.open:
+        if position != self.open:
             return
         self._checksums[str(source)] = checksum
         if self._checksums.keys() == self._everyone:
-            yield Seal(moment, dict(sorted(self._checksums.items())))
+            yield Seal(position, dict(sorted(self._checksums.items())))
             self.open = None
             if self.suspending:
                 yield Finish(suspended=True)

@@ -58,11 +58,11 @@ class Snapped:
     """A `Snapshot` is written.
 
     Attributes:
-        moment: the round, or the place in the servers' log.
+        position: the round, or the place in the servers' log.
         checksum: the checksum of what was written.
     """
 
-    moment: int
+    position: int
     checksum: str
 
 
@@ -203,7 +203,7 @@ class Save:
 class Snapshot:
     """Write this process's part of a checkpoint, then pass `Snapped`."""
 
-    moment: int
+    position: int
     state: State
 
 
@@ -212,11 +212,11 @@ class Seal:
     """Complete a checkpoint, all of whose parts are written.
 
     Attributes:
-        moment: the moment of the checkpoint.
+        position: see `Snapped`.
         checksums: the checksum of every process's part, by the process's name.
     """
 
-    moment: int
+    position: int
     checksums: dict[str, str]
 
 

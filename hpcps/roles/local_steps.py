@@ -11,7 +11,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
-from hpcps.roles.evaluations import Continuation
+from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Computed, Effect
 from hpcps.roles.sync.queries import QueriedSteps
 from hpcps.spec.schema import Run

@@ -16,7 +16,7 @@ from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import rejection
-from hpcps.roles.evaluations import Evaluations
+from hpcps.roles.evaluation import Evaluations
 from hpcps.roles.events import (
     AwaitBackground,
     Compute,
@@ -294,12 +294,12 @@ class LocalTraining:
         self.stage = Stage.WAITING_FOR_MODEL
         yield from self.adopt_when_complete()
 
-    def snapshot(self, moment: int) -> Iterator[Effect]:
+    def snapshot(self, position: int) -> Iterator[Effect]:
         """Write this process's part of a checkpoint."""
         yield AwaitBackground()
         facts = {"round": self.round, "evaluated": self._evaluations.last}
         kept = {name: part.state() for name, part in self._role.kept.items()}
-        yield Snapshot(moment, State(facts=facts).having(trainer=self._trainer.state(), **kept))
+        yield Snapshot(position, State(facts=facts).having(trainer=self._trainer.state(), **kept))
 
     def take_checkpoint(self, message: Message) -> Iterator[Effect]:
         """Write this process's part of a checkpoint when server 0 says so, whatever the stage (asynchronous)."""

@@ -12,7 +12,7 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Malformed, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.checkpointing import Ledger, periodic
+from hpcps.roles.checkpointing import CheckpointParts, periodic
 from hpcps.roles.checks import rejection
 from hpcps.roles.evaluation import EvaluationJob, evaluate_with_trainer
 from hpcps.roles.events import (
@@ -46,7 +46,7 @@ class SingleProcess:
         self._last = run.train.epochs * trainer.steps_per_epoch
         self._seen: list[Progress] = []
         self._lost = False
-        self._ledger = Ledger(Roster(0, 1, 0))
+        self._checkpoint = CheckpointParts(Roster(0, 1, 0))
 
     @property
     def device(self) -> str:
@@ -67,10 +67,10 @@ class SingleProcess:
                 yield from job.records(evaluation)
                 yield from self._evaluated()
             case StopRequested():
-                self._ledger.wanted = True
-            case Snapped(moment, checksum):
-                yield from self._ledger.enter(self.peer, moment, checksum)
-                if not self._ledger.suspending:
+                self._checkpoint.wanted = True
+            case Snapped(position, checksum):
+                yield from self._checkpoint.enter(self.peer, position, checksum)
+                if not self._checkpoint.suspending:
                     yield from self._train()
             case Received(source, _) | Malformed(source, _):
                 yield rejection(source, f"{self.peer} trains alone and gets no messages")
@@ -93,8 +93,8 @@ class SingleProcess:
 
     def _go_on(self, *, checkpoint: bool) -> Iterator[Effect]:
         """Train on; write a checkpoint first if one is due or the run is to stop."""
-        if checkpoint or self._ledger.wanted:
-            self._ledger.begin(self._trainer.steps_done)
+        if checkpoint or self._checkpoint.wanted:
+            self._checkpoint.begin(self._trainer.steps_done)
             yield Snapshot(self._trainer.steps_done, self.state())
         else:
             yield from self._train()

@@ -15,12 +15,11 @@ from hpcps.numerics.layout import Layout  # noqa: E402
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 BESIDE = {
-    "hpcps/roles/adversary_client.py": "shows the update to the adversary, if there is one",
+    "hpcps/roles/adversary.py": "shows the update to the adversary, if there is one",
     "hpcps/roles/attacker.py": "what the attack does to a worker",
     "hpcps/roles/checkpointing.py": "checkpoints",
     "hpcps/roles/checks.py": "refuses bad messages",
     "hpcps/roles/evaluation.py": "evaluation",
-    "hpcps/roles/evaluations.py": "evaluation",
     "hpcps/roles/events.py": "names of events and effects",
     "hpcps/roles/local_steps.py": "how many steps there are",
     "hpcps/roles/combiner_state.py": "what a rule keeps for its next round",

@@ -260,7 +260,7 @@ def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_p
     # It trained on, up to what must come after the measurement: the next one, or the checkpoint.
     assert len(play.lines("round")) == 2 * ROUNDS
     assert not any(isinstance(effect, InBackground) for effect in play.did)
-    assert [effect.moment for effect in play.did if isinstance(effect, Snapshot)] == [ROUNDS] * (
+    assert [effect.position for effect in play.did if isinstance(effect, Snapshot)] == [ROUNDS] * (
         "checkpoint" in changes
     )
     assert play.nodes[play.coordinator].waiting_for == (late,)
@@ -268,7 +268,7 @@ def test_averaged_statistics_are_those_of_the_model_however_late_they_come(tmp_p
     play.to_the_end()
     # Of workers 0, 1 and 2 after 3, 6, … steps.
     assert [line["accuracy"] for line in play.lines("evaluation")] == [31.0, 61.0, 91.0, 121.0]
-    moments = [effect.moment for effect in play.did if isinstance(effect, Snapshot)]
+    moments = [effect.position for effect in play.did if isinstance(effect, Snapshot)]
     assert moments == ([3, 6, 9] if "checkpoint" in changes else [])
 
 

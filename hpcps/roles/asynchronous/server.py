@@ -12,7 +12,7 @@ from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Receiv
 from hpcps.protocol.roster import Roster
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
-from hpcps.roles.checkpointing import KEEPER, Ledger, periodic, report
+from hpcps.roles.checkpointing import KEEPER, CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_blocks, wrong_size
 from hpcps.roles.events import (
     Effect,
@@ -53,7 +53,7 @@ class AsyncServer:
         self._log = Log(tuple(p for p in self._roster.readers() if p.role == self._roster.coordinator.role))
         self._shard: AsyncShard | None = None
         self._diverged = False
-        self._ledger = Ledger(self._roster)
+        self._checkpoint = CheckpointParts(self._roster)
         self._stage = ServerStage.STARTING
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -69,7 +69,7 @@ class AsyncServer:
             case Malformed(source, reason):
                 yield from self._refuse(source, reason)
             case StopRequested():
-                self._ledger.wanted = True
+                self._checkpoint.wanted = True
                 yield from self._checkpoint_when_due(due=True)
             case Snapped():
                 yield from self._snapped(event)
@@ -81,8 +81,8 @@ class AsyncServer:
             self._log.order(LogPosition.of(message), message.flags)
             yield from self._execute_ordered(self._shard)
         elif message.kind is Kind.PART and self.keeps_checkpoints:
-            yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
-            yield from self._checkpoint_when_due(due=self._ledger.wanted and not self._ledger.suspending)
+            yield from self._checkpoint.enter(source, message.round, str(message.note.get("checksum")))
+            yield from self._checkpoint_when_due(due=self._checkpoint.wanted and not self._checkpoint.suspending)
         elif self._stage is ServerStage.SUSPENDING:
             # It comes after the checkpoint at which the run is suspended; a resumed run sends it again.
             return
@@ -107,7 +107,7 @@ class AsyncServer:
         for reader in self._roster.readers():
             yield Send(reader, shard.reply(reader, self._run_id, 0, self._log.here))
         yield SetDeadline(self._waiting_for)
-        yield from self._checkpoint_when_due(due=self._ledger.wanted)
+        yield from self._checkpoint_when_due(due=self._checkpoint.wanted)
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -135,10 +135,10 @@ class AsyncServer:
 
     def _checkpoint_when_due(self, *, due: bool) -> Iterator[Effect]:
         """Put a checkpoint into the log if one is due, there is a model, and no checkpoint is under way."""
-        if not due or self._shard is None or self._ledger.open is not None:
+        if not due or self._shard is None or self._checkpoint.open is not None:
             return
         place = self._log.place(LogEntry.checkpoint(Flag.NONE), self._roster.coordinator)
-        entry = LogEntry.checkpoint(self._ledger.begin(place.index))
+        entry = LogEntry.checkpoint(self._checkpoint.begin(place.index))
         for server in self._roster.all_servers()[1:]:
             yield Send(server, place.message(self.peer, self._run_id, entry))
         for peer in (*self._roster.readers(), *self._roster.adversaries()):
@@ -148,7 +148,7 @@ class AsyncServer:
     def _snapped(self, event: Snapped) -> Iterator[Effect]:
         """Report that this server's part is written."""
         if self.keeps_checkpoints:
-            yield from self._ledger.enter(self.peer, event.moment, event.checksum)
+            yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
         else:
             yield report(self.peer, self._run_id, event)
             if self._stage is ServerStage.SUSPENDING:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.adversary_client import AdversaryClient
+from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import unwanted, vetted

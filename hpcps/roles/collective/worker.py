@@ -1,4 +1,4 @@
-"""The worker of a run without servers."""
+"""The worker of a run without servers, and the model that it keeps itself."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.state import Kept
+from hpcps.numerics.layout import Allocate, Mask, Vector
+from hpcps.numerics.state import Kept, State
 from hpcps.numerics.vectors import unpack
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
 from hpcps.protocol.roster import Roster
-from hpcps.roles.checkpointing import Ledger, periodic
+from hpcps.protocol.schedule import Schedule
+from hpcps.roles.checkpointing import CheckpointParts, periodic
 from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_size
 from hpcps.roles.collective.averager import AllreduceAverager, Averager, Contribution, RingAverager
-from hpcps.roles.collective.own_model import OwnModel
 from hpcps.roles.events import (
     Computed,
     Effect,
@@ -31,10 +31,82 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Progress, Trainer
+
+
+class OwnModel(ModelInbox):
+    """The whole model; all workers have the same one at the beginning of a round.
+
+    Attributes:
+        values: the model `[d]`; the next worker may read it in place.
+        steps_per_epoch: the coordinator's batches in an epoch; 0 until it is known.
+        diverged: whether the coordinator has recorded that the model is not finite.
+    """
+
+    def __init__(self, owner: Peer, run: Run, size: int, allocate: Allocate) -> None:
+        super().__init__(owner, size, ())
+        self.values = allocate(size)
+        self.steps_per_epoch = 0
+        self.diverged = False
+        self._run = run
+        self._waiting_for: tuple[Peer, ...] = ()
+        self._averages_statistics = False
+
+    @property
+    def waiting_for(self) -> tuple[Peer, ...]:
+        """The workers that it needs before the next round can begin."""
+        return self._waiting_for
+
+    def wait_for(self, *peers: Peer) -> None:
+        """Hold the model back; `begin` releases it."""
+        self._waiting_for = peers
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule of the run."""
+        train, inside = self._run.train, self._run.validation.evaluate == "validator_model"
+        return Schedule(train.epochs, self.steps_per_epoch, train.steps_per_round, inside)
+
+    def describe(self, steps_per_epoch: int, *, statistics: bool) -> None:
+        """Take what the coordinator says of the run: its batches in an epoch, and whether statistics are averaged."""
+        self.steps_per_epoch, self._averages_statistics = steps_per_epoch, statistics
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What the coordinator said of the run."""
+        return {"steps_per_epoch": self.steps_per_epoch, "statistics": self._averages_statistics}
+
+    def begin(self, round: int) -> None:
+        """Release the model with which a round begins."""
+        schedule = self.schedule
+        self._waiting_for = ()
+        self.note = {"epoch": schedule.ended(round)}
+        self.flags = Flag.LAST if round == schedule.rounds else Flag.NONE
+        if self._averages_statistics and schedule.epochs_before(round):
+            self.flags |= Flag.STATISTICS
+
+    def read(self, out: Vector, residual: Vector | None = None) -> None:
+        if residual is None:
+            out[:] = self.values
+        else:
+            np.add(self.values, residual, out=out)
+
+    def clear(self) -> None:
+        """Keep the model: the next one is made from it."""
+
+    def state(self) -> State:
+        """Return the model, and what the coordinator said of the run."""
+        return State({"values": self.values}, self.facts | {"diverged": self.diverged})
+
+    def restore(self, state: State) -> None:
+        """Restore both."""
+        self.values[:] = state.arrays["values"]
+        self.describe(state.facts["steps_per_epoch"], statistics=state.facts["statistics"])
+        self.diverged = state.facts["diverged"]
 
 
 class CollectiveWorker(TrainingWorker):
@@ -56,7 +128,7 @@ class CollectiveWorker(TrainingWorker):
             self._averager = RingAverager(peer, run, run_id, trainer.layout, self._model.values)
         else:
             self._averager = AllreduceAverager(peer, run, trainer.layout, self._model.values)
-        self._ledger = Ledger(self._roster)
+        self._checkpoint = CheckpointParts(self._roster)
         self._unpacked: Vector | None = None
 
     @property
@@ -79,7 +151,7 @@ class CollectiveWorker(TrainingWorker):
             ):
                 yield from self._initialise(source, message)
             case Received(source, Message(kind=Kind.PART) as message) if self.keeps_checkpoints:
-                yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
+                yield from self._checkpoint.enter(source, message.round, str(message.note.get("checksum")))
             case Received() | Malformed() | Reduced() if self._averager.takes(event):
                 yield from self._averager.take(event, self.round)
                 yield from self._end_when_done()
@@ -91,7 +163,7 @@ class CollectiveWorker(TrainingWorker):
             case Resumed():
                 yield from self._exchange()
             case StopRequested():
-                self._ledger.wanted = True
+                self._checkpoint.wanted = True
             case Snapped():
                 yield from self._snapped(event)
             case _:
@@ -180,10 +252,10 @@ class CollectiveWorker(TrainingWorker):
     def _announce(self) -> Flag:
         """Return what the keeper says of checkpoints in this round."""
         schedule, after = self._model.schedule, self.round + 1
-        if self._ledger.open is not None or after >= schedule.rounds:
+        if self._checkpoint.open is not None or after >= schedule.rounds:
             return Flag.NONE
         due = periodic(self._run.checkpoint.every, schedule.ended(self.round), schedule.ended(after))
-        return self._ledger.begin(after) if due or self._ledger.wanted else Flag.NONE
+        return self._checkpoint.begin(after) if due or self._checkpoint.wanted else Flag.NONE
 
     def _end_when_done(self) -> Iterator[Effect]:
         """End the round once the exchange is done; write a checkpoint if the keeper said so."""
@@ -220,11 +292,11 @@ class CollectiveWorker(TrainingWorker):
         suspended = Flag.SUSPEND in self._averager.flags
         if self.keeps_checkpoints:
             if suspended:
-                yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
-            yield from self._ledger.enter(self.peer, event.moment, event.checksum)
+                yield SetDeadline(tuple(peer for peer in self._checkpoint.missing() if peer != self.peer))
+            yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
             return
         note = {"checksum": event.checksum}
-        part = Message(Kind.PART, self.peer, self._run_id, event.moment, note=note)
+        part = Message(Kind.PART, self.peer, self._run_id, event.position, note=note)
         yield Send(self._roster.coordinator, part)
         if suspended:
             yield Finish(suspended=True)

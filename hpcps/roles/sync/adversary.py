@@ -9,7 +9,7 @@ from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.adversary import Adversary, Crafted
 from hpcps.roles.attack_group import AttackGroup, Knowledge
-from hpcps.roles.checkpointing import ECHOED, KEEPER
+from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, KEEPER
 from hpcps.roles.checks import rejection, wrong_blocks
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
 from hpcps.roles.resources import ALONE, Resources
@@ -57,13 +57,13 @@ class SyncAdversary(Adversary):
             yield rejection(source, reason)
             yield from self._excuse(source)
         else:
-            self._flags |= message.flags & ECHOED
+            self._flags |= message.flags & CHECKPOINT_FLAGS
             self._owed.discard(source)
             if message.kind is Kind.COPY:
                 known.put(source.index, message)
-                told = message.note.get("epoch")
-                if isinstance(known.schedule, OpenSchedule) and isinstance(told, int):
-                    known.schedule.learn(self.round, told)
+                stated = message.note.get("epoch")
+                if isinstance(known.schedule, OpenSchedule) and isinstance(stated, int):
+                    known.schedule.learn(self.round, stated)
                 epoch = known.schedule.ended(self.round)
                 self._shown.append(source.index)
                 if not known.attacks(source.index, self.round, epoch):

@@ -11,10 +11,10 @@ from hpcps.numerics.layout import Mask, Vector, hexadecimal
 from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
-from hpcps.roles.checkpointing import ECHOED
+from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.checks import not_finite, rejection, wrong_blocks, wrong_size
 from hpcps.roles.combiner_state import Tally
-from hpcps.roles.evaluations import Continuation
+from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Effect, Send, SetDeadline, Stage
 from hpcps.roles.local_training import LocalTraining
 from hpcps.rules import Combined, Context, Rule
@@ -55,9 +55,9 @@ class PartitionSender:
         self._granted = dict.fromkeys(receivers, WINDOW)
 
     @property
-    def echo(self) -> Flag:
+    def checkpoint_flags(self) -> Flag:
         """The flags for checkpoints that server 0 sent with the model of this round; they go to the other servers."""
-        return self._training.flags & ECHOED
+        return self._training.flags & CHECKPOINT_FLAGS
 
     def put(self, to: Peer, message: Message) -> Iterator[Effect]:
         """Send the next partition, now if its receiver takes it."""

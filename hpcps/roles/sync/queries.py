@@ -13,7 +13,7 @@ from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import rejection
-from hpcps.roles.evaluations import Continuation
+from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Drain, Effect, Record, Send, SetDeadline
 from hpcps.spec.schema import Run
 
@@ -51,12 +51,12 @@ class QueriedSteps:
         self.steps = 0
         self._seconds = 0.0
         self._allowed = 0
-        self._waiting = self._told = False
+        self._waiting = self._over = False
 
     def begin(self, round: int) -> Iterator[Effect]:
         """Begin a round."""
         self._round, self.steps, self._seconds = round, 0, 0.0
-        self._allowed, self._waiting, self._told = 1, False, False
+        self._allowed, self._waiting, self._over = 1, False, False
         yield self._query({"k": 0})
         yield self._train(1)
 
@@ -65,7 +65,7 @@ class QueriedSteps:
         self.steps += steps
         self._seconds += seconds
         yield self._query({"k": self.steps, "c": seconds / steps})
-        if self._told or self._policy.waits or self.steps >= self._allowed:
+        if self._over or self._policy.waits or self.steps >= self._allowed:
             yield from self.go_on()
         else:  # an answer that has come may allow other steps
             yield Drain()
@@ -82,7 +82,7 @@ class QueriedSteps:
             raise RunError(f"{self._peer} cannot use {what}")
         if message.round != self._round:
             return
-        self._told = self._told or steps <= 0
+        self._over = self._over or steps <= 0
         self._allowed = k + steps
         if self._waiting:
             yield from self.go_on()
@@ -91,7 +91,7 @@ class QueriedSteps:
         """Take the next steps, or end the steps of the round, or wait for an answer: as the answers so far allow."""
         self._waiting = False
         further = self._allowed - self.steps
-        if self._told:
+        if self._over:
             self._round = -1
             yield from self._after_steps()
         elif further > 0:

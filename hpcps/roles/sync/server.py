@@ -20,7 +20,7 @@ from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Receiv
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of, shards_of
 from hpcps.protocol.schedule import OpenSchedule, Schedule
-from hpcps.roles.checkpointing import ECHOED, KEEPER, Ledger, periodic, report
+from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, KEEPER, CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_size
 from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.events import (
@@ -133,7 +133,7 @@ class SyncServer:
         self._part: _Part | None = None
         self._stage = ServerStage.STARTING
         self._diverged = False
-        self._ledger = Ledger(self._roster)
+        self._checkpoint = CheckpointParts(self._roster)
         # What the models of this round, here and on the keeper, said of checkpoints; and what the next model says.
         self._flags = self._announced = Flag.NONE
 
@@ -163,7 +163,7 @@ class SyncServer:
                 assert self._part is not None, "it has the initial model"
                 yield from self._combined(self._part)
             case StopRequested():
-                self._ledger.wanted = True
+                self._checkpoint.wanted = True
             case Snapped():
                 yield from self._snapped(event)
 
@@ -175,11 +175,11 @@ class SyncServer:
             if self.round == message.round and self._stage is ServerStage.GATHERING:
                 yield from self._begin_round(self._part)
         elif message.kind is Kind.PART and self.keeps_checkpoints:
-            yield from self._ledger.enter(source, message.round, str(message.note.get("checksum")))
+            yield from self._checkpoint.enter(source, message.round, str(message.note.get("checksum")))
         elif message.kind in self._kinds and source in self._senders:
             yield from self._part.collector.put(source, message, self.round)
             if message.round == self.round:
-                self._flags |= message.flags & ECHOED
+                self._flags |= message.flags & CHECKPOINT_FLAGS
             yield from self._combine_when_ready(self._part)
         else:
             yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
@@ -246,8 +246,8 @@ class SyncServer:
         """Report that this server's part is written; go on, or end."""
         assert self._part is not None, "it has the initial model"
         if self.keeps_checkpoints:
-            yield SetDeadline(tuple(peer for peer in self._ledger.missing() if peer != self.peer))
-            yield from self._ledger.enter(self.peer, event.moment, event.checksum)
+            yield SetDeadline(tuple(peer for peer in self._checkpoint.missing() if peer != self.peer))
+            yield from self._checkpoint.enter(self.peer, event.position, event.checksum)
         else:
             yield report(self.peer, self._run_id, event)
         if self._stage is not ServerStage.SUSPENDING:
@@ -262,9 +262,9 @@ class SyncServer:
             if self._answers is not None:
                 schedule.learn(round, self._answers.ended(part.steps_per_epoch))
             next_round = round  # how many epochs this round ends is not known
-        if self.keeps_checkpoints and self._ledger.open is None and not schedule.over(next_round):
+        if self.keeps_checkpoints and self._checkpoint.open is None and not schedule.over(next_round):
             due = periodic(self._run.checkpoint.every, schedule.ended(next_round - 1), schedule.ended(next_round))
-            flags = self._ledger.begin(round + 1) if due or self._ledger.wanted else Flag.NONE
+            flags = self._checkpoint.begin(round + 1) if due or self._checkpoint.wanted else Flag.NONE
         if schedule.over(round):
             flags |= Flag.LAST
         if part.statistics and schedule.epochs_before(round):
@@ -295,7 +295,7 @@ class SyncServer:
 
     def _begin_round(self, part: _Part) -> Iterator[Effect]:
         """Wait for the answers to the model that was sent; end if it was the last."""
-        self._flags = self._announced & ECHOED
+        self._flags = self._announced & CHECKPOINT_FLAGS
         if part.schedule.over(self.round):
             if self._answers is not None:
                 for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):

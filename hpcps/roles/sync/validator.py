@@ -111,7 +111,7 @@ class SyncValidator(TrainingRole):
         yield from grants(self.peer, self._run_id, self.round, done, collector.total, collector.present)
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
             message = Message(
-                Kind.COMBINED, self.peer, self._run_id, self.round, server, self._sender.echo,
+                Kind.COMBINED, self.peer, self._run_id, self.round, server, self._sender.checkpoint_flags,
                 payload=self._combined[start:stop], partition=number,
             )  # fmt: skip
             yield from self._sender.put(Peer("server", server), message)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import Roster
-from hpcps.roles.adversary_client import AdversaryClient
+from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Computed, Effect, Event, Pause, Record, Resumed, Send, Stage
 from hpcps.roles.packer import TrainingWorker
@@ -53,7 +53,9 @@ class SyncWorker(TrainingWorker):
     def _show_update(self) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
         assert self._packed is not None, "it has been packed"
-        yield from self._adversary.show(self._packed, self.round, self._sender.echo, epoch=self._training.rate_epoch)
+        yield from self._adversary.show(
+            self._packed, self.round, self._sender.checkpoint_flags, epoch=self._training.rate_epoch
+        )
         if not self._adversary.waiting:
             yield from self._send_update()
 
@@ -64,13 +66,13 @@ class SyncWorker(TrainingWorker):
         for part in self._packed.parts:
             shard = part.combiner.index if part.combiner.role == "server" else 0
             message = Message(
-                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self._sender.echo, part.mask,
+                Kind.UPDATE, self.peer, self._run_id, self.round, shard, self._sender.checkpoint_flags, part.mask,
                 payload=part.payload, partition=part.number,
             )  # fmt: skip
             yield from self._sender.put(part.combiner, message)
         if not self._packed.parts:
             for receiver in self._receivers:
-                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self._sender.echo)
+                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self._sender.checkpoint_flags)
                 yield Send(receiver, absent)
         yield from self._sender.end_when_sent()
 
