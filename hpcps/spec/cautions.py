@@ -9,8 +9,7 @@ from hpcps.attacks import Alie, Omniscient, attackers
 from hpcps.attacks.shifted_mean import quantile
 from hpcps.data.shards import classes_of_shards, shard_size
 from hpcps.rules import Phocas, Rlr, TrimmedMean
-from hpcps.spec.checks.paths import DATA, WORKERS
-from hpcps.spec.problems import Problem
+from hpcps.spec.problems import DATA, WORKERS, Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from hpcps.policies import ESync
 from hpcps.registry import Config, OneOf
@@ -14,10 +14,6 @@ from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import NoSimulation
 from hpcps.spec.validate import Shared
-
-if TYPE_CHECKING:
-    from hpcps.spec.schema import Run
-
 
 SCHEMA_VERSION = 1
 """Raise it when a default or the meaning of a key changes; all runs then get new ids. A new key does not need it. A

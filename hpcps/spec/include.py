@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcps.registry.similarity import nearest
-from hpcps.spec.keys import dotted_keys, root
+from hpcps.spec.keys import conditions, root
 from hpcps.spec.locate import Path
 from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.sweep import Assignment, assignments
@@ -102,20 +102,20 @@ def read_exclude(tables: object) -> tuple[list[Exclusion], list[Problem]]:
         return [], [Problem(("exclude",), 'expects tables: write [[exclude]], and below it "some.key" = value')]
     if not tables:
         return [], []
-    known = {name for name, _ in dotted_keys()} | {f"{name}.kind" for name, key in dotted_keys() if key.tagged}
+    known = conditions()
     found, problems = [], []
     for number, table in enumerate(tables):
         place: Path = ("exclude", number)
-        conditions = [Assignment(*each) for each in assignments(table, place)]
-        unknown = [condition for condition in conditions if ".".join(condition.key) not in known]
-        if not conditions:
+        wanted = [Assignment(*each) for each in assignments(table, place)]
+        unknown = [condition for condition in wanted if ".".join(condition.key) not in known]
+        if not wanted:
             problems.append(Problem(place, 'an empty [[exclude]]: give it keys, such as "attack.kind" = "none"'))
         for condition in unknown:
-            guess = nearest(".".join(condition.key), sorted(known))
+            guess = nearest(".".join(condition.key), known)
             message = f"unknown key {dotted(condition.key)}" + (f": did you mean {guess}?" if guess else "")
             problems.append(Problem(condition.place, message))
-        if conditions and not unknown:
-            found.append(Exclusion(place, tuple(conditions)))
+        if wanted and not unknown:
+            found.append(Exclusion(place, tuple(wanted)))
     return found, problems
 
 

@@ -87,6 +87,11 @@ def dotted_keys(table: Table | None = None, prefix: str = "") -> Iterator[tuple[
             yield from dotted_keys(inner, f"{prefix}{name}.")
 
 
+def conditions() -> list[str]:
+    """Return the keys that a condition on a point may name, in alphabetical order; `kind` also of tagged tables."""
+    return sorted({each for name, key in dotted_keys() for each in (name, *([f"{name}.kind"] if key.tagged else []))})
+
+
 def expects(key: Key, item: dict[str, Any] | None = None) -> str:
     """Describe the values that a key takes, or the items of its list if `item` is their schema."""
     if item is not None:

@@ -15,6 +15,10 @@ from hpcps.registry.similarity import nearest
 from hpcps.spec.keys import Key, Table, dotted_keys, expects, keys_of, plain, root
 from hpcps.spec.locate import Path
 
+SERVERS, WORKERS, VALIDATORS = ("topology", "servers"), ("topology", "workers"), ("topology", "validators")
+DATA, MODE, EXCHANGE = ("data", "name"), ("train", "mode"), ("train", "exchange")
+"""The paths of keys that several checks name."""
+
 
 @dataclass(frozen=True)
 class Problem:

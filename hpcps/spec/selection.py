@@ -11,7 +11,7 @@ from hpcps.errors import SpecError
 from hpcps.inputs import whole_number
 from hpcps.registry.config import MOST
 from hpcps.registry.similarity import nearest
-from hpcps.spec.keys import dotted_keys
+from hpcps.spec.keys import conditions
 from hpcps.spec.overrides import parse_value
 from hpcps.spec.tree import get, matches
 
@@ -84,9 +84,8 @@ def _named(candidates: Sequence[Candidate], term: str) -> set[int]:
 
 
 def _fits(candidates: Sequence[Candidate], key: str, text: str) -> set[int]:
-    known = {name for name, _ in dotted_keys()} | {f"{name}.kind" for name, inner in dotted_keys() if inner.tagged}
-    if key not in known:
-        guess = nearest(key, sorted(known))
+    if key not in (known := conditions()):
+        guess = nearest(key, known)
         raise SpecError(f"--only {key}={text}: unknown key" + (f": did you mean {guess}?" if guess else ""))
     try:
         wanted = parse_value(text)

@@ -1,12 +1,11 @@
-"""Launchers: one file for each, with its commands, files and variables.
+"""Launchers: one file for each, or for each family, with its commands, files and variables.
 
 Other modules of `launch/` know the rest: `batch` the batch systems; `guard` and `supervise` the proxies of Hydra, their
 file and their messages, because these concern processes that run. The job scripts are in `launcher/`.
 """
 
 from hpcps.launch.launchers.base import Launcher
-from hpcps.launch.launchers.hydra import Hydra
-from hpcps.launch.launchers.intel import Intel
+from hpcps.launch.launchers.hydra import Hydra, Intel
 from hpcps.launch.launchers.job import Job, Launch
 from hpcps.launch.launchers.openmpi import OpenMpi
 from hpcps.launch.launchers.pals import Pals

@@ -2,7 +2,6 @@
 
 - `attack`: the attackers, their schedule, and what they delay
 - `needs`: what keys and components need, compared with what the run offers
-- `paths`: keys that several checks name
 - `timing`: classes of workers, delays and simulated timing
 - `topology`: roles and the rule
 - `training`: model, data, training and evaluation

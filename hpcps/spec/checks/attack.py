@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hpcps.attacks import Late, NoAttack, Omniscient, attacker_count
-from hpcps.spec.checks.paths import MODE, WORKERS
-from hpcps.spec.problems import Problem
+from hpcps.spec.problems import MODE, WORKERS, Problem
 from hpcps.spec.schema import Run
 
 

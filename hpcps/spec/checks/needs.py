@@ -9,10 +9,9 @@ from hpcps.attacks import Infinite, Nan
 from hpcps.registry import active
 from hpcps.rules import AsyncRule, Rule
 from hpcps.rules.coordinate_wise import Average, Mean
-from hpcps.spec.checks.paths import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS
 from hpcps.spec.device_buffers import obstacle
 from hpcps.spec.locate import Path
-from hpcps.spec.problems import Problem, quote
+from hpcps.spec.problems import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS, Problem, quote
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 

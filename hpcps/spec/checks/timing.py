@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from hpcps.spec.checks.paths import WORKERS
 from hpcps.spec.heterogeneity import UniformDelay
-from hpcps.spec.problems import Problem, quote
+from hpcps.spec.problems import WORKERS, Problem, quote
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 

@@ -9,8 +9,7 @@ from hpcps.registry.failures import errors_of
 from hpcps.rules import Rule
 from hpcps.rules.coordinate_wise import EXCLUSIVE, Trimming
 from hpcps.rules.tolerance import DEFAULT
-from hpcps.spec.checks.paths import EXCHANGE, SERVERS, VALIDATORS, WORKERS
-from hpcps.spec.problems import Problem
+from hpcps.spec.problems import EXCHANGE, SERVERS, VALIDATORS, WORKERS, Problem
 from hpcps.spec.schema import Run
 
 

@@ -7,9 +7,8 @@ from itertools import pairwise
 
 from hpcps.data.base import Facts
 from hpcps.registry import active
-from hpcps.spec.checks.paths import DATA, VALIDATORS, WORKERS
 from hpcps.spec.presets import PRESETS
-from hpcps.spec.problems import Problem, quote
+from hpcps.spec.problems import DATA, VALIDATORS, WORKERS, Problem, quote
 from hpcps.spec.schema import Run
 
 

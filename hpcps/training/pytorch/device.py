@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Train
-from hpcps.training.pytorch.staging import CHUNK, Carrier, Staging, UnpinnedCopies
+from hpcps.training.pytorch.staging import CHUNK, Carrier, Queue, Staging, UnpinnedCopies
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """Takes a computation on tensors that stay where they are, and returns what does the same again, into the same result.
@@ -70,7 +70,7 @@ class ComputeDevice:
         _warn(f"steps on {self.device} are not replayed as CUDA graphs, which is slower: {_reason(why)}")
 
 
-class Gpu(ComputeDevice):
+class Gpu(ComputeDevice, Queue):
     """A stream of a GPU's own: it neither waits for what other streams do nor holds them up.
 
     One stream for all that a network does, the recorded included, is what makes recording safe: autograd runs each
@@ -89,11 +89,11 @@ class Gpu(ComputeDevice):
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         if device.type == "cuda":  # the stand-in of the tests is a CPU
             self._generators.append(torch.cuda.default_generators[device.index])
-        # Torch wants no other thread at work while one captures. Threads beside take turns with that; the thread that
-        # captures has nobody to wait for otherwise.
+        # Torch requires that no other thread uses the device during a capture. Other threads take turns with the thread
+        # that captures, which otherwise waits for none.
         self._recording: threading.RLock = owner._recording if owner else threading.RLock()
         self._turn: AbstractContextManager[object] = self._recording if owner else nullcontext()
-        # What could not be had once is not asked for, and complained of, again.
+        # Warn about missing pinned memory only once.
         self.carrier = UnpinnedCopies() if owner and isinstance(owner.carrier, UnpinnedCopies) else self._staging()
         self.recorder = self._record
         self._graphs: list[torch.cuda.CUDAGraph] = []
@@ -110,14 +110,12 @@ class Gpu(ComputeDevice):
         return Gpu(self.device, self)
 
     def copy(self, source: Tensor, out: Tensor) -> None:
-        """See `staging.Queue.copy`."""
         with torch.cuda.stream(self._stream):
             out.copy_(source, non_blocking=True)
 
     def mark(self) -> torch.cuda.Event:
-        """See `staging.Queue.mark`."""
-        # Whoever waits for it sleeps: the next batch is there a step before the device wants it, and a processor that
-        # spins is missing to the other processes of the machine.
+        # A thread that waits for it sleeps: the next batch is ready before the device needs it, and polling would
+        # use a core that other processes need.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event

@@ -50,19 +50,17 @@ class Carrier(Protocol):
         """
 
 
-class UnpinnedCopies:
+class UnpinnedCopies(Carrier):
     """Copies with torch, which uses buffers of the driver and waits for each copy."""
 
     def to_device(self, source: Tensor, out: Tensor) -> None:
-        """See `Carrier.to_device`."""
         out.copy_(source)
 
     def to_host(self, source: Tensor, out: Tensor) -> None:
-        """See `Carrier.to_host`."""
         out.copy_(source)
 
 
-class Staging:
+class Staging(Carrier):
     """Copies in chunks: the device copies one chunk while the host copies another.
 
     One thread uses it.
@@ -82,7 +80,6 @@ class Staging:
         self._turn = 0
 
     def to_device(self, source: Tensor, out: Tensor) -> None:
-        """See `Carrier.to_device`."""
         host, device = source.reshape(-1), out.view(-1)
         for here in self._chunks(host):
             number, buffer = self._next_buffer(host[here])
@@ -91,7 +88,6 @@ class Staging:
             self._busy[number] = self._queue.mark()
 
     def to_host(self, source: Tensor, out: Tensor) -> None:
-        """See `Carrier.to_host`."""
         device, host = source.view(-1), out.view(-1)
         coming: tuple[int, Tensor, slice] | None = None
         for here in self._chunks(device):
