@@ -121,10 +121,6 @@ def difference_table(shown: Sequence[FigureData]) -> str:
     return "\n".join(parts)
 
 
-def _cell(means: tuple[float, float] | None) -> str:
-    return "–" if means is None else f"{means[0]:.1f} − {means[1]:.1f} = {means[0] - means[1]:+.1f}"
-
-
 def _means(ours: Curve | None, other: ComparedCurve, first: int, last: int) -> tuple[float, float] | None:
     if ours is None:
         return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Protocol, TextIO
 
 from hpcps.records.forecast import time_left
@@ -58,9 +57,7 @@ class ProgressDisplay:
         self.say(f"{self._count} run{'s' * (self._count > 1)} to execute{how}")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._clear()
 
     def say(self, text: str) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import time
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +9,6 @@ from typing import Any
 
 from hpcps.errors import InputError
 from hpcps.inputs import finite, read_json
-from hpcps.records.files import write_whole
 
 
 @dataclass(frozen=True)
@@ -71,27 +66,3 @@ def read_object(path: Path) -> dict[str, Any]:
     except InputError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def write_failure(
-    folder: Path,
-    role: str,
-    index: int,
-    host: str,
-    round: int | None,
-    phase: str,
-    error: BaseException | str,
-    at: float | None,
-    pid: int | None,
-) -> None:
-    """Write the report of a process; for the arguments see `RunDirectory.fail`."""
-    if isinstance(error, BaseException):
-        pid = os.getpid()
-    at = time.time() if at is None else at
-    report = {"time": at, "role": role, "index": index, "host": host, "pid": pid, "round": round}
-    report |= {"phase": phase, "error": str(error), "traceback": ""}
-    if isinstance(error, BaseException):
-        report["error"] = f"{type(error).__name__}: {error}"
-        report["traceback"] = "".join(traceback.format_exception(error))
-    folder.mkdir(exist_ok=True)
-    write_whole(folder / f"{role}-{index}.json", json.dumps(report, indent=1))

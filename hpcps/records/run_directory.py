@@ -9,10 +9,12 @@ import io
 import json
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from traceback import format_exception
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import finite, read_json, whole_number
 from hpcps.records.checkpoint import Checkpoints
-from hpcps.records.failure import Failure, failure_reports, failures_of, read_object, write_failure
+from hpcps.records.failure import Failure, failure_reports, failures_of, read_object
 from hpcps.records.files import write_whole
 from hpcps.records.inventory import Damage, damage, inventory
 
@@ -293,7 +295,15 @@ class RunDirectory:
         `error` is the exception that ended the process, or a text of another process about it; that process may also
         give the time (`at`, as of `time.time`; default: now) and the `pid`.
         """
-        write_failure(self.path / "failure", role, index, host, round, phase, error, at, pid)
+        said, trace = str(error), ""
+        if isinstance(error, BaseException):
+            pid, said, trace = os.getpid(), f"{type(error).__name__}: {error}", "".join(format_exception(error))
+        when = time.time() if at is None else at
+        report = {"time": when, "role": role, "index": index, "host": host, "pid": pid, "round": round}
+        report |= {"phase": phase, "error": said, "traceback": trace}
+        folder = self.path / "failure"
+        folder.mkdir(exist_ok=True)
+        write_whole(folder / f"{role}-{index}.json", json.dumps(report, indent=1))
 
     def set_failures_aside(self, only: Collection[Failure] | None = None) -> None:
         """Move the reports in `failure/` to `earlier/failure-1`, `-2`, …: each attempt has its own folder.

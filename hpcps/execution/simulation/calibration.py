@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import nnls
+from scipy.stats import trim_mean
 
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
@@ -237,28 +239,13 @@ def _waiting(records: RunRecords) -> Waiting:
 
 def _mean(values: Sequence[float]) -> float:
     """Return the mean without the largest and smallest values."""
-    ordered = sorted(values)
-    cut = int(len(ordered) * _OUTLIERS)
-    kept = ordered[cut : len(ordered) - cut]
-    return sum(kept) / len(kept) if kept else 0.0
+    return float(trim_mean(values, _OUTLIERS)) if values else 0.0
 
 
 def _least_squares(columns: Matrix, values: Matrix) -> tuple[float, ...]:
-    """Return the non-negative least-squares coefficients of `values` `[n]` on `columns` `[n, k]`.
-
-    The number of columns is small, so this tries every subset; the other columns have the coefficient 0.
-    """
+    """Return the non-negative least-squares coefficients of `values` `[n]` on `columns` `[n, k]`."""
     scale = np.maximum(np.abs(columns).max(axis=0), 1e-300)
-    best, least = np.zeros(columns.shape[1]), float(values @ values)
-    for count in range(1, columns.shape[1] + 1):
-        for chosen in combinations(range(columns.shape[1]), count):
-            part = columns[:, chosen] / scale[list(chosen)]
-            found = np.linalg.lstsq(part, values, rcond=None)[0]
-            error = values - part @ found
-            if (found >= 0).all() and (square := float(error @ error)) < least * (1 - 1e-9):
-                best = np.zeros(columns.shape[1])
-                best[list(chosen)], least = found / scale[list(chosen)], square
-    return tuple(float(value) for value in best)
+    return tuple(float(value) for value in nnls(columns / scale, values)[0] / scale)
 
 
 def _peer(file: Path) -> Peer:

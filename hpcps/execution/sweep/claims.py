@@ -13,7 +13,7 @@ from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
 from hpcps.training.build import find_framework
-from hpcps.training.trial import try_data
+from hpcps.training.trial import try_components, try_data
 
 
 def refusals(points: Sequence[Point], folder: Path, *, framework: bool = True) -> Iterator[HpcpsError]:
@@ -105,9 +105,6 @@ def check_ready(points: Sequence[Point], results: Path, *, framework: bool = Tru
     Raises:
         HpcpsError: the first reason why the points cannot run here.
     """
-    from hpcps.execution.sweep.claims import refusals
-    from hpcps.training.trial import try_components
-
     for error in refusals(points, results.absolute() / points[0].run.name, framework=framework):
         raise error
     try_components(point.run for point in points)
