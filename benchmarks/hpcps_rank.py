@@ -95,7 +95,7 @@ class Constant:
 
     def evaluate(self) -> Evaluation:
         """See `Trainer`."""
-        return Evaluation(1, 0.0, 0.0, True)
+        return Evaluation(1, 0.0, 0.0, True, 0.0, ((0, 1),))
 
     def load_statistics(self, values: Vector) -> None:
         """It has none."""

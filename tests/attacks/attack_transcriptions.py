@@ -70,6 +70,9 @@ def bounded(within: Callable[[Any, Rows, Rows], bool]) -> Callable[[Any, Rows, R
 
     def check(attack: Any, rows: Rows, own: Rows, got: Any) -> None:
         mean, p = mean_of(rows), direction_of(attack, rows)
+        cancelled = (mean != 0) & (np.abs(mean) < 1e-13 * np.abs(rows).max(axis=0, initial=0.0))
+        if attack.direction == "sign" and cancelled.any():
+            return  # a sum in float64 need not have the sign of the mean
         size = np.abs(p).max(initial=0.0)
         low, high = 0.0, 1e-60
         if size > 0:
