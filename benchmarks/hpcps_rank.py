@@ -33,7 +33,7 @@ from hpcps.roles.events import Compute, Effect, Event, Finish
 from hpcps.roles.sync.worker import SyncWorker
 from hpcps.spec.schema import Run
 from hpcps.training import build
-from hpcps.training.trainer import Evaluation, Progress
+from hpcps.training.evaluation import Evaluation, Progress
 
 FOLDER = Path(os.environ["HPCPS_BENCHMARK"])
 BLOCKS = 32

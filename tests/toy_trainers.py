@@ -16,7 +16,7 @@ from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Evaluation, Progress
+from hpcps.training.evaluation import Evaluation, Progress
 from hpcps.transport.inproc import Exchange
 
 

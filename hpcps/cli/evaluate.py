@@ -11,7 +11,7 @@ from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import RunError
 
 if TYPE_CHECKING:
-    from hpcps.training.trainer import Evaluation
+    from hpcps.training.evaluation import Evaluation
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -16,7 +16,7 @@ from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer
-from hpcps.training.trainer import Evaluation
+from hpcps.training.evaluation import Evaluation
 
 FILE = "evaluation.json"
 """The file in a run's folder with the evaluation of its final model."""

@@ -22,7 +22,7 @@ from hpcps.training.trial import try_components
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hpcps.training.trainer import Evaluation
+    from hpcps.training.evaluation import Evaluation
 
 Given = str | Path | Mapping[str, Any]
 """A file, its text (of more than one line), or its content as a dictionary."""

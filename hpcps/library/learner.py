@@ -18,7 +18,7 @@ from hpcps.registry import Config
 from hpcps.spec.load import Point
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer, find_framework
-from hpcps.training.trainer import Evaluation, Progress
+from hpcps.training.evaluation import Evaluation, Progress
 
 
 class Learner:

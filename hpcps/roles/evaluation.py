@@ -15,7 +15,8 @@ from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checks import rejection, wrong_size
 from hpcps.roles.events import AwaitBackground, Compute, Effect, InBackground, Record, SetDeadline
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Evaluation, Evaluator, Trainer
+from hpcps.training.evaluation import Evaluation, Evaluator
+from hpcps.training.trainer import Trainer
 
 Continuation = Callable[[], Iterator[Effect]]
 

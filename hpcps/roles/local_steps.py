@@ -15,7 +15,8 @@ from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Computed, Effect
 from hpcps.roles.sync.queries import QueriedSteps
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Progress, Trainer, training_fields
+from hpcps.training.evaluation import Progress
+from hpcps.training.trainer import Trainer, training_fields
 
 IN_VAIN = 3
 """Groups of local steps without a finite loss after which `train.stop_when_diverged` stops training."""

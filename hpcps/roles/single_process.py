@@ -29,7 +29,8 @@ from hpcps.roles.events import (
     StopRequested,
 )
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Progress, Trainer, training_fields
+from hpcps.training.evaluation import Progress
+from hpcps.training.trainer import Trainer, training_fields
 
 
 class SingleProcess:

@@ -13,7 +13,8 @@ from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Progress, Trainer
+from hpcps.training.evaluation import Progress
+from hpcps.training.trainer import Trainer
 
 
 class TrainingRole(ABC):

@@ -1,6 +1,7 @@
 """Local training: a trainer for each backend, its schedule and its initial weights.
 
 - `build`: builds the trainer of one role
+- `evaluation`: evaluates models on the test set
 - `mxnet/`: the trainer in MXNet
 - `pytorch/`: the trainer in PyTorch
 - `schedule`: the learning rate of each step

@@ -12,8 +12,9 @@ from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_of, shard_size
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Run
+from hpcps.training.evaluation import TestSet
 from hpcps.training.schedule import schedule_of
-from hpcps.training.trainer import TestSet, Trainer
+from hpcps.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from hpcps.training.mxnet.trainer import MxnetTrainer

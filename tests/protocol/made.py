@@ -18,7 +18,7 @@ from plain_training import Blocks, Trainer, norms
 from hpcps.roles.packer import Packer
 from hpcps.spec.schema import Run
 from hpcps.training import build
-from hpcps.training.trainer import Progress
+from hpcps.training.evaluation import Progress
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.records.files import read_lines
 from hpcps.roles.events import Compute, InBackground, Record, Snapshot
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Evaluation
+from hpcps.training.evaluation import Evaluation
 
 LAYOUT = Layout.of([("a", (6,)), ("b", (4,))])
 ROUNDS = 3

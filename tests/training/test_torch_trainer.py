@@ -12,7 +12,7 @@ from training_examples import make_run, parameters
 
 from hpcps.errors import SpecError
 from hpcps.training.build import build_trainer
-from hpcps.training.trainer import CancelledError
+from hpcps.training.evaluation import CancelledError
 
 DIGITS = {"name": "digits"}
 # Few and small samples: a ResNet on one slow core.

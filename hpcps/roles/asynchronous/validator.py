@@ -21,7 +21,8 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Progress, Trainer
+from hpcps.training.evaluation import Progress
+from hpcps.training.trainer import Trainer
 
 
 class AsyncValidator(TrainingRole):

@@ -15,8 +15,9 @@ from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
+from hpcps.training.evaluation import Progress
 from hpcps.training.schedule import learning_rate, schedule_of
-from hpcps.training.trainer import Progress, Trainer
+from hpcps.training.trainer import Trainer
 
 
 class AsyncWorker(TrainingWorker):

@@ -35,7 +35,8 @@ from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Progress, Trainer
+from hpcps.training.evaluation import Progress
+from hpcps.training.trainer import Trainer
 
 
 class OwnModel(ModelInbox):

@@ -18,7 +18,8 @@ from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, gra
 from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Progress, Trainer
+from hpcps.training.evaluation import Progress
+from hpcps.training.trainer import Trainer
 
 
 class SyncValidator(TrainingRole):

@@ -13,7 +13,8 @@ from hpcps.roles.packer import TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionSender
 from hpcps.spec.schema import Run
-from hpcps.training.trainer import Progress, Trainer
+from hpcps.training.evaluation import Progress
+from hpcps.training.trainer import Trainer
 
 
 class SyncWorker(TrainingWorker):

@@ -14,10 +14,11 @@ from hpcps.data.samples import Labels
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
+from hpcps.training.evaluation import Counts, Evaluation, Progress
 from hpcps.training.mxnet.flat import MxnetFlatModel
 from hpcps.training.mxnet.framework import prepare_device
 from hpcps.training.mxnet.optimizers import build_optimizer
-from hpcps.training.trainer import Counts, Evaluation, Progress, Relabel, Trainer
+from hpcps.training.trainer import Relabel, Trainer
 
 KEPT = 0.9
 """Factor of the old running statistics in Gluon's BatchNorm at each batch."""

@@ -12,8 +12,8 @@ from torch import Tensor
 from hpcps.data.batches import Batch
 from hpcps.data.samples import Labels
 from hpcps.numerics.layout import Vector
+from hpcps.training.evaluation import Counts, Evaluation, Evaluator, TestSet
 from hpcps.training.pytorch.flat import TorchFlatModel, readable
-from hpcps.training.trainer import Counts, Evaluation, Evaluator, TestSet
 
 
 def count(counts: Counts, outputs: Tensor, labels: Tensor, summed_loss: Tensor) -> None:

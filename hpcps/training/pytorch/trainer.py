@@ -13,13 +13,14 @@ from hpcps.data.base import Facts
 from hpcps.models import Model
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.state import State
+from hpcps.training.evaluation import Counts, Progress
 from hpcps.training.pytorch.device import compute_device, prepare_device
 from hpcps.training.pytorch.evaluator import TorchEvaluator, TorchNetwork, count
 from hpcps.training.pytorch.flat import TorchFlatModel, readable
 from hpcps.training.pytorch.network import build_network
 from hpcps.training.pytorch.optimizers import build_optimizer
 from hpcps.training.pytorch.step import Step
-from hpcps.training.trainer import Counts, Progress, Relabel, Trainer
+from hpcps.training.trainer import Relabel, Trainer
 
 
 class TorchTrainer(TorchNetwork, Trainer):
