@@ -74,7 +74,7 @@ def test_figure_3_is_small_and_complete(figure3):
         "trimmed mean",
         "attack: negative, scale 6",
         "commit",
-        "32 runs: 16 done, 12 not started, 4 stopped",
+        "48 runs: 16 done, 26 not started, 6 stopped",
         "MPICH Version:",
     ):
         assert words in text
