@@ -108,7 +108,8 @@ class Data(Config, ABC):
     )
     augment: bool | None = Field(
         None,
-        description="Random crop (pad 4) and horizontal flip of images; default: true for cifar10 and cifar100.",
+        description="Random crop (pad 4) and horizontal flip; only for cifar10 and cifar100, where the default is "
+        "true.",
     )
     normalise: bool = Field(
         True, description="Whether the mean of each channel is subtracted and its standard deviation divides the rest."

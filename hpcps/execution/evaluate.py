@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
@@ -33,11 +34,18 @@ def evaluate_model(directory: RunDirectory, model: Vector) -> Evaluation:
         model: the parameters, `[d]`.
 
     Raises:
-        RunError: the model is not one of this run's network.
+        RunError: the model is not one of this run's network, or the settings are those of another version.
         DataError: a data file is missing, truncated or corrupt.
     """
     with using(registry_of(directory.plugins, directory.path / PLUGINS)):
-        run = Run.model_validate(directory.spec["run"])
+        try:
+            run = Run.model_validate(directory.spec["run"])
+        except ValidationError as error:
+            wrong = ".".join(map(str, error.errors()[0]["loc"]))
+            raise RunError(
+                f"{directory.path}: this version of hpcps cannot read its settings ({wrong}): evaluate it with the "
+                "version in its provenance.json, or run the experiment again"
+            ) from error
         coordinator = Roster.of(run).coordinator
         trainer = build_trainer(run, coordinator.role, coordinator.index)
         if model.shape != (trainer.layout.size,):
@@ -68,13 +76,13 @@ def read_model(file: Path) -> Vector:
 
 
 def write_evaluation(file: Path, evaluation: Evaluation) -> None:
-    """Write an evaluation as JSON: the fields of `Evaluation`, and a loss that is not finite as a text.
+    """Write an evaluation as JSON: its fields and `by_class`; a loss that is not finite is a text.
 
     Raises:
         RunError: it cannot be written.
     """
     loss = evaluation.loss if np.isfinite(evaluation.loss) else str(evaluation.loss)
-    content = {**vars(evaluation), "loss": loss}
+    content = {**vars(evaluation), "loss": loss, "by_class": evaluation.by_class}
     try:
         write_whole(file, json.dumps(content))
     except OSError as error:

@@ -126,15 +126,15 @@ def run_in_process(
 def _parts(run: Run, run_id: str, directory: RunDirectory, peers: Sequence[Peer]) -> dict[Peer, CheckpointPart]:
     """Return the part of the checkpoint for each role; empty if the run starts from the beginning."""
     searches = {peer: Resume(directory, run, run_id) for peer in peers}
-    moment = searches[peers[0]].before(None)
-    while moment >= 0:
-        problems = [problem for peer, resume in searches.items() if (problem := resume.take(moment, peer))]
+    position = searches[peers[0]].before(None)
+    while position >= 0:
+        problems = [problem for peer, resume in searches.items() if (problem := resume.take(position, peer))]
         if not problems:
             break
         print(f"hpcps: {problems[0]}", file=sys.stderr, flush=True)
-        moment = searches[peers[0]].before(moment)
-    directory.checkpoints.forget_after(moment)
-    return {peer: resume.part for peer, resume in searches.items() if resume.part} if moment >= 0 else {}
+        position = searches[peers[0]].before(position)
+    directory.checkpoints.forget_after(position)
+    return {peer: resume.part for peer, resume in searches.items() if resume.part} if position >= 0 else {}
 
 
 def take_turns(drivers: Sequence[RoleDriver], directory: RunDirectory, clock: EventQueue) -> None:

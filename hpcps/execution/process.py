@@ -157,13 +157,13 @@ def _play_one(
         report = partial(context.report, None, "start", error)
     if not collective_check(group, problem, report):
         return False
-    moment = search(resume, context.peer, group.share, partial(collective_check, group))
-    if moment >= 0 and not collective_check(group, take_back(role, resume.part)):
+    position = search(resume, context.peer, group.share, partial(collective_check, group))
+    if position >= 0 and not collective_check(group, take_back(role, resume.part)):
         return False
-    if moment >= 0 and context.me.rank == 0:
-        print(f"hpcps: {context.planned.label} goes on from its checkpoint at {moment}", flush=True)
+    if position >= 0 and context.me.rank == 0:
+        print(f"hpcps: {context.planned.label} goes on from its checkpoint at {position}", flush=True)
     if context.me.rank == 0:
-        context.directory.checkpoints.forget_after(moment)
+        context.directory.checkpoints.forget_after(position)
     began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
     suspended = False
     if display:

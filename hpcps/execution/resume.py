@@ -26,17 +26,17 @@ class Resume:
         self._everyone = frozenset(map(str, Roster.of(run).everyone()))
         self.part: CheckpointPart | None = None
 
-    def before(self, moment: int | None) -> int:
-        """Return the newest checkpoint before `moment` (None: the newest of all); -1 if there is none."""
-        return next((m for m in self._checkpoints.moments() if moment is None or m < moment), -1)
+    def before(self, position: int | None) -> int:
+        """Return the newest checkpoint before `position` (None: the newest of all); -1 if there is none."""
+        return next((m for m in self._checkpoints.positions() if position is None or m < position), -1)
 
-    def take(self, moment: int, peer: Peer | None) -> str:
+    def take(self, position: int, peer: Peer | None) -> str:
         """Read the part of a process; return the problem of the checkpoint, or an empty text."""
         self.part = None
         try:
-            self._checkpoints.check(moment, self._run_id, self._everyone)
+            self._checkpoints.check(position, self._run_id, self._everyone)
             if peer is not None:
-                self.part = self._checkpoints.read(moment, str(peer))
+                self.part = self._checkpoints.read(position, str(peer))
         except HpcpsError as error:
             return str(error)
         return ""
@@ -57,7 +57,7 @@ def take_back(role: Role | None, part: CheckpointPart | None) -> str:
 
 
 def search(resume: Resume, peer: Peer | None, share: Callable[[int], int], check: Callable[[str], bool]) -> int:
-    """Try checkpoints, the newest first, until all processes can use one; return its moment, or -1.
+    """Try checkpoints, the newest first, until all processes can use one; return its position, or -1.
 
     Args:
         resume: the search of this process.
@@ -65,9 +65,9 @@ def search(resume: Resume, peer: Peer | None, share: Callable[[int], int], check
         share: returns the number of rank 0 on every process.
         check: exchanges the problem of each process (empty if it has none); returns whether no process has one.
     """
-    moment = share(resume.before(None))
-    while moment >= 0 and not check(resume.take(moment, peer)):
-        moment = share(resume.before(moment))
-    if moment < 0:
+    position = share(resume.before(None))
+    while position >= 0 and not check(resume.take(position, peer)):
+        position = share(resume.before(position))
+    if position < 0:
         resume.part = None
-    return moment
+    return position

@@ -323,15 +323,15 @@ class RoleDriver:
             case Save(name, values):
                 self.phase = "save"
                 self._checksums[name] = self._directory.save(name, values)
-            case Snapshot(moment, state):
+            case Snapshot(position, state):
                 self.phase = "checkpoint"
                 part = self._record.part(state)
-                checksum = self._directory.checkpoints.write(moment, str(self._role.peer), part)
-                self._queue.append(Snapped(moment, checksum))
-            case Seal(moment, checksums):
+                checksum = self._directory.checkpoints.write(position, str(self._role.peer), part)
+                self._queue.append(Snapped(position, checksum))
+            case Seal(position, checksums):
                 self.phase = "checkpoint"
-                self._directory.checkpoints.seal(moment, self._record.run_id, checksums, self._keep)
-                self._write("checkpoint", {"moment": moment})
+                self._directory.checkpoints.seal(position, self._record.run_id, checksums, self._keep)
+                self._write("checkpoint", {"moment": position})
             case Finish(suspended):
                 reason = "suspended" if suspended else "finished"
                 self._write("end", {"reason": reason, "checksums": self._checksums})

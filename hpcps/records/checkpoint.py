@@ -1,4 +1,4 @@
-"""The checkpoints of a run: a folder for each moment with a file for each process and a manifest."""
+"""The checkpoints of a run: a folder for each position with a file for each process and a manifest."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Checkpoints:
 
     path: Path
 
-    def write(self, moment: int, process: str, part: CheckpointPart) -> str:
+    def write(self, position: int, process: str, part: CheckpointPart) -> str:
         """Write the part of a process, such as `worker-3`; return its SHA-256.
 
         Raises:
@@ -66,7 +66,7 @@ class Checkpoints:
         content = io.BytesIO()
         arrays: dict[str, Any] = {_FACTS: text, **part.state.arrays}
         np.savez(content, **arrays)
-        path = self._folder(moment) / f"{process}.npz"
+        path = self._folder(position) / f"{process}.npz"
         try:
             self.path.mkdir(exist_ok=True)
             path.parent.mkdir(exist_ok=True)
@@ -78,63 +78,63 @@ class Checkpoints:
             raise RunError(what) from error
         return hashlib.sha256(content.getbuffer()).hexdigest()
 
-    def seal(self, moment: int, run_id: str, checksums: Mapping[str, str], keep: int) -> None:
+    def seal(self, position: int, run_id: str, checksums: Mapping[str, str], keep: int) -> None:
         """Write the manifest, which completes the checkpoint; remove all but the last `keep` checkpoints.
 
         Raises:
             RunError: it cannot be written.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        manifest = {"format": FORMAT, "run_id": run_id, "moment": moment, "written": now, "parts": dict(checksums)}
+        manifest = {"format": FORMAT, "run_id": run_id, "moment": position, "written": now, "parts": dict(checksums)}
         try:
-            write_whole(self._folder(moment) / _MANIFEST, json.dumps(manifest, indent=1))
+            write_whole(self._folder(position) / _MANIFEST, json.dumps(manifest, indent=1))
         except FileNotFoundError as error:
             raise self._gone() from error
         except OSError as error:
             raise RunError(f"cannot complete a checkpoint in {self.path}: {error.strerror}; free disk space") from error
-        kept = self.moments()[:keep]
+        kept = self.positions()[:keep]
         if not kept:  # the folder was deleted after the manifest was written
             raise self._gone()
         for other in self._folders():
             if other < kept[-1]:
                 self._remove(other)
 
-    def moments(self) -> list[int]:
-        """Return the moments of all complete checkpoints, the newest first."""
+    def positions(self) -> list[int]:
+        """Return the positions of all complete checkpoints, the newest first."""
         return sorted((m for m in self._folders() if (self._folder(m) / _MANIFEST).is_file()), reverse=True)
 
     @property
     def under_way(self) -> bool:
         """Whether a checkpoint is being written: the newest one is not complete."""
-        return max(self._folders(), default=-1) > max(self.moments(), default=-1)
+        return max(self._folders(), default=-1) > max(self.positions(), default=-1)
 
-    def check(self, moment: int, run_id: str, everyone: frozenset[str]) -> None:
+    def check(self, position: int, run_id: str, everyone: frozenset[str]) -> None:
         """Check that a checkpoint belongs to this run and has a part of every process.
 
         Raises:
             RunError: it is damaged or belongs to another run; the message gives the reason.
         """
-        manifest = self._manifest(moment)
+        manifest = self._manifest(position)
         if manifest.get("format") != FORMAT:
-            raise self._rejected(moment, "its manifest is damaged or of another version of hpcps")
+            raise self._rejected(position, "its manifest is damaged or of another version of hpcps")
         if manifest.get("run_id") != run_id:
-            raise self._rejected(moment, f"it belongs to run {manifest.get('run_id')}")
+            raise self._rejected(position, f"it belongs to run {manifest.get('run_id')}")
         if set(manifest["parts"]) != everyone:
-            raise self._rejected(moment, f"it only has parts of {', '.join(sorted(manifest['parts']))}")
+            raise self._rejected(position, f"it only has parts of {', '.join(sorted(manifest['parts']))}")
 
-    def read(self, moment: int, process: str) -> CheckpointPart:
+    def read(self, position: int, process: str) -> CheckpointPart:
         """Read the part of a process.
 
         Raises:
             RunError: it is missing or was changed.
         """
-        path = self._folder(moment) / f"{process}.npz"
+        path = self._folder(position) / f"{process}.npz"
         try:
             content = read_bytes(path)
         except InputError as error:
-            raise self._rejected(moment, f"{path.name} cannot be read: {error.reason}") from error
-        if hashlib.sha256(content).hexdigest() != self._manifest(moment).get("parts", {}).get(process):
-            raise self._rejected(moment, f"{path.name} is damaged: its checksum differs from the manifest")
+            raise self._rejected(position, f"{path.name} cannot be read: {error.reason}") from error
+        if hashlib.sha256(content).hexdigest() != self._manifest(position).get("parts", {}).get(process):
+            raise self._rejected(position, f"{path.name} is damaged: its checksum differs from the manifest")
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as file:
                 if sum(entry.file_size for entry in file.zip.infolist()) > len(content):
@@ -145,12 +145,12 @@ class Checkpoints:
                     return CheckpointPart(State(arrays, facts), lines, elapsed)
             raise ValueError("it lacks facts, lines or elapsed")
         except Exception as error:  # a damaged archive can raise anything
-            raise self._rejected(moment, f"{path.name} has invalid content: {error}") from error
+            raise self._rejected(position, f"{path.name} has invalid content: {error}") from error
 
-    def forget_after(self, moment: int) -> None:
-        """Remove the checkpoints after a moment: the run resumes from there and writes them again."""
+    def forget_after(self, position: int) -> None:
+        """Remove the checkpoints after a position: the run resumes from there and writes them again."""
         for other in self._folders():
-            if other > moment:
+            if other > position:
                 self._remove(other)
 
     def clear(self) -> None:
@@ -165,24 +165,24 @@ class Checkpoints:
         numbers = (whole_number(name, 0, _LAST) for name in names)
         return [number for number in numbers if number is not None]
 
-    def _folder(self, moment: int) -> Path:
-        return self.path / f"{moment:09}"
+    def _folder(self, position: int) -> Path:
+        return self.path / f"{position:09}"
 
-    def _manifest(self, moment: int) -> dict[str, Any]:
+    def _manifest(self, position: int) -> dict[str, Any]:
         with suppress(InputError):
-            manifest = read_json(self._folder(moment) / _MANIFEST, 16 * MiB)
+            manifest = read_json(self._folder(position) / _MANIFEST, 16 * MiB)
             if isinstance(manifest, dict) and isinstance(manifest.get("parts"), dict):
                 return manifest
         return {}
 
-    def _remove(self, moment: int) -> None:
+    def _remove(self, position: int) -> None:
         """Remove a checkpoint, starting with its manifest, so that a partly removed one is not a checkpoint."""
         with suppress(OSError):
-            os.unlink(self._folder(moment) / _MANIFEST)
-        shutil.rmtree(self._folder(moment), ignore_errors=True)
+            os.unlink(self._folder(position) / _MANIFEST)
+        shutil.rmtree(self._folder(position), ignore_errors=True)
 
     def _gone(self) -> RunError:
         return RunError(f"the run's folder {self.path.parent} was deleted or moved during the run; run it again")
 
-    def _rejected(self, moment: int, reason: str) -> RunError:
-        return RunError(f"the checkpoint {self._folder(moment)} is rejected: {reason}")
+    def _rejected(self, position: int, reason: str) -> RunError:
+        return RunError(f"the checkpoint {self._folder(position)} is rejected: {reason}")

@@ -124,7 +124,7 @@ def test_stops_at_a_checkpoint_when_asked_to(tables, tmp_path):
     asked = iter([False] * 30 + [True] * 10_000)
     assert not play(run, tmp_path / "cut", stop=lambda: next(asked))
     directory = RunDirectory(tmp_path / "cut")
-    (moment,) = directory.checkpoints.moments()
+    (moment,) = directory.checkpoints.positions()
     ends = {process.stem: records(tmp_path / "cut", process.stem)[-1] for process in directory.records}
     assert {end["reason"] for end in ends.values()} == {"suspended"}
     assert all(line["round"] < moment for line in records(tmp_path / "cut", "worker-0") if line["event"] == "round")
@@ -136,7 +136,7 @@ def test_keeps_as_many_as_it_is_told(tmp_path):
     run = small(checkpoint={"every": 1, "keep": 3})
     assert not play(run, tmp_path, crash_at=420)
     checkpoints = RunDirectory(tmp_path).checkpoints
-    assert len(checkpoints.moments()) == 3
+    assert len(checkpoints.positions()) == 3
     assert len(list(checkpoints.path.iterdir())) <= 4, "one more may be in the making"
 
 
@@ -175,7 +175,7 @@ def average(tmp_path_factory):
 def test_a_damaged_one_is_refused_and_the_one_before_it_used(damage, average, tmp_path, capfd):
     run = CASES["average"]
     assert not play(run, tmp_path / "cut", crash_at=300)
-    newest, before = RunDirectory(tmp_path / "cut").checkpoints.moments()
+    newest, before = RunDirectory(tmp_path / "cut").checkpoints.positions()
     name, harm, why = DAMAGE[damage]
     harm(tmp_path / f"cut/checkpoints/{newest:09}" / name)
     assert play(run, tmp_path / "cut")
@@ -202,7 +202,7 @@ def test_without_any_that_is_sound_it_begins_anew(average, tmp_path, capfd):
 def test_what_lies_beside_the_checkpoints_does_no_harm(average, tmp_path, capfd):
     run = CASES["average"]
     assert not play(run, tmp_path / "cut", crash_at=300)
-    newest, _ = RunDirectory(tmp_path / "cut").checkpoints.moments()
+    newest, _ = RunDirectory(tmp_path / "cut").checkpoints.positions()
     folder = tmp_path / f"cut/checkpoints/{newest:09}"
     shutil.copytree(folder, folder.with_name(f"{folder.name}.bak"))
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -183,7 +183,7 @@ def test_mutated_manifests_and_parts_are_refused(tmp_path: Path) -> None:
         for _ in range(TIMES):
             change = source.choice((mutated, wrong_value)) if path.suffix == ".json" else mutated
             path.write_bytes(change(source, whole))
-            read = lambda: (found.moments(), found.check(5, "abc", frozenset({"worker-0"})), found.read(5, "worker-0"))  # noqa: E731
+            read = lambda: (found.positions(), found.check(5, "abc", frozenset({"worker-0"})), found.read(5, "worker-0"))  # noqa: E731
             survive(read, path.read_bytes())
         path.write_bytes(whole)
 
@@ -215,7 +215,7 @@ def test_other_folders_are_no_checkpoints(tmp_path: Path) -> None:
     for name in ("1²", "1" * 200, "1 copy", "٣"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").write_text("{}")
-    assert found.moments() == [5]
+    assert found.positions() == [5]
 
 
 def test_a_manifest_of_brackets_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,7 @@ def test_a_finished_run_is_evaluated_as_it_was_at_its_end(ran, capsys):
         assert confusion.sum() == content["samples"]
         assert np.trace(confusion) == round(content["accuracy"] * content["samples"])
         assert content["accuracy"] < content["top5"] <= 1
+        assert content["by_class"] == (np.diagonal(confusion) / confusion.sum(axis=1)).tolist()
         assert line.startswith(f"{run_id}  {ran.labels[ran.ids.index(run_id)]}")
         assert f"{100 * content['accuracy']:.2f} %" in line
 
@@ -113,3 +115,15 @@ def test_what_cannot_be_evaluated_says_why(ran, tmp_path, capsys):
     (unfinished / "runs" / "0123456789" / "spec.json").write_text(spec)
     assert main(["evaluate", str(unfinished)]) == 2
     assert "no run of" in capsys.readouterr().err
+
+
+def test_settings_of_another_version_are_refused_with_a_way_out(ran, tmp_path, capsys):
+    folder = tmp_path / "results" / "other" / "runs" / "0123456789"
+    folder.mkdir(parents=True)
+    spec = json.loads((ran.results / ran.name / "runs" / ran.ids[0] / "spec.json").read_text())
+    spec["run"]["train"]["epochs"] = "many"
+    (folder / "spec.json").write_text(json.dumps(spec))
+    shutil.copytree(ran.results / ran.name / "runs" / ran.ids[0] / "plugins", folder / "plugins")
+    np.save(tmp_path / "mine.npy", ran.final_model(ran.ids[0]))
+    assert main(["evaluate", str(tmp_path / "results" / "other"), "--model", str(tmp_path / "mine.npy")]) == 2
+    assert "cannot read its settings (train.epochs): evaluate it with the version" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def test_a_checkpoint_of_an_asynchronous_run_has_what_the_rule_keeps(tmp_path):
     checkpoints = RunDirectory(tmp_path).checkpoints
 
     def kept():
-        state = checkpoints.read(checkpoints.moments()[0], "validator-0").state.part("rule")
+        state = checkpoints.read(checkpoints.positions()[0], "validator-0").state.part("rule")
         assert state.facts["names"] == ["mean", "updates"]
         draws = state.facts["streams"]["rule"]["state"]["counter"][0]
         return draws, int(state.arrays["1"])
