@@ -70,7 +70,7 @@ def screen(updates: Updates) -> Mask:
     return refused
 
 
-def products(updates: Updates, v: Vector) -> Products:
+def products(updates: Updates, v: Vector | None) -> Products:
     n, layout = len(updates), updates.layout
     inner, squares = np.zeros((n, len(layout.blocks))), np.zeros((n, len(layout.blocks)))
     own = np.zeros(len(layout.blocks))
@@ -79,7 +79,7 @@ def products(updates: Updates, v: Vector) -> Products:
         for start in range(block.offset, block.stop, step):
             columns = slice(start, min(start + step, block.stop))
             theirs = updates.tile(columns).astype(np.float64)
-            mine = v[columns].astype(np.float64)[None, :]
+            mine = np.zeros((1, theirs.shape[1])) if v is None else v[columns].astype(np.float64)[None, :]
             inner_sums, squares_sums, limit = (segment_sums(x) for x in (theirs * mine, theirs * theirs, mine * mine))
             for segment in range(limit.shape[1]):
                 inner[:, index] += inner_sums[:, segment]

@@ -56,11 +56,8 @@ def products(updates: Updates, v: Vector | None = None) -> Products:
 
     Args:
         updates: n updates of d elements.
-        v: `[d]`, where the updates are; its values need not be finite; by default zero.
+        v: `[d]`, where the updates are; its values need not be finite; by default zero, for the squared norms alone.
     """
-    if v is None:
-        v = updates.empty(updates.layout.size)
-        v[:] = 0
     found: Products = engine(updates).products(updates, v)
     return found
 

@@ -83,14 +83,16 @@ def screen(updates: Updates) -> Mask:
     return _on_host(~good)  # type: ignore[return-value]
 
 
-def products(updates: Updates, v: Vector) -> Products:
+def products(updates: Updates, v: Vector | None) -> Products:
     n, blocks = updates.sent.shape
     sums = torch.zeros((2 * n + 1, blocks), dtype=torch.float64, device=_device(updates))
     for block, columns, rows in _pieces(updates):
-        theirs, mine = rows.double(), v[columns].double()  # type: ignore[attr-defined]
-        sums[:n, block] += theirs @ mine
+        theirs = rows.double()
         sums[n : 2 * n, block] += theirs.square().sum(dim=1)
-        sums[2 * n, block] += mine @ mine
+        if v is not None:
+            mine = v[columns].double()  # type: ignore[attr-defined]
+            sums[:n, block] += theirs @ mine
+            sums[2 * n, block] += mine @ mine
     found = _on_host(sums)
     return Products(found[:n], found[n : 2 * n], found[2 * n])
 

@@ -215,6 +215,7 @@ def measure(d, library, limit):
     for name, operation in {
         "screen": lambda: operations.screen(updates),
         "products": lambda: operations.products(updates, own),
+        "norms_gram": lambda: operations.norms_gram(updates),
         "gram": lambda: gram(updates, own),
         "average": lambda: operations.average(updates),
         "mean_of_ranks": lambda: operations.mean_of_ranks(updates, 3, 13),

@@ -20,7 +20,7 @@ SMALLEST_SAMPLED = 1 << 24
 """The minimum number of elements of all updates for which sampling pays: fewer are in a cache when read again."""
 
 
-def products(updates: Updates, v: Vector) -> Products:
+def products(updates: Updates, v: Vector | None) -> Products:
     places = Places.of(updates)
     sums, _ = _multiply(places, v, updates.to.threads, np.zeros_like(updates.used), None)
     return _products(places.segments, sums, len(updates.layout.blocks))
@@ -65,14 +65,20 @@ def _predict(places: Places, v: Vector, accepts: Accepts, otherwise: Mask, threa
 
 
 def _multiply(
-    places: Places, v: Vector, threads: int, accepted: Mask, divisors: Float64 | None, to: tuple[int, int] = (0, 0)
+    places: Places,
+    v: Vector | None,
+    threads: int,
+    accepted: Mask,
+    divisors: Float64 | None,
+    to: tuple[int, int] = (0, 0),
 ) -> tuple[Float64, NDArray[np.int32]]:
     """Compute products and, with divisors, means; return `sums` and `results` of `multiply_segments`."""
-    v = np.require(v, np.float32, ["C", "A"])
+    v = v if v is None else np.require(v, np.float32, ["C", "A"])
     divisors = np.zeros(accepted.shape[1]) if divisors is None else divisors
     sums = np.empty((len(places.segments), len(places.addresses) + 1, 2))
     results = np.zeros(len(places.segments), np.int32)
-    places.run(multiply_segments, threads, address(v), sums, np.ascontiguousarray(accepted), divisors, *to, results)
+    given = np.ascontiguousarray(accepted), divisors, *to, results
+    places.run(multiply_segments, threads, 0 if v is None else address(v), sums, *given)
     return sums, results
 
 

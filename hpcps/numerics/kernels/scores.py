@@ -45,7 +45,7 @@ def multiply_segments(
         table: see `Places`.
         first: the number of the first segment.
         last: the number after that of the last segment.
-        v: the address of v.
+        v: the address of v, or 0 for zero.
         sums: the output: <u, v> and |u|^2 of each segment of each update and, last, of u = v: `[s, n + 1, 2]`.
         accepted: the updates in each block's mean: `[n, B]`.
         divisors: the divisor of each block's mean, 0 if no mean is wanted: `[B]`.
@@ -62,7 +62,7 @@ def multiply_segments(
         block, start, stop = segments[number]
         count = stop - start
         whole = (count + LANES - 1) // LANES * LANES
-        own = padded(v + 4 * start, count, spare[TOGETHER])
+        own = padded(v + 4 * start, count, spare[TOGETHER]) if v != 0 else zeros.ctypes.data
         total[:] = 0.0
         for begin in range(0, max(rows, 1), TOGETHER):
             for k in range(TOGETHER):
