@@ -13,8 +13,7 @@
 - `evaluation`: how and when the coordinator evaluates a model
 - `events`: events, effects, and the stages of roles; start here
 - `local_steps`: how many local steps a role takes, and in which groups
-- `local_training`: the way of a training role from one model to the next
-- `model_inbox`: the model that comes from the servers
+- `local_training`: the model that comes from the servers, and the way of a training role from one model to the next
 - `packer`: a worker and its update, and the residual
 - `resources`: the part of a machine that a role may use
 - `single_process`: the single-process baseline

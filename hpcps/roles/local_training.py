@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
-from hpcps.numerics.state import State
-from hpcps.numerics.vectors import on_host
+from hpcps.numerics.vectors import copy
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster, partitioning_of, shards_of
+from hpcps.protocol.partitioning import Bounds
+from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.checkpointing import report
-from hpcps.roles.checks import rejection
+from hpcps.roles.checks import wrong_size
 from hpcps.roles.evaluation import Evaluations
 from hpcps.roles.events import (
     AwaitBackground,
@@ -25,7 +25,6 @@ from hpcps.roles.events import (
     Event,
     Finish,
     Idle,
-    Send,
     SetDeadline,
     Snapped,
     Snapshot,
@@ -33,15 +32,108 @@ from hpcps.roles.events import (
     Start,
 )
 from hpcps.roles.local_steps import LocalSteps
-from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.roles.sync.queries import STATE_SERVER
 from hpcps.spec.schema import Run
-from hpcps.training.schedule import learning_rate, schedule_of
 from hpcps.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from hpcps.roles.training_role import TrainingRole
+
+
+class ModelInbox:
+    """Collects the slices of one model that the servers send, each of its shard.
+
+    Attributes:
+        flags: the flags of all its messages.
+        version: how many updates it holds (asynchronous).
+        index: the place in the servers' log of the entry that it answers (asynchronous).
+        note: the notes of all its messages.
+    """
+
+    def __init__(self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]]) -> None:
+        """Wait for the first model.
+
+        Args:
+            owner: the role that collects.
+            size: d.
+            shards: for every server the slices that it sends, in order.
+        """
+        self._owner = owner
+        self._shards = shards
+        self._came = [0] * len(shards)
+        self._size = size
+        # Not copied: nobody changes the payloads before this process has answered.
+        self._slices: list[tuple[int, int, Vector]] = []
+        self.flags = Flag.NONE
+        self.version = self.index = 0
+        self.note: dict[str, Any] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole model has come."""
+        return not self.waiting_for
+
+    @property
+    def waiting_for(self) -> tuple[Peer, ...]:
+        """The servers whose slices have not all come."""
+        owed = zip(self._came, self._shards, strict=True)
+        return tuple(Peer("server", s) for s, (came, slices) in enumerate(owed) if came < len(slices))
+
+    @property
+    def model(self) -> Vector:
+        """A copy of the model, `[d]`."""
+        whole: Vector = np.empty(self._size, np.float32)
+        self.read(whole)
+        return whole
+
+    def read(self, out: Vector, residual: Vector | None = None) -> None:
+        """Write the model, plus a residual if there is one, into `out`; all are `[d]`."""
+        for start, stop, values in self._slices:
+            if residual is None:
+                copy(values, out[start:stop])
+            else:
+                np.add(values, residual[start:stop], out=out[start:stop])
+
+    def clear(self) -> None:
+        """Begin to collect the next model."""
+        self._came = [0] * len(self._shards)
+
+    def put(self, message: Message, round: int) -> None:
+        """Take a MODEL message.
+
+        Args:
+            message: the message.
+            round: the round that begins with the model, or the number of the request that it answers.
+
+        Raises:
+            RunError: if it is not the next slice of its server, or of another version than the slices before.
+        """
+        shard = message.sender.index
+        fresh = not any(self._came)
+        reason = None
+        if message.round != round or message.shard != shard or message.partition != self._owed(shard):
+            part = f"partition {message.partition} of " if message.partition else ""
+            reason = f"it is {part}shard {message.shard} of round {message.round}, and round {round} begins"
+        elif not fresh and (message.index, message.version) != (self.index, self.version):
+            reason = f"it is version {message.version}, and other shards are version {self.version}"
+        else:
+            start, stop = self._shards[shard][message.partition]
+            reason = wrong_size(message, stop - start)
+        if reason:
+            raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
+        if fresh:
+            self._slices.clear()
+        self._slices.append((start, stop, message.values))
+        self.flags = message.flags if fresh else self.flags | message.flags
+        self.note = message.note if fresh else self.note | message.note
+        self.index, self.version = message.index, message.version
+        self._came[shard] += 1
+
+    def _owed(self, shard: int) -> int | None:
+        """Return the number of the next slice of a shard; None if all have come, or if there is no such shard."""
+        there = shard < len(self._shards) and self._came[shard] < len(self._shards[shard])
+        return self._came[shard] if there else None
 
 
 class LocalTraining:
@@ -99,30 +191,12 @@ class LocalTraining:
         self.inbox = inbox or ModelInbox(peer, trainer.layout.size, partitioning_of(run, trainer.layout).shards)
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
-        self._evaluations = Evaluations(peer, run, trainer, self._schedule, self._fields_of_evaluation)
-
-    @property
-    def steps_before_model(self) -> int:
-        """Local steps taken before the first model comes, as in ZenoPS's artifact."""
-        return 1 if self._run.train.first_step == "overwritten" else 0
-
-    @property
-    def epoch(self) -> int:
-        """The epochs of the role's own steps that are over."""
-        return self._trainer.steps_done // self._trainer.steps_per_epoch
+        self._evaluations = Evaluations(peer, run, trainer, self._schedule, role.fields_of_evaluation)
 
     @property
     def over(self) -> bool:
         """Whether the coordinator has done all its rounds."""
         return self.is_coordinator and self._schedule.over(self.round)
-
-    @property
-    def rate_epoch(self) -> int | None:
-        """The epochs that are over for the learning rate; None if those of the role's own steps count.
-
-        With a policy of local steps they are those of the run, so that all roles decay their rates together.
-        """
-        return self.log_epoch if isinstance(self._schedule, OpenSchedule) else None
 
     @property
     def _coming(self) -> int | None:
@@ -143,7 +217,7 @@ class LocalTraining:
             self._steps.note(event)
         queried = self._steps.queried
         match event:
-            case Start() if self.stage is Stage.STARTING and self.steps_before_model:
+            case Start() if self.stage is Stage.STARTING and self._role.steps_before_model:
                 yield self._steps.task(1)
             case Start() if self.stage is Stage.STARTING:
                 yield from self._present_initial_model()
@@ -177,24 +251,7 @@ class LocalTraining:
     def _present_initial_model(self) -> Iterator[Effect]:
         """Give the servers the initial weights, if this role is the coordinator; then wait for the model."""
         if self.is_coordinator:
-            if self._peer.role == "validator":
-                # A step that a validator took before is part of the initial model; a worker's step is not.
-                self._trainer.copy_to(self.base)
-            note = {
-                "layout": self._trainer.layout.to_json(),
-                "steps_per_epoch": self._trainer.steps_per_epoch,
-                "statistics": self._evaluations.averages,
-            }
-            for adversary in self._roster.adversaries():
-                yield Send(adversary, Message(Kind.INIT, self._peer, self._run_id, 0, note=note))
-            shards = shards_of(self._run, self._trainer.layout)
-            for server in self._roster.all_servers():
-                start, stop = shards[server.index]
-                payload = self.base[start:stop]
-                yield Send(
-                    server,
-                    Message(Kind.INIT, self._peer, self._run_id, 0, shard=server.index, note=note, payload=payload),
-                )
+            yield from self._role.initial_messages(self._evaluations.averages)
         self.stage = Stage.WAITING_FOR_MODEL
         # The model may be here already, if the first step of this role takes longer than that of the coordinator.
         yield from self.adopt_when_complete()
@@ -224,12 +281,8 @@ class LocalTraining:
         self.flags = self.inbox.flags
         if isinstance(self._schedule, OpenSchedule):
             self._schedule.learn(self.round, self.log_epoch)
-        if self.flags & Flag.STATISTICS and self._peer.role == "worker" and not self.is_coordinator:
-            statistics = self._trainer.statistics
-            yield Send(
-                self._roster.coordinator,
-                Message(Kind.STATISTICS, self._peer, self._run_id, self.round, payload=statistics),
-            )
+        if self.flags & Flag.STATISTICS:
+            yield from self._role.send_statistics()
         epochs = self._evaluations.due(self.round) if self.is_coordinator else ()
         if epochs:
             average = bool(self.flags & Flag.STATISTICS)
@@ -259,26 +312,6 @@ class LocalTraining:
         else:
             yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._steps.next_segment)
 
-    def _fields_of_evaluation(self) -> dict[str, object]:
-        """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""
-        if self.rate_epoch is None:
-            return self._role.evaluation_fields()
-        train, trainer = schedule_of(self._run, self._peer.role, self._peer.index), self._trainer
-        rate = learning_rate(train, trainer.steps_done, trainer.steps_per_epoch, self.rate_epoch)
-        return {"learning_rate": rate, **self._role.evaluation_fields()}
-
-    def loss_of_round(self) -> Callable[[Vector], float]:
-        """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""
-        measure, base = self._trainer.loss_on(self.round), self.base
-
-        def loss(update: Vector) -> float:
-            if np.shape(update) != base.shape:
-                raise ValueError(f"loss takes a vector of {base.size} elements, not one of shape {np.shape(update)}")
-            with np.errstate(over="ignore", invalid="ignore"):
-                return measure(np.add(on_host(base), update).astype(np.float32))
-
-        return loss
-
     def record_fields(self) -> dict[str, object]:
         """Return what the record of a round says of the local steps since the last one."""
         fields = self._steps.record_fields()
@@ -297,36 +330,20 @@ class LocalTraining:
     def snapshot(self, position: int) -> Iterator[Effect]:
         """Write this process's part of a checkpoint."""
         yield AwaitBackground()
-        facts = {"round": self.round, "evaluated": self._evaluations.last}
-        kept = {name: part.state() for name, part in self._role.kept.items()}
-        yield Snapshot(position, State(facts=facts).having(trainer=self._trainer.state(), **kept))
+        yield Snapshot(position, self._role.state(self._evaluations.last))
 
     def take_checkpoint(self, message: Message) -> Iterator[Effect]:
         """Write this process's part of a checkpoint when server 0 says so, whatever the stage (asynchronous)."""
         self.flags = message.flags
         yield from self.snapshot(message.round)
 
-    def restore(self, state: State) -> None:
-        """Go on from a checkpoint: wait for the model, as between two rounds."""
-        self._trainer.restore(state.part("trainer"))
-        self._evaluations.last = state.facts["evaluated"]
-        self.round = state.facts["round"]
+    def resume(self, round: int, evaluated: int) -> None:
+        """Wait for the model that begins a round, as between two rounds; so many epochs have been evaluated."""
+        self._evaluations.last = evaluated
+        self.round = round
         if isinstance(self._schedule, OpenSchedule):
-            self._schedule.learn(self.round - 1, self._evaluations.last)
+            self._schedule.learn(round - 1, evaluated)
         elif self._run.train.mode == "async":
             # The checkpoint may be written inside a cycle, which counts as over if its steps are done.
             self.round = self._trainer.steps_done // self._run.train.steps_per_round
-        for name, part in self._role.kept.items():
-            part.restore(state.part(name))
         self.stage = Stage.WAITING_FOR_MODEL
-
-    def unusable(self, source: Peer, reason: str) -> RunError:
-        """Return the error of a message that the role cannot go on without."""
-        unit = "round" if self._run.train.mode == "sync" else "cycle"
-        return RunError(f"{self._peer} cannot use what {source} sent in {unit} {self.round}: {reason}")
-
-    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
-        """Record a bad message; the run cannot go on without a server's."""
-        if source.role == "server":
-            raise self.unusable(source, reason)
-        yield rejection(source, reason)

@@ -16,7 +16,7 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
 from hpcps.roles.attacker import Attacker
 from hpcps.roles.events import Compute, Effect, Stage
-from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.local_training import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.roles.training_role import TrainingRole
 from hpcps.seeds import generator

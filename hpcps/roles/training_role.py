@@ -5,15 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
+from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept, State
-from hpcps.protocol.messages import Peer
-from hpcps.roles.events import Effect
-from hpcps.roles.local_training import LocalTraining
-from hpcps.roles.model_inbox import ModelInbox
+from hpcps.numerics.vectors import on_host
+from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.roster import Roster, shards_of
+from hpcps.roles.checks import rejection
+from hpcps.roles.events import Effect, Send
+from hpcps.roles.local_training import LocalTraining, ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
+from hpcps.training.schedule import learning_rate, schedule_of
 from hpcps.training.trainer import Trainer
 
 
@@ -47,9 +53,58 @@ class TrainingRole(ABC):
         """Whether this process keeps the checkpoints of the run; by default another one does."""
         return False
 
+    @property
+    def steps_before_model(self) -> int:
+        """Local steps taken before the first model comes, as in ZenoPS's artifact."""
+        return 1 if self._run.train.first_step == "overwritten" else 0
+
+    @property
+    def epoch(self) -> int:
+        """The epochs of the role's own steps that are over."""
+        return self._trainer.steps_done // self._trainer.steps_per_epoch
+
+    @property
+    def rate_epoch(self) -> int | None:
+        """The epochs that are over for the learning rate; None if those of the role's own steps count.
+
+        With a policy of local steps they are those of the run, so that all roles decay their rates together.
+        """
+        return self._training.log_epoch if self._run.train.policy is not None else None
+
+    def state(self, evaluated: int) -> State:
+        """Return the role's part of a checkpoint, in which so many epochs have been evaluated."""
+        kept = {name: part.state() for name, part in self.kept.items()}
+        facts = {"round": self.round, "evaluated": evaluated}
+        return State(facts=facts).having(trainer=self._trainer.state(), **kept)
+
     def restore(self, state: State) -> None:
-        """Go on from a checkpoint."""
-        self._training.restore(state)
+        """Go on from a checkpoint: wait for the model, as between two rounds."""
+        self._trainer.restore(state.part("trainer"))
+        for name, part in self.kept.items():
+            part.restore(state.part(name))
+        self._training.resume(state.facts["round"], state.facts["evaluated"])
+
+    def initial_messages(self, statistics: bool) -> Iterator[Effect]:
+        """Give the adversaries and the servers the initial weights, and say whether statistics are averaged."""
+        training, layout, roster = self._training, self._trainer.layout, Roster.of(self._run)
+        if self.peer.role == "validator":
+            # A step that a validator took before is part of the initial model; a worker's step is not.
+            self._trainer.copy_to(training.base)
+        note = {
+            "layout": layout.to_json(),
+            "steps_per_epoch": self._trainer.steps_per_epoch,
+            "statistics": statistics,
+        }
+        for adversary in roster.adversaries():
+            yield Send(adversary, Message(Kind.INIT, self.peer, self._run_id, 0, note=note))
+        shards = shards_of(self._run, layout)
+        for server in roster.all_servers():
+            start, stop = shards[server.index]
+            payload = training.base[start:stop]
+            yield Send(
+                server,
+                Message(Kind.INIT, self.peer, self._run_id, 0, shard=server.index, note=note, payload=payload),
+            )
 
     @abstractmethod
     def take_steps(self, steps: int) -> Progress:
@@ -75,3 +130,44 @@ class TrainingRole(ABC):
     def evaluation_fields(self) -> dict[str, object]:
         """Return what the role adds to the record of an evaluation."""
         return {}
+
+    def send_statistics(self) -> Iterator[Effect]:
+        """Send a worker's BatchNorm statistics to the coordinator, which averages them."""
+        training = self._training
+        if self.peer.role == "worker" and not training.is_coordinator:
+            statistics = self._trainer.statistics
+            yield Send(
+                Roster.of(self._run).coordinator,
+                Message(Kind.STATISTICS, self.peer, self._run_id, self.round, payload=statistics),
+            )
+
+    def fields_of_evaluation(self) -> dict[str, object]:
+        """Return what the role adds to the record of an evaluation, with the learning rate if the run decides it."""
+        if self.rate_epoch is None:
+            return self.evaluation_fields()
+        train, trainer = schedule_of(self._run, self.peer.role, self.peer.index), self._trainer
+        rate = learning_rate(train, trainer.steps_done, trainer.steps_per_epoch, self.rate_epoch)
+        return {"learning_rate": rate, **self.evaluation_fields()}
+
+    def loss_of_round(self) -> Callable[[Vector], float]:
+        """Return a function of a vector `[d]`: the loss, on one batch, of the model of this round plus the vector."""
+        measure, base = self._trainer.loss_on(self.round), self._training.base
+
+        def loss(update: Vector) -> float:
+            if np.shape(update) != base.shape:
+                raise ValueError(f"loss takes a vector of {base.size} elements, not one of shape {np.shape(update)}")
+            with np.errstate(over="ignore", invalid="ignore"):
+                return measure(np.add(on_host(base), update).astype(np.float32))
+
+        return loss
+
+    def unusable(self, source: Peer, reason: str) -> RunError:
+        """Return the error of a message that the role cannot go on without."""
+        unit = "round" if self._run.train.mode == "sync" else "cycle"
+        return RunError(f"{self.peer} cannot use what {source} sent in {unit} {self.round}: {reason}")
+
+    def refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+        """Record a bad message; the run cannot go on without a server's."""
+        if source.role == "server":
+            raise self.unusable(source, reason)
+        yield rejection(source, reason)

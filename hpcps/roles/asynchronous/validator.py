@@ -86,7 +86,7 @@ class AsyncValidator(TrainingRole):
         training = self._training
         if self._reference is not None:
             return self._trainer.train(steps, anchor=training.base, pull=self._settings.proximal.validator)
-        if self._trainer.steps_done < training.steps_before_model:
+        if self._trainer.steps_done < self.steps_before_model:
             return self._trainer.train(steps)
         return self._trainer.observe(steps)
 
@@ -96,7 +96,7 @@ class AsyncValidator(TrainingRole):
             self._trainer.copy_to(self._reference)
             self._reference -= self._training.base
         if "loss" in self._rule.requires:
-            self._loss = self._training.loss_of_round()
+            self._loss = self.loss_of_round()
         if self._settings.updates_per_refresh == "share":
             yield from self._handle_updates(len(self._share))
         else:
@@ -125,7 +125,7 @@ class AsyncValidator(TrainingRole):
 
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
         """Count a bad message as an empty update; the run cannot go on without a server's."""
-        yield from self._training.refuse(source, reason)
+        yield from self.refuse(source, reason)
         self._malformed += 1
         owes = source in self._requests and not any(a.worker == source and a.answered for a in self._queue)
         if owes:
@@ -192,10 +192,10 @@ class AsyncValidator(TrainingRole):
         """The epoch that alpha follows."""
         training = self._training
         own = training.is_coordinator or self._settings.epochs == "own"
-        return training.epoch if own else training.log_epoch
+        return self.epoch if own else training.log_epoch
 
     def _entry(self, kind: Kind, reader: Peer, request: int, base: int = 0) -> LogEntry:
-        return LogEntry(kind, self.peer, self._log.next_number(), reader, request, base, self._training.epoch)
+        return LogEntry(kind, self.peer, self._log.next_number(), reader, request, base, self.epoch)
 
     def _handled_fields(self) -> dict[str, object]:
         return {

@@ -50,7 +50,7 @@ class AsyncWorker(TrainingWorker):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
-                yield from self._training.refuse(event.source, unwanted(event, str(self.peer)))
+                yield from self.refuse(event.source, unwanted(event, str(self.peer)))
             case Computed("pack", packed):
                 self._packed = packed
                 yield from (Pause(packed.delay),) if packed.delay else self._show_update()
@@ -117,6 +117,6 @@ class AsyncWorker(TrainingWorker):
             return
         kind, training = Kind.UPDATE if packed.sent else Kind.READ, self._training
         number = self._log.next_number()
-        entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, training.epoch, rate=self._rate)
+        entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, self.epoch, rate=self._rate)
         parts = [(part.mask, part.payload) for part in packed.parts]
         yield from self._log.submit(entry, parts if packed.sent else None)

@@ -31,7 +31,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.local_training import ModelInbox
 from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run
@@ -192,7 +192,7 @@ class CollectiveWorker(TrainingWorker):
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
         """Take the initial weights."""
         if reason := wrong_size(message, self._model.values.size):
-            raise self._training.unusable(source, reason)
+            raise self.unusable(source, reason)
         self._model.values[:] = message.values
         self._model.describe(int(message.note["steps_per_epoch"]), statistics=bool(message.note["statistics"]))
         yield from self._begin_first_round()
@@ -209,7 +209,7 @@ class CollectiveWorker(TrainingWorker):
         """Record a bad message; the run cannot go on without those of the worker before in the ring."""
         needs = (self._before,) if self._expects_weights else self._averager.needs
         if source in needs:
-            raise self._training.unusable(source, reason)
+            raise self.unusable(source, reason)
         yield rejection(source, reason)
 
     def take_steps(self, steps: int) -> Progress:

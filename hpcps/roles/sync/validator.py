@@ -74,10 +74,10 @@ class SyncValidator(TrainingRole):
 
     def take_steps(self, steps: int) -> Progress:
         """Train under a rule that needs a reference, and before the first model; else only run the batches."""
-        trains = self._reference is not None or self._trainer.steps_done < self._training.steps_before_model
+        trains = self._reference is not None or self._trainer.steps_done < self.steps_before_model
         if not trains:
             return self._trainer.observe(steps)
-        return self._trainer.train(steps, epoch=self._training.rate_epoch)
+        return self._trainer.train(steps, epoch=self.rate_epoch)
 
     def after_steps(self) -> Iterator[Effect]:
         """Begin to combine updates: the own local steps are done."""
@@ -100,7 +100,7 @@ class SyncValidator(TrainingRole):
         columns = collector.partition.columns
         context = Context(
             None if self._reference is None else self._reference[columns],
-            self._training.loss_of_round() if "loss" in self._rule.requires else None,
+            self.loss_of_round() if "loss" in self._rule.requires else None,
             self._rule_state.random,
             self._rule_state.arrays,
         )
@@ -134,6 +134,6 @@ class SyncValidator(TrainingRole):
     def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
         """Count a bad message as an empty update; the run cannot go on without a server's."""
         if source.role == "server":
-            raise self._training.unusable(source, reason)
+            raise self.unusable(source, reason)
         yield from self._collector.refuse(source, reason)
         yield from self._combine_when_ready()

@@ -38,7 +38,7 @@ class SyncWorker(TrainingWorker):
                 self._packed = self._adversary.take(event)
                 yield from self._send_update()
             case Received() | Malformed() if not self._training.takes(event):
-                yield from self._training.refuse(event.source, unwanted(event, "a worker"))
+                yield from self.refuse(event.source, unwanted(event, "a worker"))
             case Computed("pack", packed):
                 self._packed = packed
                 yield from (Pause(packed.delay),) if packed.delay else self._show_update()
@@ -49,14 +49,12 @@ class SyncWorker(TrainingWorker):
 
     def take_steps(self, steps: int) -> Progress:
         relabel = self._packer.attacker.relabel(self.round, self._training.log_epoch)
-        return self._trainer.train(steps, relabel=relabel, epoch=self._training.rate_epoch)
+        return self._trainer.train(steps, relabel=relabel, epoch=self.rate_epoch)
 
     def _show_update(self) -> Iterator[Effect]:
         """Show the update to the adversary, if there is one and an update; else send it."""
         assert self._packed is not None, "it has been packed"
-        yield from self._adversary.show(
-            self._packed, self.round, self._sender.checkpoint_flags, epoch=self._training.rate_epoch
-        )
+        yield from self._adversary.show(self._packed, self.round, self._sender.checkpoint_flags, epoch=self.rate_epoch)
         if not self._adversary.waiting:
             yield from self._send_update()
 
