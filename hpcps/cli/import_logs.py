@@ -58,10 +58,6 @@ def handle(args: argparse.Namespace) -> int:
         raise RunError(f"{folder} has own results: give the imported ones another name with --name")
     runs = read_logs(args.logdir, args.mode)
     frame = table_of_logs(name, runs, args.model_bytes)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from error
     write_table(frame, table)
     for run in runs:
         print(_described(run))

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plot_timeline(what: str, args: argparse.Namespace) -> int:
     """Merge the traces of a run's processes, draw a part, and print the share of time per activity."""
-    from hpcps.figures.page import save
+    from hpcps.figures.publish import write_files
     from hpcps.figures.timeline import ONE_PROCESS, between, draw_timeline, shares, whole_rounds
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.chrome import is_stale, merge
@@ -45,12 +45,8 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
     print(shares(lanes, window))
     if in_process:
         print(f"note: {ONE_PROCESS}, so `wait` includes waiting for the turn")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file in save(figure, folder / f"timeline-{run.name}"):
-            print(f"wrote {file}")
-    except OSError as error:
-        raise RunError(f"cannot write figures to {folder}: {error.strerror}; choose another folder with -o") from error
+    for file in write_files([(f"timeline-{run.name}", figure)], folder):
+        print(f"wrote {file}")
     return 0
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.roster import Roster
-from hpcps.records.files import write_whole
+from hpcps.records.files import write_whole, writing
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
@@ -83,7 +83,5 @@ def write_evaluation(file: Path, evaluation: Evaluation) -> None:
     """
     loss = evaluation.loss if np.isfinite(evaluation.loss) else str(evaluation.loss)
     content = {**vars(evaluation), "loss": loss, "by_class": evaluation.by_class}
-    try:
+    with writing(file):
         write_whole(file, json.dumps(content))
-    except OSError as error:
-        raise RunError(f"{file}: cannot be written ({error.strerror})") from error

@@ -32,7 +32,7 @@ from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
 from hpcps.inputs import read_json
 from hpcps.records.collect import DRAWN, collect
-from hpcps.records.files import write_whole
+from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
 from hpcps.records.provenance import packages, source_state, write_provenance
 from hpcps.records.summary import summarize
@@ -49,12 +49,10 @@ def write_tables(frame: pd.DataFrame, results: Path) -> str:
         return ""
     shown = figure_data_of(frame, baseline(frame, results))
     text = markdown(shown)
-    try:
+    with writing(f"to {results}"):
         write_whole(results / "final_accuracy.md", text)
         write_whole(results / "final_accuracy.csv", comma_separated(shown))
         write_whole(results / "summary.csv", summarize(frame).to_csv(index=False))
-    except OSError as error:
-        raise RunError(f"cannot write to {results}: {error.strerror}") from error
     return text
 
 
@@ -74,12 +72,10 @@ def write_files(figures: Iterable[tuple[str, Figure]], folder: Path) -> list[Pat
         RunError: the folder cannot be written.
     """
     files = []
-    try:
+    with writing(f"figures to {folder}", "choose another folder with -o"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, figure in figures:
             files += save(figure, folder / name)
-    except OSError as error:
-        raise RunError(f"cannot write figures to {folder}: {error.strerror}; choose another folder with -o") from error
     return files
 
 
@@ -204,10 +200,8 @@ def write_publication(folder: Path, source: Path, command: str, runs: Mapping[st
         "python": sys.version,
         "packages": {name: versions[name] for name in _PACKAGES if name in versions},
     }
-    try:
+    with writing(f"to {folder}"):
         write_whole(folder / FILE, json.dumps(facts, indent=1) + "\n")
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror}") from error
 
 
 def launch_commands(results: Path) -> list[str]:

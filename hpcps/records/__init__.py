@@ -10,7 +10,7 @@
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
 - `export`: writes CSV files and event files of TensorBoard
 - `failure`: the processes of a run that failed
-- `files`: writes files atomically; reads JSON lines that may be incomplete
+- `files`: writes files atomically, and says why it cannot; reads JSON lines that may be incomplete
 - `forecast`: the progress of a sweep and the remaining time
 - `inventory`: the files of a finished run
 - `locate`: finds the results that a name, a file or a folder means

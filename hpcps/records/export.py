@@ -13,6 +13,7 @@ import pandas as pd
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import MiB, read_json
+from hpcps.records.files import writing
 from hpcps.spec.tree import get
 
 ROUND_FIELDS = (
@@ -39,13 +40,11 @@ def write_csv(frame: pd.DataFrame, folder: Path) -> list[Path]:
         fields = [name for name in frame if name not in settings and name != "event" and rows[name].notna().any()]
         tables[str(event)] = rows[["run_id", *fields]]
     files = []
-    try:
+    with writing(f"to {folder}", "choose another folder with -o"):
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():
             files.append(folder / f"{name}.csv")
             table.to_csv(files[-1], index=False)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
     return files
 
 
@@ -73,7 +72,7 @@ def write_tensorboard(frame: pd.DataFrame, results: Path, folder: Path) -> list[
     settings = _settings(frame)
     starts = _starts(results)
     folders = []
-    try:
+    with writing(f"to {folder}", "choose another folder with -o"):
         for run_id, rows in frame.groupby("run_id", sort=False, observed=True):
             facts = rows[settings].iloc[0]
             path = folder / re.sub(r"[^\w.+-]+", "-", f"{facts['label']}-{run_id}")
@@ -86,8 +85,6 @@ def write_tensorboard(frame: pd.DataFrame, results: Path, folder: Path) -> list[
                 for tag, step, time, value in _scalars(rows.drop(columns=settings)):
                     writer.add_scalar(tag, value, step, start + time)
             folders.append(path)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
     return folders
 
 
@@ -129,7 +126,3 @@ def _starts(results: Path) -> dict[str, float]:
         with suppress(ValueError):
             starts[run_id] = datetime.fromisoformat(str(get(facts, ("started",)))).timestamp()
     return starts
-
-
-def _unwritable(folder: Path, error: OSError) -> RunError:
-    return RunError(f"cannot write to {folder}: {error.strerror}; choose another folder with -o")

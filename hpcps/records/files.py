@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcps.errors import InputError
+from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_json
 
 
-def write_whole(path: Path, *content: str | memoryview) -> None:
-    """Write a file from parts atomically: write a temporary file beside it, then rename that."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file beside this one; rename it to this one at the end of the block."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            for part in content:
-                file.write(part.encode() if isinstance(part, str) else part)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, *content: str | memoryview) -> None:
+    """Write a file from parts, atomically."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        for part in content:
+            file.write(part.encode() if isinstance(part, str) else part)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def writing(what: object, advice: str = "") -> Iterator[None]:
+    """Turn an `OSError` of the block into a `RunError`: `what` cannot be written, why, and the advice."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write {what}: {error.strerror or error}{advice and f'; {advice}'}") from error
 
 
 _NOT_FINITE = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import hpcps
-from hpcps.errors import RunError
-from hpcps.records.files import write_whole
+from hpcps.records.files import write_whole, writing
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry.kinds import KINDS
 
@@ -207,10 +206,8 @@ def write_provenance(
     directories = {run_id: RunDirectory(results / "runs" / run_id) for run_id in run_ids}
     summaries: dict[str, object] = dict(further or {})
     summaries |= {run_id: summary(directory.provenance) for run_id, directory in directories.items()}
-    try:
+    with writing(f"to {folder or results}"):
         write_whole((folder or results) / "provenance.json", json.dumps(summaries, indent=1))
-    except OSError as error:
-        raise RunError(f"cannot write to {folder or results}: {error.strerror}") from error
 
 
 _LARGEST = 16 * 2**20

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from hpcps.errors import RunError
-from hpcps.records.files import write_whole
+from hpcps.records.files import write_whole, writing
 
 STATISTICS: Mapping[str, tuple[str, int]] = {
     "n": ("n", 0),
@@ -168,11 +168,9 @@ def write_summary(summary: pd.DataFrame, folder: Path, form: str) -> Path:
     """
     ending, written = {"csv": ("csv", None), "markdown": ("md", as_markdown), "latex": ("tex", as_latex)}[form]
     file = folder / f"summary.{ending}"
-    try:
+    with writing(file, "choose another folder with -o"):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(file, written(summary) if written else summary.to_csv(index=False))
-    except OSError as error:
-        raise RunError(f"cannot write {file}: {error.strerror}; choose another folder with -o") from error
     return file
 
 

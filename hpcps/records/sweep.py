@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from hpcps.errors import HpcpsError, InputError, RunError
+from hpcps.errors import HpcpsError, InputError
 from hpcps.inputs import read_json
-from hpcps.records.files import write_whole
+from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import load_points
 from hpcps.records.run_directory import SPEC, RunDirectory
 
@@ -37,13 +37,11 @@ def write_sweep(results: Path, file: Path, overrides: Sequence[str], points: Poi
     sweep = {"file": str(file.absolute()), "overrides": list(overrides), "common": first, "points": others}
     path = _path(results, overrides)
     text = json.dumps(sweep)
-    try:
+    with writing(path):
         if path.exists() and path.read_bytes() == text.encode():
             return  # the jobs of an array write the same
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, text)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
 def planned(results: Path, points: Points = ()) -> dict[str, Mapping[str, Any]]:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from hpcps.errors import RunError
 from hpcps.inputs import parse_json
+from hpcps.records.files import replacing, writing
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())
 _TYPES: dict[str, Any] = {
@@ -79,15 +80,10 @@ def write_table(frame: pd.DataFrame, path: Path) -> None:
     table = pa.Table.from_pandas(frame, preserve_index=False)
     attributes = json.dumps(dict(frame.attrs)).encode()
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _METADATA: attributes})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            pq.write_table(table, temporary, compression="zstd")
 
 
 def read_table(path: Path) -> pd.DataFrame:

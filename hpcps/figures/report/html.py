@@ -16,7 +16,7 @@ from hpcps.figures.labels import of_key
 from hpcps.figures.report.charts import Section, Style, label_of, sections, styles_of, title_of
 from hpcps.figures.report.content import ReportContent
 from hpcps.records.acceptance import MEANING, STALLED
-from hpcps.records.files import write_whole
+from hpcps.records.files import write_whole, writing
 from hpcps.records.forecast import summary
 
 _HERE = Path(__file__).parent
@@ -29,11 +29,9 @@ def write_report(content: ReportContent, file: Path) -> None:
         RunError: the packages of the extra `report` are not installed, or the file cannot be written.
     """
     text = render(content)
-    try:
+    with writing(file, "choose another file with -o"):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, text)
-    except OSError as error:
-        raise RunError(f"cannot write {file}: {error.strerror}; choose another file with -o") from error
 
 
 def render(content: ReportContent) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hpcps.records.files import replacing
 from hpcps.records.trace.lanes import Lane, Span, files_of, read_lanes
 
 NAME = "trace.json"
@@ -30,24 +30,19 @@ def merge(run_directory: Path) -> Path:
     """
     lanes = read_lanes(run_directory)
     path = run_directory / NAME
-    temporary = path.with_name(f".{NAME}.{os.getpid()}")
     facts = {
         "clock": lanes[0].clock,
         "clock_error_us": {str(lane.peer): round(lane.error * 1e6, 1) for lane in lanes},
     }
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n')
-            file.write(",\n".join(map(_dump, _named(lanes))))
-            for lane, (host, thread) in _numbered(lanes):
-                for event in _events(lane, host, thread):
-                    file.write(",\n" + _dump(event))
-                for event in _background(lane, host, thread):
-                    file.write(",\n" + _dump(event))
-            file.write("\n]}\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n')
+        file.write(",\n".join(map(_dump, _named(lanes))))
+        for lane, (host, thread) in _numbered(lanes):
+            for event in _events(lane, host, thread):
+                file.write(",\n" + _dump(event))
+            for event in _background(lane, host, thread):
+                file.write(",\n" + _dump(event))
+        file.write("\n]}\n")
     return path
 
 
