@@ -26,23 +26,23 @@ def plot_timeline(what: str, args: argparse.Namespace) -> int:
     from hpcps.figures.timeline import ONE_PROCESS, between, draw_timeline, shares, whole_rounds
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.chrome import is_stale, merge
-    from hpcps.records.trace.lanes import read_lanes
+    from hpcps.records.trace.lanes import read_trace
     from hpcps.spec.transport import runs_in_process
     from hpcps.spec.tree import get
 
     run = traced_run(what, args.results)
-    lanes = read_lanes(run)
+    trace = read_trace(run)
     if is_stale(run):
         print(f"wrote {merge(run)}: open it in ui.perfetto.dev")
-    window = between(lanes, *args.seconds) if args.seconds else whole_rounds(lanes, *(args.rounds or ()))
+    window = between(trace, *args.seconds) if args.seconds else whole_rounds(trace, *(args.rounds or ()))
     spec = RunDirectory(run).spec
     name = spec.get("run", {}).get("name", run.name)
     heading = " · ".join(dict.fromkeys((name, spec.get("label") or run.name)))
     # Simulations are in process too, but in their virtual time the roles run at the same time.
-    in_process = runs_in_process(get(spec, ("run", "transport", "kind"))) and lanes[0].clock != "virtual"
-    figure = draw_timeline(lanes, window, heading, in_process=in_process)
+    in_process = runs_in_process(get(spec, ("run", "transport", "kind"))) and trace.lanes[0].clock != "virtual"
+    figure = draw_timeline(trace, window, heading, in_process=in_process)
     folder = args.output or run.parent.parent / "figures"
-    print(shares(lanes, window))
+    print(shares(trace, window))
     if in_process:
         print(f"note: {ONE_PROCESS}, so `wait` includes waiting for the turn")
     for file in write_files([(f"timeline-{run.name}", figure)], folder):

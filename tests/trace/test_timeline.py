@@ -9,8 +9,7 @@ from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.figures.timeline import ONE_PROCESS, draw_timeline, whole_rounds
-from hpcps.protocol.messages import Peer
-from hpcps.records.trace.lanes import read_lanes
+from hpcps.records.trace.lanes import read_trace
 
 SMALL = small_experiment("small", {"topology.servers": 2, "train.local_steps": 2})
 
@@ -28,11 +27,9 @@ def traced(folder, *arguments, text=SMALL):
 
 def check(run, trace):
     """Every lane is without overlap, and every message that came is one that was sent, later."""
-    for lane in read_lanes(run):
-        stop = -1e-6
-        for span in lane.spans():
-            assert span.start >= stop - 1e-6
-            stop = span.stop
+    spans = read_trace(run).spans
+    for _, lane in spans[~spans.background].groupby("process"):
+        assert (lane.start >= lane.stop.shift(fill_value=-1e-6) - 1e-6).all()
     ends = {phase: [e for e in trace["traceEvents"] if e["ph"] == phase] for phase in "sf"}
     sent, came = ({event["id"]: event for event in ends[phase]} for phase in "sf")
     assert len(sent) == len(ends["s"])
@@ -78,10 +75,10 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
         check(run, json.loads((run / "trace.json").read_text()))
     plans = list(tmp_path.glob("small/launch/*/*.plan.json"))
     assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
-    lanes = read_lanes(run)
-    coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.activity for span in coordinator.background()] == ["evaluate"] * 2
-    assert "evaluate" not in {span.activity for lane in lanes for span in lane.spans()}
+    lanes, spans = read_trace(run).lanes, read_trace(run).spans
+    beside = spans[spans.background]
+    assert [*zip(beside.role, beside.activity, strict=True)] == [("validator", "evaluate")] * 2
+    assert "evaluate" not in {*spans.activity[~spans.background]}
     assert main(["plot", "timeline", str(run), "--seconds", "0-99", "-o", str(tmp_path / "figures")]) == 0
     printed = capsys.readouterr().out
     assert ONE_PROCESS not in printed
@@ -94,12 +91,10 @@ def test_a_simulation_is_traced_in_its_own_time(tmp_path):
     costs = 'simulation={kind="modelled", evaluate=0.125, step={kind="constant", seconds=0.25}}'
     run, trace = traced(tmp_path, "--set", costs)
     check(run, trace)
-    lanes = read_lanes(run)
-    assert {lane.clock for lane in lanes} == {"virtual"}
-    worker = next(lane for lane in lanes if lane.peer.role == "worker")
-    coordinator = next(lane for lane in lanes if lane.peer.role == "validator")
-    assert [span.seconds for span in coordinator.background()] == pytest.approx([0.125] * 2, abs=1e-6)
-    steps = [span.seconds for span in worker.spans() if span.activity == "train"]
+    assert {lane.clock for lane in read_trace(run).lanes} == {"virtual"}
+    spans = read_trace(run).spans
+    assert [*spans.seconds[spans.background]] == pytest.approx([0.125] * 2, abs=1e-6)
+    steps = [*spans.seconds[(spans.process == "worker-0") & (spans.activity == "train")]]
     assert steps == pytest.approx([0.5] * len(steps), abs=1e-6)
 
 
@@ -121,14 +116,14 @@ def test_the_figure(tmp_path, capsys):
     assert "has the rounds 0 to" in capsys.readouterr().err
     assert main(["plot", "timeline", run.name, "--results", str(tmp_path), "--seconds", "900-901"]) == 2
     assert "--seconds: the trace ends" in capsys.readouterr().err
-    lanes = read_lanes(run)
+    trace = read_trace(run)
     titles = [
-        draw_timeline(lanes, whole_rounds(lanes), "small", in_process=turns)._suptitle.get_text()
+        draw_timeline(trace, whole_rounds(trace), "small", in_process=turns)._suptitle.get_text()
         for turns in (True, False)
     ]
     assert [ONE_PROCESS in title for title in titles] == [True, False]
-    last = max(span.round for lane in lanes if lane.peer == Peer("worker", 0) for span in lane.spans())
-    assert whole_rounds(lanes, 1, 900).title == f"rounds 1 to {last} of worker-0"
+    last = trace.spans["round"][trace.spans.process == "worker-0"].max()
+    assert whole_rounds(trace, 1, 900).title == f"rounds 1 to {last} of worker-0"
 
 
 def test_which_run_is_meant(tmp_path, capsys):

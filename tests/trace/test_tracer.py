@@ -11,7 +11,7 @@ from hpcps.errors import RunError
 from hpcps.protocol.messages import Kind, Message, Peer, Received
 from hpcps.records.trace.chrome import merge
 from hpcps.records.trace.clocks import Offset
-from hpcps.records.trace.lanes import read_lanes
+from hpcps.records.trace.lanes import read_trace
 from hpcps.records.trace.spans import PACKED
 from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import AwaitBackground, Compute, Computed, Now, Save, Send
@@ -74,8 +74,7 @@ def test_spans_follow_one_another_without_a_gap(tmp_path):
         tracer.took(Computed("train", None), 1, clock.now)
         clock.now += 0.5
         carry_out(tracer, clock, Save("model", np.zeros(1, np.float32)), 0.001, 1)
-    (lane,) = read_lanes(tmp_path)
-    spans = list(lane.spans())
+    spans = list(read_trace(tmp_path).spans.itertuples())
     assert [(s.activity, round(s.start, 6), round(s.seconds, 6), s.round) for s in spans] == [
         ("wait", 0, 1, 0),
         ("receive", 1, 0.002, 0),
@@ -97,8 +96,7 @@ def test_messages_are_told_with_whom_and_how_large(tmp_path):
     large = Message(Kind.UPDATE, WORKER, "run", 0, payload=np.broadcast_to(np.float32(0), 2**31))
     with tracer_of(tmp_path, clock=clock) as tracer:
         carry_out(tracer, clock, Send(far, large), 1.0, 2**31 - 1)
-    (lane,) = read_lanes(tmp_path)
-    (span,) = lane.spans()
+    (span,) = read_trace(tmp_path).spans.itertuples()
     assert (span.other, span.kind, span.bytes, span.round) == ("validator-70000", "UPDATE", 2**33, 2**31 - 1)
 
 
@@ -116,8 +114,7 @@ def test_what_a_killed_process_had_noted_is_there(tmp_path):
     spans += [PACKED.pack(1, 0, 0, 0, 0, now, now, stop, 0, 0) for stop in (now - 1, float("nan"))]
     with tracer.path.open("ab") as file:
         file.write(b"".join(spans) + bytes(PACKED.size) + b"\x01torn")
-    (lane,) = read_lanes(tmp_path)
-    assert [span.activity for span in lane.spans()] == A_TURN
+    assert [*read_trace(tmp_path).spans.activity] == A_TURN
     tracer.close()
     tracer.close()
 
@@ -127,8 +124,7 @@ def test_a_process_without_rest_writes_every_second(tmp_path):
     tracer = tracer_of(tmp_path, clock=clock)
     for _ in range(30):
         carry_out(tracer, clock, Send(SERVER, message(Kind.UPDATE, WORKER)), 0.1)
-    (lane,) = read_lanes(tmp_path)
-    assert len(list(lane.spans())) >= 20
+    assert len(read_trace(tmp_path).spans) >= 20
     tracer.close()
 
 
@@ -137,10 +133,9 @@ def test_more_than_there_is_room_for_is_written(tmp_path):
     tracer = tracer_of(tmp_path, clock=clock)
     for _ in range(1100):
         carry_out(tracer, clock, Send(SERVER, message(Kind.UPDATE, WORKER)), 1e-5)
-    (lane,) = read_lanes(tmp_path)
-    assert len(list(lane.spans())) == 1024
+    assert len(read_trace(tmp_path).spans) == 1024
     tracer.close()
-    assert len(list(lane.spans())) == 1100
+    assert len(read_trace(tmp_path).spans) == 1100
 
 
 @pytest.mark.parametrize(
@@ -152,17 +147,16 @@ def test_what_comes_before_something_long_is_in_the_file(tmp_path, effect):
     a_turn(tracer, clock)
     clock.now += 0.2
     tracer.begin(effect)
-    (lane,) = read_lanes(tmp_path)
-    assert [span.activity for span in lane.spans()] == A_TURN
+    assert [*read_trace(tmp_path).spans.activity] == A_TURN
     tracer.close()
 
 
 def test_only_the_last_attempt_counts(tmp_path):
     for peer, session in ((WORKER, 1), (SERVER, 2)):
         tracer_of(tmp_path, peer, session).close()
-    assert [lane.peer for lane in read_lanes(tmp_path)] == [SERVER]
+    assert [lane.peer for lane in read_trace(tmp_path).lanes] == [SERVER]
     tracer_of(tmp_path, WORKER, 2).close()
-    assert [lane.peer for lane in read_lanes(tmp_path)] == [SERVER, WORKER]
+    assert [lane.peer for lane in read_trace(tmp_path).lanes] == [SERVER, WORKER]
 
 
 def test_a_trace_that_cannot_be_written_does_not_stop_the_run(tmp_path, capsys):
@@ -200,10 +194,11 @@ def test_clocks_of_two_hosts_are_put_on_one(tmp_path):
             tracer.carried_out(train, 0, start)
         there.now += 49 - 0.01 + 0.5
         worker.compare(Offset(-41, 0.002))
-    one, other = (next(s for s in lane.spans() if s.activity == "train") for lane in read_lanes(tmp_path))
+    trace = read_trace(tmp_path)
+    one, other = trace.spans[trace.spans.activity == "train"].itertuples()
     assert (one.start, one.seconds) == pytest.approx((50, 1))
     assert (other.start, other.seconds) == pytest.approx((50, 1), abs=2e-3)
-    assert [lane.error for lane in read_lanes(tmp_path)] == [0, pytest.approx(0.002)]
+    assert [lane.error for lane in trace.lanes] == [0, pytest.approx(0.002)]
     facts = json.loads(merge(tmp_path).read_text())["otherData"]
     assert facts == {"clock": "monotonic", "clock_error_us": {"server-0": 0.0, "worker-0": 2000.0}}
 
@@ -214,4 +209,4 @@ def test_a_run_without_a_trace(tmp_path):
     tracer.close()
     tracer.path.write_bytes(tracer.path.read_bytes().replace(b'"format": 2', b'"format": 1'))
     with pytest.raises(RunError, match="has no trace: run it with `hpcps run FILE --trace`"):
-        read_lanes(tmp_path)
+        read_trace(tmp_path)

@@ -1,153 +1,68 @@
-"""Reads the traces of the processes of a run, and puts them on one clock."""
+"""Reads the traces of the processes of a run as one data frame, on one clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import parse_json
 from hpcps.protocol.messages import ROLES, Kind, Peer
-from hpcps.records.trace.spans import ACTIVITIES, BACKGROUND, COMPARED, FORMAT, SUFFIX, UNPACKED
+from hpcps.records.trace.spans import ACTIVITIES, BACKGROUND, COMPARED, FORMAT, SUFFIX, UNPACKED, code
 
 # A shorter time of a role's own code, or of waiting, is part of the next span; seconds.
 _SHORT = 20e-6
-# Number of spans that are decoded at a time.
-_CHUNK = 4096
 _LONGEST_HEAD = 65536
 _HEAD = {"session": int, "role": str, "index": int, "host": str, "clock": str, "began": float}
 
-_NAMES = ("", *ACTIVITIES)
+_NAMES = np.array(["", *ACTIVITIES], object)
+_ROLES = dict(enumerate(ROLES))
 _KINDS = {0: "MALFORMED", **{kind.value: kind.name for kind in Kind}}
-
-
-@dataclass(frozen=True)
-class Span:
-    """An activity of a process, without interruption.
-
-    Attributes:
-        activity: `train`, `send`, `wait`, …
-        start: its start, in seconds since the start of the first process of the run.
-        seconds: its duration.
-        round: the round of the process (asynchronous: its cycle).
-        other: for `send` and `receive`: the other process.
-        kind: for `send` and `receive`: the kind of the message.
-        bytes: for `send` and `receive`: the size of the payload.
-    """
-
-    activity: str
-    start: float
-    seconds: float
-    round: int
-    other: str = ""
-    kind: str = ""
-    bytes: int = 0
-
-    @property
-    def stop(self) -> float:
-        """The end, in seconds like `start`."""
-        return self.start + self.seconds
-
-
-class _Noted(NamedTuple):
-    """A span as the file has it; the message of `send` and `receive` is `other`, `kind` and `bytes` of `Span`."""
-
-    activity: str
-    background: bool
-    before: str
-    round: int
-    rested: float
-    start: float
-    stop: float
-    message: tuple[str, str, int] | tuple[()]
-
-
-class _Piece(NamedTuple):
-    """A part of the time of a process, given by its end.
-
-    A loose piece (own code, or waiting) is joined with an equal next one, and with the next span if it is short.
-    """
-
-    loose: bool
-    activity: str
-    round: int
-    stop: float
-    message: tuple[str, str, int] | tuple[()] = ()
+_HANDLE, _MESSAGES = code("handle"), [code("send"), code("receive")]
 
 
 @dataclass(frozen=True)
 class Lane:
-    """The trace of one process.
+    """One process of a trace.
 
     Attributes:
         peer: the process.
         host: its host.
-        path: the file.
         clock: `monotonic` or `virtual`.
-        origin: the start of the trace, in seconds on the clock of the process.
-        began: the start of the trace, in seconds on the clock of rank 0.
-        zero: the time on the clock of rank 0 at which the trace of the run starts.
+        origin: the start of its trace, in seconds on the clock of the process.
+        began: the start of its trace, in seconds on the clock of rank 0.
         error: largest error of the offset between the clocks, in seconds.
         drift: change of that offset, in seconds per second.
     """
 
     peer: Peer
     host: str
-    path: Path
     clock: str
     origin: float
     began: float
-    zero: float
     error: float
     drift: float
 
-    def spans(self) -> Iterator[Span]:
-        """Read the spans; each begins where the one before ends.
 
-        The time between two recorded spans is `handle`, the role's own code. Adjacent times of own code or of waiting
-        form one span. If that span is short, it is part of the next one.
-        """
-        since, loose = self.origin, None
-        for piece in chain(self._pieces(), (None,)):
-            if loose and (piece is None or piece[:3] != loose[:3]) and loose.stop - since > _SHORT:
-                yield self._span(loose.activity, since, loose.stop, loose.round)
-                since = loose.stop
-            loose = piece if piece and piece.loose else None
-            if piece and not piece.loose:
-                yield self._span(piece.activity, since, piece.stop, piece.round, *piece.message)
-                since = piece.stop
+@dataclass(frozen=True)
+class Trace:
+    """The trace of the last traced attempt of a run.
 
-    def background(self) -> Iterator[Span]:
-        """Read the spans of background activities."""
-        for noted in _read(self.path):
-            if noted.background:
-                yield self._span(noted.activity, noted.start, noted.stop, noted.round)
+    Attributes:
+        lanes: its processes: servers, then validators, then workers.
+        spans: a row for each activity without interruption. Those of a process follow one another, its background
+            activities last. Columns: `process`; `role`; `activity` (`train`, `send`, `wait`, …); `background`; `round`
+            (asynchronous: the cycle); `start`, `seconds` and `stop`, in seconds since the first process started; and
+            for `send` and `receive` the `other` process, the `kind` of the message, the `bytes` of its payload, and its
+            `number` among the messages of its sender to its receiver: the n-th message sent is the n-th one received.
+    """
 
-    def _pieces(self) -> Iterator[_Piece]:
-        """Read the recorded spans of the main thread, and add the times between them."""
-        until = self.origin
-        for noted in _read(self.path):
-            if noted.background:
-                continue
-            worked = noted.rested if noted.before else noted.start
-            if worked > until:
-                yield _Piece(True, "handle", noted.round, worked)
-            if noted.before:
-                yield _Piece(True, noted.before, noted.round, noted.start)
-            yield _Piece(noted.activity == "handle", noted.activity, noted.round, noted.stop, noted.message)
-            until = noted.stop
-
-    def _span(self, activity: str, start: float, stop: float, round: int, *detail: Any) -> Span:
-        """Convert a span to the clock of rank 0."""
-        rate = 1.0 + self.drift
-        begin = self.began - self.zero + (start - self.origin) * rate
-        return Span(activity, begin, (stop - start) * rate, round, *detail)
+    lanes: tuple[Lane, ...]
+    spans: pd.DataFrame
 
 
 def files_of(run_directory: Path) -> list[Path]:
@@ -155,8 +70,8 @@ def files_of(run_directory: Path) -> list[Path]:
     return list((run_directory / "trace").glob(f"*-*{SUFFIX}"))
 
 
-def read_lanes(run_directory: Path) -> list[Lane]:
-    """Return the lanes of the last traced attempt: servers, then validators, then workers.
+def read_trace(run_directory: Path) -> Trace:
+    """Read the last traced attempt.
 
     Raises:
         RunError: the run has no trace.
@@ -167,24 +82,12 @@ def read_lanes(run_directory: Path) -> list[Lane]:
             f"{run_directory} has no trace: run it with `hpcps run FILE --trace` (and --no-resume if it is done)"
         )
     session = max(head["session"] for head, _ in found)
-    lanes = [_lane(head, path) for head, path in found if head["session"] == session]
-    zero = min(lane.began for lane in lanes)
-    lanes.sort(key=lambda lane: (ROLES.index(lane.peer.role), lane.peer.index))
-    return [replace(lane, zero=zero) for lane in lanes]
-
-
-def _lane(head: dict[str, Any], path: Path) -> Lane:
-    origin, offset, error, drift = head["began"], 0.0, 0.0, 0.0
-    spans = _spans(path)
-    compared = spans[spans["activity"] == COMPARED]
-    if compared.size:
-        at, offsets = compared["start"] - origin, compared["stop"]
-        error = float(compared["bytes"].max()) * 1e-9
-        if at[-1] > at[0]:
-            drift = float((offsets[-1] - offsets[0]) / (at[-1] - at[0]))
-        offset = float(offsets[0] - drift * at[0])
-    peer = Peer(head["role"], head["index"])
-    return Lane(peer, head["host"], path, head["clock"], origin, origin + offset, 0.0, error, drift)
+    recorded = [(head, _recorded(path)) for head, path in found if head["session"] == session]
+    lanes = [(_lane(head, spans), spans) for head, spans in recorded]
+    lanes.sort(key=lambda pair: (ROLES.index(pair[0].peer.role), pair[0].peer.index))
+    zero = min(lane.began for lane, _ in lanes)
+    spans = pd.concat([_spans(lane, recorded, zero) for lane, recorded in lanes], ignore_index=True)
+    return Trace(tuple(lane for lane, _ in lanes), spans)
 
 
 def _head(path: Path) -> dict[str, Any]:
@@ -198,23 +101,79 @@ def _head(path: Path) -> dict[str, Any]:
     return head if ours and all(isinstance(head.get(name), kind) for name, kind in _HEAD.items()) else {}
 
 
-def _spans(path: Path) -> NDArray[Any]:
+def _recorded(path: Path) -> pd.DataFrame:
     """Return all complete spans of a file."""
     with path.open("rb") as file:
         file.readline()
-        return np.fromfile(file, UNPACKED)
+        return pd.DataFrame(np.fromfile(file, UNPACKED))
 
 
-def _read(path: Path) -> Iterator[_Noted]:
-    """Yield the decoded spans of a file; skip invalid ones, and comparisons of clocks."""
-    spans = _spans(path)
-    for chunk in range(0, spans.size, _CHUNK):
-        rows = spans[chunk : chunk + _CHUNK].tolist()
-        for number, kind, role, before, round, rested, start, stop, size, index in rows:
-            if not 0 < number & ~BACKGROUND <= len(ACTIVITIES) or before > len(ACTIVITIES) or not start <= stop:
-                continue
-            if kind not in _KINDS or role >= len(ROLES):
-                continue
-            name, rest = _NAMES[number & ~BACKGROUND], _NAMES[before]
-            message = (f"{ROLES[role]}-{index}", _KINDS[kind], size) if name in ("send", "receive") else ()
-            yield _Noted(name, bool(number & BACKGROUND), rest, round, rested, start, stop, message)
+def _lane(head: dict[str, Any], recorded: pd.DataFrame) -> Lane:
+    origin, offset, error, drift = head["began"], 0.0, 0.0, 0.0
+    compared = recorded[recorded["activity"] == COMPARED]
+    if len(compared):
+        at, offsets = (compared["start"] - origin).to_numpy(), compared["stop"].to_numpy()
+        error = float(compared["bytes"].max()) * 1e-9
+        if at[-1] > at[0]:
+            drift = float((offsets[-1] - offsets[0]) / (at[-1] - at[0]))
+        offset = float(offsets[0] - drift * at[0])
+    return Lane(Peer(head["role"], head["index"]), head["host"], head["clock"], origin, origin + offset, error, drift)
+
+
+def _spans(lane: Lane, recorded: pd.DataFrame, zero: float) -> pd.DataFrame:
+    """Return the rows of a process, with times since `zero` on the clock of rank 0."""
+    recorded = recorded.assign(background=recorded["activity"] & BACKGROUND > 0)
+    recorded["activity"] &= ~BACKGROUND & 0xFF
+    recorded = recorded[_valid(recorded)]
+    background = recorded["background"]
+    found = pd.concat([_main_thread(recorded[~background], lane.origin), recorded[background]], ignore_index=True)
+    message = found["activity"].isin(_MESSAGES) & ~found["background"]
+    rate = 1.0 + lane.drift
+    spans = pd.DataFrame(
+        {
+            "process": str(lane.peer),
+            "role": lane.peer.role,
+            "activity": _NAMES[found["activity"]],
+            "background": found["background"],
+            "round": found["round"],
+            "start": lane.began - zero + (found["start"] - lane.origin) * rate,
+            "seconds": (found["stop"] - found["start"]) * rate,
+        }
+    )
+    spans["stop"] = spans["start"] + spans["seconds"]
+    spans["other"] = (found["role"].map(_ROLES) + "-" + found["index"].astype(str)).where(message, "")
+    spans["kind"] = found["kind"].map(_KINDS).where(message, "")
+    spans["bytes"] = found["bytes"].where(message, 0)
+    spans["number"] = spans.groupby(["activity", "other"]).cumcount()
+    return spans
+
+
+def _valid(recorded: pd.DataFrame) -> pd.Series[bool]:
+    """Return which spans are valid; comparisons of clocks are not."""
+    codes, times = recorded[["activity", "before"]], recorded[["rested", "start", "stop"]]
+    known = (recorded["activity"] > 0) & (codes <= len(ACTIVITIES)).all(axis=1)
+    known &= recorded["kind"].isin(_KINDS) & recorded["role"].isin(_ROLES)
+    return known & (times.abs() < np.inf).all(axis=1) & (recorded["start"] <= recorded["stop"])
+
+
+def _main_thread(recorded: pd.DataFrame, origin: float) -> pd.DataFrame:
+    """Return the spans of the main thread: those recorded, and the times between them.
+
+    Such a time is `handle`, the role's own code, or a rest, such as `wait`. Consecutive parts of the same code or rest
+    form one span. If that span is short, it is part of the next one.
+    """
+    rests = recorded["before"] > 0
+    worked = recorded["rested"].where(rests, recorded["start"])
+    own = recorded.assign(activity=_HANDLE, stop=worked)[worked > recorded["stop"].shift(fill_value=origin)]
+    rest = recorded.assign(activity=recorded["before"], stop=recorded["start"])[rests]
+    loose = [own.assign(loose=True), rest.assign(loose=True)]
+    recorded = recorded.assign(loose=recorded["activity"] == _HANDLE)
+    parts = pd.concat([*loose, recorded]).sort_index(kind="stable")
+    key = parts[["loose", "activity", "round"]]
+    parts = parts[~(parts["loose"] & (key == key.shift(-1)).all(axis=1))]
+    starts, kept, since = [], [], origin
+    for part, stop in zip(parts["loose"], parts["stop"], strict=True):
+        starts.append(since)
+        kept.append(not part or stop - since > _SHORT)
+        since = stop if kept[-1] else since
+    return parts.assign(start=starts)[kept]
