@@ -21,25 +21,20 @@ from hpcps.figures.figure_data import FigureData
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import (
     RC,
-    band,
+    draw_curve,
     legend,
     line_handles,
     line_name,
     line_title,
-    mark_seeds,
-    mark_unfinished,
-    page,
-    panel_grid,
     panel_title,
+    panels,
     sign_handles,
-    used,
 )
 from hpcps.figures.style import Look, looks
 
 Against = Literal["epoch", "wall_time", "bytes"]
 AGAINST: tuple[Against, ...] = ("epoch", "wall_time", "bytes")
 
-_MARKERS = 7
 _MANY = 60
 _THIN: dict[str, Any] = {"linewidth": 0.7, "linestyle": "solid", "zorder": 1.5}
 _SECONDS = ((1.0, "s"), (60.0, "min"), (3600.0, "h"))
@@ -60,6 +55,7 @@ class XAxis:
         return values / self.unit
 
 
+@mpl.rc_context(RC)
 def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptions | None = None) -> Figure:
     """Draw test accuracy: a panel per panel of the figure_data, a line per line, mean and band over the seeds.
 
@@ -74,42 +70,34 @@ def draw(figure_data: FigureData, against: Against = "epoch", options: PlotOptio
     axis = x_axis(figure_data, against)
     styles = looks(figure_data.palette, [curve.line for curve in figure_data.references])
     with_acceptance = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
-    rows, columns = panel_grid(len(figure_data.panels) + with_acceptance, options)
-    shared = {"sharex": True, "sharey": True}
     title = f"accuracy by {_clock(figure_data) if against == 'wall_time' else against}"
-    with mpl.rc_context(RC):
-        height = 2.9 if with_acceptance else 2.2
-        figure, grid = page(figure_data, title, rows, columns, options, shared=shared, height=height)
-        axes = used(grid, len(figure_data.panels) + with_acceptance)
-        for place, (panel, curves) in enumerate(figure_data.panels.items()):
-            _draw_panel(axes[place], (*curves, *figure_data.references), axis, styles, options)
-            if against == "epoch":
-                _draw_compared(axes[place], panel, figure_data, styles)
-            axes[place].set_title(panel_title(figure_data, panel, options))
-            if not curves:
-                reduced = not figure_data.variant and panel in figure_data.elsewhere
-                words = "no full-length result yet" if reduced else "no result yet"
-                axes[place].text(0.5, 0.5, words, transform=axes[place].transAxes, ha="center", color="#777777")
-            if place % columns == 0:
-                axes[place].set_ylabel("test accuracy (%)")
-        if with_acceptance:
-            (curves,) = figure_data.panels.values()
-            acceptance.draw_panel(axes[1], curves, styles, "sent", options, per_epoch=False)
-            axes[1].set(ylabel="accepted of the pairs sent (%)", title="acceptance rate since the start")
-            axes[1].tick_params(labelleft=True)
-        for place, panel_axes in enumerate(axes):
-            if place + columns >= len(axes):
-                panel_axes.set_xlabel(axis.label)
-                panel_axes.tick_params(labelbottom=True)
-        axes[0].set_ylim(0, 100)
-        axes[0].set_xlim(left=0)
+    names = [panel_title(figure_data, panel, options) for panel in figure_data.panels]
+    names += ["acceptance rate since the start"] if with_acceptance else []
+    height = 2.9 if with_acceptance else 2.2
+    figure, grid = panels(figure_data, title, names, options, x=axis.label, y=["test accuracy (%)"], height=height)
+    for (axes,), (panel, curves) in zip(grid, figure_data.panels.items(), strict=False):
+        _draw_panel(axes, (*curves, *figure_data.references), axis, styles, options)
         if against == "epoch":
-            axes[0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        handles = _handles(figure_data, styles, options)
-        if against == "epoch":
-            sources = dict.fromkeys(other.source for other in figure_data.compared)
-            handles += [Line2D([], [], color="#555555", label=source, **_THIN) for source in sources]
-        legend(figure, handles, line_title(figure_data))
+            _draw_compared(axes, panel, figure_data, styles)
+        if not curves:
+            reduced = not figure_data.variant and panel in figure_data.elsewhere
+            words = "no full-length result yet" if reduced else "no result yet"
+            axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color="#777777")
+    if with_acceptance:
+        (curves,), axes = figure_data.panels.values(), grid[-1][0]
+        acceptance.draw_panel(axes, curves, styles, "sent", options, per_epoch=False)
+        axes.set_ylabel("accepted of the pairs sent (%)")
+        axes.tick_params(labelleft=True)
+    first = grid[0][0]
+    first.set(ylim=(0, 100))
+    first.set_xlim(left=0)
+    if against == "epoch":
+        first.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    handles = _handles(figure_data, styles, options)
+    if against == "epoch":
+        sources = dict.fromkeys(other.source for other in figure_data.compared)
+        handles += [Line2D([], [], color="#555555", label=source, **_THIN) for source in sources]
+    legend(figure, handles, line_title(figure_data))
     return figure
 
 
@@ -118,18 +106,8 @@ def _draw_panel(
 ) -> None:
     for position, curve in enumerate(curves):
         look, x = styles[curve.line], axis.of(curve)
-        band(axes, x, curve.accuracy, look, options)
-        gap = max(1, len(x) // _MARKERS)
-        axes.plot(
-            x,
-            curve.accuracy.mean,
-            label=curve.line,
-            markevery=(position * gap // max(1, len(curves)), gap),
-            clip_on=False,  # a line at 0 or 100 % keeps its width
-            **look.options | {"linewidth": look.width * (0.7 if len(x) > _MANY else 1.0)},
-        )
-        mark_seeds(axes, x, curve.accuracy.mean, curve, look)
-        mark_unfinished(axes, x, curve.accuracy.mean, curve, look)
+        look = replace(look, width=0.7 * look.width) if len(x) > _MANY else look
+        draw_curve(axes, curve, x, curve.accuracy, look, options, (position, len(curves)))
 
 
 def _draw_compared(axes: Axes, panel: str, figure_data: FigureData, styles: Mapping[str, Look]) -> None:

@@ -12,7 +12,6 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
 from hpcps.errors import RunError
 from hpcps.figures import accuracy
@@ -22,7 +21,7 @@ from hpcps.figures.labels import suffixes
 from hpcps.figures.method_comparison import Comparison, Rates
 from hpcps.figures.method_names import STANDALONE
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import RC, legend, line_name, page, panel_grid, panel_title, used
+from hpcps.figures.page import RC, WIDEST, bar_handles, bars, legend, line_name, page, panel_title, panels
 from hpcps.figures.selection import select
 from hpcps.figures.style import Look, looks
 from hpcps.records.inventory import enumerated
@@ -72,27 +71,23 @@ def draw_traffic(shown: Comparison, options: PlotOptions) -> Figure:
     return _draw_groups(shown, "traffic from the workers", f"sent by the workers ({symbol})", scaled, options)
 
 
+@mpl.rc_context(RC)
 def draw_computing(shown: Comparison, options: PlotOptions) -> Figure:
     """Draw the share of the time that each worker computes: a panel per panel, a group of bars for each worker."""
     figure_data, styles, lines = shown.figure_data, *_lines(shown)
     most = max(len(one.workers) for methods in shown.rates.values() for one in methods)
-    sized = options if options.columns else options.model_copy(update={"columns": 2 if most * len(lines) > 8 else 4})
-    rows, columns = panel_grid(len(shown.rates), sized)
-    with mpl.rc_context(RC):
-        figure, grid = page(figure_data, "computing time", rows, columns, sized, shared={"sharey": True})
-        axes = used(grid, len(shown.rates))
-        for place, (panel, methods) in enumerate(shown.rates.items()):
-            workers = max((one.workers for one in methods), key=len)
-            for one in methods:
-                middles = np.arange(len(one.workers), dtype=np.float64)
-                draw_bars(axes[place], lines, [one], middles, _computing, styles, options)
-            _name_groups(axes[place], workers, "worker")
-            axes[place].set_title(panel_title(figure_data, panel, options))
-            if place % columns == 0:
-                axes[place].set_ylabel("computing (% of the time)")
-        axes[0].set_ylim(0, 100)
-        everything = [one for methods in shown.rates.values() for one in methods]
-        legend(figure, _handles(shown, lines, everything, _computing, styles, options))
+    names, y = [panel_title(figure_data, panel, options) for panel in shown.rates], "computing (% of the time)"
+    widest = 2 if most * len(lines) > 8 else WIDEST
+    figure, grid = panels(figure_data, "computing time", names, options, x="", y=[y], columns=widest, sharex=False)
+    for (axes,), methods in zip(grid, shown.rates.values(), strict=True):
+        workers = max((one.workers for one in methods), key=len)
+        for one in methods:
+            middles = np.arange(len(one.workers), dtype=np.float64)
+            draw_bars(axes, lines, [one], middles, _computing, styles, options)
+        _name_groups(axes, workers, "worker")
+    grid[0][0].set_ylim(0, 100)
+    everything = [one for methods in shown.rates.values() for one in methods]
+    legend(figure, _handles(shown, lines, everything, _computing, styles, options))
     return figure
 
 
@@ -134,7 +129,10 @@ def _handles(
     options: PlotOptions,
 ) -> list[Artist]:  # fmt: skip
     names = {line: line_name(replace(shown.figure_data, line_key="outside"), line, options) for line in lines}
-    handles = bar_handles(names, methods, number, styles, options)
+    bands = [options.band_limits(number(one)) for one in methods if one.seeds > 1]
+    several = any(np.any(low != high) for low, high in bands)
+    label = f"{options.band} of {max(one.seeds for one in methods)} seeds" if several else ""
+    handles = bar_handles(names, styles, label)
     diverged = {f"{one.line}: {one.diverged_seeds} of {one.seeds}" for one in methods if one.diverged_seeds}
     if diverged:
         label = f"† diverged seeds: {'; '.join(sorted(diverged))}"
@@ -185,14 +183,7 @@ def draw_bars(
     for one in methods:
         values = number(one)
         x = place + (lines.index(one.line) - (len(lines) - 1) / 2) * width
-        axes.bar(x, values.mean, 0.9 * width, color=styles[one.line].color, label=one.line)
-        low, high = options.band_limits(values)
-        top = values.mean
-        if one.seeds > 1 and np.any(low != high):
-            axes.errorbar(
-                x, values.mean, (values.mean - low, high - values.mean), fmt="none", ecolor="#555555", elinewidth=0.8
-            )
-            top = np.maximum(values.mean, high)
+        top = bars(axes, one.line, x, values, 0.9 * width, styles, options)
         if digits:
             mark = "†" if one.diverged_seeds else ""
             for where, height, value in zip(x, top, values.mean, strict=True):
@@ -201,26 +192,6 @@ def draw_bars(
                     text, (where, height if np.isfinite(height) else 0.0), (0, 2), textcoords="offset points",
                     ha="center", va="bottom", fontsize=7,
                 )  # fmt: skip
-
-
-def bar_handles(
-    lines: Mapping[str, str], methods: Sequence[Rates], number: Number, styles: Mapping[str, Look], options: PlotOptions
-) -> list[Artist]:
-    """Return the handles of a legend: the methods, and what the bars and signs of the seeds mean.
-
-    Args:
-        lines: the name of each method in the figure.
-        methods: the drawn rates.
-        number: what the bars show.
-        styles: the style of each method.
-        options: the statistic of the seeds.
-    """
-    handles: list[Artist] = [Patch(color=styles[line].color, linewidth=0, label=name) for line, name in lines.items()]
-    bands = [options.band_limits(number(one)) for one in methods if one.seeds > 1]
-    if any(np.any(low != high) for low, high in bands):
-        label = f"{options.band} of {max(one.seeds for one in methods)} seeds"
-        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="|", markersize=9, label=label))
-    return handles
 
 
 _MB = 1e6

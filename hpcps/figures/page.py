@@ -13,9 +13,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
-from hpcps.figures.curve import Curve, Range
+from hpcps.figures.curve import Curve, Range, Values
 from hpcps.figures.figure_data import TIED, FigureData
 from hpcps.figures.labels import of_key, of_panel, of_value
 from hpcps.figures.options import PlotOptions
@@ -39,6 +40,7 @@ RC: dict[Any, Any] = {
 WIDEST = 4
 """Panels side by side."""
 
+_MARKERS = 7
 _ENTRY = 0.95
 _LETTERS = 12
 _TITLE = 32
@@ -82,18 +84,57 @@ def page(
     return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
 
-def panel_grid(panels: int, options: PlotOptions) -> tuple[int, int]:
-    """Return the rows and columns for a number of panels."""
-    rows = -(-panels // (options.columns or WIDEST))
-    return rows, -(-panels // rows)
+def panels(
+    figure_data: FigureData,
+    title: str,
+    names: Sequence[str],
+    options: PlotOptions,
+    *,
+    x: str,
+    y: Sequence[str],
+    height: float = 2.2,
+    columns: int = WIDEST,
+    sharex: bool = True,
+) -> tuple[Figure, list[tuple[Axes, ...]]]:
+    """Make a figure with a panel for each name; with several y axes, a panel is several axes, one below the other.
 
+    Without another panel, they are side by side.
 
-def used(grid: NDArray[Any], panels: int) -> list[Axes]:
-    """Return the axes of the panels; remove the others from the page."""
-    axes = list(grid.flat)
-    for spare in axes[panels:]:
+    Args:
+        figure_data: the data; the heading describes its runs.
+        title: the quantity that the figure shows.
+        names: the titles of the panels.
+        options: the size, and whether there is a heading.
+        x: the label of the x axes.
+        y: the labels of the y axes.
+        height: inches of a row, if the options do not set it.
+        columns: panels side by side, if the options do not set it.
+        sharex: whether the panels share the x axis.
+
+    Returns:
+        The figure, and the axes of each panel.
+    """
+    widest, halves = options.columns or columns, len(y)
+    bands = -(-len(names) // widest)
+    across = -(-len(names) // bands)
+    beside = halves > 1 and len(names) == 1 and widest > 1
+    shape = (1, halves) if beside else (halves * bands, across)
+    shared = {"sharex": sharex, "sharey": True}
+    figure, grid = page(figure_data, title, *shape, options, shared=shared, height=height)
+    # A row for each panel.
+    grid = grid.reshape(-1, halves, across).swapaxes(1, 2).reshape(-1, halves)
+    for spare in grid[len(names) :].flat:
         spare.remove()
-    return axes[:panels]
+    found = [tuple(axes) for axes in grid[: len(names)]]
+    for number, axes in enumerate(found):
+        axes[0].set_title(names[number])
+        for each, label in zip(axes, y if number % across == 0 else (), strict=False):
+            each.set_ylabel(label)
+            each.tick_params(labelleft=True)
+        for each in (axes if beside else axes[-1:]) if number + across >= len(found) else ():
+            each.set_xlabel(x)
+            each.tick_params(labelbottom=True)
+    return figure, found
 
 
 def panel_title(figure_data: FigureData, panel: str, options: PlotOptions) -> str:
@@ -120,6 +161,14 @@ def line_handles(
     """Return the legend's handles of some lines."""
     names = {line: line_name(figure_data, line, options) for line in lines}
     return [Line2D([], [], label=name, **styles[line].options) for line, name in names.items()]
+
+
+def bar_handles(names: Mapping[str, str], styles: Mapping[str, Look], band: str = "") -> list[Artist]:
+    """Return the legend's handles of bars with these names, and of the band of their seeds if it is described."""
+    handles: list[Artist] = [Patch(color=styles[line].color, linewidth=0, label=name) for line, name in names.items()]
+    if band:
+        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="|", markersize=9, label=band))
+    return handles
 
 
 def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
@@ -169,12 +218,6 @@ def _mark(axes: Axes, x: Any, y: Any, at: int, share: str, look: Look, sign: str
     )
 
 
-def mark_unfinished(axes: Axes, x: Any, y: Any, curve: Curve, look: Look) -> None:
-    """Draw an open triangle at the end of a line whose runs are not finished."""
-    if not curve.finished and len(x):
-        axes.plot(x[-1], y[-1], color=look.color, clip_on=False, zorder=5, **_OPEN_END)
-
-
 def sign_handles(curves: Sequence[Curve]) -> list[Artist]:
     """Return the legend's handles of the crosses, circles and open triangles, if there are any."""
     shares = {
@@ -198,8 +241,50 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
+def draw_curve(
+    axes: Axes, curve: Curve, x: Any, values: Range, look: Look, options: PlotOptions, place: tuple[int, int]
+) -> None:
+    """Draw the mean of the seeds of a line, their band, and the signs of diverged, stalled and unfinished seeds.
+
+    Args:
+        axes: where.
+        curve: the line.
+        x: `[epochs]`.
+        values: `[epochs]`.
+        look: the style of the line.
+        options: the statistic of the seeds.
+        place: the position of the line in the panel, and the number of lines there.
+    """
+    band(axes, x, values, look, options)
+    # A line at 0 or 100 % keeps its width.
+    marks = markers(len(x), *place)
+    axes.plot(x, values.mean, label=curve.line, markevery=marks, clip_on=False, **look.options)
+    mark_seeds(axes, x, values.mean, curve, look)
+    if not curve.finished and len(x):
+        axes.plot(x[-1], values.mean[-1], color=look.color, clip_on=False, zorder=5, **_OPEN_END)
+
+
+def markers(points: int, position: int, lines: int) -> tuple[int, int]:
+    """Return the first point of a line that has a marker, and the points to the next one; lines differ in the first."""
+    gap = max(1, points // _MARKERS)
+    return position * gap // max(1, lines), gap
+
+
 def band(axes: Axes, x: Any, values: Range, look: Look, options: PlotOptions) -> None:
     """Draw the range of several seeds, or another statistic of them."""
     low, high = options.band_limits(values)
     if np.any(low != high):
         axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
+
+
+def bars(
+    axes: Axes, line: str, x: Values, values: Range, width: float, styles: Mapping[str, Look], options: PlotOptions
+) -> Values:
+    """Draw bars of the means of several seeds, with the bands; return the upper ends, `[bars]`."""
+    axes.bar(x, values.mean, width, color=styles[line].color, label=line)
+    low, high = options.band_limits(values)
+    if not np.any(low != high):
+        return values.mean
+    reach = values.mean - low, high - values.mean
+    axes.errorbar(x, values.mean, reach, fmt="none", ecolor="#555555", elinewidth=0.8)
+    return np.maximum(values.mean, high)

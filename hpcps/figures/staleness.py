@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import matplotlib as mpl
-from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -19,14 +17,14 @@ from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import (
     RC,
     band,
+    bar_handles,
+    bars,
     legend,
     line_handles,
     line_name,
     line_title,
-    page,
-    panel_grid,
     panel_title,
-    used,
+    panels,
 )
 from hpcps.figures.style import Look, looks
 
@@ -49,37 +47,28 @@ def draw_counts(figure_data: FigureData, options: PlotOptions | None = None) -> 
     return _draw(figure_data, title, x, y, _counts, options or PlotOptions())
 
 
+@mpl.rc_context(RC)
 def _draw(figure_data: FigureData, title: str, x: str, y: str, panel: Panel, options: PlotOptions) -> Figure:
     styles = looks(figure_data.palette)
-    rows, columns = panel_grid(len(figure_data.applied), options)
-    with mpl.rc_context(RC):
-        figure, grid = page(figure_data, title, rows, columns, options, shared={"sharex": True, "sharey": True})
-        axes = used(grid, len(figure_data.applied))
-        for place, (name, lines) in enumerate(figure_data.applied.items()):
-            panel(axes[place], lines, styles, options)
-            axes[place].set_title(panel_title(figure_data, name, options))
-            if place % columns == 0:
-                axes[place].set_ylabel(y)
-            if place + columns >= len(axes):
-                axes[place].set_xlabel(x)
-                axes[place].tick_params(labelbottom=True)
-        axes[0].set_ylim(bottom=0)
-        axes[0].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        axes[0].yaxis.set_major_locator(MaxNLocator("auto", integer=True))
-        lines_shown = figure_data.lines if figure_data.line_key else ()
-        several = max(one.seeds for lines in figure_data.applied.values() for one in lines) > 1
-        grey: dict[str, Any] = {"color": "#999999", "alpha": 0.4, "linewidth": 0}
-        handles: list[Artist]
-        if panel is _distribution:
-            handles = line_handles(figure_data, lines_shown, styles, options)
-            handles.append(Line2D([], [], color="#555555", linewidth=0.8, label="mean"))
-            handles += [Patch(label=f"{options.band} of the seeds", **grey)] if several else []
-        else:
-            names = {line: line_name(figure_data, line, options) for line in lines_shown}
-            handles = [Patch(color=styles[line].color, linewidth=0, label=name) for line, name in names.items()]
-            bar: dict[str, Any] = {"color": "#555555", "linestyle": "none", "marker": "|", "markersize": 9}
-            handles += [Line2D([], [], label=f"{options.band} of the seeds", **bar)] if several else []
-        legend(figure, handles, line_title(figure_data))
+    names = [panel_title(figure_data, name, options) for name in figure_data.applied]
+    figure, grid = panels(figure_data, title, names, options, x=x, y=[y])
+    for (axes,), lines in zip(grid, figure_data.applied.values(), strict=True):
+        panel(axes, lines, styles, options)
+    first = grid[0][0]
+    first.set_ylim(bottom=0)
+    first.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    first.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
+    lines_shown = figure_data.lines if figure_data.line_key else ()
+    several = max(one.seeds for lines in figure_data.applied.values() for one in lines) > 1
+    of_seeds = f"{options.band} of the seeds" if several else ""
+    if panel is _distribution:
+        handles = line_handles(figure_data, lines_shown, styles, options)
+        handles.append(Line2D([], [], color="#555555", linewidth=0.8, label="mean"))
+        handles += [Patch(label=of_seeds, color="#999999", alpha=0.4, linewidth=0)] if several else []
+    else:
+        words = {line: line_name(figure_data, line, options) for line in lines_shown}
+        handles = bar_handles(words, styles, of_seeds)
+    legend(figure, handles, line_title(figure_data))
     return figure
 
 
@@ -98,8 +87,4 @@ def _counts(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Lo
     width = 0.8 / len(lines)
     for place, one in enumerate(lines):
         x = one.workers + (place - (len(lines) - 1) / 2) * width
-        axes.bar(x, one.updates.mean, width, color=styles[one.line].color, label=one.line)
-        if one.seeds > 1:
-            low, high = options.band_limits(one.updates)
-            reach = one.updates.mean - low, high - one.updates.mean
-            axes.errorbar(x, one.updates.mean, reach, fmt="none", ecolor="#555555", elinewidth=0.8)
+        bars(axes, one.line, x, one.updates, width, styles, options)
