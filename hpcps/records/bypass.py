@@ -11,6 +11,7 @@ from string import hexdigits
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from hpcps.records.table import tabulate
 
@@ -82,29 +83,19 @@ def _bits(text: object) -> int:
     return int(text, 16) if isinstance(text, str) and set(text) <= set(hexdigits) and text else 0
 
 
-def count_by_round(table: Any) -> Any:
+def count_by_round(table: pd.DataFrame) -> pd.DataFrame:
     """Sum the counts of all workers by round.
 
     Args:
-        table: the Arrow table of a run's records.
+        table: a run's records.
 
     Returns:
         A row per round, or per group of rounds of a long run: `event` ("bypass"), `round` (the last one of the group),
         and `COUNTS`; no rows if the records do not have the counts.
     """
-    if not {"round", *COUNTS} <= set(table.column_names):
+    if not {"round", *COUNTS} <= set(table):
         return tabulate([])
-    rows = table.select(["round", *COUNTS]).to_pandas().dropna()
-    if rows.empty:
-        return tabulate([])
-    rounds = rows["round"].to_numpy(np.int64)
-    groups, place = np.unique(rounds // -(-(int(rounds.max()) + 1) // _ROWS), return_inverse=True)
-    last = np.zeros(len(groups), np.int64)
-    np.maximum.at(last, place, rounds)
-    sums = {name: np.bincount(place, rows[name].to_numpy(np.float64)).astype(np.int64).tolist() for name in COUNTS}
-    return tabulate(
-        [
-            {"event": EVENT, "round": int(round), **{name: sums[name][group] for name in COUNTS}}
-            for group, round in enumerate(last)
-        ]
-    )
+    rows = table[["round", *COUNTS]].dropna().astype(np.int64)
+    together = -(-(rows["round"].max() + 1) // _ROWS) if len(rows) else 1
+    sums = rows.groupby(rows["round"] // together).agg({"round": "max", **dict.fromkeys(COUNTS, "sum")})
+    return sums.assign(event=EVENT)

@@ -7,9 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from hpcps.errors import RunError
 from hpcps.inputs import finite
@@ -22,8 +20,8 @@ from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
-from hpcps.records.table import constant, read_table, stack, tabulate, to_frame
-from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, column_values, with_totals
+from hpcps.records.table import numbers, read_table, stack, tabulate, with_settings
+from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, event_is, with_totals
 from hpcps.records.variants import in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
 from hpcps.spec.tree import get
@@ -143,19 +141,23 @@ def collect(
         raise RunError(f"no runs in {results / 'runs'}: run the experiment first, or name another results folder")
     columns, attributes = _run_columns([spec for _, spec in specs], points)
     states = SweepProgress([directory.path for directory, _ in specs], verify=True).poll()
-    tables, runs, missing = [], [_left_out(directory) for directory in lost], []
-    for (directory, _), facts, state in zip(specs, columns, states, strict=True):
-        table, run = _run_table(directory, facts | {"status": state.state}, events)
+    tables, runs, missing, settings = [], [_left_out(directory) for directory in lost], [], []
+    for (directory, _), known, state in zip(specs, columns, states, strict=True):
+        facts = known | {"status": state.state}
+        table, run = _run_table(directory, facts)
         runs.append(replace(run, damage=state.damage))
-        if not np.isin(column_values(table, "event"), ["evaluation"]).any():
-            missing.append(facts | {"status": state.state})
-        if table.num_rows:
-            tables.append(table)
+        if not event_is(table, "evaluation").any():
+            missing.append(facts)
+        if len(table):
+            tables.append(table if events is None else table[event_is(table, *events)])
+            settings.append(facts)
     if not tables:
         raise RunError(f"no run in {results / 'runs'} has any records yet: wait until one has started")
     if missing:
         attributes["missing"] = missing
-    return Collected(to_frame(stack(tables), attributes), tuple(runs))
+    frame = with_settings(tables, settings)
+    frame.attrs.update(attributes)
+    return Collected(frame, tuple(runs))
 
 
 def _run_columns(
@@ -232,9 +234,7 @@ def _scores(spec: Mapping[str, Any]) -> bool:
     return not {"reference", "loss"}.isdisjoint(needs)
 
 
-def _run_table(
-    directory: RunDirectory, facts: Mapping[str, object], events: Collection[str] | None
-) -> tuple[Any, CollectedRun]:
+def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd.DataFrame, CollectedRun]:
     tables, attempts, damaged, superseded, unreadable = [], [], 0, 0, []
     bypass = Bypass()
     for file in directory.records:
@@ -252,33 +252,26 @@ def _run_table(
         tables.append(tabulate([{key: value for key, value in line.items() if key not in taken} for line in lines]))
     # A process that has not written since the start of a new attempt has only lines of older attempts.
     latest = max(attempts, default=1)
-    superseded += sum(t.num_rows for t, attempt in zip(tables, attempts, strict=True) if attempt < latest)
+    superseded += sum(len(t) for t, attempt in zip(tables, attempts, strict=True) if attempt < latest)
     table = stack([t for t, attempt in zip(tables, attempts, strict=True) if attempt == latest])
     run = CollectedRun(
         run_id=str(facts["run_id"]),
         label=str(facts["label"]),
         status=str(facts["status"]),
-        lines=table.num_rows,
+        lines=len(table),
         superseded=superseded,
         damaged=damaged,
         unreadable=tuple(unreadable),
     )
-    if not table.num_rows:
+    if table.empty:
         return table, run
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
     table = with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
     totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    evaluated = np.isfinite(column_values(table, "rounds_total"))
-    found = RunAcceptance.of(*(column_values(table, name)[evaluated].max(initial=0) for name in totals))
-    run = replace(
-        run, acceptance=found, stalled=found.stalled and not np.nan_to_num(column_values(table, "diverged")).any()
-    )
-    if events is not None:
-        chosen = np.isin(column_values(table, "event"), list(events))
-        table = table.filter(pa.array(chosen))
-    for name, value in reversed(list(facts.items())):
-        table = table.add_column(0, name, constant(value, table.num_rows))
-    return table, run
+    evaluations = table[event_is(table, "evaluation")]
+    found = RunAcceptance.of(*(numbers(evaluations, name).max(initial=0) for name in totals))
+    diverged = (numbers(evaluations, "diverged") > 0).any()
+    return table, replace(run, acceptance=found, stalled=found.stalled and not diverged)
 
 
 def _valid(read: Lines) -> tuple[list[dict[str, Any]], int]:

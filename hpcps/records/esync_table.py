@@ -14,7 +14,7 @@ import pandas as pd
 from hpcps.errors import InputError, RunError
 from hpcps.inputs import MiB, read_json
 from hpcps.records.esync_log import LoggedRound, parse_summary, read_reports
-from hpcps.records.table import constant, stack, tabulate, to_frame
+from hpcps.records.table import stack, tabulate, with_settings
 from hpcps.records.totals import sum_processes
 
 IMPORTED = "imported"
@@ -42,18 +42,14 @@ def table_of_logs(name: str, runs: Sequence[LoggedRun], model_bytes: float | Non
         model_bytes: the size of the model; None: the traffic is not known.
     """
     tables = []
-    for point, run in enumerate(runs):
-        rows = _rows(run, model_bytes)
-        table = tabulate(rows)
+    for run in runs:
+        table = tabulate(_rows(run, model_bytes))
         totals = sum_processes(table)
-        devices = dict(enumerate(run.devices))
-        totals = totals.append_column("device", [[devices[index] for index in totals["index"].to_pylist()]])
-        table = stack([table, totals])
-        for key, value in reversed(_facts(name, point, run).items()):
-            table = table.add_column(0, key, constant(value, table.num_rows))
-        tables.append(table)
+        tables.append(stack([table, totals.assign(device=totals["index"].map(dict(enumerate(run.devices))))]))
     swept = ["mode", "train.local_steps", "rule", *(["model"] * (len({run.network for run in runs}) > 1)), "data.split"]
-    return to_frame(stack(tables), {"experiment": name, "swept": swept, "outside": {}, IMPORTED: "esync"})
+    frame = with_settings(tables, [_facts(name, point, run) for point, run in enumerate(runs)])
+    frame.attrs.update({"experiment": name, "swept": swept, "outside": {}, IMPORTED: "esync"})
+    return frame
 
 
 def evaluating_device(run: LoggedRun) -> str:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from hpcps.errors import RunError
 from hpcps.records.files import write_whole, writing
+from hpcps.records.table import numbers
 
 STATISTICS: Mapping[str, tuple[str, int]] = {
     "n": ("n", 0),
@@ -82,13 +83,13 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     values = settings.assign(
         unfinished=np.where(done, 0, 1),
         accuracy=np.where(done, 100 * last["accuracy"].to_numpy(np.float64), np.nan),
-        diverged=np.where(done, _numbers(last, "diverged") > 0, 0),
+        diverged=np.where(done, numbers(last, "diverged") > 0, 0),
         # Tables of earlier versions do not say which runs stalled.
-        stalled=np.where(done, _numbers(last, "stalled") > 0, 0) if "stalled" in last else np.nan,
-        accepted=np.where(done, 100 * _numbers(last, "accepted_sent_pairs_total") / _positive(last), np.nan),
-        bytes=np.where(done, _numbers(last, "bytes_sent_total"), np.nan),
+        stalled=np.where(done, numbers(last, "stalled") > 0, 0) if "stalled" in last else np.nan,
+        accepted=np.where(done, 100 * numbers(last, "accepted_sent_pairs_total") / _positive(last), np.nan),
+        bytes=np.where(done, numbers(last, "bytes_sent_total"), np.nan),
         # A process to which the simulation gives no time for its steps has no wall time.
-        wall=np.where(done & (_numbers(last, "wall") > 0), _numbers(last, "wall"), np.nan),
+        wall=np.where(done & (numbers(last, "wall") > 0), numbers(last, "wall"), np.nan),
     )
     groups = values.groupby(keys or (lambda _: "all"), sort=False, dropna=False)
     accuracy = groups["accuracy"]
@@ -199,10 +200,6 @@ def _known(what: str, name: str, names: Iterable[str]) -> None:
     raise RunError(f"no {what} {name!r}{f': did you mean {near[0]!r}?' if near else '.'} There are {', '.join(names)}")
 
 
-def _numbers(rows: pd.DataFrame, name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return rows[name].to_numpy(np.float64) if name in rows else np.full(len(rows), np.nan)
-
-
 def _positive(rows: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    sent = _numbers(rows, "sent_pairs_total")
+    sent = numbers(rows, "sent_pairs_total")
     return np.where(sent > 0, sent, np.nan)

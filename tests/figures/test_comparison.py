@@ -252,7 +252,7 @@ def test_the_time_of_a_broken_round_counts_with_its_steps(reason, time):
         {"event": "round", "role": "worker", "index": 0, "time": 4.0, "compute": 4.0},
         {"event": "end", "role": "worker", "index": 0, "time": 7.0, "compute": time - 4.0, "reason": reason},
     ]
-    (row,) = sum_processes(tabulate(lines)).to_pylist()
+    (row,) = sum_processes(tabulate(lines)).to_dict("records")
     assert (row["time"], row["compute"]) == (time, time)
 
 

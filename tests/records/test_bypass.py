@@ -122,7 +122,7 @@ def test_old_records_have_no_counts_and_no_rows():
     combiner, *workers = a_run()
     del combiner["kept_out"]
     assert joined(combiner, *workers) == [[None] * 4] * 2
-    assert count_by_round(tabulate([combiner, *workers])).num_rows == 0
+    assert count_by_round(tabulate([combiner, *workers])).empty
 
 
 def test_evaluations_have_the_totals_before_their_model(tmp_path):
