@@ -166,8 +166,6 @@ def _play_one(
         context.directory.checkpoints.forget_after(position)
     began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
     suspended = False
-    if display:
-        display.begin()
     with tracing(context, clocks) as tracer:
         if role is not None:
             driver = _perform(role, context, resume.part, stop, group, tracer, display, buffers)
@@ -181,7 +179,7 @@ def _play_one(
         return True
     finished = _finish(context, time.monotonic() - began, group)
     if display and finished:
-        display.finish()
+        display.finish(context.planned.run_id)
     return finished
 
 
@@ -217,7 +215,7 @@ def _perform(
                 me.index,
                 context.host,
                 part=before,
-                on_line=display.take if display else None,
+                on_line=display.update if display else None,
             ) as record,
             Background() as background,
         ):

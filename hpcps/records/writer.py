@@ -34,7 +34,7 @@ class RecordWriter:
         host: str,
         clock: Callable[[], float] = time.monotonic,
         part: CheckpointPart | None = None,
-        on_line: Callable[[str, bytes], None] | None = None,
+        on_line: Callable[[], None] | None = None,
     ) -> None:
         """Open the record, and remove a last line that an earlier attempt left truncated.
 
@@ -47,7 +47,7 @@ class RecordWriter:
             clock: returns seconds; `time` in each line is relative to now on this clock.
             part: the part of a checkpoint from which the process resumes: `time` continues from it, and the next
                 `start` line states how many lines before it are valid (`continues`).
-            on_line: called with the event and the text of each line that was written.
+            on_line: called after each line that was written.
 
         Raises:
             RunError: the file cannot be opened or repaired.
@@ -111,7 +111,7 @@ class RecordWriter:
             raise RunError(f"the record {self.path} is truncated: the disk is full; free disk space and run again")
         self._lines += 1
         if self._on_line is not None:
-            self._on_line(event, line)
+            self._on_line()
 
     def close(self) -> None:
         """Close the file; a second call does nothing."""
