@@ -13,7 +13,7 @@ import numpy as np
 from hpcps.errors import InputError, RunError
 from hpcps.figures.curve import Curve, Values
 from hpcps.figures.figure_data import ComparedCurve, FigureData
-from hpcps.figures.final import aligned_table, plain
+from hpcps.figures.final import aligned_table, heading, plain
 from hpcps.figures.selection import choose, refuse_unknown
 from hpcps.inputs import MiB, parse_json, read_text
 
@@ -116,8 +116,8 @@ def difference_table(shown: Sequence[FigureData]) -> str:
                 "–" if pair is None else f"{pair[0]:.1f} − {pair[1]:.1f} = {pair[0] - pair[1]:+.1f}" for pair in means
             ]
             rows.append([line, plain(panel), source, *cells])
-        heading = [f"**{figure_data.experiment}**: mean test accuracy (%), ours − theirs", figure_data.remark]
-        parts.append("  \n".join(filter(None, heading)) + "\n\n" + aligned_table(rows) + "\n")
+        title = heading(figure_data, "mean test accuracy (%), ours − theirs", figure_data.remark)
+        parts.append(f"{title}\n\n{aligned_table(rows)}\n")
     return "\n".join(parts)
 
 

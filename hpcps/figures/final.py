@@ -29,13 +29,21 @@ def markdown(shown: Sequence[FigureData]) -> str:
             rows.append([_named(figure_data, line), *(accuracy for accuracy, _ in found), *accepted])
         if len(figure_data.panels) > _WIDEST:
             rows = [list(column) for column in zip(*rows, strict=True)]
-        heading = [f"**{figure_data.experiment}**: final test accuracy (%)"]
-        heading += [figure_data.facts, figure_data.remark, figure_data.not_reduced]
-        if len(figure_data.panel_keys) > 1:
-            heading.append(f"columns: {' · '.join(figure_data.panel_keys)}")
-        legend = f"\n{notes(figure_data)}\n" if notes(figure_data) else ""
-        parts.append("  \n".join(filter(None, heading)) + "\n\n" + aligned_table(rows) + "\n" + legend)
+        columns = f"columns: {' · '.join(figure_data.panel_keys)}" if len(figure_data.panel_keys) > 1 else ""
+        more = figure_data.not_reduced, columns
+        parts.append(described_table(figure_data, "final test accuracy (%)", rows, notes(figure_data), *more))
     return "\n".join(parts)
+
+
+def heading(figure_data: FigureData, what: str, *facts: str) -> str:
+    """Return the lines above a table: the experiment and what the table shows, and facts about the runs."""
+    return "  \n".join(filter(None, [f"**{figure_data.experiment}**: {what}", *facts]))
+
+
+def described_table(figure_data: FigureData, what: str, rows: Sequence[Sequence[str]], notes: str, *facts: str) -> str:
+    """Return a Markdown table between a description of its runs and its notes, which may be empty."""
+    title = heading(figure_data, what, figure_data.facts, figure_data.remark, *facts)
+    return f"{title}\n\n{aligned_table(rows)}\n" + (f"\n{notes}\n" if notes else "")
 
 
 def aligned_table(rows: Sequence[Sequence[str]]) -> str:

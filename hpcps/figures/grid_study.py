@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from hpcps.errors import RunError
 from hpcps.figures.curve import Range, Values
 from hpcps.figures.figure_data import FigureData, text
-from hpcps.figures.final import aligned_table
+from hpcps.figures.final import described_table
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import SEPARATOR, of_key, of_value, short_names
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.selection import choose, refuse_unknown
+from hpcps.figures.selection import choose, refuse_unknown, with_left_out
 from hpcps.records.acceptance import STALLED
 from hpcps.records.bypass import COUNTS
 from hpcps.records.bypass import EVENT as BYPASS
@@ -117,12 +117,7 @@ def selected(study: Study, options: PlotOptions) -> Study:
     rules, attacks = choose(study.rules, options.lines), choose(study.attacks, options.panels)
     places = [study.rules.index(rule) for rule in rules], [study.attacks.index(attack) for attack in attacks]
     kept = study.entered["rule"].isin(rules) & study.entered["attack"].isin(attacks)
-    left_out = [
-        f"{len(part)} of {len(whole)} {noun}"
-        for noun, part, whole in (("rules", rules, study.rules), ("attacks", attacks, study.attacks))
-        if len(part) < len(whole)
-    ]
-    facts = SEPARATOR.join([study.figure_data.facts, *([f"{', '.join(left_out)} shown"] if left_out else [])])
+    facts = with_left_out(study.figure_data.facts, rules=(rules, study.rules), attacks=(attacks, study.attacks))
     return replace(
         study,
         figure_data=replace(study.figure_data, facts=facts),
@@ -221,14 +216,11 @@ def _lowest(values: Values, axis: int) -> Values:
 
 def study_tables(study: Study) -> str:
     """Return the table of `study_rows` as Markdown, below a description of the runs."""
-    heading = f"**{study.figure_data.experiment}**: final test accuracy (%) under the worst attack"
-    facts = [heading, study.figure_data.facts, study.figure_data.remark]
     notes = ["score: the mean over the columns, [lowest–highest of the seeds]"] * (study.scores.shape[1] > 1)
     notes += ["*: some runs have no result yet; a score needs all runs"] * bool(study.incomplete.any())
     notes += [f"‡: with stalled runs ({STALLED})"] * bool(study.stalled.any())
-    note = "; ".join(notes)
-    table = aligned_table(study_rows(study))
-    return "  \n".join(filter(None, facts)) + "\n\n" + table + "\n" + (f"\n{note}\n" if note else "")
+    what = "final test accuracy (%) under the worst attack"
+    return described_table(study.figure_data, what, study_rows(study), "; ".join(notes))
 
 
 def mark(study: Study, rule: int, row: int) -> str:

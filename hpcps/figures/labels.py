@@ -29,20 +29,12 @@ def of_value(text: str) -> str:
 
     The text is that of a plain value, or that of a table: its kind, its scale, and pairs of a key and a value.
     """
-    if " before [" in text:
-        kind, pairs = parse(text)
-        return ", ".join([_plain(kind), *(f"{_plain(key)} {value}" for key, value in pairs)])
-    kind, *rest = text.split(" ")
-    said = [kind if _NUMBER.fullmatch(kind) else _plain(kind)]
-    if len(rest) % 2:
-        if not _NUMBER.fullmatch(rest[0]):
-            return _plain(text)
-        said.append(f"scale {rest.pop(0)}")
-    for name, value in zip(rest[::2], rest[1::2], strict=True):
-        if not all(_WORD.fullmatch(part) for part in name.split(".")):
-            return _plain(text)  # a value with blanks, such as a list
-        said.append(f"by {value}" if name == "scope" else f"{_plain(name.replace('.', ' '))} {value}")
-    return ", ".join(said)
+    kind, pairs = parse(text)
+    keys = [part for key, _ in pairs for part in key.split(".")]
+    if not all(map(_WORD.fullmatch, keys)) or any(key == "scale" and not _NUMBER.fullmatch(to) for key, to in pairs):
+        return _plain(text)  # a value with blanks, such as a list
+    said = [f"by {value}" if key == "scope" else f"{_plain(key.replace('.', ' '))} {value}" for key, value in pairs]
+    return ", ".join([_plain(kind), *said])
 
 
 def of_key(key: str) -> str:

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from hpcps.errors import RunError
 from hpcps.figures import accuracy
 from hpcps.figures.curve import Curve, Range, Values
-from hpcps.figures.final import aligned_table, plain
+from hpcps.figures.final import aligned_table, heading, plain
 from hpcps.figures.labels import suffixes
 from hpcps.figures.method_comparison import Comparison, Rates
 from hpcps.figures.method_names import STANDALONE
@@ -203,7 +203,7 @@ _HEAD = ("method", "accuracy (%)", "seconds", "samples/s", "MB/s", "computing (%
 def comparison_table(shown: Comparison) -> str:
     """Return a Markdown table for each panel, below a description of the runs."""
     data = shown.figure_data
-    parts = ["  \n".join(filter(None, [f"**{data.experiment}**: methods", data.facts, data.remark]))]
+    parts = [heading(data, "methods", data.facts, data.remark)]
     for panel, curves in data.panels.items():
         rates = {one.line: one for one in shown.rates.get(panel, ())}
         equal = _Equal.of(curves, rates)

@@ -56,11 +56,6 @@ def _selected(figure_data: FigureData, options: PlotOptions) -> FigureData:
         for panel in panels
         if panel in figure_data.applied
     }
-    left_out = [
-        f"{len(part)} of {len(whole)} {what}s"
-        for what, part, whole in (("line", lines, _lines(figure_data)), ("panel", panels, figure_data.panels))
-        if len(part) < len(whole)
-    ]
     return replace(
         figure_data,
         lines=tuple(line for line in lines if line in figure_data.lines),
@@ -69,8 +64,16 @@ def _selected(figure_data: FigureData, options: PlotOptions) -> FigureData:
         applied={panel: lines for panel, lines in applied.items() if lines},
         references=tuple(one for one in figure_data.references if one.line in place),
         compared=tuple(one for one in figure_data.compared if one.line in place and one.panel in panels),
-        facts=SEPARATOR.join([figure_data.facts, *([f"{', '.join(left_out)} shown"] if left_out else [])]),
+        facts=with_left_out(
+            figure_data.facts, lines=(lines, _lines(figure_data)), panels=(panels, [*figure_data.panels])
+        ),
     )
+
+
+def with_left_out(facts: str, **chosen: tuple[Sequence[str], Sequence[str]]) -> str:
+    """Add to the description of runs how many of which things are shown, of those that are not shown as a whole."""
+    parts = [f"{len(part)} of {len(whole)} {what}" for what, (part, whole) in chosen.items() if len(part) < len(whole)]
+    return SEPARATOR.join([facts, *([f"{', '.join(parts)} shown"] if parts else [])])
 
 
 def _lines(figure_data: FigureData) -> list[str]:
