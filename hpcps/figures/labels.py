@@ -30,9 +30,10 @@ def of_value(text: str) -> str:
     The text is that of a plain value, or that of a table: its kind, its scale, and pairs of a key and a value.
     """
     kind, pairs = parse(text)
-    keys = [part for key, _ in pairs for part in key.split(".")]
-    if not all(map(_WORD.fullmatch, keys)) or any(key == "scale" and not _NUMBER.fullmatch(to) for key, to in pairs):
-        return _plain(text)  # a value with blanks, such as a list
+    for key, value in pairs:
+        words = all(map(_WORD.fullmatch, key.split(".")))
+        if not words or " " in value or (key == "scale" and not _NUMBER.fullmatch(value)):
+            return _plain(text)  # a text that is not a table, or has a list
     said = [f"by {value}" if key == "scope" else f"{_plain(key.replace('.', ' '))} {value}" for key, value in pairs]
     return ", ".join([_plain(kind), *said])
 
