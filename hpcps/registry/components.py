@@ -164,10 +164,11 @@ def _built_in(kind: ComponentKind) -> list[Entry]:
         for value in vars(import_module(kind.package)).values()
         if isinstance(value, type) and issubclass(value, base) and not isabstract(value) and kind.name_of(value)
     }
-    return [Entry(kind, name, BUILT_IN, partial(_known, found[name])) for name in sorted(found, key=_natural)]
+    return [Entry(kind, name, BUILT_IN, partial(itself, found[name])) for name in sorted(found, key=_natural)]
 
 
-def _known(component: type[Config]) -> type[Config]:
+def itself(component: type[Config]) -> type[Config]:
+    """Return the class of a component that is imported already."""
     return component
 
 

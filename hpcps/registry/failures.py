@@ -11,6 +11,7 @@ import numpy as np
 from hpcps.errors import HpcpsError, SpecError
 from hpcps.registry.components import BUILT_IN, active
 from hpcps.registry.config import Config
+from hpcps.registry.validation import line_in
 
 
 @contextmanager
@@ -36,7 +37,7 @@ def errors_of(
         if foreign and (entry is None or entry.origin == BUILT_IN):
             raise
         reason = str(error).strip().partition("\n")[0]
-        raise fault(component, f"{what}: {type(error).__name__}: {reason}", _line(component, error)) from error
+        raise fault(component, f"{what}: {type(error).__name__}: {reason}", line_in(_file(component), error)) from error
 
 
 def fault(component: Config, what: str, line: int | None = None) -> SpecError:
@@ -62,17 +63,6 @@ def described(value: object) -> str:
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     return f"a {type(value).__name__}" if value is not None else "None"
-
-
-def _line(component: Config, error: BaseException) -> int | None:
-    """Return the last line of the component's file that was executed when it failed."""
-    file = _file(component)
-    line, frame = None, error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == file:
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    return line
 
 
 def _file(component: Config) -> str | None:

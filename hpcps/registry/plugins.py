@@ -18,11 +18,11 @@ from types import ModuleType
 
 from hpcps.errors import InputError, SpecError
 from hpcps.inputs import read_text
-from hpcps.registry.components import Entry, Origin, Registry, extend
+from hpcps.registry.components import Entry, Origin, Registry, extend, itself
 from hpcps.registry.config import Config
 from hpcps.registry.kinds import KINDS, ComponentKind
 from hpcps.registry.trial import trouble
-from hpcps.registry.validation import failure_of, faults
+from hpcps.registry.validation import failure_of, faults, line_in
 
 LARGEST = 1 << 20
 """The largest plugin file, in bytes; its text is in every run's plan and folder."""
@@ -94,7 +94,7 @@ def load(text: str, path: Path, *, trial: bool = False) -> Plugin:
     for kind, component in _components(module):
         place = f"{path}:{lines.get(component.__name__, 1)}: {component.__name__}"
         problems += [f"{place} is not a usable {kind.noun}: {fault}" for fault in faults(kind, component)]
-        entries.append(Entry(kind, kind.name_of(component), origin, partial(_known, component)))
+        entries.append(Entry(kind, kind.name_of(component), origin, partial(itself, component)))
     if problems:
         raise PluginError("\n".join(problems))
     if not entries:
@@ -157,10 +157,6 @@ def registry_of(texts: Iterable[tuple[str, str]], folder: Path) -> Registry:
     return Registry([load(text, folder / file) for file, text in dict.fromkeys(texts)])
 
 
-def _known(component: type[Config]) -> type[Config]:
-    return component
-
-
 def _parse(text: str, path: Path) -> ast.Module:
     try:
         return ast.parse(text, str(path))
@@ -210,7 +206,7 @@ def _execute(text: str, path: Path) -> ModuleType:
         del sys.modules[name]
         if isinstance(error, KeyboardInterrupt):
             raise
-        raise PluginError(f"{path}:{_line(error, path)}: {failure_of(error)}") from error
+        raise PluginError(f"{path}:{line_in(str(path), error) or 1}: {failure_of(error)}") from error
 
 
 def _run(text: str, path: Path) -> ModuleType:
@@ -219,16 +215,6 @@ def _run(text: str, path: Path) -> ModuleType:
     sys.modules[module.__name__] = module  # pydantic resolves annotations there
     exec(compile(text, str(path), "exec"), module.__dict__)
     return module
-
-
-def _line(error: BaseException, path: Path) -> int:
-    """Return the last line of the plugin that was executed when it failed."""
-    line, frame = 1, error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == str(path):
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    return line
 
 
 def _components(module: ModuleType) -> list[tuple[ComponentKind, type[Config]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Set
 from inspect import isabstract
+from traceback import walk_tb
 from typing import Literal, get_origin
 
 from pydantic import PydanticUserError
@@ -54,6 +55,12 @@ def failure_of(error: BaseException) -> str:
     if error.code == "schema-for-unknown-type" and (found := re.search(r"(\w+)'?>", message)):
         return f"no key can have the type {found[1]}: use numbers, texts, lists or tables"
     return f"not a usable class: {message}"
+
+
+def line_in(file: str | None, error: BaseException) -> int | None:
+    """Return the last line of a file that was executed when an exception was raised; None if it was not executed."""
+    lines = [line for frame, line in walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return lines[-1] if lines else None
 
 
 def not_among(component: type[Config], attribute: str, known: Collection[str]) -> list[str]:

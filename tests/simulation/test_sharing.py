@@ -3,8 +3,7 @@
 import pytest
 
 from hpcps.execution.simulation.event_queue import EventQueue
-from hpcps.execution.simulation.network import Network
-from hpcps.execution.simulation.sharing import HostCores, Links
+from hpcps.execution.simulation.sharing import HostCores, Links, Network
 from hpcps.protocol.messages import Peer
 from hpcps.spec.simulation import Link
 

@@ -9,9 +9,8 @@ from math import inf
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.simulation.calibration import fit
 from hpcps.execution.simulation.event_queue import Action, EventQueue
-from hpcps.execution.simulation.network import Network
 from hpcps.execution.simulation.process import Meter, Process, SimulatedBackground
-from hpcps.execution.simulation.sharing import HostCores
+from hpcps.execution.simulation.sharing import HostCores, Network
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place
