@@ -21,7 +21,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
 from hpcps.records.table import numbers, read_table, stack, tabulate, with_settings
-from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, event_is, with_totals
+from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, is_in, with_totals
 from hpcps.records.variants import in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed
 from hpcps.spec.tree import get
@@ -146,10 +146,10 @@ def collect(
         facts = known | {"status": state.state}
         table, run = _run_table(directory, facts)
         runs.append(replace(run, damage=state.damage))
-        if not event_is(table, "evaluation").any():
+        if not is_in(table, "event", "evaluation").any():
             missing.append(facts)
         if len(table):
-            tables.append(table if events is None else table[event_is(table, *events)])
+            tables.append(table if events is None else table[is_in(table, "event", *events)])
             settings.append(facts)
     if not tables:
         raise RunError(f"no run in {results / 'runs'} has any records yet: wait until one has started")
@@ -268,7 +268,7 @@ def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
     table = with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
     totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
-    evaluations = table[event_is(table, "evaluation")]
+    evaluations = table[is_in(table, "event", "evaluation")]
     found = RunAcceptance.of(*(numbers(evaluations, name).max(initial=0) for name in totals))
     diverged = (numbers(evaluations, "diverged") > 0).any()
     return table, replace(run, acceptance=found, stalled=found.stalled and not diverged)

@@ -94,7 +94,7 @@ def count_applied(table: pd.DataFrame) -> pd.DataFrame:
     """
     if not {"reader", "staleness"} <= set(table):
         return tabulate([])
-    applied = table[(table["event"] == "applied") & (table["role"] == "server") & (table["index"] == 0)]
+    applied = table[is_in(table, "event", "applied") & is_in(table, "role", "server") & is_in(table, "index", 0)]
     counts = applied.groupby(["reader", "staleness"]).size().reset_index(name="count")
     return counts.assign(event=UPDATES, role="server", index=0)
 
@@ -111,8 +111,8 @@ def with_totals(table: pd.DataFrame, *, workers: int) -> pd.DataFrame:
     """
     asynchronous = bool(workers)
     moments = np.nan_to_num(numbers(table, "time" if asynchronous else "round"), nan=-1.0)
-    evaluations, diverged = (event_is(table, event) for event in ("evaluation", "diverged"))
-    worked = event_is(table, "round", "applied", "published")
+    evaluations, diverged = (is_in(table, "event", event) for event in ("evaluation", "diverged"))
+    worked = is_in(table, "event", "round", "applied", "published")
     order = np.argsort(moments[worked], kind="stable")
     before = np.searchsorted(moments[worked][order], moments[evaluations], side="left")
     totals: dict[str, Any] = {"wall": numbers(table, "time")[evaluations]}
@@ -125,7 +125,7 @@ def with_totals(table: pd.DataFrame, *, workers: int) -> pd.DataFrame:
     totals["rounds_total"] = np.searchsorted(np.sort(ends), moments[evaluations], side="left")
     totals["empty_rounds_total"] = np.searchsorted(np.sort(ends[empty]), moments[evaluations], side="left")
     # A server reports the model that its round made; it is the model of the next round.
-    late = 0 if asynchronous else (table["role"] == "server").to_numpy()
+    late = 0 if asynchronous else is_in(table, "role", "server")
     first = (moments + late)[diverged].min(initial=np.inf)
     totals["diverged"] = moments[evaluations] >= first
     totals["stalled"] = stalled(totals["rounds_total"], totals["empty_rounds_total"]) & ~totals["diverged"]
@@ -150,6 +150,6 @@ def _counts(table: pd.DataFrame, name: str) -> Any:
     return np.where(numbers(table, "received_pairs") > 0, found, np.nan_to_num(found))
 
 
-def event_is(table: pd.DataFrame, *events: str) -> NDArray[np.bool_]:
-    """Return which rows are of some events."""
-    return table["event"].isin(events).to_numpy() if "event" in table else np.zeros(len(table), np.bool_)
+def is_in(table: pd.DataFrame, name: str, *values: object) -> NDArray[np.bool_]:
+    """Return which rows have one of some values in a column; none if there is no such column."""
+    return table[name].isin(values).to_numpy() if name in table else np.zeros(len(table), np.bool_)
