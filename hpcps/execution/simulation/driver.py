@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from math import inf
 
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.simulation.calibration import fit
 from hpcps.execution.simulation.event_queue import Action, EventQueue
 from hpcps.execution.simulation.process import Meter, Process, SimulatedBackground
 from hpcps.execution.simulation.sharing import HostCores, Network
@@ -41,6 +40,9 @@ class Simulation:
         costs: Costs
         cores = settings.cores
         if isinstance(settings, Measured):
+            # It imports scipy, which takes longer than a small run.
+            from hpcps.execution.simulation.calibration import fit
+
             measured = fit(settings.records, run)
             costs, cores = measured.costs, cores or measured.cores
         else:
