@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import hpcps
 from hpcps.records.files import write_whole, writing
 from hpcps.records.run_directory import RunDirectory
+from hpcps.registry.components import installed_points
 from hpcps.registry.kinds import KINDS
 
 _ENVIRONMENT = (
@@ -89,10 +89,13 @@ def provenance_of(spec: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
+@cache
 def packages() -> dict[str, str]:
-    """Return the version of every installed package, by name."""
-    found = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions() if d.metadata["Name"]}
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+    """Return the version of every installed package, by name, as they are at the first call of this process."""
+    # Each access to `metadata` parses the file again.
+    found = [distribution.metadata for distribution in importlib.metadata.distributions()]
+    versions = {facts["Name"]: facts["Version"] for facts in found if facts["Name"]}
+    return dict(sorted(versions.items(), key=lambda item: item[0].lower()))
 
 
 def machine() -> dict[str, object]:
@@ -114,6 +117,7 @@ def machine() -> dict[str, object]:
     }
 
 
+@cache
 def gpus() -> list[str]:
     """Return a line of name, driver and memory for each NVIDIA GPU of this machine."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
@@ -223,7 +227,7 @@ def installed_code() -> dict[str, dict[str, str]]:
     """
     modules: dict[tuple[str, str], set[str]] = defaultdict(set)
     for kind in KINDS:
-        for point in entry_points(group=f"hpcps.{kind}"):
+        for point in installed_points(kind):
             if point.dist:
                 modules[point.dist.name, point.dist.version].add(point.module.partition(".")[0])
     found = {"hpcps": {"version": hpcps.__version__, "sha256": content_hash([Path(hpcps.__file__).parent])}}

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from inspect import isabstract
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import to_jsonable_python
 
@@ -177,11 +177,22 @@ def _natural(name: str) -> list[object]:
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
+@cache
+def _all_points() -> Any:  # Python 3.11 has another type for them than later versions
+    """Return the entry points of all installed packages; to find them, a file of every package is read."""
+    return entry_points()
+
+
+def installed_points(kind: str) -> EntryPoints:
+    """Return the entry points for components of a kind, as they are at the first call of this process."""
+    return cast(EntryPoints, _all_points().select(group=f"hpcps.{kind}"))
+
+
 def _packaged(kind: ComponentKind) -> list[Entry]:
     """Return the components of installed packages; a package cannot replace a built-in component."""
     taken = {entry.name for entry in _built_in(kind)}
     found: dict[str, Entry] = {}
-    for point in entry_points(group=f"hpcps.{kind.name}"):
+    for point in installed_points(kind.name):
         if point.name in taken | set(found):
             continue
         package = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
