@@ -7,13 +7,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Train
-from hpcps.training.pytorch.staging import CHUNK, Carrier, Queue, Staging, UnpinnedCopies
+
+CHUNK = 1 << 20
+"""Bytes of a copy: large compared with the overhead of a copy, small enough that copies overlap early."""
 
 Recorder = Callable[[Callable[[], Tensor]], Callable[[], Tensor]]
 """Takes a computation on tensors that stay where they are, and returns what does the same again, into the same result.
@@ -27,13 +30,14 @@ class ComputeDevice:
 
     Attributes:
         device: the device of torch.
-        carrier: copies tensors to the device and back; None where the network is in the memory of the host.
+        is_host: whether its memory is that of the host.
         recorder: records computations; None where that is impossible or not worth it.
     """
 
+    is_host = True
+
     def __init__(self) -> None:
         self.device = torch.device("cpu")
-        self.carrier: Carrier | None = None
         self.recorder: Recorder | None = None
         self._generators = [torch.default_generator]
 
@@ -56,12 +60,32 @@ class ComputeDevice:
         """Return the same device for another thread, with an order of work of its own."""
         return ComputeDevice()
 
+    def to_device(self, source: Tensor, out: Tensor) -> None:
+        """Copy `source` of the host into `out` of the device, before the next work of the device.
+
+        `source` may be changed as soon as this returns.
+
+        Args:
+            source: of any shape and strides.
+            out: contiguous, of the same shape and type.
+        """
+        out.copy_(source)
+
+    def to_host(self, source: Tensor, out: Tensor) -> None:
+        """Copy `source` of the device into `out` of the host; `out` is complete when this returns.
+
+        Args:
+            source: contiguous.
+            out: contiguous, of the same shape and type.
+        """
+        out.copy_(source)
+
     def from_host(self, values: Tensor) -> Tensor:
         """Return a tensor of the host as one of the device, which may be the same."""
-        if self.carrier is None:
+        if self.is_host:
             return values
         out = torch.empty(values.shape, dtype=values.dtype, device=self.device)
-        self.carrier.to_device(values, out)
+        self.to_device(values, out)
         return out
 
     def eager_from_now_on(self, why: BaseException) -> None:
@@ -70,15 +94,20 @@ class ComputeDevice:
         _warn(f"steps on {self.device} are not replayed as CUDA graphs, which is slower: {_reason(why)}")
 
 
-class Gpu(ComputeDevice, Queue):
-    """A stream of a GPU's own: it neither waits for what other streams do nor holds them up.
+class Gpu(ComputeDevice):
+    """A GPU, with a stream of its own: it neither waits for what other streams do nor holds them up.
 
     One stream for all that a network does, the recorded included, is what makes recording safe: autograd runs each
     gradient on the stream of its forward pass, and must not find another one there.
+
+    Copies from and to the host pass in chunks through pinned memory, because the device copies only such memory while
+    the host does something else. torch allocates it again only when the device has done the copies from and to it.
     """
 
+    is_host = False
+
     def __init__(self, device: torch.device, owner: Gpu | None = None) -> None:
-        """Take a stream, and memory to copy through.
+        """Take a stream.
 
         Args:
             device: the GPU.
@@ -93,8 +122,7 @@ class Gpu(ComputeDevice, Queue):
         # that captures, which otherwise waits for none.
         self._recording: threading.RLock = owner._recording if owner else threading.RLock()
         self._turn: AbstractContextManager[object] = self._recording if owner else nullcontext()
-        # Warn about missing pinned memory only once.
-        self.carrier = UnpinnedCopies() if owner and isinstance(owner.carrier, UnpinnedCopies) else self._staging()
+        self._pins = owner._pins if owner else True
         self.recorder = self._record
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
@@ -109,23 +137,46 @@ class Gpu(ComputeDevice, Queue):
     def for_other_thread(self) -> ComputeDevice:
         return Gpu(self.device, self)
 
-    def copy(self, source: Tensor, out: Tensor) -> None:
+    def to_device(self, source: Tensor, out: Tensor) -> None:
+        for here, there in _chunks(source, out):
+            self._enqueue_copy(self._pinned(here).copy_(here), there)
+
+    def to_host(self, source: Tensor, out: Tensor) -> None:
+        # Fetch a chunk while the device copies the next one.
+        for coming, _ in pairwise(chain(self._coming(source, out), [None])):
+            assert coming is not None
+            mark, buffer, here = coming
+            mark.synchronize()
+            here.copy_(buffer)
+
+    def _coming(self, source: Tensor, out: Tensor) -> Iterator[tuple[torch.cuda.Event, Tensor, Tensor]]:
+        """Enqueue copies to the host; yield for each the mark of its end, its buffer, and the chunk of the result."""
+        for there, here in _chunks(source, out):
+            buffer = self._pinned(here)
+            self._enqueue_copy(there, buffer)
+            yield self._mark(), buffer, here
+
+    def _pinned(self, like: Tensor) -> Tensor:
+        """Return memory of the host that the device copies while the host does something else, if there is any."""
+        if self._pins:
+            try:
+                return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+            except RuntimeError as error:
+                self._pins = False
+                _warn(f"copies from and to {self.device} go without pinned memory, which is slower: {_reason(error)}")
+        return torch.empty_like(like)
+
+    def _enqueue_copy(self, source: Tensor, out: Tensor) -> None:
         with torch.cuda.stream(self._stream):
             out.copy_(source, non_blocking=True)
 
-    def mark(self) -> torch.cuda.Event:
+    def _mark(self) -> torch.cuda.Event:
+        """Mark the present end of the stream."""
         # A thread that waits for it sleeps: the next batch is ready before the device needs it, and polling would
         # use a core that other processes need.
         event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
         event.record(self._stream)
         return event
-
-    def _staging(self) -> Carrier:
-        try:
-            return Staging([torch.empty(CHUNK, dtype=torch.uint8, pin_memory=True) for _ in range(2)], self)
-        except RuntimeError as error:
-            _warn(f"copies from and to {self.device} go without pinned memory, which is slower: {_reason(error)}")
-            return UnpinnedCopies()
 
     def _record(self, compute: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """Capture a CUDA graph.
@@ -145,6 +196,11 @@ class Gpu(ComputeDevice, Queue):
             return result
 
         return replay
+
+
+def _chunks(source: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    size = CHUNK // source.element_size()
+    return zip(source.reshape(-1).split(size), out.view(-1).split(size), strict=True)
 
 
 def generators_kept() -> AbstractContextManager[None]:

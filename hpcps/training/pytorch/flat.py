@@ -105,12 +105,11 @@ class TorchFlatModel:
         if isinstance(out, DeviceVector):
             out.device.copy(self._ordered(values), out)
             return
-        host, carrier = torch.from_numpy(out), self.compute_device.carrier
-        if carrier is None:
+        host = torch.from_numpy(out)
+        if self.compute_device.is_host:
             self.to_layout(values, host)
-            return
-        # Reorder on the device, so that the vector is copied in one piece.
-        carrier.to_host(self._ordered(values), host)
+        else:  # reorder on the device, so that the vector is copied in one piece
+            self.compute_device.to_host(self._ordered(values), host)
 
     def _ordered(self, values: Tensor) -> Tensor:
         """Return a vector `[d]` in the order of the network as one in the order of the layout, which may be itself."""
@@ -133,11 +132,11 @@ class TorchFlatModel:
             if there is not out:
                 self.from_layout(there, out)
             return
-        host, carrier = readable(values), self.compute_device.carrier
-        if carrier is None or self._format is not torch.contiguous_format:
-            self.from_layout(self.compute_device.from_host(host), out)
+        host = readable(values)
+        if self._format is torch.contiguous_format:
+            self.compute_device.to_device(host, out)
         else:
-            carrier.to_device(host, out)
+            self.from_layout(self.compute_device.from_host(host), out)
 
     def to_layout(self, values: Tensor, out: Tensor) -> None:
         """Copy a vector `[d]` in the order of the network into one in the order of the layout."""
