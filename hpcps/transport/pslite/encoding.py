@@ -7,8 +7,10 @@ unknown fields, as protobuf requires.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from hpcps.transport.pslite.meta import EMPTY, Command, Control, Meta, NodeInfo, NodeRole
 
@@ -38,25 +40,7 @@ class MalformedFrameError(ValueError):
 
 def encode(meta: Meta) -> bytes:
     """Return the meta frame of a message."""
-    out = bytearray()
-    _number(out, 1, meta.head)
-    if meta.body:
-        _bytes(out, 2, meta.body)
-    if meta.control is not None:
-        _bytes(out, 3, _encode_control(meta.control))
-    _number(out, 4, meta.request)
-    _number(out, 5, meta.push)
-    _number(out, 6, meta.simple_app)
-    if meta.app != EMPTY:
-        _number(out, 7, meta.app)
-    if meta.timestamp != EMPTY:
-        _number(out, 8, meta.timestamp)
-    if meta.data_types:
-        _bytes(out, 9, b"".join(_varint(kind) for kind in meta.data_types))
-    _number(out, 10, meta.customer)
-    _number(out, 12, meta.pull)
-    _number(out, 13, meta.priority)
-    return bytes(out)
+    return _encode(_META, meta)
 
 
 def decode(frame: bytes) -> Meta:
@@ -67,94 +51,129 @@ def decode(frame: bytes) -> Meta:
     """
     if len(frame) > MOST_BYTES:
         raise MalformedFrameError(f"a meta frame of {len(frame)} bytes is longer than {MOST_BYTES}")
-    values: dict[str, object] = {}
-    data_types: list[int] = []
-    for field, value in _fields(frame):
-        if field == 9:
-            data_types += [value] if isinstance(value, int) else _packed(value)
-        elif field == 2:
-            values["body"] = _as_bytes(field, value)
-        elif field == 3:
-            values["control"] = _decode_control(_as_bytes(field, value))
-        elif field in _FLAGS:
-            values[_FLAGS[field]] = bool(_as_int(field, value))
-        elif field in _NUMBERS:
-            values[_NUMBERS[field]] = _int32(_as_int(field, value))
-    # A C++ node may send an empty control part instead of none.
-    if isinstance(control := values.get("control"), Control) and control.command == Command.EMPTY:
-        del values["control"]
-    return Meta(**values, data_types=tuple(data_types))  # type: ignore[arg-type]
+    return Meta(**_decode(_META, frame))
 
 
-_FLAGS = {4: "request", 5: "push", 6: "simple_app", 12: "pull"}
-_NUMBERS = {1: "head", 7: "app", 8: "timestamp", 10: "customer", 13: "priority"}
+@dataclass(frozen=True)
+class _Field:
+    """A field of a protobuf message.
+
+    Attributes:
+        name: the attribute of our class.
+        wire: the type in the frame: a number, or bytes.
+        read: converts a value in the frame to that of the attribute.
+        write: converts it back.
+        without: the value of the attribute if the field is not written.
+        repeated: whether the field may occur several times: the attribute is a tuple, of which `read` returns elements
+            and `write` takes all.
+    """
+
+    name: str
+    wire: type | tuple[type, ...]
+    read: Callable[[Any], Any]
+    write: Callable[[Any], Any] = lambda value: value
+    without: object = None
+    repeated: bool = False
 
 
-def _encode_control(control: Control) -> bytes:
+def _encode(fields: Mapping[int, _Field], message: object) -> bytes:
     out = bytearray()
-    _number(out, 1, control.command)
-    for node in control.nodes:
-        _bytes(out, 2, _encode_node(node))
-    if control.command == Command.BARRIER:
-        _number(out, 3, control.group)
-    elif control.command == Command.ACK:
-        _number(out, 4, control.signature)
+    for number, field in fields.items():
+        value = getattr(message, field.name)
+        if value == field.without:
+            continue
+        for each in field.write(value) if field.repeated else (field.write(value),):
+            if isinstance(each, bytes):
+                out += _varint(number << 3 | _BYTES) + _varint(len(each)) + each
+            else:
+                out += _varint(number << 3 | _VARINT) + _varint(each)
     return bytes(out)
 
 
-def _encode_node(node: NodeInfo) -> bytes:
-    out = bytearray()
-    _number(out, 1, node.role)
-    _number(out, 2, node.id)
-    _bytes(out, 3, node.host.encode())
-    _number(out, 4, node.port)
-    _number(out, 5, node.is_recovery)
-    _number(out, 10, node.customer)
-    return bytes(out)
+def _decode(fields: Mapping[int, _Field], frame: bytes) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for number, value in _fields(frame):
+        if (field := fields.get(number)) is None:
+            continue
+        if not isinstance(value, field.wire):
+            raise MalformedFrameError(f"field {number} is not {'bytes' if field.wire is bytes else 'a number'}")
+        if field.repeated:
+            values.setdefault(field.name, []).extend(field.read(value))
+        else:
+            values[field.name] = field.read(value)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
-def _decode_control(frame: bytes) -> Control:
-    command, nodes, group, signature = 0, [], 0, 0
-    for field, value in _fields(frame):
-        if field == 1:
-            command = _as_int(field, value)
-        elif field == 2:
-            nodes.append(_decode_node(_as_bytes(field, value)))
-        elif field == 3:
-            group = _int32(_as_int(field, value))
-        elif field == 4:
-            signature = _as_int(field, value)
-    try:
-        return Control(Command(command), tuple(nodes), group, signature)
-    except ValueError:
-        raise MalformedFrameError(f"there is no command {command}") from None
+def _int32(value: int) -> int:
+    """Take the low 32 bits as a signed number, as protobuf does."""
+    value &= 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
 
 
-def _decode_node(frame: bytes) -> NodeInfo:
-    role, id_, host, port, is_recovery, customer = 0, EMPTY, b"", 0, False, 0
-    for field, value in _fields(frame):
-        if field == 1:
-            role = _as_int(field, value)
-        elif field == 2:
-            id_ = _int32(_as_int(field, value))
-        elif field == 3:
-            host = _as_bytes(field, value)
-        elif field == 4:
-            port = _int32(_as_int(field, value))
-        elif field == 5:
-            is_recovery = bool(_as_int(field, value))
-        elif field == 10:
-            customer = _int32(_as_int(field, value))
+def _nodes(frame: bytes) -> tuple[NodeInfo]:
+    values = {"role": 0, "host": b"", "port": 0} | _decode(_NODE, frame)
+    role, host, port = values["role"], values["host"], values["port"]
     if role not in set(NodeRole):
         raise MalformedFrameError(f"there is no role {role}")
     if not 0 < port < 65536:
         raise MalformedFrameError(f"there is no port {port}")
     if not 0 < len(host) <= 253 or not host[:1].isalnum() or not all(byte in _HOST for byte in host):
         raise MalformedFrameError(f"{host[:40]!r} is no IPv4 address or host name")
-    return NodeInfo(NodeRole(role), host.decode("ascii"), port, id_, is_recovery, customer)
+    return (NodeInfo(**values | {"role": NodeRole(role), "host": host.decode("ascii")}),)
 
 
 _HOST = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_")
+
+
+def _control(frame: bytes) -> Control | None:
+    values = {"command": 0} | _decode(_CONTROL, frame)
+    try:
+        command = Command(values["command"])
+    except ValueError:
+        raise MalformedFrameError(f"there is no command {values['command']}") from None
+    # A C++ node may send an empty control part instead of none.
+    return None if command == Command.EMPTY else Control(**values | {"command": command})
+
+
+def _numbers(value: int | bytes) -> tuple[int, ...]:
+    """Read one number, or several that are packed."""
+    if isinstance(value, int):
+        return (value,)
+    at, values = 0, []
+    while at < len(value):
+        number, at = _read_varint(value, at)
+        values.append(number)
+    return tuple(values)
+
+
+_NODE = {
+    1: _Field("role", int, int),
+    2: _Field("id", int, _int32),
+    3: _Field("host", bytes, bytes, str.encode),
+    4: _Field("port", int, _int32),
+    5: _Field("is_recovery", int, bool),
+    10: _Field("customer", int, _int32),
+}
+_CONTROL = {
+    1: _Field("command", int, int),
+    2: _Field("nodes", bytes, _nodes, lambda nodes: [_encode(_NODE, node) for node in nodes], repeated=True),
+    3: _Field("group", int, _int32, without=0),
+    4: _Field("signature", int, int, without=0),
+}
+_META = {
+    1: _Field("head", int, _int32),
+    2: _Field("body", bytes, bytes, without=b""),
+    3: _Field("control", bytes, _control, lambda control: _encode(_CONTROL, control)),
+    4: _Field("request", int, bool),
+    5: _Field("push", int, bool),
+    6: _Field("simple_app", int, bool),
+    7: _Field("app", int, _int32, without=EMPTY),
+    8: _Field("timestamp", int, _int32, without=EMPTY),
+    9: _Field("data_types", (int, bytes), _numbers, lambda types: [b"".join(map(_varint, types))], (), repeated=True),
+    10: _Field("customer", int, _int32),
+    12: _Field("pull", int, bool),
+    13: _Field("priority", int, _int32),
+}
 
 
 def _fields(frame: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -182,14 +201,6 @@ def _fields(frame: bytes) -> Iterator[tuple[int, int | bytes]]:
         at += size
 
 
-def _packed(frame: bytes) -> list[int]:
-    at, values = 0, []
-    while at < len(frame):
-        value, at = _read_varint(frame, at)
-        values.append(value)
-    return values
-
-
 def _read_varint(frame: bytes, at: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
@@ -203,25 +214,9 @@ def _read_varint(frame: bytes, at: int) -> tuple[int, int]:
     raise MalformedFrameError("a number has more than ten bytes")
 
 
-def _as_int(field: int, value: int | bytes) -> int:
-    if not isinstance(value, int):
-        raise MalformedFrameError(f"field {field} is not a number")
-    return value
-
-
-def _as_bytes(field: int, value: int | bytes) -> bytes:
-    if not isinstance(value, bytes):
-        raise MalformedFrameError(f"field {field} is not bytes")
-    return value
-
-
-def _int32(value: int) -> int:
-    """Take the low 32 bits as a signed number, as protobuf does."""
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value >= 1 << 31 else value
-
-
 def _varint(value: int) -> bytes:
+    if 0 <= value < 0x80:
+        return bytes((value,))
     value &= _WORD  # a negative number takes ten bytes
     out = bytearray()
     while value >= 0x80:
@@ -229,14 +224,3 @@ def _varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def _number(out: bytearray, field: int, value: int) -> None:
-    out += _varint(field << 3 | _VARINT)
-    out += _varint(value)
-
-
-def _bytes(out: bytearray, field: int, value: bytes) -> None:
-    out += _varint(field << 3 | _BYTES)
-    out += _varint(len(value))
-    out += value
