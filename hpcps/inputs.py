@@ -8,10 +8,13 @@ import re
 import sys
 import tomllib
 import zlib
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hpcps.errors import InputError
+
+T = TypeVar("T")
 
 MiB = 2**20
 
@@ -96,6 +99,31 @@ def parse_json(name: object, content: bytes | str) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError, MemoryError) as error:  # a ValueError also if it is not UTF-8
         raise InputError(name, f"not valid JSON ({error})") from error
+
+
+def parse_as(kind: type[T], name: object, content: bytes | str) -> T:
+    """Read a JSON text of a type, such as a named tuple; numbers and texts are not converted to each other.
+
+    Raises:
+        InputError: it is not JSON, or has another form.
+    """
+    from pydantic import ValidationError
+
+    try:
+        form: Any = kind
+        read: T = _adapter(form).validate_json(content, strict=True)
+        return read
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(name, f"{place}: {first['msg']}" if place else first["msg"]) from error
+
+
+@cache
+def _adapter(kind: Any) -> Any:
+    from pydantic import TypeAdapter  # here, because its import takes long
+
+    return TypeAdapter(kind)
 
 
 def parse_toml(name: object, text: str) -> dict[str, Any]:

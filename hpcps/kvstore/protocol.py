@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcps.errors import RunError
+from hpcps.errors import InputError, RunError
+from hpcps.inputs import parse_as
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import DataType
 
@@ -138,9 +139,8 @@ class ValueDescription:
             RunError: the body has none.
         """
         try:
-            fields = json.loads(body)
-            return ValueDescription(int(fields["size"]), str(fields["dtype"]), str(fields["source"]))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            return parse_as(ValueDescription, "an answer", body)
+        except InputError as error:
             raise RunError(f"a server answers with {body[:100]!r}, which does not describe a value") from error
 
     def __str__(self) -> str:

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threads import Cluster
 
-from hpcps.errors import RunError
+from hpcps.errors import InputError, RunError
+from hpcps.inputs import parse_as
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.transport.process_group import LaunchedProcess, LostError
-from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import Meta, NodeRole, id_of
 from hpcps.transport.pslite.process_group import TEXT, Everyone, PsliteProcessGroup, Text, Texts
 from hpcps.transport.pslite.transport import APP, MESSAGE
@@ -150,6 +150,6 @@ def test_a_stranger_is_not_counted():
 
 @given(st.binary() | st.recursive(st.integers() | st.text() | st.none(), st.lists).map(str).map(str.encode))
 def test_any_other_bytes_are_no_text(frame):
-    for decode in (Text.decode, lambda frame: Everyone.decode(frame, 2)):
-        with pytest.raises(MalformedFrameError):
-            decode(frame)
+    for kind in (Text, Everyone):
+        with pytest.raises(InputError):
+            parse_as(kind, "it", frame)

@@ -122,7 +122,7 @@ class Gpu(ComputeDevice):
         # that captures, which otherwise waits for none.
         self._recording: threading.RLock = owner._recording if owner else threading.RLock()
         self._turn: AbstractContextManager[object] = self._recording if owner else nullcontext()
-        self._pins = owner._pins if owner else True
+        self._pins: bool = owner._pins if owner else True
         self.recorder = self._record
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
@@ -200,7 +200,7 @@ class Gpu(ComputeDevice):
 
 def _chunks(source: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     size = CHUNK // source.element_size()
-    return zip(source.reshape(-1).split(size), out.view(-1).split(size), strict=True)
+    return zip(torch.split(source.reshape(-1), size), torch.split(out.view(-1), size), strict=True)
 
 
 def generators_kept() -> AbstractContextManager[None]:

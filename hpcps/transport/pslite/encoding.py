@@ -111,7 +111,7 @@ def _int32(value: int) -> int:
 
 
 def _nodes(frame: bytes) -> tuple[NodeInfo]:
-    values = {"role": 0, "host": b"", "port": 0} | _decode(_NODE, frame)
+    values: dict[str, Any] = {"role": 0, "host": b"", "port": 0} | _decode(_NODE, frame)
     role, host, port = values["role"], values["host"], values["port"]
     if role not in set(NodeRole):
         raise MalformedFrameError(f"there is no role {role}")

@@ -10,10 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Event, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpcps.errors import LaunchError, RunError
-from hpcps.transport.pslite.encoding import Admission, MalformedFrameError
+from hpcps.inputs import parse_as
+from hpcps.transport.pslite.encoding import Admission
 from hpcps.transport.pslite.meta import EVERYONE, SCHEDULER_ID, Control, Meta, NodeInfo, NodeRole, members
 from hpcps.transport.pslite.sender import Receipt, Sender
 from hpcps.transport.pslite.settings import Settings
@@ -46,29 +47,18 @@ class NodeDeath:
 def encode_deaths(deaths: Iterable[NodeDeath]) -> bytes:
     """Return the body of the scheduler's announcement of all dead nodes."""
     now = time.monotonic()
-    return json.dumps([[d.node.id, *d.node.address, d.why, now - d.since] for d in deaths]).encode()
+    announced = [_AnnouncedDeath(d.node.id, *d.node.address, d.why, now - d.since) for d in deaths]
+    return json.dumps(announced).encode()
 
 
-def _decode_deaths(body: bytes) -> dict[int, _AnnouncedDeath]:
-    try:
-        listed = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise MalformedFrameError(f"its list of dead nodes is not JSON: {error}") from None
-    found = {}
-    for each in listed if isinstance(listed, list) else (listed,):
-        match each:
-            case [int(id_), str(host), int(port), str(why), int(age) | float(age)]:
-                found[id_] = _AnnouncedDeath((host, port), why, time.monotonic() - age)
-            case _:
-                raise MalformedFrameError("its list of dead nodes has another form")
-    return found
+class _AnnouncedDeath(NamedTuple):
+    """A death as the scheduler announces it: `age` is the seconds since the last sign of life."""
 
-
-@dataclass(frozen=True)
-class _AnnouncedDeath:
-    address: tuple[str, int]
+    id: int
+    host: str
+    port: int
     why: str
-    since: float
+    age: float
 
 
 class Deaths:
@@ -85,7 +75,7 @@ class Deaths:
         self._nodes = nodes
         self._closed = closed
         self._alive: dict[int, float] = {}
-        self._announced: dict[int, _AnnouncedDeath] = {}
+        self._announced: tuple[float, list[_AnnouncedDeath]] = 0.0, []
 
     def alive(self, node: int) -> None:
         """Record that a node with heartbeats has sent a message, or is new."""
@@ -95,9 +85,9 @@ class Deaths:
         """Take the scheduler's list of all dead nodes: it also knows nodes that send nothing, or not to this node.
 
         Raises:
-            MalformedFrameError: it is no such list.
+            InputError: it is no such list.
         """
-        self._announced = _decode_deaths(body)
+        self._announced = time.monotonic(), parse_as(list[_AnnouncedDeath], "a list of dead nodes", body)
 
     def known(self) -> list[NodeDeath]:
         """Return the dead nodes, the longest dead first."""
@@ -109,9 +99,11 @@ class Deaths:
         for id_, at in list(self._closed.items()):
             if now - at > RECONNECTION:
                 found.setdefault(id_, (at, "its connection has closed"))
-        for id_, death in self._announced.items():
-            if id_ in nodes and nodes[id_].address == death.address:  # else another process has replaced it
-                found.setdefault(id_, (death.since, death.why))
+        announced_at, announced = self._announced
+        for death in announced:
+            # Otherwise another process has replaced it.
+            if death.id in nodes and nodes[death.id].address == (death.host, death.port):
+                found.setdefault(death.id, (announced_at - death.age, death.why))
         since = sorted((at, id_, why) for id_, (at, why) in found.items() if id_ in nodes)
         return [NodeDeath(nodes[id_], why, at) for at, id_, why in since]
 

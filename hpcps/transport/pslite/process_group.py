@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from threading import Event, Lock
+from typing import NamedTuple
 
 import zmq
 
-from hpcps.errors import RunError
+from hpcps.errors import InputError, RunError
+from hpcps.inputs import parse_as
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import LaunchedProcess, LostError, ProcessGroup
 from hpcps.transport.pslite.encoding import MalformedFrameError
@@ -21,8 +22,7 @@ from hpcps.transport.pslite.settings import Settings
 from hpcps.transport.pslite.transport import APP, MESSAGE, PsliteTransport
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """The text of one process.
 
     Attributes:
@@ -37,25 +37,8 @@ class Text:
     launch: str
     text: str
 
-    def encode(self) -> bytes:
-        """Return its bytes."""
-        return json.dumps([self.turn, self.rank, self.launch, self.text]).encode()
 
-    @staticmethod
-    def decode(frame: bytes) -> Text:
-        """Read it back.
-
-        Raises:
-            MalformedFrameError: the frame is not the text of a process.
-        """
-        match _json(frame):
-            case [int(turn), int(rank), str(launch), str(text)]:
-                return Text(turn, rank, launch, text)
-        raise MalformedFrameError("it is no text of a process")
-
-
-@dataclass(frozen=True)
-class Everyone:
+class Everyone(NamedTuple):
     """The texts of all processes in one allgather.
 
     Attributes:
@@ -67,25 +50,6 @@ class Everyone:
     turn: int
     nodes: tuple[int, ...]
     texts: tuple[str, ...]
-
-    def encode(self) -> bytes:
-        """Return its bytes."""
-        return json.dumps([self.turn, self.nodes, self.texts]).encode()
-
-    @staticmethod
-    def decode(frame: bytes, size: int) -> Everyone:
-        """Read it back.
-
-        Raises:
-            MalformedFrameError: the frame is not a list of the texts of `size` processes.
-        """
-        match _json(frame):
-            case [int(turn), [*nodes], [*texts]]:
-                numbers = tuple(node for node in nodes if isinstance(node, int))
-                words = tuple(text for text in texts if isinstance(text, str))
-                if len(nodes) == len(texts) == len(numbers) == len(words) == size:
-                    return Everyone(turn, numbers, words)
-        raise MalformedFrameError(f"it is no list of the texts of {size} processes")
 
 
 class Texts:
@@ -119,13 +83,6 @@ class Texts:
         """Return the rank of a node, or None if it has sent no text yet."""
         with self._lock:
             return next((rank for rank, id_ in self._nodes.items() if id_ == node), None)
-
-
-def _json(frame: bytes) -> object:
-    try:
-        return json.loads(frame)
-    except (ValueError, RecursionError) as error:
-        raise MalformedFrameError(f"it is no JSON: {error}") from None
 
 
 TEXT, EVERYONE = 2, 3
@@ -220,7 +177,7 @@ class PsliteProcessGroup(ProcessGroup):
         if self._texts is not None:
             self._add(SCHEDULER_ID, mine)
         else:
-            self._node.send(SCHEDULER_ID, self._meta(TEXT), [mine.encode()])
+            self._node.send(SCHEDULER_ID, self._meta(TEXT), [json.dumps(mine).encode()])
         while not self._complete.wait(_CHECK_EVERY):
             if self._left:
                 raise RunError(f"{self._world[self.rank]} has left")
@@ -238,12 +195,12 @@ class PsliteProcessGroup(ProcessGroup):
             if meta.head == MESSAGE and transport is not None:
                 transport.accept(delivery)
             elif meta.head == TEXT and self._texts is not None and len(delivery.data) == 1:
-                self._add(delivery.sender, Text.decode(delivery.data[0].tobytes()))
+                self._add(delivery.sender, parse_as(Text, "a text", delivery.data[0].tobytes()))
             elif meta.head == EVERYONE and delivery.sender == SCHEDULER_ID and len(delivery.data) == 1:
-                self._finish(Everyone.decode(delivery.data[0].tobytes(), self.size))
+                self._finish(parse_as(Everyone, "a list of texts", delivery.data[0].tobytes()))
             else:
                 self._node.dropped.drop("unexpected", f"node {delivery.sender} sends a message of kind {meta.head}")
-        except MalformedFrameError as error:
+        except (InputError, MalformedFrameError) as error:
             self._node.dropped.drop("malformed", str(error))
 
     def _add(self, node: int, sent: Text) -> None:
@@ -254,10 +211,12 @@ class PsliteProcessGroup(ProcessGroup):
         if everyone is not None:
             for id_ in everyone.nodes:
                 if id_ != SCHEDULER_ID:
-                    self._node.send(id_, self._meta(EVERYONE), [everyone.encode()])
+                    self._node.send(id_, self._meta(EVERYONE), [json.dumps(everyone).encode()])
             self._finish(everyone)
 
     def _finish(self, everyone: Everyone) -> None:
+        if len(everyone.nodes) != self.size or len(everyone.texts) != self.size:
+            raise MalformedFrameError(f"it is no list of the texts of {self.size} processes")
         if everyone.turn == self._turn - 1:
             self._collected = everyone
             self._complete.set()

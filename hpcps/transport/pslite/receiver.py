@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Thread, current_thread
 
-from hpcps.errors import HpcpsError
+from hpcps.errors import HpcpsError, InputError
 from hpcps.transport.pslite.encoding import MOST_BYTES, Admission, MalformedFrameError, decode, encode
 from hpcps.transport.pslite.incoming import Frame
 from hpcps.transport.pslite.membership import KnownNodes
@@ -133,7 +133,7 @@ class Receiver:
             elif sender == SCHEDULER_ID and meta.body:
                 try:
                     self._members.deaths.announce(meta.body)
-                except MalformedFrameError as error:
+                except InputError as error:
                     self._members.dropped.drop("malformed", str(error))
         else:
             self._members.dropped.drop("unexpected", f"node {sender} sends {control.command.name}")
