@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Integral
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from pydantic import Field, PositiveInt, model_validator
 from hpcps.data.files.source import Source
 from hpcps.data.samples import Part, Samples
 from hpcps.data.splits import Iid, Split
+from hpcps.errors import DataError
 from hpcps.registry import Config, OneOf
 from hpcps.registry.config import MOST
 from hpcps.registry.failures import errors_of, fault
@@ -128,6 +130,11 @@ class Data(Config, ABC):
         Raises:
             DataError: a file is missing; the message names it and says what to do.
         """
+
+    def broken(self, path: Path, what: str) -> DataError:
+        """Return the error for an official file that is incomplete, corrupt or not of this data set."""
+        assert self.source is not None, f"{self.name} has no official files"
+        return self.source.broken(self.name, path, what)
 
     @model_validator(mode="after")
     def _check_facts(self) -> Data:

@@ -126,7 +126,7 @@ def test_a_damaged_svhn_file_is_named(svhn, damage):
 
 def test_a_missing_svhn_file_is_named(svhn):
     (svhn / "svhn" / "test_32x32.mat").unlink()
-    with pytest.raises(DataError, match=r"test_32x32\.mat: missing, although the other file"):
+    with pytest.raises(DataError, match=r"test_32x32\.mat: missing, although other files"):
         Svhn(dir=str(svhn)).open()
 
 

@@ -166,7 +166,7 @@ def verify(data: Data) -> list[str]:
             assert data.source is not None
             expected = _recorded(path.parent).get(path.name) or data.source.files.get(path.name)
             if expected and md5_of(path) != expected:
-                raise data.source.broken(data.name, path, f"not the official file: its MD5 is not {expected}")
+                raise data.broken(path, f"not the official file: its MD5 is not {expected}")
             lines.append(f"{path}: {'checksum right' if expected else 'readable (its checksum is not known)'}")
     return lines or [f"{data.name}: readable, nothing to download"]
 

@@ -49,6 +49,40 @@ class Source:
     archives: dict[str, Archive] = field(default_factory=dict)
     files: dict[str, str]
 
+    def find(
+        self, name: str, directory: str | Path | None, layouts: Sequence[Sequence[str]], endings: Sequence[str] = ("",)
+    ) -> tuple[int, list[Path]]:
+        """Find the files of a data set in the first folder that has any of them.
+
+        Args:
+            name: the name of the data set.
+            directory: `data.dir`.
+            layouts: the names of all files, in each layout in which the set is published.
+            endings: what may follow each name, the preferred ending first.
+
+        Returns:
+            The number of the layout, and its files.
+
+        Raises:
+            DataError: there are no files, or a file of a layout is missing.
+        """
+        for folder in self.candidates(directory):
+            for number, names in enumerate(layouts):
+                paths = [[folder / f"{file}{ending}" for ending in endings] for file in names]
+                found = [next(filter(Path.is_file, alike), None) for alike in paths]
+                if any(found) and None in found:
+                    absent = folder / names[found.index(None)]
+                    raise self.broken(name, absent, "missing, although other files of its set are present")
+                if any(found):
+                    return number, [path for path in found if path]
+        either = "".join(f"({ending})" for ending in endings if ending)
+        root = data_root(directory)
+        raise DataError(
+            f"no {name} in {root} or its sub-folders {' and '.join(self.folders)} "
+            f"(looked for {' and '.join(f'{names[0]}{either}' for names in layouts)}): "
+            f"get it with `hpcps data {name} --dir {root}`, or say where it is with data.dir or $HPCPS_DATA"
+        )
+
     def candidates(self, directory: str | Path | None) -> Iterator[Path]:
         """Yield the existing folders that may hold the files, in the order in which to search them.
 
@@ -60,15 +94,6 @@ class Source:
         if directory or self.unmistakable:
             places.append(root)
         return (place for place in places if place.is_dir())
-
-    def missing(self, name: str, directory: str | Path | None, looked_for: Sequence[str]) -> DataError:
-        """Return the error for a data set that is not found."""
-        root = data_root(directory)
-        return DataError(
-            f"no {name} in {root} or its sub-folders {' and '.join(self.folders)} "
-            f"(looked for {' and '.join(looked_for)}): "
-            f"get it with `hpcps data {name} --dir {root}`, or say where it is with data.dir or $HPCPS_DATA"
-        )
 
     def broken(self, name: str, path: Path, what: str) -> DataError:
         """Return the error for a file that is incomplete, corrupt or missing from its set."""

@@ -15,7 +15,7 @@ from hpcps.data.base import Data, Facts
 from hpcps.data.files.formats import PickleError, read_batch
 from hpcps.data.files.source import Archive, Source
 from hpcps.data.samples import Indices, Labels, Part, Samples
-from hpcps.errors import DataError, InputError
+from hpcps.errors import InputError
 from hpcps.inputs import read_bytes
 
 SHAPE = (3, 32, 32)
@@ -47,23 +47,11 @@ class CifarData(Data, ABC):
     source: ClassVar[Source]
 
     def open(self) -> tuple[Part, Part]:
-        for folder in self.source.candidates(self.dir):
-            for layout in self.layouts:
-                names = (*layout.train, layout.test)
-                absent = [name for name in names if not (folder / name).is_file()]
-                if not absent:
-                    each = self.facts.train // len(layout.train)
-                    return (
-                        CifarPart(self, [folder / name for name in layout.train], layout.label, each),
-                        CifarPart(self, [folder / layout.test], layout.label, self.facts.test),
-                    )
-                if len(absent) < len(names):
-                    raise self.broken(folder / absent[0], "missing, although other files of its set are present")
-        raise self.source.missing(self.name, self.dir, [layout.train[0] for layout in self.layouts])
-
-    def broken(self, path: Path, what: str) -> DataError:
-        """Return the error for a file that is incomplete, corrupt or missing from its set."""
-        return self.source.broken(self.name, path, what)
+        files = [(*layout.train, layout.test) for layout in self.layouts]
+        number, (*train, test) = self.source.find(self.name, self.dir, files)
+        label = self.layouts[number].label
+        each = self.facts.train // len(train)
+        return CifarPart(self, train, label, each), CifarPart(self, [test], label, self.facts.test)
 
 
 @dataclass(frozen=True)

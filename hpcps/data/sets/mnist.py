@@ -14,7 +14,7 @@ from hpcps.data.base import Data, Facts
 from hpcps.data.files.formats import read_idx
 from hpcps.data.files.source import Source
 from hpcps.data.samples import Indices, Labels, Part, Samples
-from hpcps.errors import DataError, InputError
+from hpcps.errors import InputError
 
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -30,25 +30,8 @@ class IdxData(Data, ABC):
     source: ClassVar[Source]
 
     def open(self) -> tuple[Part, Part]:
-        for folder in self.source.candidates(self.dir):
-            present: dict[str, Path] = {}
-            for file in (*TRAIN, *TEST):
-                for path in (folder / file, folder / f"{file}.gz"):
-                    if path.is_file():
-                        present.setdefault(file, path)
-            if present:
-                absent = [file for file in (*TRAIN, *TEST) if file not in present]
-                if absent:
-                    raise self.broken(folder / absent[0], "missing, although other files of its set are present")
-                return (
-                    IdxPart(self, (present[TRAIN[0]], present[TRAIN[1]]), self.facts.train),
-                    IdxPart(self, (present[TEST[0]], present[TEST[1]]), self.facts.test),
-                )
-        raise self.source.missing(self.name, self.dir, (f"{TRAIN[0]}(.gz)",))
-
-    def broken(self, path: Path, what: str) -> DataError:
-        """Return the error for a file that is incomplete, corrupt or missing from its set."""
-        return self.source.broken(self.name, path, what)
+        _, (*train, images, labels) = self.source.find(self.name, self.dir, [(*TRAIN, *TEST)], ("", ".gz"))
+        return IdxPart(self, (train[0], train[1]), self.facts.train), IdxPart(self, (images, labels), self.facts.test)
 
 
 class Mnist(IdxData):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from hpcps.data.base import Data, Facts
 from hpcps.data.files.source import Source
 from hpcps.data.samples import Indices, Labels, Part, Samples
-from hpcps.errors import DataError
 
 TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 
@@ -32,17 +31,8 @@ class Svhn(Data):
     name: Literal["svhn"] = "svhn"
 
     def open(self) -> tuple[Part, Part]:
-        for folder in self.source.candidates(self.dir):
-            absent = [name for name in (TRAIN, TEST) if not (folder / name).is_file()]
-            if not absent:
-                return SvhnPart(self, folder / TRAIN, self.facts.train), SvhnPart(self, folder / TEST, self.facts.test)
-            if len(absent) == 1:
-                raise self.broken(folder / absent[0], "missing, although the other file of its set is present")
-        raise self.source.missing(self.name, self.dir, (TRAIN,))
-
-    def broken(self, path: Path, what: str) -> DataError:
-        """Return the error for a file that is incomplete, corrupt or missing from its set."""
-        return self.source.broken(self.name, path, what)
+        _, (train, test) = self.source.find(self.name, self.dir, [(TRAIN, TEST)])
+        return SvhnPart(self, train, self.facts.train), SvhnPart(self, test, self.facts.test)
 
 
 @dataclass(frozen=True)
