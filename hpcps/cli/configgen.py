@@ -16,7 +16,7 @@ from hpcps.launch.detect import detect_mpi, find_launcher
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
 from hpcps.launch.hostfile import STYLES, read_hostfile
 from hpcps.launch.launchers import Launcher, Plain
-from hpcps.launch.prepare import Site, prepare, spec_of
+from hpcps.launch.prepare import Site, prepare
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
 from hpcps.spec.load import Point, load_experiment
@@ -128,7 +128,7 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
     except OSError as error:
         raise LaunchError(f"the folder {args.output.parent} cannot be made: {error.strerror}") from error
     launches = prepare(chosen, args.results, args.output, site_of(args, chosen, args.dialect), trace=args.trace)
-    whole = [spec_of(point) for point in experiment.points]
+    whole = [point.spec for point in experiment.points]
     write_sweep(args.results / experiment.name, args.file, args.overrides, whole)
     for launch in launches:
         launch.write()

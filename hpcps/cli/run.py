@@ -24,7 +24,7 @@ from hpcps.execution.sweep.claims import (
 from hpcps.execution.sweep.slots import crowding, divide
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores, own_cores
-from hpcps.launch.prepare import launch_folder, prepare, spec_of
+from hpcps.launch.prepare import launch_folder, prepare
 from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.sweep import write_sweep
@@ -96,7 +96,7 @@ def handle(args: argparse.Namespace) -> int:
         if found := damage_of(point, args.results):
             again = "it runs again; its files move to its folder earlier/" if found.done else "it runs again"
             print(f"{experiment.name}: {point.run_id} ({point.label}): {found}: {again}", flush=True)
-    sweep = args.results / experiment.name, args.file, args.overrides, [spec_of(point) for point in experiment.points]
+    sweep = args.results / experiment.name, args.file, args.overrides, [point.spec for point in experiment.points]
     if not left:
         with suppress(RunError):  # the results may be read-only
             write_sweep(*sweep)

@@ -21,7 +21,6 @@ from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan, PlannedRun
-from hpcps.spec.identity import revisions
 
 if TYPE_CHECKING:
     from hpcps.spec.load import Point
@@ -129,21 +128,6 @@ def run_folder(point: Point, results: Path) -> Path:
     return _absolute(results) / point.run.name / "runs" / point.run_id
 
 
-def spec_of(point: Point) -> dict[str, object]:
-    """Return the content of the `spec.json` of a point's run."""
-    run = point.run.model_dump(mode="json")
-    return {
-        "run_id": point.run_id,
-        "label": point.label,
-        "index": point.index,
-        "swept": point.swept,
-        "revisions": revisions(point.run),
-        "run": run,
-        "components": point.components,
-        "plugins": point.plugins,
-    }
-
-
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
     run = points[0].run
     world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary)
@@ -161,7 +145,7 @@ def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
 
 
 def _planned(point: Point, results: Path) -> PlannedRun:
-    return PlannedRun(point.run_id, point.label, str(run_folder(point, results)), spec_of(point))
+    return PlannedRun(point.run_id, point.label, str(run_folder(point, results)), point.spec)
 
 
 def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,6 @@ from pathlib import Path
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.sweep.batch import play_point
 from hpcps.execution.sweep.claims import check_ready, claim, directory_of, forget, is_done
-from hpcps.launch.prepare import spec_of
 from hpcps.launch.signals import stops_of
 from hpcps.library.callbacks import Callbacks, Reporter
 from hpcps.library.progress import ProgressBar, is_interactive
@@ -51,7 +50,7 @@ def execute(
         KeyboardInterrupt: a person stopped it; the current run resumes from a checkpoint when it is executed again.
     """
     left = [point for point in points if not (resume and is_done(point, results))]
-    sweep = results / loaded.name, loaded.path, overrides, [spec_of(point) for point in loaded.points]
+    sweep = results / loaded.name, loaded.path, overrides, [point.spec for point in loaded.points]
     if not left:
         return
     check_ready(left, results)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcps.errors import LaunchError, RunError, SpecError
-from hpcps.launch.prepare import run_folder, spec_of
+from hpcps.launch.prepare import run_folder
 from hpcps.library.callbacks import Callbacks
 from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
@@ -62,7 +62,7 @@ class Experiment:
         """The values of all keys of each run: a row for each id, a column for each dotted key."""
         import pandas as pd
 
-        from hpcps.records.variants import flatten
+        from hpcps.spec.tree import flatten
 
         rows = [flatten(point.run.model_dump(mode="json")) for point in self.points]
         return pd.DataFrame(rows, index=pd.Index(self.ids, name="run_id"))
@@ -140,7 +140,7 @@ class Experiment:
         """
         from hpcps.records.collect import collect
 
-        points = [spec_of(point) for point in self._loaded.points]
+        points = [point.spec for point in self._loaded.points]
         with using(active()):  # reading a sweep may activate plugins
             table = collect(self.results / self.name, points, events).table
         mine = table[table["run_id"].isin(self.ids)].reset_index(drop=True)

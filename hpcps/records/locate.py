@@ -137,7 +137,6 @@ def load_points(
         SpecError: the file has mistakes.
     """
     # Imported here because most of this package does not need the schema.
-    from hpcps.spec.identity import revisions
     from hpcps.spec.load import load_experiment, peek
 
     name, plugins = peek(file, overrides)
@@ -145,18 +144,7 @@ def load_points(
         # Reading results must not execute a user's code: then only the points that were run are known.
         return name, ()
     experiment = load_experiment(file, overrides, only=only)
-    points = tuple(
-        {
-            "run_id": point.run_id,
-            "label": point.label,
-            "index": point.index,
-            "swept": dict(point.swept),
-            "revisions": revisions(point.run),
-            "run": point.run.model_dump(mode="json"),
-        }
-        for point in experiment.chosen
-    )
-    return experiment.name, points
+    return experiment.name, tuple(point.spec for point in experiment.chosen)
 
 
 def default_results() -> Path:

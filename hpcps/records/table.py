@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hpcps.errors import RunError
 from hpcps.inputs import parse_json
 from hpcps.records.files import replacing, writing
+from hpcps.spec.tree import flatten
 
 _NUMBERS = (
     *("index", "round", "attempt", "participants", "absent", "step", "samples", "bytes_sent", "bytes_received"),
@@ -32,7 +33,7 @@ def tabulate(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     A nested object becomes `outer.inner` columns, a list the number of its elements, a truth value 0 or 1 (so that its
     mean is a rate). A number of more than 63 bits is unknown.
     """
-    table = pd.DataFrame([_flatten(row) for row in rows])
+    table = pd.DataFrame([{name: _plain(value) for name, value in flatten(row).items()} for row in rows])
     damaged = [name for name in table.select_dtypes(exclude="number") if name in _NUMBERS]
     return table.assign(**{name: numbers(table, name) for name in damaged})
 
@@ -109,16 +110,6 @@ def joined(frame: pd.DataFrame, earlier: pd.DataFrame) -> pd.DataFrame:
     found.attrs.update(frame.attrs)
     found.attrs["missing"] = left
     return found
-
-
-def _flatten(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in row.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = _plain(value)
-    return flat
 
 
 def _plain(value: Any) -> Any:

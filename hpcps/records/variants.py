@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from hpcps.spec.identity import affects_results, revisions
 from hpcps.spec.label import Defaults, labels
 from hpcps.spec.schema import Run
-from hpcps.spec.tree import get
+from hpcps.spec.tree import flatten, get
 
 
 def in_words(specs: Sequence[Mapping[str, Any]], key: str) -> list[object]:
@@ -41,17 +41,6 @@ def _recorded_defaults(specs: Sequence[Mapping[str, Any]]) -> Defaults:
             if isinstance(defaults := get(facts, ("defaults",)), dict):
                 found[key.rpartition(".")[2].partition("[")[0], str(facts.get("name"))] = defaults
     return found
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    """Return the leaves of nested tables by dotted key."""
-    flat: dict[str, object] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[prefix + key] = value
-    return flat
 
 
 def product_keys(specs: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]] = ()) -> tuple[str, ...]:

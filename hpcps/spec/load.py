@@ -14,7 +14,7 @@ from hpcps.inputs import MiB, parse_toml, read_text
 from hpcps.registry import Config, activate
 from hpcps.spec.cautions import cautions
 from hpcps.spec.draft import Draft, drafts_of
-from hpcps.spec.identity import run_id
+from hpcps.spec.identity import revisions, run_id
 from hpcps.spec.label import Labels
 from hpcps.spec.locate import locate
 from hpcps.spec.mistakes import Mistakes
@@ -54,6 +54,20 @@ class Point:
     components: dict[str, dict[str, object]] = field(default_factory=dict)
     plugins: list[dict[str, str]] = field(default_factory=list)
     cautions: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The content of the `spec.json` of the run."""
+        return {
+            "run_id": self.run_id,
+            "label": self.label,
+            "index": self.index,
+            "swept": dict(self.swept),
+            "revisions": revisions(self.run),
+            "run": self.run.model_dump(mode="json"),
+            "components": self.components,
+            "plugins": self.plugins,
+        }
 
 
 @dataclass(frozen=True)

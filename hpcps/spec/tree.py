@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Tree = dict[str, Any]
@@ -14,6 +14,17 @@ def get(tree: Tree, path: Sequence[str]) -> Any:
     for part in path:
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Tree:
+    """Return the leaves of nested tables by dotted key."""
+    flat: Tree = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
 
 
 def copied(tree: Tree) -> Tree:

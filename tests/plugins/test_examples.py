@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from typed import ROOT, hpcps, models
 
-from hpcps.launch.prepare import spec_of
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import activate, installed
@@ -132,7 +131,7 @@ attack = [{ kind = "none" }, { kind = "shift", rate = 0.2 }, { kind = "shift", r
     file.write_text(text.replace('"my_rule.py"', '"tame.py"') + tables)
     points = load_experiment(file).points
     for point in points:
-        RunDirectory(tmp_path / "mine/runs" / point.run_id).create(spec_of(point))
+        RunDirectory(tmp_path / "mine/runs" / point.run_id).create(point.spec)
         (tmp_path / "mine/runs" / point.run_id / "records/worker-0.jsonl").write_text('{"event": "start"}\n')
     activate(installed())
     rows = collect(tmp_path / "mine").table.drop_duplicates("run_id")

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 
 from hpcps.errors import RunError
-from hpcps.launch.prepare import spec_of
 from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.table import read_table, write_table
@@ -280,7 +279,7 @@ def test_runs_from_before_a_revision_that_concerns_them_are_a_variant(tmp_path):
     for index, run in enumerate((before, since, untouched)):
         rule = run.validation.rule.kind
         write_run(tmp_path / "x", index, {"kind": rule}, NONE, THREE_ROUNDS)
-        spec = spec_of(Point(index, run, f"{index:010x}", rule, {"validation.rule": {"kind": rule}}))
+        spec = Point(index, run, f"{index:010x}", rule, {"validation.rule": {"kind": rule}}).spec
         if run is before:
             del spec["revisions"]
         (tmp_path / "x" / "runs" / f"{index:010x}" / "spec.json").write_text(json.dumps(spec))

@@ -10,7 +10,7 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
-from hpcps.launch.prepare import run_folder, spec_of
+from hpcps.launch.prepare import run_folder
 from hpcps.numerics.state import State
 from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.checkpoint import CheckpointPart
@@ -331,7 +331,7 @@ def results(tmp_path, monkeypatch):
     for overrides, count in (((), 1), (("train.epochs=2",), 2)):
         for point in load_experiment(file, overrides).points[:count]:
             directory = RunDirectory(run_folder(point, tmp_path / "results"))
-            directory.create(spec_of(point))
+            directory.create(point.spec)
             if point.index == 0:
                 directory.finish(8.0)
     return tmp_path / "results"
@@ -376,7 +376,7 @@ def test_points_are_selected_as_for_run(results, capsys):
 
 def test_a_file_with_plugins_is_selected_from_what_was_launched(results, capsys):
     file = results.parent / "experiments" / "demo.toml"
-    points = [spec_of(point) for point in load_experiment(file).points]
+    points = [point.spec for point in load_experiment(file).points]
     file.write_text(f'plugins = ["./rule.py"]\n{FILE}')
     code, text = shown(capsys, "demo", "--only", "1")
     assert (code, "the points of demo are not known before `hpcps run`" in text) == (2, True)

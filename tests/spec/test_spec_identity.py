@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from hpcps.data.splits import ByClass
 from hpcps.errors import SpecError
-from hpcps.records.variants import flatten, variants
+from hpcps.records.variants import variants
 from hpcps.spec.identity import IRRELEVANT, run_id
 from hpcps.spec.keys import dotted_keys
 from hpcps.spec.load import load_experiment
 from hpcps.spec.schema import Run
+from hpcps.spec.tree import flatten
 
 BASE = {
     "name": "small",

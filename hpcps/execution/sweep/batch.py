@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hpcps.errors import HpcpsError
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
-from hpcps.launch.prepare import run_folder, spec_of
+from hpcps.launch.prepare import run_folder
 from hpcps.launch.signals import stops_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
@@ -159,7 +159,7 @@ def play_point(
     from hpcps.execution.inprocess import run_in_process
     from hpcps.records.provenance import provenance, provenance_of, source_state
 
-    directory, spec = RunDirectory(run_folder(point, results)), spec_of(point)
+    directory, spec = RunDirectory(run_folder(point, results)), point.spec
     directory.create(spec)
     code = source_state(Path(__file__).parent)
     facts = provenance(arguments, code) | provenance_of(spec) | {"host": socket.gethostname()}
