@@ -1,9 +1,8 @@
 """Tables and plots of results.
 
-- `acceptance`: the figure of acceptance rates
-- `accuracy`: the figure of accuracies
 - `compared`: curves of others beside those of an experiment
 - `curve`: the data of one line of a figure
+- `curve_figures`: the figures of accuracies, acceptance rates and applied updates
 - `drawing`: draws all figures of a table; start here
 - `figure_data`: the panels, lines and curves of a figure
 - `final`: the table of final accuracies
@@ -19,7 +18,6 @@
 - `publish`: writes figures to the results folder, and published copies
 - `report/`: one HTML file with everything
 - `selection`: selects the lines and panels to draw
-- `staleness`: the figures of an asynchronous run
 - `style`: line styles
 - `timeline`: the figure of a trace
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hpcps.figures import acceptance, accuracy, staleness
+from hpcps.figures.curve_figures import AGAINST, draw_acceptance, draw_accuracy, draw_counts, draw_staleness
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import suffixes
@@ -45,10 +45,10 @@ def draw_all(shown: Sequence[FigureData], options: PlotOptions) -> Iterator[tupl
 def _figures(figure_data: FigureData, options: PlotOptions) -> Iterator[tuple[str, Figure]]:
     if not figure_data.curves:
         return  # the chosen lines and panels are those of another variant
-    for against in accuracy.AGAINST:
-        yield f"accuracy_by_{against}", accuracy.draw(figure_data, against, options)
+    for against in AGAINST:
+        yield f"accuracy_by_{against}", draw_accuracy(figure_data, against, options)
     if figure_data.scored:
-        yield "acceptance_by_epoch", acceptance.draw(figure_data, options)
+        yield "acceptance_by_epoch", draw_acceptance(figure_data, options)
     if figure_data.applied:
-        yield "staleness", staleness.draw_staleness(figure_data, options)
-        yield "updates_by_worker", staleness.draw_counts(figure_data, options)
+        yield "staleness", draw_staleness(figure_data, options)
+        yield "updates_by_worker", draw_counts(figure_data, options)

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from hpcps.errors import RunError
-from hpcps.figures import accuracy
 from hpcps.figures.curve import Curve, Range, Values
+from hpcps.figures.curve_figures import draw_accuracy
 from hpcps.figures.final import aligned_table, heading, plain
 from hpcps.figures.labels import suffixes
 from hpcps.figures.method_comparison import Comparison, Rates
@@ -47,7 +47,7 @@ def draw_comparisons(comparisons: Sequence[Comparison], options: PlotOptions) ->
             for panel in figure_data.panels
         }
         shown = Comparison(figure_data, {panel: lines for panel, lines in kept.items() if lines})
-        yield f"esync_accuracy{suffix}", accuracy.draw(replace(figure_data, line_key="outside"), "wall_time", options)
+        yield f"esync_accuracy{suffix}", draw_accuracy(replace(figure_data, line_key="outside"), "wall_time", options)
         if shown.rates:
             yield f"esync_throughput{suffix}", draw_throughput(shown, options)
             yield f"esync_computing{suffix}", draw_computing(shown, options)

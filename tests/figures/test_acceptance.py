@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from invented import ATTACKS, invent, pairs
 
-from hpcps.figures import acceptance
+from hpcps.figures.curve_figures import draw_acceptance
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
@@ -64,7 +64,7 @@ def test_an_unknown_rate_is_not_shown(tmp_path):
 
 
 def test_the_figure_has_a_column_per_panel_and_a_row_per_denominator(table):
-    figure = acceptance.draw(figure_data_of(table)[0])
+    figure = draw_acceptance(figure_data_of(table)[0])
     received, sent = expected("accepted_pairs", "received_pairs"), expected("accepted_sent_pairs", "sent_pairs")
     assert len(figure.axes) == 4
     assert [axes.get_title() for axes in figure.axes] == ["attack: none", "attack: negative, scale 6", "", ""]
@@ -97,7 +97,7 @@ def test_seeds_have_a_mean_and_an_epoch_without_pairs_has_no_rate(tmp_path):
     assert list(np.isnan(epoch.mean)) == [False, False, True, False, False, False]
     assert epoch.mean[4] == epoch.high[4] == 0  # only one seed has pairs in the fifth epoch
     assert epoch.high[3] == 2 * epoch.mean[3] > 0
-    acceptance.draw(figure_data_of(collect(results).table)[0])
+    draw_acceptance(figure_data_of(collect(results).table)[0])
 
 
 def test_real_records_of_one_validator_say_the_same_as_the_table(asynchronous_run):

@@ -9,8 +9,8 @@ from invented import ATTACKS, invent
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
-from hpcps.figures import accuracy
 from hpcps.figures.curve import Range
+from hpcps.figures.curve_figures import draw_accuracy
 from hpcps.figures.drawing import figures
 from hpcps.figures.labels import of_key, of_panel, of_value
 from hpcps.figures.options import PlotOptions, plot_options
@@ -153,8 +153,12 @@ def small(tmp_path):
 
 def test_the_command_takes_a_file_and_sets_over_it(small, monkeypatch, capsys, empty_files):
     seen = []
-    draw = accuracy.draw
-    monkeypatch.setattr(accuracy, "draw", lambda d, a, options: seen.append(options) or draw(d, a, options))
+
+    def spy(data, against, options):
+        seen.append(options)
+        return draw_accuracy(data, against, options)
+
+    monkeypatch.setattr("hpcps.figures.drawing.draw_accuracy", spy)
     Path(small.parent.parent / "paper.toml").write_text(
         'width = 3.4\nheading = false\nlines = ["zeno"]\n[names]\nzeno = "Zeno"\n"negative 6" = "sign flip"\n'
     )

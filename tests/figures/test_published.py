@@ -11,7 +11,7 @@ import pytest
 from invented import ATTACKS, invent
 
 from hpcps.cli.main import main
-from hpcps.figures.accuracy import draw
+from hpcps.figures.curve_figures import draw_accuracy as draw
 from hpcps.figures.final import markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect

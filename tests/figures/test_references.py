@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from invented import ATTACKS, invent, rewrite_spec
 
-from hpcps.figures import accuracy
+from hpcps.figures.curve_figures import draw_accuracy
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import suffixes
@@ -51,13 +51,13 @@ def test_a_point_outside_the_product_is_a_line_of_its_own_in_every_panel(tmp_pat
     assert (figure_data.lines, figure_data.panel_keys, list(figure_data.panels)) == (("-0.1", "0", "0.1"), (), [""])
     assert [curve.line for curve in figure_data.references] == ["validation only"]
     assert "2 workers" in figure_data.facts
-    left, _ = accuracy.draw(figure_data).axes
+    left, _ = draw_accuracy(figure_data).axes
     drawn = {line.get_label(): line for line in left.lines}
     rows = table[(table["event"] == "evaluation") & (table["workers"] == 0)]
     np.testing.assert_allclose(drawn["validation only"].get_ydata(), 100 * rows["accuracy"])
-    legend = accuracy.draw(figure_data).legends[0]
+    legend = draw_accuracy(figure_data).legends[0]
     assert [text.get_text() for text in legend.get_texts()] == ["-0.1", "0", "0.1", "validation only"]
-    assert "validation only" not in {line.get_label() for line in accuracy.draw(figure_data, "bytes").axes[0].lines}
+    assert "validation only" not in {line.get_label() for line in draw_accuracy(figure_data, "bytes").axes[0].lines}
     assert f"| validation only     | {100 * rows['accuracy'].iloc[-1]:14.1f} |" in markdown([figure_data])
     assert "\nvalidation only,," in comma_separated([figure_data])
 
@@ -82,7 +82,7 @@ def test_alone_it_is_drawn_all_the_same(tmp_path):
     table = collect(tmp_path / "x", specs(tmp_path / "x")).table
     (figure_data,) = figure_data_of(table[table["outside"] != ""])
     assert figure_data.lines == ("validation only",)
-    accuracy.draw(figure_data)
+    draw_accuracy(figure_data)
 
 
 def test_runs_that_sweep_fewer_or_more_keys_stay_inside(tmp_path):
@@ -118,7 +118,7 @@ def test_one_key_at_a_time_is_a_panel_per_key_against_the_same_base(tmp_path):
     np.testing.assert_array_equal(base.accuracy.mean, again.accuracy.mean)
     assert (one.accuracy.mean != other.accuracy.mean).any()
     assert list(figure_data.applied) == list(figure_data.panels)
-    figure = accuracy.draw(figure_data)
+    figure = draw_accuracy(figure_data)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["base", "changed"]
     assert "absent: accumulate → both, proximal.worker: 0 → 0.2" in markdown([figure_data])
 
@@ -139,7 +139,7 @@ def test_the_baseline_is_a_line_where_the_same_was_trained(tmp_path):
     assert "SGD" not in (tmp_path / "fig5_x" / "final_accuracy.md").read_text()
     found = baseline(frames["fig3_x"], tmp_path / "fig3_x")
     (figure_data,) = figure_data_of(frames["fig3_x"], found)
-    (line,) = [line for line in accuracy.draw(figure_data).axes[0].lines if line.get_label() == "SGD"]
+    (line,) = [line for line in draw_accuracy(figure_data).axes[0].lines if line.get_label() == "SGD"]
     rows = frames["sgd_baseline"][frames["sgd_baseline"]["event"] == "evaluation"]
     np.testing.assert_allclose(line.get_ydata(), 100 * rows["accuracy"])
     for name, other in (("epochs", 4), ("workers", 3), ("data", "digits"), ("data_limit", 100.0), ("model", "mlp")):

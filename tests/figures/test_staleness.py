@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from invented import ATTACKS, invent
 
-from hpcps.figures import staleness
+from hpcps.figures.curve_figures import draw_counts, draw_staleness
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.publish import write_figures
 from hpcps.records.collect import collect
@@ -60,7 +60,7 @@ def test_seeds_are_averaged_and_their_range_kept(table):
 
 def test_the_figures_show_them(table):
     (figure_data,) = figure_data_of(table)
-    distribution, counts = staleness.draw_staleness(figure_data), staleness.draw_counts(figure_data)
+    distribution, counts = draw_staleness(figure_data), draw_counts(figure_data)
     assert [axes.get_title() for axes in distribution.axes] == ["attack: none", "attack: random, scale 1"]
     lines = {line.get_label(): line for line in distribution.axes[0].lines}
     np.testing.assert_allclose(lines["naive_async"].get_ydata(), figure_data.applied["none"][0].share.mean)

@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hpcps.figures.accuracy import AGAINST, x_axis
 from hpcps.figures.curve import AppliedUpdates, Curve, Range, Values
+from hpcps.figures.curve_figures import AGAINST, x_axis
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import plain
 from hpcps.figures.labels import of_panel
