@@ -1,8 +1,9 @@
 """hpcps: parameter-server training experiments on MPI clusters.
 
-A script or notebook imports what it needs from here: `load`, `check` and `run` for experiments, `results` for their
-records, `registry` for components by name, `rules` and `attacks` as functions on arrays, and `Learner` to train one
-worker. A name is imported at its first use, so `import hpcps` is fast and needs neither MPI nor a training framework.
+A script or notebook imports what it needs from here: `load`, `check`, `search` and `run` for experiments, `results` for
+their records, `registry` for components by name, `rules` and `attacks` as functions on arrays, and `Learner` to train
+one worker. A name is imported at its first use, so `import hpcps` is fast and needs neither MPI nor a training
+framework.
 """
 
 from importlib import import_module
@@ -31,6 +32,7 @@ __all__ = [
     "results",
     "rules",
     "run",
+    "search",
     "summary",
 ]
 
@@ -47,14 +49,14 @@ if TYPE_CHECKING:
         UnknownComponentError,
     )
     from hpcps.library.callbacks import Callbacks, EvaluationReport, RoundReport
-    from hpcps.library.experiment import Experiment, check, load, run
+    from hpcps.library.experiment import Experiment, check, load, run, search
     from hpcps.library.learner import Learner
     from hpcps.library.tables import results, summary
 else:
     _MODULES = {"attacks", "registry", "rules"}
     _HOMES = {
         **dict.fromkeys(("Callbacks", "EvaluationReport", "RoundReport"), "hpcps.library.callbacks"),
-        **dict.fromkeys(("Experiment", "check", "load", "run"), "hpcps.library.experiment"),
+        **dict.fromkeys(("Experiment", "check", "load", "run", "search"), "hpcps.library.experiment"),
         **dict.fromkeys(("results", "summary"), "hpcps.library.tables"),
         "Learner": "hpcps.library.learner",
     }

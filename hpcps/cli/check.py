@@ -11,7 +11,9 @@ from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import refusals
 from hpcps.spec.load import LoadedExperiment, Point, activate_plugins, load_experiment
+from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
+from hpcps.spec.search_groups import SearchGroup
 from hpcps.training.trial import try_components
 
 
@@ -40,7 +42,7 @@ def handle(args: argparse.Namespace) -> int:
         return 0
     if args.file is None:
         args.parser.error("FILE is required without --schema")
-    experiment = load_experiment(args.file, args.overrides, only=args.only)
+    experiment = load_experiment(args.file, args.overrides, only=args.only, results=args.results)
     points = experiment.chosen
     try_components(point.run for point in points)
     print(summary(experiment))
@@ -79,9 +81,33 @@ def summary(experiment: LoadedExperiment) -> str:
     lines += [f"{title:<12}{described}" for title, described in aspects.items() if described]
     lines += ["", f"{'point':>5}  {'run':<10}  label"]
     lines += [f"{point.index:>5}  {point.run_id}  {point.label}" for point in points]
+    if experiment.search:
+        lines += ["", *_search(experiment.search)]
     if experiment.cautions:
         lines += ["", *(f"caution: {caution}" for caution in experiment.cautions)]
     return "\n".join(lines)
+
+
+def _search(groups: Sequence[SearchGroup]) -> Iterator[str]:
+    """Describe what a search tries, and what it has chosen."""
+    search, first = groups[0].search, groups[0]
+    runs = {p.run_id for group in groups for tried in group.configurations for p in tried.rungs[0]}
+    keys = ", ".join(first.configurations[0].values)
+    of_each = f", for each {' and '.join(search.per)}" if search.per else ""
+    epochs = [_count(rung[0].run.train.epochs, "epoch") for rung in first.configurations[0].rungs]
+    lines = [f"search      {search.kind}: {_count(len(first.configurations), 'configuration')} of {keys}{of_each}"]
+    lines.append(
+        f"            {_count(len(runs), 'run')} of {epochs[0]} on {100 * (1 - search.holdout):g} % of the data"
+    )
+    if len(epochs) > 1:
+        sizes = zip(first.sizes[1:], epochs[1:], strict=True)
+        lines.append(f"            then the best {' and '.join(f'{size} for {long}' for size, long in sizes)}")
+    for group in groups:
+        values = group.chosen["values"] if group.chosen else {}
+        said = ", ".join(f"{key} = {quote(value)}" for key, value in values.items())
+        name = f"{group.label}: " if group.label else ""
+        lines.append(f"            {name}{said or 'not searched yet: `hpcps search` does it'}")
+    return iter(lines)
 
 
 def _common(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:

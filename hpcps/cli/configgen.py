@@ -111,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _generate(args: argparse.Namespace) -> ExitStatus:
-    experiment = load_experiment(args.file, args.overrides, only=args.only)
+    experiment = load_experiment(args.file, args.overrides, only=args.only, results=args.results)
+    experiment.check_searched()
     points = experiment.chosen
     for caution in experiment.cautions:
         print(f"configgen: caution: {caution}", file=sys.stderr)

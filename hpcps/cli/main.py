@@ -9,13 +9,27 @@ import shlex
 from collections.abc import Sequence
 
 import hpcps
-from hpcps.cli import check, completion, components, data, doctor, evaluate, import_logs, plot, results, run, status
+from hpcps.cli import (
+    check,
+    completion,
+    components,
+    data,
+    doctor,
+    evaluate,
+    import_logs,
+    plot,
+    results,
+    run,
+    search,
+    status,
+)
 from hpcps.launch.exit_status import exit_status_of
 from hpcps.launch.limits import raise_limit
 
 _COMMANDS = (
     check.register,
     run.register,
+    search.register,
     status.register,
     results.register_collect,
     plot.register,

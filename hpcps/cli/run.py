@@ -28,7 +28,7 @@ from hpcps.launch.prepare import launch_folder, prepare
 from hpcps.launch.signals import stops_of
 from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.sweep import write_sweep
-from hpcps.spec.load import Point, load_experiment
+from hpcps.spec.load import Point, cautions_of, load_experiment
 
 if TYPE_CHECKING:
     from hpcps.launch.launchers import Launch
@@ -49,6 +49,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "file, written as for a shell, on any number of lines.",
         fromfile_prefix_chars="@",
     )
+    add_run_arguments(parser)
+    parser.set_defaults(handler=handle)
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment file, and the options of its execution."""
     parser.add_argument("file", metavar="FILE", type=Path, help="the experiment file")
     add_point_arguments(parser)
     parser.add_argument(
@@ -74,39 +80,50 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.add_argument("--dry-run", action="store_true", help="write the files of the launch, but start nothing")
     add_results_argument(parser)
     add_site_arguments(parser)
-    parser.set_defaults(handler=handle)
 
 
 def handle(args: argparse.Namespace) -> int:
     """Execute the unfinished runs; return 0 if all are done, 1 if a run failed, 128 + the signal that stopped us."""
-    experiment = load_experiment(args.file, args.overrides, only=args.only)
-    refuse_site_arguments(args, experiment.points)
-    points = experiment.chosen
-    for caution in experiment.cautions:
+    experiment = load_experiment(args.file, args.overrides, only=args.only, results=args.results)
+    experiment.check_searched()
+    return execute(args, experiment.name, experiment.chosen, experiment.points)
+
+
+def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole: Sequence[Point]) -> int:
+    """Execute the unfinished runs among some points of an experiment; return the exit status.
+
+    Args:
+        args: the options that `add_run_arguments` added.
+        name: the name of the experiment.
+        points: the points to execute.
+        whole: all points of the experiment.
+    """
+    refuse_site_arguments(args, whole)
+    for caution in cautions_of(points):
         print(f"hpcps: caution: {caution}", file=sys.stderr)
     # A successor resumes the run of its predecessor, even if the predecessor had --no-resume.
     args.resume = args.resume or predecessors() > 0
     left = [point for point in points if not (args.resume and is_done(point, args.results))]
     if len(left) < len(points):
         done = len(points) - len(left)
-        print(f"{experiment.name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
+        print(f"{name}: {done} of {len(points)} runs are done already and are skipped", flush=True)
         if args.trace and args.resume:
             print("--no-resume executes and traces them too", flush=True)
     for point in left if args.resume else ():
         if found := damage_of(point, args.results):
             again = "it runs again; its files move to its folder earlier/" if found.done else "it runs again"
-            print(f"{experiment.name}: {point.run_id} ({point.label}): {found}: {again}", flush=True)
-    sweep = args.results / experiment.name, args.file, args.overrides, [point.spec for point in experiment.points]
+            print(f"{name}: {point.run_id} ({point.label}): {found}: {again}", flush=True)
+    sweep = args.results / name, args.file, args.overrides, [point.spec for point in whole]
     if not left:
         with suppress(RunError):  # the results may be read-only
             write_sweep(*sweep)
         return 0
     check_ready(left, args.results, framework=not args.dry_run)
     if args.dry_run:
-        return _play(args, experiment.name, left)
+        return _play(args, name, left)
     write_sweep(*sweep)
     args.until = None if args.walltime is None else _last_moment(args.walltime, left)
-    return _share(args, experiment.name, left)
+    return _share(args, name, left)
 
 
 def _count(least: int) -> Callable[[str], int]:

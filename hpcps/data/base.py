@@ -108,6 +108,13 @@ class Data(Config, ABC):
     test_limit: PositiveInt | None = Field(
         None, le=MOST_SAMPLES, description="Number of test samples in use, from the first; default: all."
     )
+    holdout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of the training samples that no role trains on: a uniform sample by the seed. Evaluations "
+        "then use it in place of the test set, as the runs of a search do.",
+    )
     augment: bool | None = Field(
         None,
         description="Random crop (pad 4) and horizontal flip; only for cifar10 and cifar100, where the default is "
@@ -158,10 +165,20 @@ class Data(Config, ABC):
         return replace(facts, **changes)
 
     @property
-    def training_size(self) -> int:
-        """The number of training samples in use."""
+    def limited_size(self) -> int:
+        """The number of training samples in use, with those that are held out."""
         return min(self.facts.train, self.limit or self.facts.train)
+
+    @property
+    def held_out_size(self) -> int:
+        """The number of training samples that are held out for evaluations."""
+        return round(self.holdout * self.limited_size)
+
+    @property
+    def training_size(self) -> int:
+        """The number of training samples that the shards have in total, before the remainder is left out."""
+        return self.limited_size - self.held_out_size
 
     def read_test(self, test: Part) -> Samples:
         """Read the samples of the test part that are in use."""
-        return test.read(np.arange(min(self.facts.test, self.test_limit or self.facts.test), dtype=np.int64))
+        return test.read(np.arange(self.facts.test, dtype=np.int64)[: self.test_limit])

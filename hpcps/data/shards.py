@@ -46,6 +46,12 @@ def shard_of(data: Data, role: str, index: int) -> int:
     return index if role == "worker" else shard_count(data) - 1
 
 
+def held_out_samples(data: Data, seed: int) -> Indices:
+    """Return the indices of the training samples that no shard has, in file order; none with `data.holdout = 0`."""
+    order = seeds.generator(seed, "experiment", 0, "holdout").permutation(data.limited_size)
+    return np.sort(order[: data.held_out_size])
+
+
 def all_shards(
     data: Data, size: int, seed: int, labels: Callable[[], Labels], *, held_out: bool, least: int = 1
 ) -> tuple[Indices, ...]:
@@ -63,15 +69,18 @@ def all_shards(
     Raises:
         SpecError: the split failed, or did not return shards of existing, different samples, or a shard is too small.
     """
-    count = shard_count(data)
+    count, pool = shard_count(data), np.arange(data.limited_size)
+    if data.held_out_size:
+        pool = np.delete(pool, held_out_samples(data, seed))
     if data.split.alike:
-        return _dealt(data, np.empty(0, np.int64), count, size, seed, least)
-    used = labels()[: data.training_size]
+        return tuple(pool[shard] for shard in _dealt(data, np.empty(0, np.int64), count, size, seed, least))
+    used = labels()[pool]
     if not held_out:
-        return _dealt(data, used, count, size, seed, least)
+        return tuple(pool[shard] for shard in _dealt(data, used, count, size, seed, least))
     order = seeds.generator(seed, "experiment", 0, "held-out shard").permutation(len(used))
     rest = np.sort(order[size:])
-    return (*(rest[shard] for shard in _dealt(data, used[rest], count - 1, size, seed, least)), np.sort(order[:size]))
+    dealt = _dealt(data, used[rest], count - 1, size, seed, least)
+    return (*(pool[rest[shard]] for shard in dealt), pool[np.sort(order[:size])])
 
 
 def _dealt(data: Data, labels: Labels, shards: int, size: int, seed: int, least: int) -> tuple[Indices, ...]:
@@ -119,7 +128,14 @@ def classes_of_shards(data: Data, size: int, seed: int, *, held_out: bool, least
         SpecError: see `all_shards`.
     """
     # Most points of a sweep have the same shards; a split whose shards are alike does not use the seed.
-    key = type(data), data.model_dump_json(), size, held_out, least, None if data.split.alike else seed
+    key = (
+        type(data),
+        data.model_dump_json(),
+        size,
+        held_out,
+        least,
+        None if data.split.alike and not data.holdout else seed,
+    )
     if key not in _counted:
         try:
             labels = _labels(data)

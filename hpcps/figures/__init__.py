@@ -17,6 +17,7 @@
 - `page`: the layout of a figure, and its files
 - `publish`: writes figures to the results folder, and published copies
 - `report/`: one HTML file with everything
+- `search`: the table and the figure of a search
 - `selection`: selects the lines and panels to draw
 - `style`: line styles
 - `timeline`: the figure of a trace

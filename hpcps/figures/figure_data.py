@@ -181,6 +181,12 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
     ]
     if "simulation" in rows and any(text(kind) != "none" for kind in values("simulation")):
         facts.append(_SIMULATED)
+    if "searched" in rows:
+        keys = [text(value) for value in values("searched") if text(value) not in ("none", "nan")]
+        facts += [f"{'/'.join(keys)} chosen by a search"] if keys else []
+    if "holdout" in rows and rows["holdout"].max() > 0:
+        shares = "/".join(f"{100 * share:g}" for share in values("holdout") if share > 0)
+        facts.append(f"evaluated on {shares} % of the training samples, held out")
     last = rows.sort_values("epoch").groupby("run_id", observed=True).tail(1)
     for what in ("diverged", "stalled"):
         count = int((last[what] > 0).sum()) if what in last else 0

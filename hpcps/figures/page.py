@@ -42,7 +42,8 @@ WIDEST = 4
 
 _MARKERS = 7
 _ENTRY = 0.95
-_LETTERS = 12
+LETTERS = 12
+"""Letters of the heading in an inch of the width of a figure."""
 _TITLE = 32
 _OPEN_END: dict[str, Any] = {"marker": ">", "markersize": 6.5, "markerfacecolor": "white"}
 _ROWS, _ROW = 3, 0.17
@@ -74,7 +75,7 @@ def page(
     heading = [f"{figure_data.experiment}: {title}"]
     facts = figure_data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· ")
     for text in (facts, figure_data.remark, figure_data.not_reduced):
-        lines = textwrap.wrap(text, int(_LETTERS * width), break_on_hyphens=False)
+        lines = textwrap.wrap(text, int(LETTERS * width), break_on_hyphens=False)
         heading += [line.rstrip(f"{TIED}·") for line in lines]
     heading = heading if options.heading else []
     size = (width, (options.height or height) * rows + 0.8 + 0.16 * len(heading))

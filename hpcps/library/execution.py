@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
@@ -131,10 +132,41 @@ def _settings_kept(points: Sequence[Point]) -> Iterator[None]:
         yield
 
 
-def launch(file: Path, only: Sequence[str], overrides: Sequence[str], results: Path, *, progress: bool | None) -> None:
-    """Execute the runs of an experiment file with `hpcps run`, which starts the processes of each.
+def search(loaded: LoadedExperiment, overrides: Sequence[str], results: Path, *, progress: bool | None) -> None:
+    """Execute the runs of a search that are not done in this process, and write the chosen values.
 
     Args:
+        loaded: the experiment.
+        overrides: the values of keys that were set.
+        results: the folder of all results.
+        progress: as for `execute`.
+
+    Raises:
+        SpecError: there is nothing to search.
+        RunError: there is no configuration to choose for some points.
+    """
+    from hpcps.execution.sweep.search import conclude, play_rungs
+
+    groups = loaded.to_search()
+    name = groups[0].name
+
+    def play(rung: str, points: Sequence[Point], begun: Sequence[Point]) -> bool:
+        with suppress(RunError):  # runs that failed do not win
+            execute(replace(loaded, name=name, points=tuple(begun)), points, overrides, results, progress=progress)
+        return True
+
+    scores = play_rungs(groups, results / name, play)
+    assert scores is not None
+    conclude(groups, scores, loaded.path, overrides)
+
+
+def launch(
+    command: str, file: Path, only: Sequence[str], overrides: Sequence[str], results: Path, *, progress: bool | None
+) -> None:
+    """Execute the runs of an experiment file with `hpcps run` or `search`, which starts the processes of each.
+
+    Args:
+        command: `run` or `search`.
         file: the experiment file.
         only: the selectors of points.
         overrides: the values of keys that were set.
@@ -146,15 +178,17 @@ def launch(file: Path, only: Sequence[str], overrides: Sequence[str], results: P
         LaunchError: there is no such file.
     """
     if not file.is_file():
-        raise LaunchError(f"in_process=False starts `hpcps run`, which needs an experiment file: write {file} to one")
-    command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(results)]
-    command += [word for override in overrides for word in ("--set", override)]
-    command += [word for selector in only for word in ("--only", selector)]
+        raise LaunchError(
+            f"in_process=False starts `hpcps {command}`, which needs an experiment file: write {file} to one"
+        )
+    words = [sys.executable, "-m", "hpcps", command, str(file), "--results", str(results)]
+    words += [word for override in overrides for word in ("--set", override)]
+    words += [word for selector in only for word in ("--only", selector)]
     shown = is_interactive() if progress is None else progress
     said = []
     # In its own session: Ctrl-C reaches only this process, which forwards it, as it must from a notebook.
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None
         try:
@@ -167,4 +201,4 @@ def launch(file: Path, only: Sequence[str], overrides: Sequence[str], results: P
             process.communicate()
             raise
     if process.returncode:
-        raise RunError("".join(said).strip() or f"`{' '.join(command)}` ended with status {process.returncode}")
+        raise RunError("".join(said).strip() or f"`{' '.join(words)}` ended with status {process.returncode}")

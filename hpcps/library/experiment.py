@@ -108,9 +108,10 @@ class Experiment:
         if not in_process:
             if given:
                 raise LaunchError("callbacks follow runs in this process: leave them out, or in_process=False")
-            execution.launch(self._content.file, self._only, self._set, folder, progress=progress)
+            execution.launch("run", self._content.file, self._only, self._set, folder, progress=progress)
             return replace(self, results=folder)
-        here = self._in_process()
+        here = (self if folder == self.results else _load(self._content, self._set, self._only, folder))._in_process()
+        here._loaded.check_searched()
         with using(here._registry):
             execution.execute(
                 here._loaded, here.points, here._set, folder, callbacks=given, progress=progress, resume=resume
@@ -128,6 +129,21 @@ class Experiment:
         except SpecError as error:
             raise SpecError(f"{error}\n  in_process=False executes it in the processes of its transport") from error
         return replace(here, _only=self._only)
+
+    def search(
+        self, *, in_process: bool = True, results: str | Path | None = None, progress: bool | None = None
+    ) -> Experiment:
+        """Execute the runs of the search that are not done, and choose values; see `hpcps.search`."""
+        folder = self.results if results is None else Path(results)
+        from hpcps.library import execution
+
+        if not in_process:
+            execution.launch("search", self._content.file, self._only, self._set, folder, progress=progress)
+            return _load(self._content, self._set, self._only, folder)
+        here = _load(self._content, self._set, self._only, folder)._in_process()
+        with using(here._registry):
+            execution.search(here._loaded, here._set, folder, progress=progress)
+        return _load(here._content, here._set, here._only, folder)
 
     def table(self, *, events: Collection[str] | None = None) -> pd.DataFrame:
         """Return the records of these runs, as `hpcps collect` writes them: a row for each record line.
@@ -259,12 +275,44 @@ def run(
         RunError: runs failed; a `CallbackError` if a callback did, which ends the current run and starts no other.
         DataError: the files of the data set are missing or damaged.
     """
-    if not isinstance(experiment, Experiment):
-        experiment = load(experiment, set=set, only=only)
-    elif set or only is not None:
-        content, more = experiment._content, (*experiment._set, *overrides_of(set))
-        experiment = _load(content, more, (*experiment._only, *_selectors(only)), experiment.results)
+    experiment = _selected(experiment, set, only)
     return experiment.run(in_process=in_process, callbacks=callbacks, results=results, progress=progress, resume=resume)
+
+
+def search(
+    experiment: Given | Experiment,
+    *,
+    set: Mapping[str, Any] | None = None,
+    only: str | Sequence[str] | None = None,
+    in_process: bool = True,
+    results: str | Path | None = None,
+    progress: bool | None = None,
+) -> Experiment:
+    """Execute the runs of the `[search]` of an experiment that are not done, and choose the best values.
+
+    The arguments are those of `run`. A searched key that `set` sets is not searched; values are chosen for the points
+    that `only` selects, and for runs over the same transport.
+
+    Returns:
+        The experiment with the chosen values: `search(...).run()` executes it.
+
+    Raises:
+        SpecError: the experiment has mistakes, or nothing to search.
+        RunError: all runs of some points failed or diverged, so that nothing is chosen for them.
+        DataError: the files of the data set are missing or damaged.
+    """
+    return _selected(experiment, set, only).search(in_process=in_process, results=results, progress=progress)
+
+
+def _selected(
+    experiment: Given | Experiment, set: Mapping[str, Any] | None, only: str | Sequence[str] | None
+) -> Experiment:
+    if not isinstance(experiment, Experiment):
+        return load(experiment, set=set, only=only)
+    if not set and only is None:
+        return experiment
+    content, more = experiment._content, (*experiment._set, *overrides_of(set))
+    return _load(content, more, (*experiment._only, *_selectors(only)), experiment.results)
 
 
 def _selectors(only: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -277,7 +325,7 @@ def _selectors(only: str | Sequence[str] | None) -> tuple[str, ...]:
 def _load(content: Content, overrides: tuple[str, ...], only: tuple[str, ...], results: Path) -> Experiment:
     try:
         with using(active()):  # what the experiment activates ends with this block
-            loaded = load_experiment(content.file, overrides, content.text, only)
+            loaded = load_experiment(content.file, overrides, content.text, only, results)
             registry = active()
             file = content.file
             points = tuple(_with_data_dir(point, file) for point in loaded.points)

@@ -16,6 +16,7 @@
 - `locate`: finds the results that a name, a file or a folder means
 - `provenance`: the provenance of a run: code, packages, machine
 - `run_directory`: the folder of one run
+- `search`: the scores of the runs of a search
 - `status`: the progress of runs, read from their files
 - `summary`: statistics over the seeds of an experiment, for a paper
 - `sweep`: the sweep that a launch belongs to

@@ -201,6 +201,10 @@ def _run_columns(
         column["scores"] = _scores(spec)
         column["outside"] = outside(spec, product)
         column["variant"] = variant
+        if chosen := get(dict(spec), ("search", "values")):
+            column["searched"] = ", ".join(chosen)
+        if holdout := get(spec.get("run") or {}, ("data", "holdout")):
+            column["holdout"] = holdout
     baselines = ((spec.get("run") or {}).get("baseline") for spec in (*points, *specs))
     attributes: dict[str, object] = {
         "experiment": str(columns[0]["experiment"]),

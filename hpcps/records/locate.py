@@ -93,12 +93,16 @@ def locate(text: str, results: Path, overrides: Sequence[str] = (), only: Sequen
     path = Path(text)
 
     def of_file(file: Path) -> ExperimentLocation:
-        name, points = load_points(file, overrides, only)  # the name of an experiment may differ from that of its file
+        name, points = load_points(
+            file, overrides, only, results
+        )  # the name of an experiment may differ from that of its file
         return ExperimentLocation(results_of(name, results), points)
 
     def of_folder(folder: Path) -> ExperimentLocation:
         file = EXPERIMENTS / f"{folder.name}.toml"
-        return ExperimentLocation(folder, load_points(file, overrides, only)[1] if file.is_file() else ())
+        return ExperimentLocation(
+            folder, load_points(file, overrides, only, folder.parent)[1] if file.is_file() else ()
+        )
 
     if path.suffix == ".toml":
         if not path.is_file():
@@ -129,9 +133,11 @@ def runs_by_id(text: str, results: Path) -> list[Path]:
 
 
 def load_points(
-    file: Path, overrides: Sequence[str] = (), only: Sequence[str] = ()
+    file: Path, overrides: Sequence[str] = (), only: Sequence[str] = (), results: Path | None = None
 ) -> tuple[str, tuple[dict[str, Any], ...]]:
     """Return an experiment's name and the points of its file that are selected, each in the form of `spec.json`.
+
+    There are no points before the search that chooses their values; its result is in the folder of all results.
 
     Raises:
         SpecError: the file has mistakes.
@@ -143,7 +149,9 @@ def load_points(
     if plugins:
         # Reading results must not execute a user's code: then only the points that were run are known.
         return name, ()
-    experiment = load_experiment(file, overrides, only=only)
+    experiment = load_experiment(file, overrides, only=only, results=results)
+    if any(group.chosen is None for group in experiment.search):
+        return experiment.name, ()
     return experiment.name, tuple(point.spec for point in experiment.chosen)
 
 

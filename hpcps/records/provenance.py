@@ -76,7 +76,8 @@ def provenance(command: Sequence[str], code: Code | None = None) -> dict[str, ob
 
 
 def provenance_of(spec: Mapping[str, Any]) -> dict[str, object]:
-    """Return the part of a run's provenance that is specific to the run: seed, components and plugin files.
+    """Return the part of a run's provenance that is specific to the run: seed, components, plugin files, and the search
+    that chose some of its values.
 
     Args:
         spec: the argument of `RunDirectory.create`.
@@ -86,6 +87,7 @@ def provenance_of(spec: Mapping[str, Any]) -> dict[str, object]:
         "seed": spec["run"]["seed"],
         "components": {key: {"name": c["name"], "origin": c["origin"]} for key, c in components.items()},
         "plugins": [{"file": plugin["file"], "sha256": plugin["sha256"]} for plugin in plugins],
+        **({"search": spec["search"]} if "search" in spec else {}),
     }
 
 
@@ -188,7 +190,7 @@ def summary(facts: Mapping[str, object]) -> dict[str, object]:
     installed = facts.get("packages")
     versions = installed if isinstance(installed, Mapping) else {}
     kept = {key: facts.get(key) for key in ("started", "hpcps", "git", "python", "mpi", "machine", "gpus", "seed")}
-    kept |= {key: facts[key] for key in ("installed", "clock", "components", "plugins") if key in facts}
+    kept |= {key: facts[key] for key in ("installed", "clock", "components", "plugins", "search") if key in facts}
     kept["mpi"] = str(kept["mpi"] or "none (one process)").splitlines()[0].strip()
     return {**kept, "packages": {name: versions[name] for name in _PUBLISHED_PACKAGES if name in versions}}
 

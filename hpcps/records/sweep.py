@@ -59,7 +59,7 @@ def planned(results: Path, points: Points = ()) -> dict[str, Mapping[str, Any]]:
         if (sweep := _read(path)) is not None:
             file, overrides, then = sweep
             now = points if not overrides else ()
-            sweeps[overrides] = now or _now(results.name, file, overrides) or then
+            sweeps[overrides] = now or _now(results, file, overrides) or then
     if points and not sweeps:
         sweeps[()] = points
     begun = [sweep for sweep in sweeps.values() if any(_begun(results, point) for point in sweep)]
@@ -130,12 +130,12 @@ def _whole(difference: object, common: object) -> object:
     return difference
 
 
-def _now(name: str, file: Path, overrides: Sequence[str]) -> Points:
+def _now(results: Path, file: Path, overrides: Sequence[str]) -> Points:
     """Return the points that an experiment file makes now; none if it is missing, has mistakes or another name."""
     if file.is_file():
         with suppress(HpcpsError):
-            found, now = load_points(file, overrides)
-            if found == name:
+            found, now = load_points(file, overrides, results=results.parent)
+            if found == results.name:
                 return now
     return ()
 

@@ -20,6 +20,9 @@
 - `problems`: mistakes in a run's values, as messages
 - `reference`: generates the reference of the keys
 - `schema`: the keys of one run
+- `search`: drafts the runs of a `[search]` table
+- `search_groups`: the points for which a search chooses values, and its results
+- `search_table`: the keys of `[search]`
 - `selection`: `--only SELECTOR`
 - `simulation`: the keys of simulated timing
 - `sweep`: the `[[sweep]]` tables

@@ -27,12 +27,25 @@ class Draft:
         made: the values from the sweep or from an `[[include]]`.
         changes: all changes to the base; later ones override earlier ones.
         included: the `[[include]]` that it comes from, or None.
+        plain: its values without those of its preset.
     """
 
     tree: Tree
     made: tuple[Assignment, ...]
     changes: tuple[Change, ...]
-    included: Inclusion | None = None
+    included: Inclusion | None
+    plain: Tree
+
+    def changed(self, changes: Sequence[Change], made: tuple[Assignment, ...] | None = None) -> Draft:
+        """Return this point with further changes to its values.
+
+        Args:
+            changes: the changes, which override its own.
+            made: the values from a sweep; by default the same as here. With them it is in no `[[include]]`.
+        """
+        if made is None:
+            return _draft(self.plain, self.made, changes, self.included, self.changes)
+        return _draft(self.plain, made, changes, earlier=self.changes)
 
 
 def drafts_of(tables: Tree, over: Sequence[Override], mistakes: Mistakes) -> list[Draft]:
@@ -71,9 +84,13 @@ def _count(axes: Sequence[Axis]) -> int:
 
 
 def _draft(
-    base: Tree, made: tuple[Assignment, ...], changes: Iterable[Change], included: Inclusion | None = None
+    base: Tree,
+    made: tuple[Assignment, ...],
+    changes: Iterable[Change],
+    included: Inclusion | None = None,
+    earlier: tuple[Change, ...] = (),
 ) -> Draft:
     tree, changes = base, tuple(changes)
     for change in changes:
         tree = put(tree, change.key, change.value)
-    return Draft(presets.expand(tree), made, changes, included)
+    return Draft(presets.expand(tree), made, (*earlier, *changes), included, tree)

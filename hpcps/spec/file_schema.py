@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpcps.spec.keys import Key, Table, dotted_keys, root
+from hpcps.spec.keys import Key, Table, conditions, dotted_keys, root
+from hpcps.spec.search_table import search_table
 
 Schema = dict[str, Any]
 
@@ -12,8 +13,8 @@ Schema = dict[str, Any]
 def file_schema() -> Schema:
     """Return the JSON Schema (draft 7) of an experiment file.
 
-    It is the schema of a run with sweep, exclusions and inclusions. With a sweep, only the name is required, because
-    the sweep may set the other required keys.
+    It is the schema of a run with sweep, exclusions, inclusions and search. With a sweep, only the name is required,
+    because the sweep may set the other required keys.
     """
     definitions: dict[str, Schema] = {}
     top = _table(root(), "", definitions)
@@ -35,6 +36,7 @@ def file_schema() -> Schema:
         "description": "Additional points, one for each [[include]]: the base with these values.",
         "items": included,
     }
+    top["properties"]["search"] = _search(definitions)
     required = _required(root())
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -46,6 +48,21 @@ def file_schema() -> Schema:
         "else": required,
         "definitions": definitions,
     }
+
+
+def _search(definitions: dict[str, Schema]) -> Schema:
+    """Return the schema of `[search]`; of its values, only the names are checked."""
+    schema = _described(search_table().keys["search"], "search", definitions)
+    names: Schema = {"propertyNames": {"enum": conditions()}, "additionalProperties": {"type": ["array", "object"]}}
+    definitions["search.values"] = {"type": "object", "minProperties": 1, **names}
+    for name, definition in definitions.items():
+        if name.startswith("search:"):
+            about = definition["properties"]["values"]["description"]
+            definition["properties"]["values"] = {
+                "description": about,
+                "allOf": [{"$ref": "#/definitions/search.values"}],
+            }
+    return schema
 
 
 def _table(table: Table, path: str, definitions: dict[str, Schema]) -> Schema:

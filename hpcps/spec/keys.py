@@ -136,6 +136,8 @@ def _words(value: dict[str, Any]) -> str:
         return "a number" + _bounds(value)
     if kind == "boolean":
         return "true or false"
+    if kind == "object":
+        return "a table"
     return f"a text that matches {value['pattern']}" if "pattern" in value else "a text"
 
 

@@ -22,6 +22,7 @@ from hpcps.spec.overrides import Override, last_of_each, parse_override, shorten
 from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registry_of, used
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
+from hpcps.spec.search_groups import SearchGroup, load_groups, with_chosen
 from hpcps.spec.selection import Candidate, selected
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
@@ -44,6 +45,7 @@ class Point:
         components: the facts about the components that it uses, by the key that names each; see `components_of`.
         plugins: the plugin files that it uses; see `plugins_of`.
         cautions: warnings about its valid settings that are probably not intended, with their lines.
+        search: the values that a search chose for it, and where they come from; see `SearchGroup.chosen`.
     """
 
     index: int
@@ -54,6 +56,7 @@ class Point:
     components: dict[str, dict[str, object]] = field(default_factory=dict)
     plugins: list[dict[str, str]] = field(default_factory=list)
     cautions: tuple[str, ...] = ()
+    search: dict[str, object] = field(default_factory=dict)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -67,6 +70,7 @@ class Point:
             "run": self.run.model_dump(mode="json"),
             "components": self.components,
             "plugins": self.plugins,
+            **({"search": self.search} if self.search else {}),
         }
 
 
@@ -81,6 +85,7 @@ class LoadedExperiment:
             which exist only if `--only` leaves them out.
         chosen: the points that `--only` selects, in the same order.
         count: the number of points of the file, with those that have mistakes.
+        search: the groups of selected points for which the `[search]` of the file chooses values.
     """
 
     path: Path
@@ -88,6 +93,35 @@ class LoadedExperiment:
     points: tuple[Point, ...]
     chosen: tuple[Point, ...]
     count: int
+    search: tuple[SearchGroup, ...] = ()
+
+    def check_searched(self) -> None:
+        """Check that the search of the file has chosen the values of all selected points.
+
+        Raises:
+            SpecError: it has not.
+        """
+        if left := [group for group in self.search if group.chosen is None]:
+            keys = list(left[0].configurations[0].values)
+            where = "; ".join(group.label for group in left if group.label)
+            raise SpecError(
+                f"{self.path}: the [search] of {', '.join(keys)} has no result yet{where and f' for {where}'}: "
+                f"`hpcps search {self.path}` makes it, with the same --set and --results; or give a value with "
+                f"--set {keys[0]}=…"
+            )
+
+    def to_search(self) -> tuple[SearchGroup, ...]:
+        """Return the groups of points for which values are to be chosen.
+
+        Raises:
+            SpecError: there are none.
+        """
+        if not self.search:
+            raise SpecError(
+                f"{self.path}: nothing to search: the file needs a [search] table, with keys that no --set and no "
+                "[[include]] of the selected points sets"
+            )
+        return self.search
 
     @property
     def cautions(self) -> tuple[str, ...]:
@@ -107,7 +141,11 @@ def select(points: Sequence[Point], selectors: Sequence[str]) -> tuple[Point, ..
 
 
 def load_experiment(
-    path: str | Path, overrides: Sequence[str] = (), content: str | None = None, only: Sequence[str] = ()
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    content: str | None = None,
+    only: Sequence[str] = (),
+    results: Path | None = None,
 ) -> LoadedExperiment:
     """Read an experiment file, expand its sweep and check every point that is selected.
 
@@ -116,6 +154,7 @@ def load_experiment(
         overrides: `key=value` texts that override the file; one for a swept key replaces the sweep of that key.
         content: the content of the file, which then need not exist.
         only: the selectors of points; mistakes in a sweep or an `[[include]]` that concern other points do not count.
+        results: the folder of all results, in which a search has left the values that it chose; None: none are used.
 
     Raises:
         SpecError: the file cannot be read or has mistakes; the message lists all of them.
@@ -126,8 +165,14 @@ def load_experiment(
     mistakes = Mistakes(path, lines)
     over = _overrides(overrides, mistakes)
     activate(registry_of(path, tables, over, mistakes))
+    search = tables.pop("search", None)
     drafts = drafts_of(tables, over, mistakes)
     shared = Shared()
+    groups: list[SearchGroup] = []
+    if search is not None:
+        tried = partial(_tried, shared=shared, mistakes=mistakes, odd=Mistakes(path, lines))
+        groups = load_groups(search, drafts, over, results, mistakes, tried)
+        drafts = with_chosen(drafts, groups)
     outcomes = [validate(draft.tree, shared) for draft in drafts]
     runs = [run for run, _ in outcomes]
     wrong = {index for index, (_, problems) in enumerate(outcomes) if problems}
@@ -148,8 +193,26 @@ def load_experiment(
         if run is not None and index not in wrong
     )
     picked = tuple(point for point in points if point.index in chosen) if wrong else select(points, only)
+    for group in groups:
+        for point in points:
+            if group.chosen and point.index in group.members:
+                point.search.update({name: value for name, value in group.chosen.items() if name != "tried"})
     _reject_duplicates(picked, over, mistakes)
-    return LoadedExperiment(path, picked[0].run.name, points, picked, len(drafts))
+    wanted = tuple(group for group in groups if any(point.index in group.members for point in picked))
+    return LoadedExperiment(path, picked[0].run.name, points, picked, len(drafts), wanted)
+
+
+def _tried(drafts: Sequence[Draft], shared: Shared, mistakes: Mistakes, odd: Mistakes) -> list[Point]:
+    """Return the runs of a search, or add all of their mistakes and return none; `odd` gets their cautions."""
+    outcomes = [validate(draft.tree, shared) for draft in drafts]
+    for draft, (_, problems) in zip(drafts, outcomes, strict=True):
+        for problem in problems:
+            mistakes.add(problem, draft.changes)
+    runs = [run for run, problems in outcomes if run is not None and not problems]
+    if len(runs) < len(drafts):
+        return []
+    made = zip(runs, _labels(drafts, runs, shared), drafts, strict=True)
+    return [_point(index, run, label, draft, shared, odd) for index, (run, label, draft) in enumerate(made)]
 
 
 def activate_plugins(path: str | Path) -> None:

@@ -46,8 +46,10 @@ def parse_override(text: str) -> Override:
     name = name.strip()
     if not equals or not _KEY.fullmatch(name) or name.count(".") > _MOST_PARTS:
         raise ValueError("expects key=value, such as train.epochs=20")
-    if name.partition(".")[0] in ("sweep", "exclude", "include"):
-        raise ValueError("a sweep cannot be set; set the swept key itself, which replaces its sweep")
+    if (first := name.partition(".")[0]) in ("sweep", "exclude", "include", "search"):
+        kind = "search" if first == "search" else "sweep"
+        does = {"sweep": "swept key itself, which replaces its sweep", "search": "searched key itself, which ends it"}
+        raise ValueError(f"a {kind} cannot be set; set the {does[kind]}")
     table, _, last = name.rpartition(".")
     if last == "kind" and any(known == table and key.tagged for known, key in dotted_keys()):
         return Override(tuple(table.split(".")), {"kind": parse_value(value.strip())}, shortened(text), kind=True)

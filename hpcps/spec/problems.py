@@ -121,7 +121,7 @@ def _unknown(path: Path, table: Table) -> Problem:
             return Problem(path, f"only for {' and '.join(known.only)}: leave it out")
         tag, owners = (*path[:-1], kind.tag), " or ".join(map(plain, known.only))
         return Problem(path, f"has an effect only with {dotted(tag)} = {owners}: set that, or leave it out", (tag,))
-    names = [*table.keys, "sweep", "exclude", "include"] if len(path) == 1 else [*table.keys]
+    names = [*table.keys, "sweep", "exclude", "include", "search"] if len(path) == 1 else [*table.keys]
     close = nearest(str(path[-1]), names)
     guess = close or nearest(str(path[-1]), [name for name, _ in dotted_keys()])
     owner = f"[{dotted(path[:-1])}]" if len(path) > 1 else "the top level"

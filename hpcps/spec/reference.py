@@ -11,13 +11,14 @@ from hpcps.spec.file_schema import file_schema
 from hpcps.spec.identity import IRRELEVANT, TIMED
 from hpcps.spec.keys import Key, Table, expects, plain, root
 from hpcps.spec.presets import ASYNC_PRESETS, PRESETS, Derived
+from hpcps.spec.search_table import search_table
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 
 
 def reference() -> str:
     """Return the reference in Markdown: all keys, the presets, and the keys that do not affect the run id."""
-    return "\n".join([*_keys("", root(), set()), *_presets(), *_identity()])
+    return "\n".join([*_keys("", root(), set()), *_search(), *_presets(), *_identity()])
 
 
 def key_table(keys: Mapping[str, Key]) -> str:
@@ -62,9 +63,16 @@ def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
             yield "A table instead of a number; `kind` selects the policy.\n"
         elif key.tagged:
             yield f"### `[{inner}]`\n"
-            yield f"{_text(key.description)} `kind` selects it; the default is {_code(key.default)}.\n"
+            default = "" if key.required else f"; the default is {_code(key.default)}"
+            yield f"{_text(key.description)} `kind` selects it{default}.\n"
         for each in key.tables:
             yield from _keys(inner, each, listed)
+
+
+def _search() -> Iterator[str]:
+    """Yield the keys of the search, which are no keys of a run."""
+    _, *lines = _keys("", search_table(), set())
+    yield from lines
 
 
 def _presets() -> Iterator[str]:

@@ -101,7 +101,7 @@ def assignments(
 def _misuse(key: KeyPath, values: object, where: Path, seen: Mapping[KeyPath, bool]) -> Problem | None:
     if key in (("name",), ("plugins",)):
         return Problem(where, f"the {key[0]} cannot be swept: all points of a file belong to one experiment")
-    if key[0] in ("sweep", "exclude", "include"):
+    if key[0] in ("sweep", "exclude", "include", "search"):
         return Problem(where, f"a sweep has values for the keys of a run, and {key[0]} is not a key of a run")
     if not isinstance(values, list):
         message = f"a sweep needs a list of values: write [{quote(values)}, …] or move the key out of [[sweep]]"

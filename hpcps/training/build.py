@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcps import seeds
 from hpcps.data.batches import BatchStream, Normaliser
 from hpcps.data.parts import open_parts
-from hpcps.data.shards import all_shards, shard_of, shard_size
+from hpcps.data.shards import all_shards, held_out_samples, shard_of, shard_size
 from hpcps.errors import SpecError
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import TestSet
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 def build_trainer(run: Run, role: str, index: int) -> Trainer:
     """Build the model, load the shard and start the random streams of a role.
 
-    Every role of a run starts with the same weights. The test set is read at the first evaluation.
+    Every role of a run starts with the same weights. The test set, or the held-out share of the training samples, is
+    read at the first evaluation.
 
     Args:
         run: the resolved run.
@@ -56,7 +57,14 @@ def build_trainer(run: Run, role: str, index: int) -> Trainer:
         schedule_of(run, role, index),
         stream,
         weights=seeds.generator(run.seed, "experiment", 0, "weights"),
-        test_set=TestSet(lambda: data.read_test(test), normalise),
+        test_set=TestSet(
+            lambda: (
+                train.read(held_out_samples(data, run.seed)[: data.test_limit])
+                if data.holdout
+                else data.read_test(test)
+            ),
+            normalise,
+        ),
         step_seed=seeds.numbered(run.seed, role, index, "steps"),
     )
 

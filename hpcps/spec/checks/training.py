@@ -52,8 +52,15 @@ def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
                 ("data", "limit") if run.data.limit and key[0] == "train" else key,
                 f"{samples} training samples in {shards} shards leave {samples // shards} in each, fewer than a batch "
                 f"of {batch}: use smaller batches, fewer shards or more samples",
-                (("data", "limit"), key, ("data", "shards"), WORKERS, DATA),
+                (("data", "limit"), ("data", "holdout"), key, ("data", "shards"), WORKERS, DATA),
             )
+
+
+def _holdout_has_samples(run: Run) -> Iterator[Problem]:
+    data = run.data
+    if data.holdout and not data.held_out_size:
+        message = f"{data.holdout:g} of {data.limited_size} training samples is none: hold out a larger share"
+        yield Problem(("data", "holdout"), message, (("data", "limit"), DATA))
 
 
 def _limits_are_limits(run: Run) -> Iterator[Problem]:
@@ -188,6 +195,7 @@ CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _decays_in_order,
     _shards_for_all,
     _shards_fill_a_batch,
+    _holdout_has_samples,
     _limits_are_limits,
     _statistics_exist,
     _backend_has_the_model,

@@ -1,0 +1,81 @@
+"""The rungs of a search: the runs of all configurations, then further runs of the best ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from hpcps.errors import RunError
+from hpcps.records.search import ConfigurationScore, ranked, score_runs, write_result
+from hpcps.spec.load import Point
+from hpcps.spec.search_groups import SearchGroup
+
+Scores = list[list[ConfigurationScore]]
+"""The scores of each group: the last rung first, and in each the best configuration first."""
+
+
+def play_rungs(
+    groups: Sequence[SearchGroup], folder: Path, play: Callable[[str, Sequence[Point], Sequence[Point]], bool]
+) -> Scores | None:
+    """Execute the runs of a search; return the scores, or None if it was stopped.
+
+    Args:
+        groups: the groups, at least one.
+        folder: the folder of the results of the search.
+        play: executes the runs of a rung that are not done. Its arguments are a description of the rung, its runs, and
+            all runs of the search so far. It returns whether the search goes on; runs that failed do not stop it.
+    """
+    left = [list(range(len(group.configurations))) for group in groups]
+    scores: Scores = [[] for _ in groups]
+    begun: list[Point] = []
+    rungs = max(len(group.sizes) for group in groups)
+    for rung in range(rungs):
+        points = _points(groups, left, rung)
+        begun += points
+        epochs = "/".join(map(str, sorted({point.run.train.epochs for point in points})))
+        counts = f"{len(points)} run{'s' * (len(points) != 1)} of {epochs} epoch{'s' * (epochs != '1')}"
+        if not play(f"rung {rung + 1} of {rungs}: {counts}" if rungs > 1 else counts, points, begun):
+            return None
+        by_run = score_runs(folder, points)
+        for place, group in enumerate(groups):
+            found = ranked(group, left[place], rung, by_run)
+            scores[place] = found + scores[place]
+            left[place] = [score.place for score in found[: group.sizes[rung + 1]]] if rung + 1 < rungs else []
+    return scores
+
+
+def conclude(groups: Sequence[SearchGroup], scores: Scores, file: Path, overrides: Sequence[str]) -> None:
+    """Write the result of each group.
+
+    Args:
+        groups: the groups.
+        scores: the result of `play_rungs`.
+        file: the experiment file.
+        overrides: the values of `--set`.
+
+    Raises:
+        RunError: some groups have no configuration to choose; the results of the others are written.
+    """
+    without = []
+    for group, found in zip(groups, scores, strict=True):
+        if found[0].has_score:
+            write_result(group, found, file, overrides)
+        else:
+            without.append(group)
+    if without:
+        where = "; ".join(group.label for group in without if group.label)
+        raise RunError(
+            f"no values are chosen{where and f' for {where}'}, because all runs diverged or failed: search other "
+            f"values; `hpcps status {groups[0].name}` shows the runs"
+        )
+
+
+def _points(groups: Sequence[SearchGroup], left: Sequence[Sequence[int]], rung: int) -> list[Point]:
+    """Return the runs of a rung, each once, of the configurations that are left."""
+    found = [
+        point
+        for group, places in zip(groups, left, strict=True)
+        for place in places
+        for point in group.configurations[place].rungs[rung]
+    ]
+    return list({point.run_id: point for point in found}.values())
