@@ -120,11 +120,13 @@ def _count(number: int | None, noun: str) -> str:
 
 def _topology(run: Run) -> str:
     counts = {"server": run.topology.servers, "validator": run.topology.validators, "worker": run.topology.workers}
+    counts |= {"evaluator": 1} if run.topology.evaluators else {}
     counts |= {"adversary": 1} if run.has_adversary else {}
     if run.topology.alone:
         return f"single-process baseline, {_processes(run)}"
     if run.collective:
         workers = _count(run.topology.workers, "worker")
+        workers += ", 1 evaluator" if run.topology.evaluators else ""
         return f"{workers} in exchange {run.train.exchange}: {_processes(run)}"
     parts = ", ".join(_count(count, role) for role, count in counts.items())
     return f"{parts}: {_processes(run)}"

@@ -38,11 +38,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def handle(args: argparse.Namespace) -> int:
     """Evaluate the models, one after another, and print a table."""
     from hpcps.cli.status import selected_experiments
-    from hpcps.execution.evaluate import FILE, evaluate_model, read_model, write_evaluation
+    from hpcps.execution.evaluate import evaluate_model, read_model
+    from hpcps.records.evaluation import EVALUATION, write_evaluation
     from hpcps.records.run_directory import RunDirectory
 
     if args.output and not args.model:
-        raise RunError(f"-o is the file for the evaluation of --model: those of runs are {FILE} in their folders")
+        raise RunError(f"-o is the file for the evaluation of --model: those of runs are {EVALUATION} in their folders")
     experiments = selected_experiments(args.what, args.results, args.overrides, args.only)
     runs = [RunDirectory(path) for experiment in experiments for path in experiment.paths]
     known = [run for run in runs if run.spec]
@@ -62,7 +63,7 @@ def handle(args: argparse.Namespace) -> int:
     print(_line(_HEADINGS, width))
     for name, run in done.items():
         evaluation = evaluate_model(run, run.final_model())
-        write_evaluation(run.path / FILE, evaluation)
+        write_evaluation(run.path / EVALUATION, evaluation)
         print(_line(_cells(name, evaluation), width), flush=True)
     if left := len(runs) - len(done):
         print(f"{left} run{'s are' if left > 1 else ' is'} not finished, and not evaluated")

@@ -7,12 +7,15 @@ from collections.abc import Mapping
 
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.messages import Malformed, Message, Peer, Received
-from hpcps.protocol.roster import ADVERSARY
+from hpcps.protocol.roster import ADVERSARY, EVALUATOR
 from hpcps.records.writer import RecordWriter
 from hpcps.transport.base import Traffic
 
-_ACCOUNTS = ("round", "applied", "published", "end")
+_ACCOUNTS = ("round", "applied", "published", "evaluated", "end")
 """The events whose lines hold the counts and times since the last such line."""
+
+_APART = (ADVERSARY, EVALUATOR)
+"""The roles whose messages are not part of the training."""
 
 _COUNTED = ("messages_sent", "messages_received", "polls")
 
@@ -21,7 +24,8 @@ class Account:
     """Writes the lines; the lines of some events, such as `round`, hold the counts and times since the last such line.
 
     Attributes:
-        counts: `messages_sent`, `messages_received` and `polls` since that line, including messages of the adversary.
+        counts: `messages_sent`, `messages_received` and `polls` since that line, including messages of the adversary
+            and the evaluator.
         stopwatch: the times since that line.
     """
 
@@ -35,22 +39,24 @@ class Account:
         """
         self._record = record
         self._traffic = traffic
-        self._aside = Traffic()
+        self._aside = {peer: Traffic() for peer in _APART}
         self._reported = (traffic.sent, traffic.received)
         self.counts: Counter[str] = Counter()
         self.stopwatch = stopwatch
 
     def sent(self, me: Peer, to: Peer, message: Message) -> None:
-        """Count a message; its bytes are counted apart if one of both is the adversary."""
+        """Count a message; its bytes are counted apart if one of both is the adversary or the evaluator."""
         self.counts["messages_sent"] += 1
-        if ADVERSARY in (me, to):
-            self._aside.sent += self._size(message)
+        for peer in _APART:
+            if peer in (me, to):
+                self._aside[peer].sent += self._size(message)
 
     def received(self, me: Peer, event: Received | Malformed) -> None:
         """Count a message that was received; its bytes as in `sent`."""
         self.counts["messages_received"] += 1
-        if isinstance(event, Received) and ADVERSARY in (me, event.source):
-            self._aside.received += self._size(event.message)
+        for peer in _APART:
+            if isinstance(event, Received) and peer in (me, event.source):
+                self._aside[peer].received += self._size(event.message)
 
     def write(self, event: str, round: int, fields: Mapping[str, object]) -> None:
         """Write a line; `fields` may override the round."""
@@ -62,11 +68,13 @@ class Account:
     def _since_the_last(self) -> dict[str, object]:
         sent, received = self._reported
         self._reported = (self._traffic.sent, self._traffic.received)
-        aside, self._aside = self._aside, Traffic()
-        taken: dict[str, object] = {"bytes_sent": self._traffic.sent - sent - aside.sent}
-        taken["bytes_received"] = self._traffic.received - received - aside.received
-        if aside.sent or aside.received:
-            taken |= {"adversary_bytes_sent": aside.sent, "adversary_bytes_received": aside.received}
+        aside, self._aside = self._aside, {peer: Traffic() for peer in _APART}
+        training_sent = self._traffic.sent - sent - sum(each.sent for each in aside.values())
+        training_received = self._traffic.received - received - sum(each.received for each in aside.values())
+        taken: dict[str, object] = {"bytes_sent": training_sent, "bytes_received": training_received}
+        for peer, each in aside.items():
+            if each.sent or each.received:
+                taken |= {f"{peer.role}_bytes_sent": each.sent, f"{peer.role}_bytes_received": each.received}
         taken |= {name: self.counts[name] for name in _COUNTED}
         self.counts.clear()
         self.stopwatch.charge("exchange")

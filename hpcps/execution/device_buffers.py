@@ -83,7 +83,8 @@ class DeviceBuffers:
         return Buffers("direct", "MPI takes the memory of this device", link, others)
 
     def _takes_part(self, each: Rank, run: Run) -> bool:
-        return each.role != "adversary" and Peer(each.role, each.index) in Roster.of(run).everyone()
+        # The models for the evaluator are copied to the host first, so that the coordinator goes on with its own.
+        return each.role not in ("adversary", "evaluator") and Peer(each.role, each.index) in Roster.of(run).everyone()
 
     def _first(self, members: Iterable[int], texts: list[str]) -> str:
         """Return the first reason of a process that takes part."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,16 +10,12 @@ from pydantic import ValidationError
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.roster import Roster
-from hpcps.records.files import write_whole, writing
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.registry import using
 from hpcps.registry.plugins import registry_of
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer
 from hpcps.training.evaluation import Evaluation
-
-FILE = "evaluation.json"
-"""The file in a run's folder with the evaluation of its final model."""
 
 
 def evaluate_model(directory: RunDirectory, model: Vector) -> Evaluation:
@@ -73,15 +68,3 @@ def read_model(file: Path) -> Vector:
     if not isinstance(model, np.ndarray) or model.dtype != np.float32:
         raise RunError(f"{file}: expects an array of float32, as in final/ of a run's folder")
     return model
-
-
-def write_evaluation(file: Path, evaluation: Evaluation) -> None:
-    """Write an evaluation as JSON: its fields and `by_class`; a loss that is not finite is a text.
-
-    Raises:
-        RunError: it cannot be written.
-    """
-    loss = evaluation.loss if np.isfinite(evaluation.loss) else str(evaluation.loss)
-    content = {**vars(evaluation), "loss": loss, "by_class": evaluation.by_class}
-    with writing(file):
-        write_whole(file, json.dumps(content))

@@ -150,7 +150,7 @@ def _play_one(
             raise RunError(buffers.refusal)
         if context.active:
             on_host = group.allocate if context.run.transport.reads_in_place else private
-            resources = Resources(buffers.allocate or on_host, buffers.allocate or private, context.threads)
+            resources = Resources(buffers.allocate or on_host, buffers.allocate or private, on_host, context.threads)
             role = make_role(context.run, context.planned.run_id, Peer(context.me.role, context.me.index), resources)
     except Exception as error:
         problem = str(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
@@ -290,9 +290,9 @@ def drive(driver: RoleDriver, timeout: float, backoff: Backoff) -> None:
         if driver.resumes is not None:
             last_event, pause = now, max(driver.resumes - now, 0.0)  # a pause is not a wait for another role
         waited = now - last_event
-        if waited > timeout:
+        if waited > timeout and driver.limited:
             raise driver.timeout_error(timeout)
-        if waited > timeout / 2 and not recorded:
+        if waited > timeout / 2 and driver.limited and not recorded:
             # Any waiting process may reach its timeout first: the records of all show which process hangs.
             driver.record_wait()
             recorded = True

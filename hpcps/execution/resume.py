@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 
 from hpcps.errors import HpcpsError
+from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.events import Role
@@ -23,7 +25,9 @@ class Resume:
     def __init__(self, directory: RunDirectory, run: Run, run_id: str) -> None:
         self._checkpoints = directory.checkpoints
         self._run_id = run_id
-        self._everyone = frozenset(map(str, Roster.of(run).everyone()))
+        roster = Roster.of(run)
+        self._everyone = frozenset(map(str, roster.with_state()))
+        self._coordinator = str(roster.coordinator)
         self.part: CheckpointPart | None = None
 
     def before(self, position: int | None) -> int:
@@ -35,7 +39,11 @@ class Resume:
         self.part = None
         try:
             self._checkpoints.check(position, self._run_id, self._everyone)
-            if peer is not None:
+            if peer == EVALUATOR:
+                # It has no state, and all lines of its record stay valid: the coordinator records the evaluations.
+                elapsed = self._checkpoints.read(position, self._coordinator).elapsed
+                self.part = CheckpointPart(State(), sys.maxsize, elapsed)
+            elif peer is not None:
                 self.part = self._checkpoints.read(position, str(peer))
         except HpcpsError as error:
             return str(error)

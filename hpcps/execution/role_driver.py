@@ -17,6 +17,7 @@ from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observer
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.messages import Malformed, Peer, Received
+from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import TOLD_APART, Tracer
 from hpcps.records.writer import RecordWriter
@@ -38,6 +39,7 @@ from hpcps.roles.events import (
     Resumed,
     Role,
     Save,
+    SaveEvaluation,
     Seal,
     Send,
     SetDeadline,
@@ -59,6 +61,7 @@ class RoleDriver:
         finished: whether the role is done.
         suspended: whether it ended at a checkpoint, from which it can resume.
         waiting_for: the peers that the role waits for.
+        limited: whether the wait has a limit.
         phase: its current activity, for the report of a failure.
     """
 
@@ -114,6 +117,7 @@ class RoleDriver:
         self._between, self._resting = "wait", False
         self.finished = self.suspended = False
         self.waiting_for: tuple[Peer, ...] = ()
+        self.limited = True
         self.phase = "start"
         self._leave()
 
@@ -314,8 +318,8 @@ class RoleDriver:
                 self._later = (self._clock() + seconds, Resumed())
             case Drain():
                 self._draining = True
-            case SetDeadline(waiting_for):
-                self.waiting_for = waiting_for
+            case SetDeadline(waiting_for, limited):
+                self.waiting_for, self.limited = waiting_for, limited
             case Record(event, fields, model):
                 self._write(event, fields)
                 if self._observer is not None:
@@ -323,6 +327,9 @@ class RoleDriver:
             case Save(name, values):
                 self.phase = "save"
                 self._checksums[name] = self._directory.save(name, values)
+            case SaveEvaluation(evaluation):
+                self.phase = "save"
+                write_evaluation(self._directory.path / EVALUATION, evaluation)
             case Snapshot(position, state):
                 self.phase = "checkpoint"
                 part = self._record.part(state)

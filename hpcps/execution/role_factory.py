@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import ADVERSARY
+from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
 from hpcps.roles.asynchronous.adversary import AsyncAdversary
 from hpcps.roles.asynchronous.server import AsyncServer
 from hpcps.roles.asynchronous.validator import AsyncValidator
 from hpcps.roles.asynchronous.worker import AsyncWorker
 from hpcps.roles.collective.worker import CollectiveWorker
+from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.roles.events import Role
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.single_process import SingleProcess
@@ -37,7 +38,7 @@ def spread(run: Run, hosts: int) -> Run:
 
 
 def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -> Role:
-    """Return a role that is ready to start; workers and validators have loaded their model and data.
+    """Return a role that is ready to start; workers, validators and the evaluator have loaded their model and data.
 
     Args:
         run: the run.
@@ -57,7 +58,9 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
     # Imported here, because it imports the framework, which a server does not need.
     from hpcps.training.build import build_trainer
 
-    return make_training_role(run, run_id, peer, build_trainer(run, peer.role, peer.index), resources)
+    # The evaluator has the shard of the coordinator, for BatchNorm statistics.
+    trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
+    return make_training_role(run, run_id, peer, build_trainer(run, trains.role, trains.index), resources)
 
 
 def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
@@ -74,7 +77,9 @@ def class_facts(run: Run, peer: Peer) -> dict[str, str]:
 
 
 def make_training_role(run: Run, run_id: str, peer: Peer, trainer: Trainer, resources: Resources = ALONE) -> Role:
-    """Return a worker or validator that trains with this trainer."""
+    """Return a worker or validator that trains with this trainer, or the evaluator, which only evaluates with it."""
+    if peer == EVALUATOR:
+        return EvaluatorRole(peer, run, run_id, trainer)
     if run.topology.alone:
         return SingleProcess(peer, run, run_id, trainer)
     if run.collective:

@@ -63,7 +63,7 @@ def gpu_users(plan: Plan, me: Rank, environment: Mapping[str, str]) -> dict[Rank
         return {}
     first = environment.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     buffers = {run.spec["run"].get("transport", {}).get("device_buffers", "staged") for run in plan.runs}
-    roles = ("worker", "validator") if buffers <= {"staged"} else ("worker", "validator", "server")
+    roles = ("worker", "validator", "evaluator", *(() if buffers <= {"staged"} else ("server",)))
     here = [member for member in plan.world if member.host == me.host and member.role in roles]
     gpus = {member: first if member.gpu is None else member.gpu for member in here}
     return {member: gpu for member, gpu in gpus.items() if gpu not in ("", "-1", "NoDevFiles")}

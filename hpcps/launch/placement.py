@@ -30,10 +30,10 @@ def place(
 ) -> tuple[Rank, ...]:
     """Assign a host, a GPU (if the hosts have GPUs) and a rank to every role.
 
-    Workers are placed first, then validators, servers and the adversary: round-robin over the hosts, as long as a host
-    has a free slot. A validator that is colocated with its server shares the slot of the server, and the GPU if that
-    slot has its own. Ranks are numbered host by host, in the same order of roles on each host, so that the ranks of a
-    host are consecutive: some launchers cannot return to a host.
+    Workers are placed first, then validators, servers, the adversary and the evaluator: round-robin over the hosts, as
+    long as a host has a free slot. A validator that is colocated with its server shares the slot of the server, and the
+    GPU if that slot has its own. Ranks are numbered host by host, in the same order of roles on each host, so that the
+    ranks of a host are consecutive: some launchers cannot return to a host.
 
     Args:
         topology: the number of each role.
@@ -46,7 +46,7 @@ def place(
         LaunchError: there are too few slots; the message says how many are missing.
     """
     roles = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
-    roles["adversary"] = int(adversary)
+    roles |= {"adversary": int(adversary), "evaluator": topology.evaluators}
     separate = topology.validators
     if topology.colocate_validators:
         separate = max(0, topology.validators - topology.servers)
@@ -70,6 +70,8 @@ def place(
             placed["validator", s] = placed["server", s]
     if adversary:
         placed["adversary", 0] = next(slots)
+    if topology.evaluators:
+        placed["evaluator", 0] = next(slots)
     return _number(hosts, placed)
 
 
@@ -114,7 +116,7 @@ def _slots(hosts: Sequence[Host]) -> Iterator[_Slot]:
 
 
 def _number(hosts: Sequence[Host], placed: dict[tuple[str, int], _Slot]) -> tuple[Rank, ...]:
-    order = ("worker", "validator", "server", "adversary")
+    order = ("worker", "validator", "server", "adversary", "evaluator")
     world: list[Rank] = []
     for host in hosts:
         slots = {key: slot for key, (home, slot) in placed.items() if home is host}

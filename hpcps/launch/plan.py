@@ -28,7 +28,8 @@ class Rank:
 
     Attributes:
         rank: its number in MPI's world.
-        role: `worker`, `validator`, `server` or `adversary`; or the further role of the transport, such as `scheduler`.
+        role: `worker`, `validator`, `server`, `adversary` or `evaluator`; or the further role of the transport, such as
+            `scheduler`.
         index: its index among the processes of its role.
         host: the machine that it runs on, as the host file names it; `localhost` without a host file.
         gpu: the GPU that it uses there, if the host file names GPUs.

@@ -55,7 +55,7 @@ class DeviceTrials:
         # A host without a device may start a launch on hosts with devices, which only train.device = "cuda" tells.
         if not devices or (absence() and not (remote and "cuda" in devices)):
             return UNTRIED
-        counts = Counter(rank.host for rank in world if rank.role != "adversary")
+        counts = Counter(rank.host for rank in world if rank.role not in ("adversary", "evaluator"))
         hosts = list(counts)
         pairs = [(hosts[0], hosts[-1])] if len(hosts) > 1 else []
         pairs += [(host, host) for host in hosts if counts[host] > 1][:1]

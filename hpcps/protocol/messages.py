@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hpcps.numerics.layout import Mask, Vector
 
-ROLES = ("server", "validator", "worker", "adversary")
+ROLES = ("server", "validator", "worker", "adversary", "evaluator")
 
 _MAGIC = b"HPS\x01"
 _FRAME_VERSION = 3
@@ -62,7 +62,7 @@ class Kind(IntEnum):
     STOP = 9
     """Asynchronous: the coordinator has finished its epochs. Server 0 passes it on to the adversary. Synchronous
     with a policy of local steps, from server 0 to the other servers and the adversary: the run ends before this
-    round."""
+    round. From the coordinator to the evaluator: no model follows."""
     ORDER = 10
     """Asynchronous, from server 0 to the other servers: the position of an entry in the log."""
     CHECKPOINT = 11
@@ -90,6 +90,10 @@ class Kind(IntEnum):
     """Ring: from a worker to the next: the sum of some updates, for a piece of a chunk of the vector."""
     CHUNK = 20
     """Ring: from a worker to the next: a piece of a chunk of the next model."""
+    EVALUATE = 21
+    """From the coordinator to the evaluator: a model to evaluate: its parameters, then its BatchNorm statistics."""
+    EVALUATED = 22
+    """From the evaluator to the coordinator, as the answer to an EVALUATE: the note holds the evaluation."""
 
 
 class Flag(IntFlag):
@@ -124,11 +128,11 @@ class Message:
         flags: see `Flag`.
         mask: the blocks that the payload holds `[B]`; None if the receiver knows them.
         note: small additional values, JSON.
-        payload: float32 `[m]`. The sender must not change it before the receiver has answered. So a received payload
-            is valid and constant until then: an update until the next model is sent to its worker, and a combined
-            update likewise; a copy, until the adversary answers; an asynchronous model, until its reader asks for the
-            next one; an asynchronous validator's part of an update, until the servers answer its own next request.
-            The receiver must not write to it.
+        payload: float32 `[m]`. The sender must not change it before the receiver has answered. So a received payload is
+            valid and constant until then: an update until the next model is sent to its worker, and a combined update
+            likewise; a copy, until the adversary answers; a model to evaluate, until the evaluator answers; an
+            asynchronous model, until its reader asks for the next one; an asynchronous validator's part of an update,
+            until the servers answer its own next request. The receiver must not write to it.
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
         index: asynchronous: the position in the servers' log of the entry that is ordered or answered; ring: the number
             of updates in a sum.
@@ -151,6 +155,7 @@ class Message:
     | CHECKPOINT | | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |
     | COPY, REPLACEMENT; ABSENT, to the adversary | the round | the worker's cycle |
+    | EVALUATE, EVALUATED; STOP, to the evaluator | the coordinator's round | the coordinator's cycle |
     | CLOCK | the number of the question | the number of the question |
     """
 

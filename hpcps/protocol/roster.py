@@ -12,6 +12,9 @@ from hpcps.spec.schema import Run
 ADVERSARY = Peer("adversary", 0)
 """The role that knows the honest updates and who is Byzantine, in a run whose attack needs to know others' updates."""
 
+EVALUATOR = Peer("evaluator", 0)
+"""The role that evaluates models in place of the coordinator, in a run with `topology.evaluators = 1`."""
+
 
 @dataclass(frozen=True)
 class Roster:
@@ -21,14 +24,21 @@ class Roster:
     validators: int
     workers: int
     adversary: bool = False
+    evaluator: bool = False
 
     @classmethod
     def of(cls, run: Run) -> Roster:
         """Return the roster of a run."""
-        return cls(run.topology.servers, run.topology.validators, run.topology.workers, run.has_adversary)
+        topology = run.topology
+        evaluator = bool(topology.evaluators)
+        return cls(topology.servers, topology.validators, topology.workers, run.has_adversary, evaluator)
 
     def everyone(self) -> tuple[Peer, ...]:
         """Every role."""
+        return (*self.with_state(), *((EVALUATOR,) if self.evaluator else ()))
+
+    def with_state(self) -> tuple[Peer, ...]:
+        """Every role that writes a part of a checkpoint: the coordinator keeps the models for the evaluator."""
         return (*self.readers(), *self.all_servers(), *self.adversaries())
 
     def adversaries(self) -> tuple[Peer, ...]:
@@ -51,7 +61,7 @@ class Roster:
 
     @property
     def coordinator(self) -> Peer:
-        """The role that provides the initial weights, counts the epochs and evaluates."""
+        """The role that provides the initial weights, counts the epochs, and evaluates or has the evaluator do it."""
         return Peer("validator" if self.validators else "worker", 0)
 
     def combiners_of(self, worker: int) -> tuple[Peer, ...]:

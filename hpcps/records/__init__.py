@@ -7,6 +7,7 @@
 - `display`: shows the progress of runs
 - `esync_log`: the log of one device of the published ESync code
 - `esync_table`: the logs of that code as a table
+- `evaluation`: the file of an evaluation
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
 - `export`: writes CSV files and event files of TensorBoard
 - `failure`: the processes of a run that failed

@@ -14,6 +14,7 @@ from hpcps.inputs import finite
 from hpcps.records.acceptance import NOTHING, RunAcceptance
 from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.bypass import JOINED, Bypass
+from hpcps.records.evaluation import with_evaluation
 from hpcps.records.files import Lines, read_lines
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.locate import ExperimentLocation
@@ -27,8 +28,8 @@ from hpcps.registry import BUILT_IN, installed
 from hpcps.spec.tree import get
 
 EVENTS = (
-    *("start", "round", "applied", "published", "evaluation", "rejected", "diverged", "waiting", "checkpoint", "end"),
-    "local_steps",
+    *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
+    *("waiting", "checkpoint", "end", "local_steps"),
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""
@@ -113,11 +114,13 @@ def collect(
     `cpu_seconds_total` and counts of (update, block) pairs, `received_pairs_total` and so on (over all roles, in the
     rounds before the evaluated model), `diverged` (0 or 1: whether the model had diverged by then), and likewise
     `stalled`, with `rounds_total` (rounds in which the rule received updates) and `empty_rounds_total` (those of them
-    in which it accepted nothing; see `hpcps.records.acceptance`). Totals of accepted pairs are empty if a rule does not
-    state which updates it accepts. `updates` rows count the applied updates of an asynchronous run by worker and
-    staleness. `bypass` rows count the attacked and the honest blocks of a synchronous run by round, and those of them
-    that entered the model (`byzantine_sent`, `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of
-    workers. `totals` rows have the sums of each process (see `sum_processes`).
+    in which it accepted nothing; see `hpcps.records.acceptance`). The last evaluation of a run has `top5` and the
+    columns `class_accuracy.0`, … if `hpcps evaluate` has evaluated it; with an evaluator every evaluation has them.
+    Totals of accepted pairs are empty if a rule does not state which updates it accepts. `updates` rows count the
+    applied updates of an asynchronous run by worker and staleness. `bypass` rows count the attacked and the honest
+    blocks of a synchronous run by round, and those of them that entered the model (`byzantine_sent`,
+    `byzantine_entered`, `honest_sent`, `honest_entered`); so do the rounds of workers. `totals` rows have the sums of
+    each process (see `sum_processes`).
 
     Args:
         results: the experiment's folder.
@@ -270,6 +273,7 @@ def _run_table(directory: RunDirectory, facts: Mapping[str, object]) -> tuple[pd
     if table.empty:
         return table, run
     asynchronous = get(directory.spec, ("run", "train", "mode")) == "async"
+    table = with_evaluation(table, directory.path)
     table = with_totals(table, workers=int(finite(facts["workers"])) if asynchronous else 0)
     totals = ("sent_pairs_total", "accepted_sent_pairs_total", "rounds_total", "empty_rounds_total")
     evaluations = table[is_in(table, "event", "evaluation")]

@@ -10,7 +10,9 @@
 - `checks`: checks that a message must pass
 - `collective/`: workers without servers: a ring, or Allreduce
 - `combiner_state`: what a combiner keeps from one round to the next
-- `evaluation`: how and when the coordinator evaluates a model
+- `evaluation`: when the coordinator evaluates a model, or has the evaluator do it
+- `evaluation_job`: a model to evaluate, and its evaluation
+- `evaluator`: the evaluator, and how the coordinator gives it the models
 - `events`: events, effects, and the stages of roles; start here
 - `local_steps`: how many local steps a role takes, and in which groups
 - `local_training`: the model that comes from the servers, and the way of a training role from one model to the next

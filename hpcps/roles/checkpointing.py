@@ -35,7 +35,7 @@ class CheckpointParts:
     """
 
     def __init__(self, roster: Roster) -> None:
-        self._everyone = {str(peer) for peer in roster.everyone()}
+        self._everyone = {str(peer) for peer in roster.with_state()}
         self._checksums: dict[str, str] = {}
         self.open: int | None = None
         self.wanted = False

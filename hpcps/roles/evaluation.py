@@ -1,110 +1,26 @@
-"""How and when the coordinator evaluates a model: in the background, one model at a time."""
+"""When the coordinator evaluates a model, in the background and one at a time, or has the evaluator do it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from hpcps.numerics.layout import Vector
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
+from hpcps.numerics.layout import Allocate, Vector
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checks import rejection, wrong_size
-from hpcps.roles.events import AwaitBackground, Compute, Effect, InBackground, Record, SetDeadline
+from hpcps.roles.evaluation_job import EvaluationJob, evaluating
+from hpcps.roles.evaluator import EvaluatorClient
+from hpcps.roles.events import AwaitBackground, Compute, Effect, Finish, SetDeadline
 from hpcps.spec.schema import Run
-from hpcps.training.evaluation import Evaluation, Evaluator
+from hpcps.training.evaluation import Evaluation
 from hpcps.training.trainer import Trainer
 
 Continuation = Callable[[], Iterator[Effect]]
-
-
-@dataclass(frozen=True)
-class EvaluationJob:
-    """A model to evaluate, as it was at one moment; training may go on.
-
-    Attributes:
-        round: the round that began with the model, or in which it was made.
-        epochs: the epochs that ended there; a round longer than an epoch can end several, which share the evaluation.
-        fields: the other fields of the record of each epoch.
-        model: its parameters `[d]`, a copy.
-        statistics: the BatchNorm statistics to evaluate it with `[k]`, a copy.
-    """
-
-    round: int
-    epochs: tuple[int, ...]
-    fields: tuple[dict[str, object], ...]
-    model: Vector
-    statistics: Vector
-
-    @classmethod
-    def of(
-        cls,
-        trainer: Trainer,
-        round: int,
-        time: float,
-        epochs: tuple[int, ...],
-        more: Callable[[], dict[str, object]] = dict,
-        model: Vector | None = None,
-    ) -> EvaluationJob:
-        """Return a job for the model of this moment.
-
-        Args:
-            trainer: gives the statistics, the step and the learning rate.
-            round: the round.
-            time: now, in seconds since the record began.
-            epochs: the epochs that ended.
-            more: returns what the role adds to the record of each epoch.
-            model: the parameters `[d]`, which nobody else changes; None for those of the trainer.
-        """
-        if model is None:
-            model = np.empty(trainer.layout.size, np.float32)
-            trainer.copy_to(model)
-        now = {"round": round, "time": time, "step": trainer.steps_done, "learning_rate": trainer.learning_rate}
-        fields = tuple({"epoch": epoch, **now, **more()} for epoch in epochs)
-        return cls(round, epochs, fields, model, trainer.statistics)
-
-    def records(self, evaluation: Evaluation) -> Iterator[Record]:
-        """Return the records of the evaluation."""
-        measured: dict[str, object] = {
-            "accuracy": evaluation.accuracy,
-            "loss": evaluation.loss,
-            "samples": evaluation.samples,
-        }
-        for fields in self.fields:
-            yield Record("evaluation", fields | measured, lambda: self.model)
-        if not evaluation.finite:
-            last = {key: self.fields[-1][key] for key in ("epoch", "round", "time")}
-            yield Record("diverged", {**last, "what": "outputs on the test set are not finite"})
-
-
-def evaluate_with(evaluator: Evaluator | Trainer, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
-    """Evaluate a model; afterwards the evaluator holds it.
-
-    Args:
-        evaluator: evaluates.
-        job: the model.
-        reestimate: whether to use statistics of one pass over the shard in place of those of the job.
-    """
-    evaluator.copy_from(job.model)
-    if reestimate and job.statistics.size:
-        evaluator.reestimate_statistics()
-    elif job.statistics.size:
-        evaluator.load_statistics(job.statistics)
-    return evaluator.evaluate()
-
-
-def evaluate_with_trainer(trainer: Trainer, job: EvaluationJob, *, reestimate: bool) -> Evaluation:
-    """Evaluate a model with the trainer itself, between two steps, and put the trainer back as it was."""
-    own, statistics = np.empty_like(job.model), trainer.statistics
-    trainer.copy_to(own)
-    result = evaluate_with(trainer, job, reestimate=reestimate)
-    trainer.copy_from(own)
-    if statistics.size:
-        trainer.load_statistics(statistics)
-    return result
 
 
 class StatisticsInbox:
@@ -153,24 +69,29 @@ class Evaluations:
     Attributes:
         averages: whether the workers' statistics are averaged.
         last: the last epoch whose evaluation has begun.
+        client: gives the models to the evaluator; None if this role evaluates them.
     """
 
     def __init__(
         self,
         peer: Peer,
         run: Run,
+        run_id: str,
         trainer: Trainer,
         schedule: Schedule | OpenSchedule,
         fields: Callable[[], dict[str, object]],
+        allocate: Allocate,
     ) -> None:
         """Prepare the evaluations of a training role; only the coordinator has any.
 
         Args:
             peer: the role.
             run: the run.
+            run_id: its id.
             trainer: the trainer of the role.
             schedule: the schedule of the run.
             fields: returns what the role adds to the record of an evaluation.
+            allocate: allocates the memory of the models for the evaluator.
         """
         roster, batchnorm = Roster.of(run), run.validation.batchnorm
         others = tuple(p for p in roster.readers() if p.role == "worker" and p != peer)
@@ -186,6 +107,8 @@ class Evaluations:
         self._own = peer.role == "worker"
         self._of_own_model = run.validation.evaluate == "validator_model"
         self._reestimate = batchnorm == "reestimated"
+        remote = run.topology.evaluators and peer == roster.coordinator
+        self.client = EvaluatorClient(peer, run_id, allocate) if remote else None
         self._lacking: EvaluationJob | None = None
         self._held: Continuation | None = None
         self._then: Continuation | None = None
@@ -222,6 +145,8 @@ class Evaluations:
             round: the round of the coordinator; a worker may have the model of the next round already.
             coming: see `owed_by`.
         """
+        if event.source == EVALUATOR:
+            return self.client is not None
         if isinstance(event, Malformed):
             return self.owed_by(event.source, coming) is not None
         if not self._gathers_statistics or event.message.kind is not Kind.STATISTICS:
@@ -230,7 +155,14 @@ class Evaluations:
         return of in (lacking, round, round + 1) and event.source in self._statistics.waiting_for(of)
 
     def refuse(self, bad: Malformed, coming: int | None) -> Iterator[Effect]:
-        """Go on without the statistics that a worker owes: it sent a bad message instead."""
+        """Go on without the statistics that a worker owes: it sent a bad message instead.
+
+        Raises:
+            RunError: the evaluator sent it.
+        """
+        if bad.source == EVALUATOR:
+            assert self.client is not None, "the run has an evaluator"
+            raise self.client.unusable(bad.reason)
         round = self.owed_by(bad.source, coming)
         assert round is not None, "the message has been taken for statistics"
         yield rejection(bad.source, bad.reason)
@@ -271,7 +203,13 @@ class Evaluations:
         return EvaluationJob.of(self._trainer, round, time, epochs, self._fields, model)
 
     def put(self, source: Peer, message: Message) -> Iterator[Effect]:
-        """Take a worker's statistics; begin the evaluation that waits for them if they were the last."""
+        """Take an evaluation, or a worker's statistics.
+
+        An evaluation that waits for statistics begins once the last of them have come.
+        """
+        if source == EVALUATOR and self.client is not None:
+            yield from self.client.take(message)
+            return
         yield from self._statistics.put(source, message)
         yield from self._begin_if_ready()
 
@@ -294,9 +232,27 @@ class Evaluations:
             yield AwaitBackground()
             yield from then()
 
+    def go_on(self) -> Iterator[Effect]:
+        """Have the evaluator go on after a resume, if there is one."""
+        if self.client is not None:
+            yield from self.client.send()
+
+    def before_snapshot(self, flags: Flag) -> Iterator[Effect]:
+        """Wait for the evaluation under way, unless it is that of the evaluator, which ends if the run is suspended."""
+        if self.client is not None and flags & Flag.SUSPEND:
+            yield from self.client.release(Flag.SUSPEND)
+        yield AwaitBackground()
+
+    def finish(self) -> Iterator[Effect]:
+        """End the role once all evaluations are over."""
+        if self.client is not None:
+            yield from self.client.finish()
+        else:
+            yield Finish()
+
     def measured(self, job: EvaluationJob, evaluation: Evaluation) -> Iterator[Effect]:
         """Record an evaluation; go on with what was put off until its end."""
-        yield from job.records(evaluation)
+        yield from job.records(evaluation.fields(), finite=evaluation.finite)
         then, self._then = self._then, None
         if then is not None:
             yield from then()
@@ -314,13 +270,12 @@ class Evaluations:
 
     def _measure(self, job: EvaluationJob, then: Continuation | None) -> Iterator[Effect]:
         """Evaluate in the background of `then`; or before `then`, if the trainer itself evaluates."""
-        evaluator = self._trainer.evaluator
-        if evaluator is None:
-            self._then = then
-            in_between = partial(evaluate_with_trainer, self._trainer, job, reestimate=self._reestimate)
-            yield Compute("evaluate", lambda: (job, in_between()))
-            return
-        in_background = partial(evaluate_with, evaluator, job, reestimate=self._reestimate)
-        yield InBackground("evaluate", lambda: (job, in_background()), evaluator.cancel)
+        if self.client is not None:
+            yield from self.client.submit(job)
+        else:
+            effect = evaluating(self._trainer, job, reestimate=self._reestimate)
+            if isinstance(effect, Compute):
+                self._then, then = then, None
+            yield effect
         if then is not None:
             yield from then()

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Malformed, Message, Operation, Peer, Received, Reduced
+from hpcps.training.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -171,9 +172,15 @@ class Drain:
 
 @dataclass(frozen=True)
 class SetDeadline:
-    """From now on the role waits for these peers; if they stay silent too long, the run fails and names them."""
+    """From now on the role waits for these peers; if they stay silent too long, the run fails and names them.
+
+    Attributes:
+        waiting_for: the peers.
+        limited: whether the wait has a limit. It has none where others, who wait for the same peers, have one.
+    """
 
     waiting_for: tuple[Peer, ...]
+    limited: bool = True
 
 
 @dataclass(frozen=True)
@@ -197,6 +204,13 @@ class Save:
 
     name: str
     values: Vector
+
+
+@dataclass(frozen=True)
+class SaveEvaluation:
+    """Save an evaluation in the run's folder as that of its latest model."""
+
+    evaluation: Evaluation
 
 
 @dataclass(frozen=True)
@@ -240,6 +254,7 @@ Effect = (
     | SetDeadline
     | Record
     | Save
+    | SaveEvaluation
     | Snapshot
     | Seal
     | Finish

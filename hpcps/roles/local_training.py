@@ -18,7 +18,6 @@ from hpcps.roles.checkpointing import report
 from hpcps.roles.checks import wrong_size
 from hpcps.roles.evaluation import Evaluations
 from hpcps.roles.events import (
-    AwaitBackground,
     Compute,
     Computed,
     Effect,
@@ -153,6 +152,7 @@ class LocalTraining:
         is_coordinator: whether the role gives the initial weights, counts the epochs and evaluates.
         base: the parameters that the local steps begin from `[d]`.
         inbox: the next model.
+        evaluator: gives the models to the evaluator, if this role is the coordinator and there is one.
     """
 
     def __init__(
@@ -191,7 +191,9 @@ class LocalTraining:
         self.inbox = inbox or ModelInbox(peer, trainer.layout.size, partitioning_of(run, trainer.layout).shards)
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
-        self._evaluations = Evaluations(peer, run, trainer, self._schedule, role.fields_of_evaluation)
+        fields = role.fields_of_evaluation
+        self._evaluations = Evaluations(peer, run, run_id, trainer, self._schedule, fields, resources.on_host)
+        self.evaluator = self._evaluations.client
 
     @property
     def over(self) -> bool:
@@ -279,6 +281,7 @@ class LocalTraining:
     def _evaluate_if_due(self, time: float) -> Iterator[Effect]:
         """Begin to evaluate the model just adopted, if that is due, and take the local steps."""
         self.flags = self.inbox.flags
+        yield from self._evaluations.go_on()
         if isinstance(self._schedule, OpenSchedule):
             self._schedule.learn(self.round, self.log_epoch)
         if self.flags & Flag.STATISTICS:
@@ -297,13 +300,10 @@ class LocalTraining:
         last = bool(self.inbox.flags & Flag.LAST)
         self.inbox.clear()
         if last:
-            yield from self._evaluations.when_over(self._finish)
+            yield from self._evaluations.when_over(self._evaluations.finish)
             return
         self.stage = Stage.TRAINING
         yield from self._steps.begin(self.round, in_segments=self.is_coordinator)
-
-    def _finish(self) -> Iterator[Effect]:
-        yield Finish()
 
     def _end_segment(self, time: float) -> Iterator[Effect]:
         segment = self._steps.end_segment()
@@ -329,7 +329,7 @@ class LocalTraining:
 
     def snapshot(self, position: int) -> Iterator[Effect]:
         """Write this process's part of a checkpoint."""
-        yield AwaitBackground()
+        yield from self._evaluations.before_snapshot(self.flags)
         yield Snapshot(position, self._role.state(self._evaluations.last))
 
     def take_checkpoint(self, message: Message) -> Iterator[Effect]:

@@ -15,11 +15,13 @@ class Resources:
         allocate: allocates memory to send from, which other processes of the machine may be able to read in place.
         local: allocates memory for vectors that are not sent; it and `allocate` may give the memory of a device, as
             `DeviceVector`.
+        on_host: allocates memory of the host to send from, also if `allocate` gives the memory of a device.
         threads: the number of threads that combine updates; in a synchronous run the other processes wait then.
     """
 
     allocate: Allocate = private
     local: Allocate = private
+    on_host: Allocate = private
     threads: int = 1
 
 

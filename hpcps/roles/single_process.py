@@ -14,7 +14,7 @@ from hpcps.protocol.messages import Malformed, Peer, Received
 from hpcps.protocol.roster import Roster
 from hpcps.roles.checkpointing import CheckpointParts, periodic
 from hpcps.roles.checks import rejection
-from hpcps.roles.evaluation import EvaluationJob, evaluate_with_trainer
+from hpcps.roles.evaluation_job import EvaluationJob, evaluate_with_trainer
 from hpcps.roles.events import (
     Compute,
     Computed,
@@ -65,7 +65,7 @@ class SingleProcess:
                     self._lost = bool(np.isnan(self._model()).any())
                 yield from self._trained(time)
             case Computed("evaluate", (job, evaluation)):
-                yield from job.records(evaluation)
+                yield from job.records(evaluation.fields(), finite=evaluation.finite)
                 yield from self._evaluated()
             case StopRequested():
                 self._checkpoint.wanted = True

@@ -73,14 +73,14 @@ class TrainingRole(ABC):
 
     def state(self, evaluated: int) -> State:
         """Return the role's part of a checkpoint, in which so many epochs have been evaluated."""
-        kept = {name: part.state() for name, part in self.kept.items()}
+        kept = {name: part.state() for name, part in self._all_kept.items()}
         facts = {"round": self.round, "evaluated": evaluated}
         return State(facts=facts).having(trainer=self._trainer.state(), **kept)
 
     def restore(self, state: State) -> None:
         """Go on from a checkpoint: wait for the model, as between two rounds."""
         self._trainer.restore(state.part("trainer"))
-        for name, part in self.kept.items():
+        for name, part in self._all_kept.items():
             part.restore(state.part(name))
         self._training.resume(state.facts["round"], state.facts["evaluated"])
 
@@ -113,6 +113,11 @@ class TrainingRole(ABC):
     @abstractmethod
     def after_steps(self) -> Iterator[Effect]:
         """Go on once the local steps of a round are done."""
+
+    @property
+    def _all_kept(self) -> Mapping[str, Kept]:
+        evaluator = self._training.evaluator
+        return {**self.kept, **({} if evaluator is None else {"evaluator": evaluator})}
 
     @property
     @abstractmethod

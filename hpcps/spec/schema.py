@@ -39,6 +39,13 @@ class Topology(Config):
         ..., ge=0, le=MOST_ROLES, description="Workers; worker k belongs to validator k mod validators."
     )
     colocate_validators: bool = Field(False, description="Place validator i on server i's host.")
+    evaluators: int = Field(
+        0,
+        ge=0,
+        le=1,
+        description="1: a process of its own evaluates the models, always the latest one, and nobody waits for it "
+        "before the last model; 0: validator 0 evaluates them (worker 0 without validators).",
+    )
 
     @property
     def alone(self) -> bool:
@@ -261,7 +268,8 @@ class Run(Config):
     @property
     def processes(self) -> int:
         """The number of roles, each of which is a process over MPI or ps-lite."""
-        return self.topology.servers + self.topology.validators + self.topology.workers + self.has_adversary
+        topology = self.topology
+        return topology.servers + topology.validators + topology.workers + topology.evaluators + self.has_adversary
 
     @property
     def holds_out(self) -> bool:

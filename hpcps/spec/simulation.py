@@ -10,7 +10,7 @@ from hpcps.registry.config import DAY, MOST, MOST_ROLES, Config
 from hpcps.spec.heterogeneity import AnyDelay, NoDelay
 
 Seconds = Annotated[float, Field(ge=0, le=DAY)]
-Place = Annotated[str, Field(pattern=r"^(worker|validator|server)-(0|[1-9][0-9]*)$")]
+Place = Annotated[str, Field(pattern=r"^(worker|validator|server|evaluator)-(0|[1-9][0-9]*)$")]
 Hosts = tuple[Annotated[tuple[Place, ...], Field(strict=False)], ...]
 
 

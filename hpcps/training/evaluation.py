@@ -62,6 +62,14 @@ class Evaluation:
     top5: float
     confusion: tuple[tuple[int, ...], ...]
 
+    def fields(self) -> dict[str, object]:
+        """Return what a record says of it in every run."""
+        return {"accuracy": self.accuracy, "loss": self.loss, "samples": self.samples}
+
+    def fields_by_class(self) -> dict[str, object]:
+        """Return what a record says of it in addition, in a run with an evaluator."""
+        return {"top5": self.top5, "class_accuracy": {str(n): share for n, share in enumerate(self.by_class)}}
+
     @property
     def by_class(self) -> tuple[float | None, ...]:
         """The accuracy of each class; None for a class without samples."""

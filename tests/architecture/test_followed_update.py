@@ -20,6 +20,7 @@ BESIDE = {
     "hpcps/roles/checkpointing.py": "checkpoints",
     "hpcps/roles/checks.py": "refuses bad messages",
     "hpcps/roles/evaluation.py": "evaluation",
+    "hpcps/roles/evaluation_job.py": "evaluation",
     "hpcps/roles/events.py": "names of events and effects",
     "hpcps/roles/local_steps.py": "how many steps there are",
     "hpcps/roles/combiner_state.py": "what a rule keeps for its next round",

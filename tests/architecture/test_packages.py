@@ -26,7 +26,7 @@ LAYERS = (
     ("transport", "carries messages: in process, MPI, shared memory, ps-lite"),
     ("kvstore", "push and pull on ps-lite nodes, without roles"),
     ("training", "trainers of each backend"),
-    ("roles", "server, validator, worker, adversary: an event in, effects out"),
+    ("roles", "server, validator, worker, adversary, evaluator: an event in, effects out"),
     ("records", "what a run leaves behind"),
     ("figures", "tables and plots of records"),
     ("launch", "hosts, placement, launchers, supervision"),

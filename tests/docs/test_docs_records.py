@@ -15,7 +15,7 @@ TABLES = """
 "validation.rule" = [{ kind = "zeno" }, { kind = "zeno++" }]
 [[include]]
 label = "alone"
-topology = { servers = 0, validators = 1, workers = 0 }
+topology = { servers = 0, validators = 1, workers = 0, evaluators = 0 }
 data.shards = 3
 [[include]]
 label = "policy"
@@ -29,7 +29,7 @@ def test_every_event_and_field_is_described(tmp_path):
     described = set(re.findall(r"`(\w+)`", page))
     assert [event for event in EVENTS if event != "updates" and event not in described] == []
     (tmp_path / "fields.toml").write_text(
-        small_experiment("fields", {"topology.servers": 2, "checkpoint.every": 1}, TABLES)
+        small_experiment("fields", {"topology.servers": 2, "topology.evaluators": 1, "checkpoint.every": 1}, TABLES)
     )
     assert main(["run", str(tmp_path / "fields.toml"), "--results", str(tmp_path)]) == 0
     records = list(tmp_path.glob("fields/runs/*/records/*.jsonl"))

@@ -18,6 +18,7 @@ from hpcps.records.table import read_table
 SERVERS = ("--set", "topology.servers=2")
 ATTACKED = ("--set", "topology.workers=2", "--set", "attack={kind='ipm', rate=0.5}")
 WORKERS = ("--set", "topology={servers=0, validators=0, workers=2}", "--set")
+EVALUATOR = ("--set", "topology.evaluators=1")
 PATIENCE = ("--set", "transport.timeout=2")
 
 CASES = {
@@ -30,6 +31,8 @@ CASES = {
         (*SERVERS, *PATIENCE),
         r"it sent nothing for 2 s, and \w+-0.* waited",
     ),
+    # Neither a lost evaluator nor one that never answers is waited for without end.
+    "evaluator": ("evaluator-0", signal.SIGKILL, EVALUATOR, r"the process was killed by signal 9 \(SIGKILL\)"),
     "ring": ("worker-1", signal.SIGKILL, (*WORKERS, "train.exchange=ring"), r"killed by signal 9 \(SIGKILL\)"),
 }
 
@@ -38,7 +41,9 @@ CASES = {
 def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]) -> None:
     who, number, arguments, why = CASES[case]
     play = start(*arguments)
-    play.until(who)
+    play.until(with_rounds(who))
+    if who == "evaluator-0":
+        within(SOON, lambda: any(line["event"] == "evaluated" for line in play.lines(who)), "an evaluation")
     os.kill(play.pid(who), number)
     assert_failed(play, who, why, capsys)
     if case == "hang":
@@ -93,6 +98,11 @@ def test_a_server_imports_no_framework() -> None:
     assert (called.returncode, called.stdout, called.stderr) == (0, "\n", "")
 
 
+def with_rounds(who: str) -> str:
+    """Return a process that records rounds: this one, or another one if it is the evaluator."""
+    return "worker-0" if who == "evaluator-0" else who
+
+
 def assert_failed(play: Play, who: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     """It ends, says who is to blame, leaves no process, and what it did until then can be read."""
     since = time.monotonic()
@@ -111,6 +121,6 @@ def assert_failed(play: Play, who: str, why: str, capsys: pytest.CaptureFixture[
     assert main(["collect", str(experiment)]) == 0
     assert "1 failed" in capsys.readouterr().out
     table = read_table(experiment / "table.parquet")
-    role, _, index = who.partition("-")
+    role, _, index = with_rounds(who).partition("-")
     rounds = table[(table["event"] == "round") & (table["role"] == role) & (table["index"] == int(index))]
     assert set(range(MIDDLE + 1)) <= set(rounds["round"]), "its rounds until then"

@@ -202,3 +202,25 @@ def read_all(terminal: int) -> str:
         pass
     os.close(terminal)
     return shown.decode()
+
+
+def test_training_does_not_wait_for_a_stopped_evaluator(start: Callable[..., Play]) -> None:
+    epochs, rounds = 60, 300
+    play = start("--set", "topology.evaluators=1", "--set", f"train.epochs={epochs}")
+    play.until("worker-0")
+    evaluator = play.pid("evaluator-0")
+    os.kill(evaluator, signal.SIGSTOP)
+    play.until("worker-0", rounds - 1)
+    within(SOON, lambda: not_evaluated(play)[-1:] == [epochs - 1], "all models but the last one and one before it")
+    assert play.process.poll() is None, "it waits for the evaluation of the last model"
+    os.kill(evaluator, signal.SIGCONT)
+    assert play.end() == 0, play.text
+    evaluated = [line["epoch"] for line in play.lines("worker-0") if line["event"] == "evaluation"]
+    assert evaluated[-1] == epochs
+    assert sorted(evaluated + not_evaluated(play)) == [*range(1, epochs + 1)]
+    assert len(evaluated) < epochs / 2
+
+
+def not_evaluated(play: Play) -> list[int]:
+    """Return the epochs that the evaluator has left out."""
+    return [line["epoch"] for line in play.lines("worker-0") if line["event"] == "not_evaluated"]

@@ -57,6 +57,15 @@ def test_a_slot_with_a_gpu_of_its_own_gives_it_to_its_process():
     }
 
 
+def test_the_evaluator_gets_the_last_slot():
+    topology = Topology(servers=1, validators=1, workers=2, evaluators=1)
+    assert [str(rank) for rank in place(topology, [Host(name, 1) for name in "abcde"])] == [
+        "worker-0", "worker-1", "validator-0", "server-0", "evaluator-0",
+    ]  # fmt: skip
+    with pytest.raises(LaunchError, match="2 workers, 1 validator, 1 server, 1 adversary, 1 evaluator need 6 slots"):
+        place(topology, [Host("a", 5)], adversary=True)
+
+
 def test_the_adversary_comes_last_and_needs_a_slot():
     topology, hosts = Topology(servers=1, validators=1, workers=2), [Host("a", 4), Host("b", 1)]
     assert str(next(rank for rank in place(topology, hosts, adversary=True) if rank.host == "a")) == "worker-0"

@@ -18,6 +18,7 @@ from hpcps.launch.launchers import Job, Plain
 from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.launch.supervise import supervise
+from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.spec.checks import contradictions
@@ -27,7 +28,7 @@ from hpcps.transport import OverPslite
 ROOT = Path(__file__).parents[2]
 RULES = {name: rule for name, rule in active().of("rules").items() if rule.mode == "sync"}
 SENT = ("average-0-2", "zeno-2-2")
-WORLD = Topology(servers=3, validators=2, workers=3)  # and the adversary
+WORLD = Topology(servers=3, validators=2, workers=3, evaluators=1)  # and the adversary
 
 
 def spec(rule, servers, validators, **changes):
@@ -119,10 +120,14 @@ def points():
     yield "esync-2-2", spec("zeno", 2, 2, train={"local_steps": {**one, "blocking": False}})
     late = {"attack": {"kind": "ipm", "rate": 0.4, "from_epoch": 1}, "transport": {"partition": 4096}}
     yield "dylu-1-2", spec("average", 2, 1, train={"local_steps": {"kind": "dylu", "most": 1}}, **late)
+    # With an evaluator, which gets the model and its statistics.
+    yield "evaluator", spec("average", 3, 0, topology={"evaluators": 1})
     # With BatchNorm: its statistics travel too.
     network = {"model": {"name": "cifar_resnet20_v1"}, "data": {"name": "synthetic", "limit": 96, "test_limit": 20}}
     averaged = {"validation": {"rule": {"kind": "zeno"}, "batchnorm": "averaged"}}
     yield "resnet", spec("zeno", 2, 1, train={"epochs": 1, "first_step": "overwritten"}, **network, **averaged)
+    evaluator = {"topology": {"evaluators": 1}, "train": {"epochs": 1}}
+    yield "resnet-evaluator", spec("zeno", 1, 1, **network, **evaluator)
     averaged["validation"]["rule"] = {"kind": "average"}
     train = {"epochs": 1, "first_step": "overwritten", "exchange": "ring"}
     yield "ring-resnet", spec("average", **workers, train=train, **network, **averaged)
@@ -141,7 +146,7 @@ SMALL = Topology(servers=2, validators=1, workers=3)
 FEW = ("average-0-2", "average-0-2-sent", "average-0-2-cut", "zeno-1-2", "zeno++-1", "ring-sent", "allreduce")
 PSLITE = (
     *("average-0-2", "average-1-3-cut", "zeno-1-1", "zeno-2-3", "zeno++-3", "dc_asgd-0", "ipm-1-2-cut", "ipm-async"),
-    *("attack-silent", "ring-cut", "dylu-1-2", "resnet"),
+    *("attack-silent", "ring-cut", "dylu-1-2", "resnet", "evaluator", "resnet-evaluator"),
 )
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 
@@ -237,8 +242,14 @@ def lines(directory, process):
     return [json.loads(line) for line in (directory / f"records/{process}.jsonl").read_text().splitlines()]
 
 
+def evaluations(directory, process):
+    """Return what the evaluations of a run found, by epoch."""
+    found = [line for line in lines(directory, process) if line["event"] == "evaluation"]
+    return [[line[name] for name in ("epoch", "accuracy", "loss", "top5", "class_accuracy")] for line in found]
+
+
 def traffic(directory):
-    """Return the bytes that all processes sent and received, by their records; without those of the adversary."""
+    """Return the bytes that all processes sent and received, by their records; without messages of other roles."""
     lines = [json.loads(line) for file in RunDirectory(directory).records for line in file.read_text().splitlines()]
     return [sum(line.get(f"bytes_{way}", 0) for line in lines) for way in ("sent", "received")]
 
@@ -254,6 +265,13 @@ def assert_same(played, in_process, points):
         if run.has_adversary and run.topology.workers > 1:
             replaced = [line["replaced"] for line in lines(played / name, "adversary-0") if line["event"] == "round"]
             assert any(replaced), "the attack acts"
+        if run.topology.evaluators:
+            coordinator = str(Roster.of(run).coordinator)
+            said = [evaluations(folder / name, coordinator) for folder in (played, in_process)]
+            assert said[0][-1] == said[1][-1], f"{name}: the last model was evaluated, with the same numbers"
+            assert all(evaluation in said[1] for evaluation in said[0])
+            saved = [(folder / name / "evaluation.json").read_text() for folder in (played, in_process)]
+            assert saved[0] == saved[1]
         if name.startswith("attack-"):
             rounds = [
                 line for k in range(3) for line in lines(played / name, f"worker-{k}") if line["event"] == "round"

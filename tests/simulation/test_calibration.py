@@ -96,6 +96,16 @@ def test_an_evaluation_counts_where_its_cpu_seconds_are(tmp_path):
     assert fit(path).costs.evaluate == pytest.approx(KNOWN["evaluate"])
 
 
+def test_an_evaluator_has_the_cpu_seconds_of_its_evaluations(tmp_path):
+    path = write_run(tmp_path)
+    with RecordWriter(path, "known", "evaluator", 0, "here") as record:
+        record.write("start")
+        for seconds in (0.125, 0.375):
+            record.write("evaluated", round=0, cpu_evaluate=seconds)
+        record.write("end", cpu_evaluate=9.0)
+    assert fit(path).costs.evaluate == pytest.approx(0.25)
+
+
 def test_no_cost_is_negative(tmp_path):
     # who sends more, needs less: no byte costs anything then
     found = fit(write_run(tmp_path, byte=-1e-8)).costs

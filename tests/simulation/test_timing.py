@@ -100,6 +100,17 @@ def test_an_evaluation_is_done_beside_the_steps(tmp_path, cores):
     assert [line["wait"] for line in long.lines("worker-0", "round")][2] == pytest.approx(0.5), "for the one before"
 
 
+def test_training_does_not_wait_for_an_evaluator_that_takes_ten_times_an_epoch(tmp_path):
+    placement = [["worker-0"], ["server-0"], ["evaluator-0"]]
+    costs = {**SECOND, "evaluate": 10.0, "placement": placement, "hosts": 3}
+    topology = {"servers": 1, "validators": 0, "workers": 1, "evaluators": 1}
+    played = simulate(tmp_path, spec(costs, epochs=5, topology=topology), trainer=Examined)
+    assert times(played, "server-0") == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert [(line["epoch"], line["time"]) for line in played.lines("worker-0", "evaluation")] == [(1, 1.0), (5, 5.0)]
+    assert times(played, "worker-0", "not_evaluated") == [2.0, 3.0, 4.0]
+    assert times(played, "worker-0", "end") == times(played, "evaluator-0", "end") == [1.0 + 10.0 + 10.0]
+
+
 def test_messages_cost_their_sender_and_receiver(tmp_path):
     messages = {"send": 1.0, "receive": 0.25, "record": 0.5}
     played = simulate(tmp_path, spec({"messages": messages}, epochs=1))

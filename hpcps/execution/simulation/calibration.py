@@ -15,7 +15,7 @@ from scipy.stats import trim_mean
 
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.roster import ADVERSARY
+from hpcps.protocol.roster import ADVERSARY, EVALUATOR, Roster
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.registry import using
@@ -50,7 +50,7 @@ class Calibration:
     cores: int | None
 
 
-_BYTES = ("bytes_sent", "bytes_received", "adversary_bytes_sent", "adversary_bytes_received")
+_BYTES = tuple(f"{role}bytes_{way}" for role in ("", "adversary_", "evaluator_") for way in ("sent", "received"))
 
 
 class RunRecords:
@@ -113,6 +113,14 @@ class RunRecords:
                 counted = len(found)
         return counted
 
+    @property
+    def evaluator_seconds(self) -> float:
+        """The mean CPU seconds of an evaluation of the evaluator; 0 in a run without one."""
+        spent = [
+            line.get("cpu_evaluate", 0.0) for line in self._lines.get(EVALUATOR, ()) if line["event"] == "evaluated"
+        ]
+        return float(sum(spent)) / max(1, len(spent))
+
     def _attempt(self, peer: Peer) -> list[dict[str, Any]]:
         """Return the lines of the last attempt."""
         lines = self._lines[peer]
@@ -121,7 +129,7 @@ class RunRecords:
     @property
     def seconds_per_round(self) -> float:
         """The mean time between two rounds of the coordinator."""
-        coordinator = Peer("validator" if self.run.topology.validators else "worker", 0)
+        coordinator = Roster.of(self.run).coordinator
         times = [line["time"] for line in self.rounds(coordinator)]
         return float((times[-1] - times[0]) / (len(times) - 1))
 
@@ -195,6 +203,8 @@ def _step_seconds(records: RunRecords) -> Iterator[float]:
 
 
 def _evaluation(records: RunRecords) -> float:
+    if spent := records.evaluator_seconds:
+        return spent
     for peer in records.peers():
         if count := records.evaluations(peer):
             return sum(float(line.get("cpu_evaluate", 0.0)) for line in records.rounds(peer)) / count

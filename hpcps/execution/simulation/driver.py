@@ -122,7 +122,6 @@ def hosts_of(run: Run, machine: Machine) -> dict[Peer, int]:
     if machine.placement:
         named = [(name.rpartition("-"), host) for host, names in enumerate(machine.placement) for name in names]
         return {Peer(role, int(index)): host for (role, _, index), host in named}
-    topology = run.topology
-    slots = -(-(topology.workers + topology.validators + topology.servers) // machine.hosts)
-    ranks = place(topology, [Host(str(host), slots) for host in range(machine.hosts)])
+    slots = -(-(run.processes - run.has_adversary) // machine.hosts)
+    ranks = place(run.topology, [Host(str(host), slots) for host in range(machine.hosts)])
     return {Peer(rank.role, rank.index): int(rank.host) for rank in ranks}

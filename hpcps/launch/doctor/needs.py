@@ -91,7 +91,7 @@ def _notes(run: Run, machine: Diagnosis) -> list[str]:
         notes.append("processes cannot read each other's memory: updates and models are sent")
     if not machine.kernels.get("numba"):
         notes.append("numba is not installed: rules run without compiled kernels: pip install 'hpcps[kernels]'")
-    trainers, gpus = topology.validators + topology.workers, machine.gpus.get("found") or []
+    trainers, gpus = topology.validators + topology.workers + topology.evaluators, machine.gpus.get("found") or []
     if gpus and run.train.device != "cpu" and trainers > len(gpus):
         if not machine.mps.get("usable"):
             notes.append(f"{trainers} processes share {len(gpus)} GPUs without MPS: {machine.mps.get('why')}")

@@ -274,6 +274,7 @@ class CollectiveWorker(TrainingWorker):
             yield from self._report_model()
         if Flag.SUSPEND in flags:
             self._model.wait_for(*self._roster.readers())
+            training.flags |= Flag.SUSPEND
         if Flag.SNAPSHOT in flags:
             yield from training.snapshot_before_model()
         else:

@@ -220,6 +220,9 @@ def _gradients(run: Run) -> Iterator[Need]:
 
 
 def _evaluation(run: Run) -> Iterator[Need]:
+    if run.topology.evaluators:
+        message = "the single-process baseline sends no models to another process, and evaluates them itself: use 0"
+        yield Need(("topology", "evaluators"), "messages", message)
     if run.validation.evaluate == "validator_model":
         yield Need(
             ("validation", "evaluate"),

@@ -59,6 +59,7 @@ def _simulated_roles_have_one_host_each(run: Run) -> Iterator[Problem]:
         )
     topology = run.topology
     counts = {"worker": topology.workers, "validator": topology.validators, "server": topology.servers}
+    counts |= {"evaluator": topology.evaluators}
     roles = [f"{role}-{index}" for role, count in counts.items() for index in range(count)]
     placed, known = Counter(name for names in machine.placement for name in names), set(roles)
     wrong = {

@@ -103,7 +103,7 @@ class OverPslite(ProcessTransport):
 
         assert process.rank is not None, "the launcher says it"
         me, host = process.world[process.rank], process.hosts[process.rank]
-        # ps-lite has no validators and no adversary; they count as workers.
+        # ps-lite has no validators, adversary and evaluator; they count as workers.
         roles = [peer.role if peer.role in ("server", "scheduler") else "worker" for peer in process.world]
         own = {name: value for name, value in environment.items() if name.startswith("PS_") or name == "DMLC_NODE_HOST"}
         variables = {

@@ -1,0 +1,198 @@
+"""The evaluator, and how the coordinator gives it the models: one at a time, always the latest that is due."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from hpcps.errors import RunError
+from hpcps.numerics.layout import Allocate, Vector
+from hpcps.numerics.state import State
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.roster import EVALUATOR, Roster
+from hpcps.roles.checks import unwanted, vetted, wrong_size
+from hpcps.roles.evaluation_job import EvaluationJob, evaluating
+from hpcps.roles.events import Computed, Effect, Event, Finish, Record, SaveEvaluation, Send, SetDeadline, Start
+from hpcps.spec.schema import Run
+from hpcps.training.evaluation import Evaluation
+from hpcps.training.trainer import Trainer
+
+
+class EvaluatorRole:
+    """Evaluates one model after another for the coordinator; it has the shard of the coordinator, but does not train.
+
+    A model is read where the coordinator keeps it, and loaded into the network before the answer. The wait for the next
+    model has no limit: the other roles wait for the coordinator too, and end the run if they lose it.
+    """
+
+    keeps_checkpoints = False
+
+    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer) -> None:
+        self.peer = peer
+        self.round = 0
+        self.device = trainer.device
+        self._run_id = run_id
+        self._trainer = trainer
+        self._coordinator = Roster.of(run).coordinator
+        self._reestimate = run.validation.batchnorm == "reestimated"
+        self._busy = self._suspended = False
+
+    def handle(self, event: Event) -> Iterator[Effect]:
+        """React to an event."""
+        event = vetted(event, self._run_id)
+        match event:
+            case Start():
+                yield SetDeadline((self._coordinator,), limited=False)
+            case Received(source, Message(kind=Kind.EVALUATE) as message) if source == self._coordinator:
+                yield from self._evaluate(message)
+            case Received(source, Message(kind=Kind.STOP) as message) if source == self._coordinator:
+                yield from self._stop(suspended=Flag.SUSPEND in message.flags)
+            case Received() | Malformed():
+                reason = unwanted(event, "the evaluator")
+                raise RunError(f"{self.peer} cannot use what {event.source} sent in round {self.round}: {reason}")
+            case Computed("evaluate", (_, evaluation)):
+                self._busy = False
+                yield from self._answer(evaluation)
+
+    def _evaluate(self, message: Message) -> Iterator[Effect]:
+        """Evaluate a model."""
+        size = self._trainer.layout.size
+        self.round, self._busy = message.round, True
+        if reason := wrong_size(message, size + self._trainer.statistics.size):
+            raise RunError(f"{self.peer} cannot use the model of round {self.round} of {message.sender}: {reason}")
+        job = EvaluationJob(self.round, (), (), message.values[:size], message.values[size:])
+        yield evaluating(self._trainer, job, reestimate=self._reestimate)
+
+    def _answer(self, evaluation: Evaluation | None) -> Iterator[Effect]:
+        if self._suspended:
+            yield Finish(suspended=True)
+        elif evaluation is not None:
+            yield SaveEvaluation(evaluation)
+            yield Record("evaluated")
+            note = {"finite": evaluation.finite, **evaluation.fields(), **evaluation.fields_by_class()}
+            yield Send(self._coordinator, Message(Kind.EVALUATED, self.peer, self._run_id, self.round, note=note))
+
+    def _stop(self, *, suspended: bool) -> Iterator[Effect]:
+        """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
+        self._suspended = suspended
+        if self._busy and self._trainer.evaluator is not None:
+            self._trainer.evaluator.cancel()
+        else:
+            yield Finish(suspended=suspended)
+
+    def restore(self, state: State) -> None:
+        """Do nothing: the coordinator keeps the models that are not evaluated."""
+
+
+class EvaluatorClient:
+    """Gives the evaluator the models of the coordinator, and takes their evaluations.
+
+    It keeps at most two models: the one that the evaluator has, and the latest one after it. So the coordinator never
+    waits during the training, and needs no more memory if the evaluator is slow or stopped. A model that a later one
+    replaces is recorded as not evaluated.
+    """
+
+    def __init__(self, peer: Peer, run_id: str, allocate: Allocate) -> None:
+        """Create the client.
+
+        Args:
+            peer: the coordinator.
+            run_id: the run.
+            allocate: allocates the memory of the models, which the evaluator may read in place.
+        """
+        self._peer = peer
+        self._run_id = run_id
+        self._allocate = allocate
+        self._buffers: tuple[Vector, ...] = ()
+        # The model that the evaluator has, whose memory must not change; the next one.
+        self._sent: EvaluationJob | None = None
+        self._next: EvaluationJob | None = None
+        self._sent_buffer = 1
+        self._resumed = False
+        self._ending = False
+
+    def submit(self, job: EvaluationJob) -> Iterator[Effect]:
+        """Have a model evaluated, in place of an earlier one that waits."""
+        if self._next is not None:
+            yield from self._next.omission()
+        self._next = self._kept(job)
+        yield from self.send()
+
+    def _kept(self, job: EvaluationJob) -> EvaluationJob:
+        """Return a job with its vectors in the memory that the evaluator does not read at present."""
+        size = job.model.size
+        if not self._buffers:
+            self._buffers = tuple(self._allocate(size + job.statistics.size) for _ in range(2))
+        buffer = self._buffers[1 - self._sent_buffer]
+        buffer[:size], buffer[size:] = job.model, job.statistics
+        return replace(job, model=buffer[:size], statistics=buffer[size:])
+
+    def send(self) -> Iterator[Effect]:
+        """Send the latest model if the evaluator is free; after a resume first the one that it had."""
+        if self._resumed:
+            self._resumed = False
+            yield self._message(self._sent_buffer)
+        elif self._sent is None and self._next is not None:
+            self._sent, self._next = self._next, None
+            self._sent_buffer = 1 - self._sent_buffer
+            yield self._message(self._sent_buffer)
+
+    def _message(self, buffer: int) -> Send:
+        assert self._sent is not None, "there is a model to send"
+        payload = self._buffers[buffer]
+        return Send(EVALUATOR, Message(Kind.EVALUATE, self._peer, self._run_id, self._sent.round, payload=payload))
+
+    def take(self, message: Message) -> Iterator[Effect]:
+        """Record an evaluation, and send the next model; end the role if it has waited for the evaluation.
+
+        Raises:
+            RunError: the message is no answer to the model that was sent.
+        """
+        job, self._sent = self._sent, None
+        if message.kind is not Kind.EVALUATED or job is None or message.round != job.round:
+            raise self.unusable(f"a message {message.kind.name} of round {message.round}")
+        measured: dict[str, Any] = dict(message.note)
+        yield from job.records(measured, finite=measured.pop("finite"))
+        yield from self.send()
+        if self._ending:
+            yield from self.finish()
+
+    def unusable(self, what: str) -> RunError:
+        """Return the error of a message that is no evaluation."""
+        return RunError(
+            f"{self._peer} waits for the evaluation of a model, and cannot use what {EVALUATOR} sent: {what}"
+        )
+
+    def finish(self) -> Iterator[Effect]:
+        """End the evaluator and this role once all models are evaluated."""
+        if self._sent is None:
+            yield from self.release(Flag.NONE)
+            yield Finish()
+        else:
+            self._ending = True
+            yield SetDeadline((EVALUATOR,))
+
+    def release(self, flags: Flag) -> Iterator[Effect]:
+        """Tell the evaluator that no model follows; with `Flag.SUSPEND` it stops at once."""
+        yield Send(EVALUATOR, Message(Kind.STOP, self._peer, self._run_id, 0, flags=flags))
+
+    def state(self) -> State:
+        """Return the models that are not evaluated, the one that the evaluator has first."""
+        jobs = [job for job in (self._sent, self._next) if job is not None]
+        facts = [{"round": job.round, "epochs": job.epochs, "fields": job.fields} for job in jobs]
+        vectors = {f"model {n}": job.model for n, job in enumerate(jobs)}
+        vectors |= {f"statistics {n}": job.statistics for n, job in enumerate(jobs)}
+        return State(vectors, {"jobs": facts})
+
+    def restore(self, state: State) -> None:
+        """Restore the models; `send` sends the first of them."""
+        for number, facts in enumerate(state.facts["jobs"]):
+            model, statistics = (state.arrays[f"{name} {number}"] for name in ("model", "statistics"))
+            epochs, fields = tuple(facts["epochs"]), tuple(facts["fields"])
+            job = self._kept(EvaluationJob(facts["round"], epochs, fields, model, statistics))
+            if number == 0:
+                self._sent, self._sent_buffer = job, 1 - self._sent_buffer
+                self._resumed = True
+            else:
+                self._next = job
