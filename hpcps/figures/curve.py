@@ -10,6 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hpcps.records.evaluation import CLASSES
+from hpcps.records.table import numbers
+
 Values = NDArray[np.float64]
 
 Among = Literal["received", "sent"]
@@ -187,3 +190,35 @@ def applied(line: str, rows: pd.DataFrame) -> AppliedUpdates:
         mean=float((share @ np.arange(shape[1])).mean()),
         seeds=shape[0],
     )
+
+
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """The accuracy of each class at the end of one line of one panel; over several seeds, their mean and range.
+
+    Attributes:
+        line: the name of the line.
+        classes: the numbers of the classes: `[c]`.
+        accuracy: percent of the test samples of each class: `[c]`.
+        seeds: the number of runs.
+    """
+
+    line: str
+    classes: Values
+    accuracy: Range
+    seeds: int
+
+
+def class_accuracies(line: str, rows: pd.DataFrame) -> ClassAccuracy | None:
+    """Take the accuracy of each class from the last evaluations of the finished runs; None if no run has them."""
+    columns = {name: name.removeprefix(CLASSES) for name in map(str, rows.columns) if name.startswith(CLASSES)}
+    names = sorted(
+        (name for name, number in columns.items() if number.isdecimal()), key=lambda name: int(columns[name])
+    )
+    last = rows[rows["status"] == "done"].sort_values("epoch").groupby("run_id", observed=True).tail(1)
+    values = np.array([numbers(last, name) for name in names]).reshape(len(names), len(last)).T
+    values, there = values[np.isfinite(values).any(axis=1)], np.isfinite(values).any(axis=0)
+    if not len(values):
+        return None
+    known = np.array([float(columns[name]) for name in names])[there]
+    return ClassAccuracy(line, known, Range.of(100 * values[:, there]), len(values))

@@ -1,7 +1,7 @@
 """The figures of an experiment's curves: a panel per attack (or what else is swept), a line or bars per rule.
 
-They show the test accuracy over epochs, wall time or bytes; the acceptance rate of rules with a reference; and of an
-asynchronous run the staleness of applied updates, and their number by worker.
+They show the test accuracy over epochs, wall time or bytes, and by class; the acceptance rate of rules with a
+reference; and of an asynchronous run the staleness of applied updates, and their number by worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from hpcps.figures.curve import AMONG, Among, AppliedUpdates, Curve, Values
+from hpcps.figures.curve import AMONG, Among, AppliedUpdates, ClassAccuracy, Curve, Range, Values
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import (
@@ -210,7 +210,7 @@ def _draw_accepted(
             axes.plot(curve.epoch, curve.acceptance[among, "evaluation"].mean, color=look.color, linewidth=0.7)
 
 
-Panel = Callable[[Axes, Sequence[AppliedUpdates], Mapping[str, Look], PlotOptions], None]
+Panel = Callable[[Axes, Sequence[Any], Mapping[str, Look], PlotOptions], None]
 
 
 def draw_staleness(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
@@ -218,27 +218,41 @@ def draw_staleness(figure_data: FigureData, options: PlotOptions | None = None) 
     the version from which the update was made, not counting the update itself.
     """
     title, x, y = "staleness of applied updates", "staleness (updates)", "applied updates (%)"
-    return _draw_applied(figure_data, title, x, y, _distribution, options or PlotOptions())
+    return _draw_panels(figure_data, figure_data.applied, title, x, y, _distribution, options or PlotOptions())
 
 
 def draw_counts(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
     """Draw the number of applied updates of each worker."""
     title, x, y = "applied updates by worker", "worker", "applied updates"
-    return _draw_applied(figure_data, title, x, y, _counts, options or PlotOptions())
+    return _draw_panels(figure_data, figure_data.applied, title, x, y, _counts, options or PlotOptions())
+
+
+def draw_classes(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
+    """Draw the accuracy of each class at the end of the runs."""
+    title, x, y = "test accuracy by class, of the last models", "class", "test accuracy (%)"
+    return _draw_panels(figure_data, figure_data.classes, title, x, y, _by_class, options or PlotOptions())
 
 
 @mpl.rc_context(RC)
-def _draw_applied(figure_data: FigureData, title: str, x: str, y: str, panel: Panel, options: PlotOptions) -> Figure:
+def _draw_panels(
+    figure_data: FigureData,
+    shown: Mapping[str, Sequence[Any]],
+    title: str,
+    x: str,
+    y: str,
+    panel: Panel,
+    options: PlotOptions,
+) -> Figure:
     styles = looks(figure_data.palette)
-    names = [panel_title(figure_data, name, options) for name in figure_data.applied]
+    names = [panel_title(figure_data, name, options) for name in shown]
     figure, grid = panels(figure_data, title, names, options, x=x, y=[y])
-    for (axes,), lines in zip(grid, figure_data.applied.values(), strict=True):
+    for (axes,), lines in zip(grid, shown.values(), strict=True):
         panel(axes, lines, styles, options)
     grid[0][0].set_ylim(bottom=0)
     for axis in (grid[0][0].xaxis, grid[0][0].yaxis):
         axis.set_major_locator(MaxNLocator("auto", integer=True))
     lines_shown = figure_data.lines if figure_data.line_key else ()
-    several = max(one.seeds for lines in figure_data.applied.values() for one in lines) > 1
+    several = max(one.seeds for lines in shown.values() for one in lines) > 1
     of_seeds = f"{options.band} of the seeds" if several else ""
     if panel is _distribution:
         handles = line_handles(figure_data, lines_shown, styles, options)
@@ -263,7 +277,17 @@ def _distribution(
 
 
 def _counts(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look], options: PlotOptions) -> None:
+    _bars(axes, [(one.line, one.workers, one.updates) for one in lines], styles, options)
+
+
+def _by_class(axes: Axes, lines: Sequence[ClassAccuracy], styles: Mapping[str, Look], options: PlotOptions) -> None:
+    _bars(axes, [(one.line, one.classes, one.accuracy) for one in lines], styles, options)
+
+
+def _bars(
+    axes: Axes, lines: Sequence[tuple[str, Values, Range]], styles: Mapping[str, Look], options: PlotOptions
+) -> None:
+    """Draw the bars of several lines side by side: the name, the positions and the values of each."""
     width = 0.8 / len(lines)
-    for place, one in enumerate(lines):
-        x = one.workers + (place - (len(lines) - 1) / 2) * width
-        bars(axes, one.line, x, one.updates, width, styles, options)
+    for place, (line, positions, values) in enumerate(lines):
+        bars(axes, line, positions + (place - (len(lines) - 1) / 2) * width, values, width, styles, options)

@@ -8,7 +8,14 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from hpcps.figures.curve_figures import AGAINST, draw_acceptance, draw_accuracy, draw_counts, draw_staleness
+from hpcps.figures.curve_figures import (
+    AGAINST,
+    draw_acceptance,
+    draw_accuracy,
+    draw_classes,
+    draw_counts,
+    draw_staleness,
+)
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import suffixes
@@ -33,8 +40,9 @@ def figures(frame: pd.DataFrame, baseline: pd.DataFrame | None = None, **options
 def draw_all(shown: Sequence[FigureData], options: PlotOptions) -> Iterator[tuple[str, Figure]]:
     """Yield the name and the figure of each figure of each variant; the names of several variants have suffixes.
 
-    The figures are accuracy by epoch, wall time and bytes; the acceptance rate of rules with a reference; and for
-    asynchronous training the staleness of applied updates and their number by worker.
+    The figures are accuracy by epoch, wall time and bytes; the acceptance rate of rules with a reference; the accuracy
+    by class, of runs with an evaluator and of those that `hpcps evaluate` has evaluated; and for asynchronous training
+    the staleness of applied updates and their number by worker.
     """
     endings = suffixes([figure_data.variant for figure_data in shown])
     for figure_data, suffix in zip(select(shown, options), endings, strict=True):
@@ -49,6 +57,8 @@ def _figures(figure_data: FigureData, options: PlotOptions) -> Iterator[tuple[st
         yield f"accuracy_by_{against}", draw_accuracy(figure_data, against, options)
     if figure_data.scored:
         yield "acceptance_by_epoch", draw_acceptance(figure_data, options)
+    if figure_data.classes:
+        yield "accuracy_by_class", draw_classes(figure_data, options)
     if figure_data.applied:
         yield "staleness", draw_staleness(figure_data, options)
         yield "updates_by_worker", draw_counts(figure_data, options)

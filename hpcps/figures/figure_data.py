@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hpcps.errors import RunError
-from hpcps.figures.curve import AppliedUpdates, Curve, Values
+from hpcps.figures.curve import AppliedUpdates, ClassAccuracy, Curve, Values
 
 REDUCED_BY = {
     "model.name": "model",
@@ -57,6 +57,7 @@ class FigureData:
         facts: a description of the runs.
         references: lines of every panel: points outside the sweep's product, and the baseline.
         applied: the applied updates of each line, by panel; empty in a synchronous experiment.
+        classes: the accuracy of each class at the end of each line, by panel; empty if no run has them.
         lost: the labels of the sweep's points without a result, each with its panel and line; for points outside the
             sweep's product these are empty.
         all_lines: the lines of the whole sweep, if `lines` is a selection of them.
@@ -73,6 +74,7 @@ class FigureData:
     facts: str
     references: tuple[Curve, ...] = ()
     applied: dict[str, tuple[AppliedUpdates, ...]] = field(default_factory=dict)
+    classes: dict[str, tuple[ClassAccuracy, ...]] = field(default_factory=dict)
     lost: tuple[tuple[str, str, str], ...] = ()
     all_lines: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hpcps.errors import RunError
-from hpcps.figures.curve import applied, curve
+from hpcps.figures.curve import ClassAccuracy, applied, class_accuracies, curve
 from hpcps.figures.figure_data import BASELINE, ONE_AT_A_TIME, TIED, FigureData, describe, require_epochs, text
 from hpcps.records.esync_table import IMPORTED
 
@@ -118,8 +118,18 @@ def _figure_data(
             panel: tuple(applied(line, runs) for line, runs in by_line(part))
             for panel, part in _groups(updates, panel_keys)
         },
+        classes=_with_classes({panel: by_line(part) for panel, part in _groups(evaluations, panel_keys)}),
         lost=(*places, *beyond),
     )
+
+
+def _with_classes(panels: Mapping[str, list[tuple[str, pd.DataFrame]]]) -> dict[str, tuple[ClassAccuracy, ...]]:
+    """Return the accuracy of each class, of the evaluations of each line of each panel, where a line has them."""
+    found = {
+        panel: tuple(one for line, rows in parts if (one := class_accuracies(line, rows)) is not None)
+        for panel, parts in panels.items()
+    }
+    return {panel: lines for panel, lines in found.items() if lines}
 
 
 def _one_at_a_time(
@@ -130,16 +140,18 @@ def _one_at_a_time(
     lost: pd.DataFrame | None,
 ) -> FigureData:
     """Return figure data with a panel per point outside of a product with one point: that point and this one."""
-    panels, counts = {}, {}
+    panels, counts, evaluated = {}, {}, {}
     for name, rows in changed.items():
         title = "\n".join(_change(key, base, rows) for key in keys.get(name, [])) or name
         parts = {"base": base, "changed": rows}
-        panels[title] = tuple(curve(line, part[part["event"] == "evaluation"]) for line, part in parts.items())
+        evaluated[title] = [(line, part[part["event"] == "evaluation"]) for line, part in parts.items()]
+        panels[title] = tuple(curve(line, part) for line, part in evaluated[title])
         updates = {line: part[part["event"] == "updates"] for line, part in parts.items()}
         if all(len(part) for part in updates.values()):
             counts[title] = tuple(applied(line, part) for line, part in updates.items())
     plain = _figure_data(base, "", (), variant, lost)
-    return replace(plain, line_key=ONE_AT_A_TIME, lines=("base", "changed"), panels=panels, applied=counts)
+    classes, lines = _with_classes(evaluated), ("base", "changed")
+    return replace(plain, line_key=ONE_AT_A_TIME, lines=lines, panels=panels, applied=counts, classes=classes)
 
 
 def _change(key: str, base: pd.DataFrame, rows: pd.DataFrame) -> str:

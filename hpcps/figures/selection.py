@@ -56,12 +56,18 @@ def _selected(figure_data: FigureData, options: PlotOptions) -> FigureData:
         for panel in panels
         if panel in figure_data.applied
     }
+    classes = {
+        panel: tuple(sorted((c for c in figure_data.classes[panel] if c.line in place), key=lambda c: place[c.line]))
+        for panel in panels
+        if panel in figure_data.classes
+    }
     return replace(
         figure_data,
         lines=tuple(line for line in lines if line in figure_data.lines),
         all_lines=figure_data.lines,
         panels=by_panel,
         applied={panel: lines for panel, lines in applied.items() if lines},
+        classes={panel: lines for panel, lines in classes.items() if lines},
         references=tuple(one for one in figure_data.references if one.line in place),
         compared=tuple(one for one in figure_data.compared if one.line in place and one.panel in panels),
         facts=with_left_out(

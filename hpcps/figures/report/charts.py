@@ -101,7 +101,7 @@ class Section:
 
 
 def sections(figure_data: FigureData) -> list[Section]:
-    """Return the charts of one variant: accuracy, acceptance rate, staleness, and applied updates by worker."""
+    """Return the charts of one variant: accuracy (also by class), acceptance rate, staleness, updates by worker."""
     found = [_curves(figure_data, "Test accuracy", {"accuracy": "test accuracy (%)"}, scored=False)]
     if figure_data.scored:
         rates = {
@@ -111,6 +111,8 @@ def sections(figure_data: FigureData) -> list[Section]:
             "sent-evaluation": "accepted of the pairs sent, since the previous evaluation (%)",
         }
         found.append(_curves(figure_data, "Acceptance rate", rates, scored=True))
+    if figure_data.classes:
+        found.append(_by_class(figure_data))
     if figure_data.applied:
         found.append(_applied(figure_data, "Staleness of applied updates", "lines"))
         found.append(_applied(figure_data, "Applied updates by worker", "bars"))
@@ -197,6 +199,24 @@ def _applied(figure_data: FigureData, title: str, kind: Literal["lines", "bars"]
         for panel, lines in figure_data.applied.items()
     ]
     return Section(title, kind, {"x": x}, {"y": y}, False, tuple(panels), styles_of(figure_data))
+
+
+def _by_class(figure_data: FigureData) -> Section:
+    panels = []
+    for panel, lines in figure_data.classes.items():
+        found = [
+            Line(
+                one.line,
+                label_of(figure_data, one.line),
+                one.seeds,
+                {"x": _numbers(one.classes)},
+                {"y": _range(one.accuracy)},
+            )
+            for one in lines
+        ]
+        panels.append(Panel(plain(panel), title_of(figure_data, panel), tuple(found)))
+    x, y = {"x": "class"}, {"y": "test accuracy of the last model (%)"}
+    return Section("Accuracy by class", "bars", x, y, True, tuple(panels), styles_of(figure_data))
 
 
 def _range(values: Range) -> dict[str, list[float | None]]:

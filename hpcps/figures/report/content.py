@@ -21,6 +21,7 @@ from hpcps.figures.publish import baseline
 from hpcps.inputs import MiB, finite, read_json
 from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.collect import DRAWN, collect
+from hpcps.records.evaluation import read_evaluation
 from hpcps.records.experiment_runs import ExperimentRuns, ExperimentStatus
 from hpcps.records.inventory import enumerated
 from hpcps.records.locate import ExperimentLocation
@@ -31,6 +32,37 @@ from hpcps.records.table import read_table
 from hpcps.spec.tree import Tree, get
 
 _MOST_VALUES = 4
+_MOST_CLASSES = 100
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """The confusion matrix of the latest model of a run that was evaluated by class.
+
+    Attributes:
+        run_id: the run.
+        label: its label.
+        rows: for each class its number, the number of its samples, its accuracy in percent (empty without samples), and
+            for each class, and for outputs that are not finite, the number of samples that were taken for it, with the
+            share of the samples of the row.
+    """
+
+    run_id: str
+    label: str
+    rows: tuple[tuple[int, int, str, tuple[tuple[int, float], ...]], ...]
+
+    @classmethod
+    def of(cls, run: RunStatus) -> Confusion | None:
+        """Read it from the folder of a run; None if there is none, or it has more classes than a page can show."""
+        evaluation = read_evaluation(run.path)
+        if evaluation is None or len(evaluation.confusion) > _MOST_CLASSES:
+            return None
+        rows = []
+        for number, (row, share) in enumerate(zip(evaluation.confusion, evaluation.by_class, strict=True)):
+            total = sum(row)
+            cells = tuple((count, round(count / max(1, total), 3)) for count in row)
+            rows.append((number, total, "" if share is None else f"{100 * share:.1f}", cells))
+        return cls(run.run_id, run.label, tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -43,6 +75,7 @@ class ReportContent:
         shown: the figure data of each variant; empty before the first evaluation.
         provenance: facts about the runs, each with its values; most facts have one value for all runs.
         studies: the comparison of the rules of each variant, if the experiment is a grid (see `is_grid`).
+        confusions: the confusion matrix of each run that has one, by its id and label.
         published: whether the source is a collected table without run folders, which has no reports of failures.
     """
 
@@ -52,6 +85,7 @@ class ReportContent:
     provenance: Mapping[str, tuple[str, ...]]
     published: bool
     studies: tuple[Study, ...] = ()
+    confusions: tuple[Confusion, ...] = ()
 
 
 def read_content(place: ExperimentLocation) -> ReportContent:
@@ -80,7 +114,9 @@ def read_content(place: ExperimentLocation) -> ReportContent:
     evaluated = frame is not None and bool((frame["event"] == "evaluation").any())
     shown = figure_data_of(frame, baseline(frame, results)) if frame is not None and evaluated else []
     studies = studies_of(frame) if frame is not None and evaluated and is_grid(frame) else []
-    return ReportContent(results, status, tuple(shown), _facts(provenances), not place.has_runs, tuple(studies))
+    confusions = tuple(found for run in status.runs if place.has_runs and (found := Confusion.of(run)) is not None)
+    facts = _facts(provenances)
+    return ReportContent(results, status, tuple(shown), facts, not place.has_runs, tuple(studies), confusions)
 
 
 def _statuses(frame: pd.DataFrame) -> tuple[RunStatus, ...]:
