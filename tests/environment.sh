@@ -32,8 +32,8 @@ if [ "$2" = mxnet ]; then
   exit 0
 fi
 echo "setting up $new ($wheel) ..."
-"$venv/bin/python" -m venv --clear "$new"
-"$new/bin/python" -m pip install --quiet --no-compile --disable-pip-version-check "$wheel"
+"$venv/bin/python" -m venv --clear --without-pip "$new"
+"$venv/bin/python" -m pip --python "$new/bin/python" install --quiet --no-compile --disable-pip-version-check "$wheel"
 shared=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 own=$("$new/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 # addsitedir, not the bare path: it reads the .pth files there, such as the one of an editable install.
