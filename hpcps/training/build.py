@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -99,6 +100,12 @@ def trainer_of(backend: str, threads: int) -> type[TorchTrainer] | type[MxnetTra
 
         return MxnetTrainer
     find_framework(backend)
-    from hpcps.training.pytorch.trainer import TorchTrainer
-
+    # torch makes a million objects that stay: to search them for garbage takes a tenth of the time of its import.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        from hpcps.training.pytorch.trainer import TorchTrainer
+    finally:
+        if collecting:
+            gc.enable()
     return TorchTrainer
