@@ -115,7 +115,8 @@ class Task:
         words += [word for setting in self.settings for word in ("--set", setting)]
 
         def prepare() -> None:
-            os.setpgrp()  # Ctrl-C reaches only this program, which passes it on
+            os.setsid()  # Ctrl-C reaches only this program, which passes it on
+            lower_session()
             tie_to_parent(signal.SIGTERM)
             bind(cores)
 
@@ -132,6 +133,23 @@ class Task:
 
     def __str__(self) -> str:
         return f"{self.point.run.name}, {self.point.label}, seed {self.point.run.seed}"
+
+
+def lower_session() -> None:
+    """Give the session of this process the niceness of this process, where Linux schedules by sessions.
+
+    With the kernel's automatic groups, which most distributions enable, all sessions get equal shares of a core, and
+    the niceness of a process counts only within its session (see sched(7)).
+    """
+    for _ in range(20):
+        try:
+            Path("/proc/self/autogroup").write_text(str(os.nice(0)))
+        except BlockingIOError:
+            time.sleep(0.1)  # the kernel takes one change from all ordinary users in this time
+            continue
+        except OSError:
+            pass  # it does not schedule by sessions
+        return
 
 
 def tasks_of(

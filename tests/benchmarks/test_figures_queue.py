@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -132,6 +133,22 @@ def test_launches_at_a_time_share_one_mps_daemon(tmp_path, monkeypatch):
     with mps.shared_mps(2, tmp_path / "other") as variables:
         assert variables == {}, "it did not start"
     assert log.read_text().endswith("quit\nstarted -d\n")
+
+
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel does not schedule by sessions")
+def test_points_leave_the_cores_to_other_sessions(tasks, tmp_path, monkeypatch):
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexec cat /proc/self/autogroup\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(figures.sys, "executable", str(program))
+    lowered = partial(os.nice, 3)
+    monkeypatch.setattr(figures, "tie_to_parent", lambda signal: None)
+    monkeypatch.setattr(figures.os, "setsid", lambda setsid=os.setsid: (setsid(), lowered()))
+    task = replace(tasks[0], results=tmp_path)
+    assert task.start((), {}).wait() == 0
+    group = task.log.read_text()
+    assert group.endswith(" nice 3\n")
+    assert group.split()[0] != Path("/proc/self/autogroup").read_text().split()[0]
 
 
 def command(folder, results, *options):
