@@ -132,6 +132,20 @@ def _topology(run: Run) -> str:
     return f"{parts}: {_processes(run)}"
 
 
+def _quorum(run: Run) -> str:
+    """Say with how many updates a round may close; '' if it waits for all."""
+    if not run.has_quorum:
+        return ""
+    train, each = run.train, "each validator: " if run.topology.validators > 1 else ""
+    fewest = " or ".join(f"{run.updates_needed(members)} of {members}" for members in run.shares)
+    grace = f" and {train.grace:g} s" if train.grace else ""
+    late = {"drop": "late updates are dropped", "next": "late updates enter the next round"}[train.late]
+    left = f"; late workers abandon their steps ({train.abandoned})" if train.abandon else ""
+    return (
+        f"{each}a round closes with {fewest} answers{grace}, which {run.validation.rule.title} combines; {late}{left}"
+    )
+
+
 def _processes(run: Run) -> str:
     if run.transport.in_process:
         return "all in one process"
@@ -182,6 +196,7 @@ _ASPECTS: dict[str, Callable[[Run], str]] = {
     "model": _model,
     "training": _training,
     "classes": _classes,
+    "quorum": _quorum,
     "sending": _sending,
     "fidelity": _fidelity,
     "seed": lambda run: str(run.seed),

@@ -5,6 +5,7 @@ launches.
 
 - `__main__`: the program of every rank
 - `account`: writes the record lines of a role
+- `alarms`: the events that a role gets at a later time
 - `background`: runs one task at a time in the background of a role
 - `bootstrap`: creates the process group of a launch
 - `device_buffers`: chooses where the buffers of a run are

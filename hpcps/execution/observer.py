@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.messages import Peer
-from hpcps.roles.local_training import ModelInbox
+from hpcps.roles.model_inbox import ModelInbox
 
 
 class Observer(Protocol):

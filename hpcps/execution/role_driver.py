@@ -13,10 +13,11 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.execution.account import Account
+from hpcps.execution.alarms import Alarms
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observer
 from hpcps.execution.stopwatch import Stopwatch
-from hpcps.protocol.messages import Malformed, Peer, Received
+from hpcps.protocol.messages import Malformed, Peer, Received, Reduced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import TOLD_APART, Tracer
@@ -108,7 +109,7 @@ class RoleDriver:
         self._failed_round: int | None = None
         self._checksums: dict[str, str] = {}
         self._clock = clock
-        self._later: tuple[float, Event] | None = None
+        self._alarms = Alarms(clock)
         self._draining = False
         self._stop = stop if role.keeps_checkpoints else None
         self._asked = 0.0
@@ -152,24 +153,17 @@ class RoleDriver:
             self.phase = "exchange"
             event = self._next()
         if event is None:
-            slowed = self._later is not None and isinstance(self._later[1], Computed)
-            self.phase = self._between = "train" if slowed else "wait"
+            self.phase = self._between = "train" if self._alarms.kind == "train" else "wait"
             self._stopwatch.rest(self.phase)
             self._account.counts["polls"] += 1
             self._resting = True
             if tracer is not None:
-                tracer.write_late() if rested else tracer.rest(self._rest())
+                tracer.write_late() if rested else tracer.rest(self._alarms.kind)
             return None
         if tracer is not None:
             tracer.took(event, self._role.round, start)
         self._stopwatch.work()
         return event
-
-    def _rest(self) -> str:
-        """Return the name in a trace for the time without an event."""
-        if self._later is None:
-            return "wait"
-        return "pause" if isinstance(self._later[1], Resumed) else "train"
 
     def _background_result(self) -> Computed | None:
         """Return the result of the background task, if it has finished.
@@ -201,7 +195,7 @@ class RoleDriver:
         self._stopwatch.leave()
         if not self._stopwatch.alone and self._tracer is not None:
             self._resting = True
-            self._tracer.rest(self._rest())
+            self._tracer.rest(self._alarms.kind)
 
     def _react(self, event: Event) -> Iterator[Effect]:
         if isinstance(event, (Received, Malformed)):
@@ -242,21 +236,17 @@ class RoleDriver:
     @property
     def resumes(self) -> float | None:
         """When the role continues by itself, on its clock; None if it waits for a message."""
-        return self._later[0] if self._later else None
+        return self._alarms.next
 
     def _next(self) -> Event | None:
         """Return the next event from outside, if one is available now; messages come first."""
         if (arrival := self._transport.receive()) is not None:
-            return replace(arrival, time=self._record.time) if isinstance(arrival, Received) else arrival
+            return arrival if isinstance(arrival, Reduced) else arrival.dated(self._record.time, self._clock())
         if self._draining:
             self._draining = False
             return Idle()
-        if self._later is not None and self._clock() >= self._later[0]:
-            (until, event), self._later = self._later, None
-            if not isinstance(event, Computed):
-                return event
-            return replace(event, time=self._record.time, seconds=event.seconds + self._clock() - until)
-        return None
+        event = self._alarms.due()
+        return replace(event, time=self._record.time) if isinstance(event, Computed) else event
 
     def timeout_error(self, seconds: float) -> RunError:
         """Return the error of a wait that exceeded the timeout."""
@@ -302,9 +292,9 @@ class RoleDriver:
                 took = now - began
                 if effect.slowdown > 1.0:
                     done = replace(done, seconds=effect.slowdown * took)
-                    self._later = (now + (effect.slowdown - 1.0) * took, done)
+                    self._alarms.set(now + (effect.slowdown - 1.0) * took, done)
                 elif effect.least > took:
-                    self._later = (began + effect.least, replace(done, seconds=effect.least))
+                    self._alarms.set(began + effect.least, replace(done, seconds=effect.least))
                 else:
                     self._queue.append(replace(done, seconds=took, overran=0.0 < effect.least < took))
             case Now(task, work):
@@ -315,7 +305,7 @@ class RoleDriver:
                 else:
                     self._background.begin(task, self._role.round, work, cancel)
             case Pause(seconds):
-                self._later = (self._clock() + seconds, Resumed())
+                self._alarms.set(self._clock() + seconds, Resumed())
             case Drain():
                 self._draining = True
             case SetDeadline(waiting_for, limited):

@@ -15,7 +15,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.combiner_state import Tally
-from hpcps.roles.local_training import ModelInbox
+from hpcps.roles.model_inbox import ModelInbox
 from hpcps.spec.load import Point
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum, IntFlag
 from functools import cached_property
 from typing import Any, Literal
@@ -94,6 +94,12 @@ class Kind(IntEnum):
     """From the coordinator to the evaluator: a model to evaluate: its parameters, then its BatchNorm statistics."""
     EVALUATED = 22
     """From the evaluator to the coordinator, as the answer to an EVALUATE: the note holds the evaluation."""
+    CLOSED = 23
+    """With a quorum and without validators, from server 0 to the other servers: the round is closed. The note holds
+    `arrived`, the workers that are in, in order of arrival; `answered`, those that get the next model; and `everyone`,
+    whether the round waits for all."""
+    ABANDON = 24
+    """With a quorum, from the combiner that closes rounds to a late worker: leave the local steps of this round."""
 
 
 class Flag(IntFlag):
@@ -108,6 +114,8 @@ class Flag(IntFlag):
     """Every role writes a checkpoint after this round; roles that send to servers forward the flag to them."""
     SUSPEND = 8
     """Every role ends after that checkpoint."""
+    EVERYONE = 16
+    """With a quorum: the round that begins with the model waits for every worker."""
 
 
 class MalformedMessageError(ValueError):
@@ -150,7 +158,8 @@ class Message:
     | UPDATE, to a server | the round | the submitter's number of the entry |
     | APPLY, READ; STOP, to server 0 | | the submitter's number of the entry |
     | ORDER | | the submitter's number of the entry that it gives its position |
-    | COMBINED, GRANT, STATISTICS, QUERY, ANSWER, PARTIAL, CHUNK | the round | |
+    | COMBINED, CLOSED, STATISTICS, QUERY, ANSWER, PARTIAL, CHUNK | the round | |
+    | GRANT, ABANDON | the round of the receiver's update | |
     | STOP, from server 0 | the round that does not begin | the index of the entry in the log |
     | CHECKPOINT | | the index of the entry in the log |
     | PART | the round of the checkpoint | the index of the checkpoint in the log |
@@ -245,19 +254,30 @@ class Received:
         source: its sender according to the transport.
         message: the message.
         time: when the role got it, in seconds since the role's record began.
+        moment: the same on the clock that measures pauses, which stands still in one process while a role can proceed.
     """
 
     source: Peer
     message: Message
     time: float = 0.0
+    moment: float = 0.0
+
+    def dated(self, time: float, moment: float) -> Received:
+        """Return the same with its times."""
+        return replace(self, time=time, moment=moment)
 
 
 @dataclass(frozen=True)
 class Malformed:
-    """The bytes received from `source` are not a message."""
+    """The bytes received from `source` are not a message; `moment` is as in `Received`."""
 
     source: Peer
     reason: str
+    moment: float = 0.0
+
+    def dated(self, time: float, moment: float) -> Malformed:
+        """Return the same with its moment."""
+        return replace(self, moment=moment)
 
 
 Operation = Literal["sum", "max"]

@@ -15,10 +15,11 @@
 - `evaluator`: the evaluator, and how the coordinator gives it the models
 - `events`: events, effects, and the stages of roles; start here
 - `local_steps`: how many local steps a role takes, and in which groups
-- `local_training`: the model that comes from the servers, and the way of a training role from one model to the next
+- `local_training`: the way of a training role from one model to the next
+- `model_inbox`: the model that comes from the servers
 - `packer`: a worker and its update, and the residual
 - `resources`: the part of a machine that a role may use
 - `single_process`: the single-process baseline
-- `sync/`: server, validator, worker and adversary with rounds; partitions; a policy of local steps
+- `sync/`: server, validator, worker and adversary with rounds; partitions; quorums; a policy of local steps
 - `training_role`: a role that trains: what workers and validators have in common
 """

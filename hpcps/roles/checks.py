@@ -12,9 +12,9 @@ def vetted(event: Event, run_id: str) -> Event:
     """Return an event; a message with a wrong sender or run counts as malformed."""
     match event:
         case Received(source, message) if message.sender != source:
-            return Malformed(source, f"it came from {source} but says it is {message.sender}'s")
+            return Malformed(source, f"it came from {source} but says it is {message.sender}'s", event.moment)
         case Received(source, message) if message.run != run_id:
-            return Malformed(source, f"it belongs to run {message.run or '(none)'}")
+            return Malformed(source, f"it belongs to run {message.run or '(none)'}", event.moment)
     return event
 
 

@@ -13,6 +13,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Computed, Effect
+from hpcps.roles.sync.abandoning import AbandonableSteps
 from hpcps.roles.sync.queries import QueriedSteps
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -27,7 +28,8 @@ class LocalSteps:
 
     Attributes:
         schedule: the schedule of the run.
-        queried: asks server 0 before each further step; None without a policy of local steps.
+        asks: takes steps one by one, as messages allow: with a policy of local steps, and for a worker that may abandon
+            a round; else None.
     """
 
     def __init__(
@@ -53,13 +55,17 @@ class LocalSteps:
         self._take = take
         self._speed = run.heterogeneity.speed_of(peer.role, peer.index)
         self.schedule: Schedule | OpenSchedule = OpenSchedule(run.train.epochs)
-        self.queried: QueriedSteps | None = None
+        self.asks: QueriedSteps | AbandonableSteps | None = None
+        roster, train = Roster.of(run), run.train
+        self._may_miss = run.has_quorum and peer.role == "worker"
         policy = run.train.policy
         if policy is None:
             inside = run.validation.evaluate == "validator_model"
             self.schedule = Schedule(run.train.epochs, trainer.steps_per_epoch, run.train.steps_per_round, inside)
-        elif peer in Roster.of(run).governed(run):
-            self.queried = QueriedSteps(peer, run_id, policy, self.task, after)
+        elif peer in roster.governed(run):
+            self.asks = QueriedSteps(peer, run_id, policy, self.task, after)
+        if self._may_miss and train.abandon and peer != roster.coordinator:
+            self.asks = AbandonableSteps(roster.combiners_of(peer.index), train.steps_per_round, self.task, after)
         self._segments: list[Segment] = []
         self._seen: list[Progress] = []
         self._overrun = 0
@@ -77,13 +83,16 @@ class LocalSteps:
 
     def begin(self, round: int, *, in_segments: bool) -> Iterator[Effect]:
         """Begin the steps of a round; the coordinator takes them in segments, between which its own epochs end."""
-        if self.queried is not None:
-            yield from self.queried.begin(round)
+        if self.asks is not None:
+            yield from self.asks.begin(round)
             return
         if isinstance(self.schedule, OpenSchedule):  # a validator that only runs batches: one for each round
             self._segments = [Segment(self._trainer.steps_done + 1)]
         else:
-            whole = [Segment(self.schedule.stop(round))]
+            stop = self.schedule.stop(round)
+            if self._may_miss:
+                stop = self._trainer.steps_done + self.schedule.local_steps
+            whole = [Segment(stop)]
             self._segments = self.schedule.segments(round) if in_segments else whole
         yield from self.next_segment()
 
@@ -124,4 +133,9 @@ class LocalSteps:
         fields = training_fields(self._trainer, seen)
         if self._speed.seconds is not None:
             fields["overrun_steps"], self._overrun = self._overrun, 0
-        return fields | (self.queried.fields() if self.queried else {})
+        return fields | (self.asks.fields() if self.asks else {})
+
+    @property
+    def abandoned(self) -> int | None:
+        """The local steps after which the role abandoned the round; None if it did not."""
+        return self.asks.abandoned if isinstance(self.asks, AbandonableSteps) else None

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from hpcps.errors import RunError
-from hpcps.numerics.layout import Vector
-from hpcps.numerics.vectors import copy
-from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.partitioning import Bounds
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Received
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.checkpointing import report
-from hpcps.roles.checks import wrong_size
 from hpcps.roles.evaluation import Evaluations
 from hpcps.roles.events import (
     Compute,
@@ -31,108 +24,13 @@ from hpcps.roles.events import (
     Start,
 )
 from hpcps.roles.local_steps import LocalSteps
+from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
-from hpcps.roles.sync.queries import STATE_SERVER
 from hpcps.spec.schema import Run
 from hpcps.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from hpcps.roles.training_role import TrainingRole
-
-
-class ModelInbox:
-    """Collects the slices of one model that the servers send, each of its shard.
-
-    Attributes:
-        flags: the flags of all its messages.
-        version: how many updates it holds (asynchronous).
-        index: the place in the servers' log of the entry that it answers (asynchronous).
-        note: the notes of all its messages.
-    """
-
-    def __init__(self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]]) -> None:
-        """Wait for the first model.
-
-        Args:
-            owner: the role that collects.
-            size: d.
-            shards: for every server the slices that it sends, in order.
-        """
-        self._owner = owner
-        self._shards = shards
-        self._came = [0] * len(shards)
-        self._size = size
-        # Not copied: nobody changes the payloads before this process has answered.
-        self._slices: list[tuple[int, int, Vector]] = []
-        self.flags = Flag.NONE
-        self.version = self.index = 0
-        self.note: dict[str, Any] = {}
-
-    @property
-    def complete(self) -> bool:
-        """Whether the whole model has come."""
-        return not self.waiting_for
-
-    @property
-    def waiting_for(self) -> tuple[Peer, ...]:
-        """The servers whose slices have not all come."""
-        owed = zip(self._came, self._shards, strict=True)
-        return tuple(Peer("server", s) for s, (came, slices) in enumerate(owed) if came < len(slices))
-
-    @property
-    def model(self) -> Vector:
-        """A copy of the model, `[d]`."""
-        whole: Vector = np.empty(self._size, np.float32)
-        self.read(whole)
-        return whole
-
-    def read(self, out: Vector, residual: Vector | None = None) -> None:
-        """Write the model, plus a residual if there is one, into `out`; all are `[d]`."""
-        for start, stop, values in self._slices:
-            if residual is None:
-                copy(values, out[start:stop])
-            else:
-                np.add(values, residual[start:stop], out=out[start:stop])
-
-    def clear(self) -> None:
-        """Begin to collect the next model."""
-        self._came = [0] * len(self._shards)
-
-    def put(self, message: Message, round: int) -> None:
-        """Take a MODEL message.
-
-        Args:
-            message: the message.
-            round: the round that begins with the model, or the number of the request that it answers.
-
-        Raises:
-            RunError: if it is not the next slice of its server, or of another version than the slices before.
-        """
-        shard = message.sender.index
-        fresh = not any(self._came)
-        reason = None
-        if message.round != round or message.shard != shard or message.partition != self._owed(shard):
-            part = f"partition {message.partition} of " if message.partition else ""
-            reason = f"it is {part}shard {message.shard} of round {message.round}, and round {round} begins"
-        elif not fresh and (message.index, message.version) != (self.index, self.version):
-            reason = f"it is version {message.version}, and other shards are version {self.version}"
-        else:
-            start, stop = self._shards[shard][message.partition]
-            reason = wrong_size(message, stop - start)
-        if reason:
-            raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
-        if fresh:
-            self._slices.clear()
-        self._slices.append((start, stop, message.values))
-        self.flags = message.flags if fresh else self.flags | message.flags
-        self.note = message.note if fresh else self.note | message.note
-        self.index, self.version = message.index, message.version
-        self._came[shard] += 1
-
-    def _owed(self, shard: int) -> int | None:
-        """Return the number of the next slice of a shard; None if all have come, or if there is no such shard."""
-        there = shard < len(self._shards) and self._came[shard] < len(self._shards[shard])
-        return self._came[shard] if there else None
 
 
 class LocalTraining:
@@ -188,7 +86,9 @@ class LocalTraining:
         self.is_coordinator = peer == self._roster.coordinator
         self._steps = LocalSteps(peer, run, run_id, trainer, role.take_steps, role.after_steps)
         self._schedule = self._steps.schedule
-        self.inbox = inbox or ModelInbox(peer, trainer.layout.size, partitioning_of(run, trainer.layout).shards)
+        self._misses_rounds = run.has_quorum and peer.role == "worker"
+        shards = partitioning_of(run, trainer.layout).shards
+        self.inbox = inbox or ModelInbox(peer, trainer.layout.size, shards, misses_rounds=self._misses_rounds)
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
         fields = role.fields_of_evaluation
@@ -208,16 +108,16 @@ class LocalTraining:
         return None
 
     def takes(self, event: Received | Malformed) -> bool:
-        """Return whether a message answers a query, holds BatchNorm statistics, or came in place of some."""
-        if self._steps.queried and event.source == STATE_SERVER and isinstance(event, Received):
-            return event.message.kind is Kind.ANSWER
+        """Return whether a message decides on local steps, holds BatchNorm statistics, or came in place of some."""
+        if self._steps.asks and event.source in self._steps.asks.sources and isinstance(event, Received):
+            return event.message.kind is self._steps.asks.kind
         return self._evaluations.takes(event, self.round, self._coming)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event that concerns training, an evaluation or a checkpoint."""
         if isinstance(event, Computed) and event.task == "train":
             self._steps.note(event)
-        queried = self._steps.queried
+        asks = self._steps.asks
         match event:
             case Start() if self.stage is Stage.STARTING and self._role.steps_before_model:
                 yield self._steps.task(1)
@@ -229,14 +129,14 @@ class LocalTraining:
                 yield from self._present_initial_model()
             case Computed("adopt", _, time):
                 yield from self._evaluate_if_due(time)
-            case Computed("train", progress, _, seconds) if queried:
-                yield from queried.stepped(progress.steps, seconds)
+            case Computed("train", progress, _, seconds) if asks:
+                yield from asks.stepped(progress.steps, seconds)
             case Computed("train", _, time):
                 yield from self._end_segment(time)
-            case Idle() if queried:
-                yield from queried.go_on()
-            case Received(_, Message(kind=Kind.ANSWER) as message) if queried:
-                yield from queried.take(message)
+            case Idle() if asks:
+                yield from asks.go_on()
+            case Received(_, Message(kind=Kind.ANSWER | Kind.ABANDON) as message) if asks:
+                yield from asks.take(message)
             case Computed("evaluate", (job, evaluation)):
                 yield from self._evaluations.measured(job, evaluation)
             case Received(source, message):
@@ -265,6 +165,8 @@ class LocalTraining:
         yield SetDeadline(self.inbox.waiting_for)
         if self.inbox.complete:
             self.stage = Stage.TRAINING
+            if self._misses_rounds:
+                self.round = self.inbox.round
             yield Compute("adopt", self._adopt, elements=self.base.size)
 
     def _adopt(self) -> ModelInbox:
@@ -311,6 +213,15 @@ class LocalTraining:
             yield from self._role.after_steps()
         else:
             yield from self._evaluations.evaluate_own(segment.epoch, self.round, time, self._steps.next_segment)
+
+    @property
+    def abandoned(self) -> int | None:
+        """The local steps after which the role abandoned the round; None if it did not."""
+        return self._steps.abandoned
+
+    def ended(self) -> int:
+        """Return the epochs that had ended when the round began."""
+        return self._schedule.ended(self.round)
 
     def record_fields(self) -> dict[str, object]:
         """Return what the record of a round says of the local steps since the last one."""

@@ -16,7 +16,7 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
 from hpcps.roles.attacker import Attacker
 from hpcps.roles.events import Compute, Effect, Stage
-from hpcps.roles.local_training import ModelInbox
+from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.roles.training_role import TrainingRole
 from hpcps.seeds import generator
@@ -113,7 +113,7 @@ class Packer:
         choice, noise = self._streams["attacked blocks"], self._streams["attack noise"]
         self.attacker = Attacker(peer, run, layout, choice, noise)
 
-    def pack(self, trainer: Trainer, base: Vector, round: int, epoch: int) -> Packed:
+    def pack(self, trainer: Trainer, base: Vector, round: int, epoch: int, abandoned: int | None = None) -> Packed:
         """Compute Δ since `base`, choose the blocks to send, attack and pack them, and keep the rest.
 
         Every draw is made in every round, so that the streams do not depend on what earlier draws decided.
@@ -123,15 +123,21 @@ class Packer:
             base: the model before them `[d]`.
             round: the round or cycle.
             epoch: the epochs of the run that were over when the round began, as far as the worker knows.
+            abandoned: the local steps after which the worker abandoned the round; None if it did not.
         """
         run, layout, delta = self._run, self._layout, self.delta
         trainer.copy_to(delta)
         delta -= base
         participates = self._streams["participation"].random() < run.communication.participation
+        participates = participates and abandoned is None
         kept = self._streams["skipping"].random(len(layout.blocks)) >= run.communication.skip_rate
         sent = kept & participates
         attacked = on_memory(lambda values: self.attacker.corrupt(values, sent, round, epoch), delta)
         delay = run.heterogeneity.delay.draw(self._streams["delay"]) + self.attacker.delay(round, epoch)
+        if abandoned is not None:
+            delay = 0.0
+            if run.train.abandoned == "lost":
+                delta[:] = 0
         if not participates or self.attacker.withholds(round, epoch):
             return Packed((), 0, 0, int(attacked.sum()), delay, sent, self._outgoing[:0])
         packed = self._pack(delta, sent, int(attacked.sum()), delay)
@@ -222,5 +228,7 @@ class TrainingWorker(TrainingRole):
         """Make the update of the local steps."""
         training = self._training
         training.stage = Stage.PACKING
-        pack = partial(self._packer.pack, self._trainer, training.base, self.round, training.log_epoch)
+        pack = partial(
+            self._packer.pack, self._trainer, training.base, self.round, training.log_epoch, training.abandoned
+        )
         yield Compute("pack", pack, elements=training.base.size)

@@ -15,7 +15,8 @@ from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.protocol.roster import Roster, shards_of
 from hpcps.roles.checks import rejection
 from hpcps.roles.events import Effect, Send
-from hpcps.roles.local_training import LocalTraining, ModelInbox
+from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -67,8 +68,11 @@ class TrainingRole(ABC):
     def rate_epoch(self) -> int | None:
         """The epochs that are over for the learning rate; None if those of the role's own steps count.
 
-        With a policy of local steps they are those of the run, so that all roles decay their rates together.
+        With a policy of local steps they are those of the run, so that all roles decay their rates together; and so
+        they are with a quorum, in which workers miss rounds.
         """
+        if self._run.has_quorum and self.peer.role == "worker" and not self._training.is_coordinator:
+            return self._training.ended()
         return self._training.log_epoch if self._run.train.policy is not None else None
 
     def state(self, evaluated: int) -> State:

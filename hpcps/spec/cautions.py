@@ -33,8 +33,7 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     rule, topology = run.validation.rule, run.topology
     if not isinstance(rule, (TrimmedMean, Phocas)) or rule.f is not None:
         return
-    combiners = topology.validators or 1
-    smallest, largest = topology.workers // combiners, -(-topology.workers // combiners)
+    smallest, largest = min(map(run.updates_needed, run.shares)), max(run.shares)
     if smallest > 2:
         return
     whose = (
@@ -43,6 +42,8 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
         else (f"there are {topology.workers} workers")
     )
     effect = "the model never changes" if largest <= 2 else "such a validator changes nothing"
+    if run.has_quorum:
+        whose, effect = f"a round may close with {smallest}", "such a round changes nothing"
     yield Problem(
         ("validation", "rule"),
         f"{rule.kind} returns zero for two updates or fewer, and {whose}: {effect}; use more workers",
@@ -90,8 +91,8 @@ def _somebody_is_honest(run: Run) -> Iterator[Problem]:
 
 def _some_signs_are_trusted(run: Run) -> Iterator[Problem]:
     """The sum of n signs is at most n."""
-    rule, topology = run.validation.rule, run.topology
-    fewest = topology.workers // (topology.validators or 1)
+    rule = run.validation.rule
+    fewest = min(map(run.updates_needed, run.shares), default=0)
     if isinstance(rule, Rlr) and fewest < rule.threshold:
         yield Problem(
             ("validation", "rule"),

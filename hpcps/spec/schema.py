@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
+from math import ceil
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, PositiveInt, model_validator
@@ -22,6 +24,7 @@ from hpcps.spec.simulation import AnySimulation, NoSimulation
 from hpcps.spec.transport import Transport
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
+Quorum = Annotated[int, Field(ge=1, le=MOST_ROLES)] | Annotated[float, Field(gt=0, lt=1)]
 Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
 
 
@@ -104,6 +107,30 @@ class Train(Config):
         1,
         description="Optimizer steps between two synchronizations: a number, or a table with the policy that decides "
         "how many each process takes in a round.",
+    )
+    quorum: Quorum | None = Field(
+        None,
+        description="Synchronous: a round closes with the answers of so many workers, a number or a share below 1; a "
+        "combiner rounds its part of them up. Default: all.",
+    )
+    grace: float = Field(
+        0.0,
+        ge=0,
+        le=WEEK,
+        description="Seconds after the last answer of the quorum in which further updates enter the round.",
+    )
+    late: Literal["drop", "next"] = Field(
+        "drop",
+        description="The updates that come after their round has closed: `drop`: they are released when they come; "
+        "`next`: they enter the round in which they come, and count as answers of its quorum.",
+    )
+    abandon: bool = Field(
+        False, description="Whether late workers leave the local steps of a closed round, between two steps."
+    )
+    abandoned: Literal["residual", "lost"] = Field(
+        "residual",
+        description="What an abandoned round leaves: `residual`: the worker keeps the difference that its steps made, "
+        "like blocks that it does not send; `lost`: nothing.",
     )
     global_lr: float = Field(
         1.0,
@@ -259,6 +286,25 @@ class Run(Config):
     def collective(self) -> bool:
         """Whether the workers average their updates among themselves, without servers."""
         return self.train.exchange != "servers"
+
+    def updates_needed(self, members: int) -> int:
+        """Return how many of a combiner's workers a round waits for: its part of `train.quorum`, rounded up."""
+        quorum = self.train.quorum
+        if quorum is None or not self.topology.workers:
+            return members
+        share = Fraction(str(quorum)) if isinstance(quorum, float) else Fraction(quorum, self.topology.workers)
+        return min(members, ceil(share * members))
+
+    @property
+    def shares(self) -> tuple[int, ...]:
+        """The numbers of workers that combiners have, which differ by at most one."""
+        fewest, more = divmod(self.topology.workers, max(self.topology.validators, 1))
+        return tuple(sorted({fewest, fewest + bool(more)} - {0}))
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether a round may close before all workers have answered."""
+        return any(self.updates_needed(members) < members for members in self.shares)
 
     @property
     def has_adversary(self) -> bool:

@@ -31,7 +31,7 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
-from hpcps.roles.local_training import ModelInbox
+from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.packer import Packed, TrainingWorker
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.spec.schema import Run

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -30,13 +31,20 @@ window, and all wait for that sender at the end of the round."""
 _ANSWERING = (Stage.GATHERING, Stage.COMBINING, Stage.SENDING)
 
 
-def grants(sender: Peer, run_id: str, round: int, dealt_with: int, total: int, to: Sequence[Peer]) -> Iterator[Send]:
+def grants(sender: Peer, run_id: str, dealt_with: int, total: int, to: Mapping[Peer, int]) -> Iterator[Send]:
     """Permit senders to send `WINDOW` partitions more than the combiner has dealt with.
 
     It is for senders that get no partition of the next model from this combiner, which would permit the same.
+
+    Args:
+        sender: the combiner.
+        run_id: the run.
+        dealt_with: the number of combined partitions.
+        total: the number of partitions.
+        to: the senders, with the rounds of their updates.
     """
     if dealt_with + WINDOW <= total:
-        for peer in to:
+        for peer, round in to.items():
             yield Send(peer, Message(Kind.GRANT, sender, run_id, round, partition=dealt_with + WINDOW))
 
 
@@ -137,15 +145,16 @@ class PartitionCollector:
         self._row = {peer: row for row, peer in enumerate(self._share)}
         self._partitions = partitions
         self._blocks = max(partition.blocks.stop for partition in partitions)
+        self._left = dict.fromkeys(self._share, self.total)
+        self._gathered: tuple[deque[tuple[Mask, Vector]], ...] = tuple(deque() for _ in self._share)
         self.tally = Tally()
         self.clear()
 
     def clear(self) -> None:
         """Begin to collect the next round."""
-        count, total = len(self._share), self.total
+        count = len(self._share)
         self.current = 0
-        self._left = dict.fromkeys(self._share, total)
-        self._gathered: tuple[deque[tuple[Mask, Vector]], ...] = tuple(deque() for _ in self._share)
+        self._expect_updates()
         self._present = np.zeros(count, np.bool_)
         # A block in several partitions is accepted if all of them are, and sent or rejected if any of them is.
         self._sent: Mask = np.zeros((count, self._blocks), np.bool_)
@@ -154,6 +163,27 @@ class PartitionCollector:
         self._below_bound: Mask = np.zeros(self._blocks, np.bool_)
         self._malformed = 0
         self._acceptance_known = True
+
+    def _expect_updates(self) -> None:
+        """Expect a whole update of every sender."""
+        self._left = dict.fromkeys(self._share, self.total)
+        self._gathered = tuple(deque() for _ in self._share)
+
+    def close(self, round: int, *, everyone: bool) -> Iterator[Effect]:
+        """Close the round for further senders if that is due; without a quorum it waits for all senders."""
+        yield from ()
+
+    def elapsed(self, round: int) -> None:
+        """Note that a pause is over."""
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What the receivers of the result must know of the senders."""
+        return {}
+
+    def updates(self, round: int) -> dict[Peer, int]:
+        """Return the senders that take part in a round, with the rounds of their updates."""
+        return dict.fromkeys(self.present, round)
 
     @property
     def total(self) -> int:
@@ -191,8 +221,15 @@ class PartitionCollector:
         """The number of elements that are combined next."""
         return int(self._present.sum()) * self.partition.layout.size
 
-    def put(self, source: Peer, message: Message, round: int) -> Iterator[Effect]:
-        """Take a sender's partition or ABSENT; a bad one is recorded and counts as skipped."""
+    def put(self, source: Peer, message: Message, round: int, moment: float = 0.0) -> Iterator[Effect]:
+        """Take a sender's partition or ABSENT; a bad one is recorded and counts as skipped.
+
+        Args:
+            source: the sender.
+            message: the message.
+            round: the round of the combiner.
+            moment: when the message came.
+        """
         left = self._left.get(source, 0)
         number = self.total - left
         if not left or (message.round, message.partition) < (round, number):
@@ -206,7 +243,7 @@ class PartitionCollector:
         elif message.kind is Kind.ABSENT and number:
             reason = f"it says that its sender is absent, after {number} partitions"
         elif message.kind is Kind.ABSENT:
-            self._left[source] = 0
+            self._miss(source, message)
             return
         elif message.partition != number:
             reason = f"it is partition {message.partition}, and {number} comes next"
@@ -214,14 +251,14 @@ class PartitionCollector:
             layout = partition.layout
             reason = wrong_size(message, layout.size) if whole else wrong_blocks(message, layout)
         if reason:
-            yield from self.refuse(source, reason, message.kind)
+            yield from self.refuse(source, reason, message.kind, moment)
         elif whole:
             self._take(source, np.ones(len(partition.layout.blocks), np.bool_), message.values)
         else:
             # A shard without blocks has no mask.
             self._take(source, np.zeros(0, np.bool_) if message.mask is None else message.mask, message.values)
 
-    def refuse(self, source: Peer, reason: str, kind: Kind | None = None) -> Iterator[Effect]:
+    def refuse(self, source: Peer, reason: str, kind: Kind | None = None, moment: float = 0.0) -> Iterator[Effect]:
         """Count a bad message as a partition with every block skipped, if its sender still owes one.
 
         If it may be an ABSENT, no other message may follow in this round: then the whole update counts as skipped.
@@ -230,6 +267,7 @@ class PartitionCollector:
             source: the sender.
             reason: what is wrong with the message.
             kind: its kind, if it is one that the combiner gets; else None.
+            moment: when the message came.
         """
         yield rejection(source, reason)
         self._malformed += 1
@@ -239,6 +277,10 @@ class PartitionCollector:
         start = self.total - left
         for partition in self._partitions[start : self.total if absent else start + 1]:
             self._take(source, np.zeros(len(partition.layout.blocks), np.bool_), _NOTHING)
+
+    def _miss(self, source: Peer, message: Message) -> None:
+        """Take an ABSENT."""
+        self._left[source] = 0
 
     def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
         row = self._row[source]

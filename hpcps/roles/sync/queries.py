@@ -27,8 +27,12 @@ class QueriedSteps:
     It takes the first step of a round without asking. A step is never interrupted, and never taken back.
 
     Attributes:
+        sources: the roles whose answers it takes.
+        kind: the kind of their messages.
         steps: the local steps of the round so far.
     """
+
+    sources, kind = (STATE_SERVER,), Kind.ANSWER
 
     def __init__(
         self, peer: Peer, run_id: str, policy: Policy, train: Callable[[int], Compute], after_steps: Continuation

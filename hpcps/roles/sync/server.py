@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
-from hpcps.numerics.kernels import prepare
-from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
-from hpcps.numerics.updates import Destination
-from hpcps.numerics.vectors import finite, on_host
+from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.partitioning import Partition
-from hpcps.protocol.roster import Roster, partitioning_of, shards_of
+from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, KEEPER, CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_size
@@ -30,6 +25,7 @@ from hpcps.roles.events import (
     Event,
     Finish,
     Record,
+    Resumed,
     Save,
     Send,
     ServerStage,
@@ -42,55 +38,10 @@ from hpcps.roles.events import (
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, grants
 from hpcps.roles.sync.queries import QueryAnswers
-from hpcps.rules import Average, Context, Rule
+from hpcps.roles.sync.quorum import QuorumCollector, Readers
+from hpcps.roles.sync.shard import SyncShard
+from hpcps.rules import Average, Rule
 from hpcps.spec.schema import Run
-
-
-class SyncShard:
-    """The slice `[m]` of a round's model, and the slice of the next model, which is made partition by partition.
-
-    Attributes:
-        table: the layout of the whole model, as the coordinator described it.
-        size: m.
-        partitions: the partitions of the slice.
-        model: the slice of this round. It stays unchanged while the next one is made: a reader may still read it, and
-            a partition may have to be made again.
-        coming: the slice of the next round.
-        first_block: the index in the model of the first block of the slice.
-        finite: whether all combined updates so far were finite.
-    """
-
-    def __init__(self, server: Peer, run: Run, table: list[list[Any]], resources: Resources) -> None:
-        self.table = table
-        whole = Layout.from_json(table)
-        start, stop = shards_of(run, whole)[server.index]
-        layout = whole.restrict(start, stop)
-        self.first_block = whole.first_in(start)
-        slices = partitioning_of(run, whole).shards[server.index]
-        self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)
-        self.size = stop - start
-        self.model, self.coming = resources.allocate(self.size), resources.allocate(self.size)
-        self._threads = resources.threads
-        self._global_lr = np.float32(run.train.global_lr)
-        self._adds = self._global_lr == 1  # then the rule adds its result to the model
-        prepare(run.topology.workers * self.size)
-        self.finite = True
-
-    def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
-        """Make the next partition: that of this round's model plus the combined updates."""
-        columns = collector.partition.columns
-        model, coming = self.model[columns], self.coming[columns]
-        to = Destination(model if self._adds else None, coming, self._threads)
-        good = collector.combine(rule, Context(random=kept.random, state=kept.arrays), to).finite
-        if not self._adds:
-            coming *= self._global_lr
-            np.add(model, coming, out=coming)
-            good = finite(coming)
-        self.finite = self.finite and good
-
-    def turn(self) -> None:
-        """Begin the next round: all partitions of its model are made."""
-        self.model, self.coming = self.coming, self.model
 
 
 @dataclass(frozen=True)
@@ -130,9 +81,10 @@ class SyncServer:
         self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
+        self._readers = Readers(run.topology.workers, 0) if run.has_quorum else None
         self._part: _Part | None = None
         self._stage = ServerStage.STARTING
-        self._diverged = False
+        self._diverged = self._due = False
         self._checkpoint = CheckpointParts(self._roster)
         # What the models of this round, here and on the keeper, said of checkpoints; and what the next model says.
         self._flags = self._announced = Flag.NONE
@@ -156,9 +108,13 @@ class SyncServer:
             case Malformed(source, reason) if answers and answers.takes_steps(source):
                 yield from answers.excuse(source, reason, self.round)
             case Received(source, message):
-                yield from self._receive(source, message)
+                yield from self._receive(source, message, event.moment)
             case Malformed(source, reason):
-                yield from self._refuse(source, reason)
+                yield from self._refuse(source, reason, event.moment)
+            case Resumed():
+                assert self._part is not None, "it has the initial model"
+                self._part.collector.elapsed(self.round)
+                yield from self._combine_when_ready(self._part)
             case Computed():
                 assert self._part is not None, "it has the initial model"
                 yield from self._combined(self._part)
@@ -167,7 +123,7 @@ class SyncServer:
             case Snapped():
                 yield from self._snapped(event)
 
-    def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
+    def _receive(self, source: Peer, message: Message, moment: float) -> Iterator[Effect]:
         if self._part is None:
             yield from self._initialise(source, message)
         elif message.kind is Kind.STOP and source == KEEPER and isinstance(self._part.schedule, OpenSchedule):
@@ -177,19 +133,24 @@ class SyncServer:
         elif message.kind is Kind.PART and self.keeps_checkpoints:
             yield from self._checkpoint.enter(source, message.round, str(message.note.get("checksum")))
         elif message.kind in self._kinds and source in self._senders:
-            yield from self._part.collector.put(source, message, self.round)
+            yield from self._part.collector.put(source, message, self.round, moment)
             if message.round == self.round:
                 self._flags |= message.flags & CHECKPOINT_FLAGS
+                if self._readers and "answered" in message.note:
+                    self._readers.learn(message.note)
+            yield from self._combine_when_ready(self._part)
+        elif message.kind is Kind.CLOSED and source == KEEPER and isinstance(self._part.collector, QuorumCollector):
+            yield from self._part.collector.follow(message)
             yield from self._combine_when_ready(self._part)
         else:
-            yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}")
+            yield from self._refuse(source, f"a server gets no {message.kind.name} from {source}", moment)
 
-    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+    def _refuse(self, source: Peer, reason: str, moment: float) -> Iterator[Effect]:
         """Count a bad message as an empty update, so that the run goes on."""
         if self._part is None:
             yield rejection(source, reason)
         else:
-            yield from self._part.collector.refuse(source, reason)
+            yield from self._part.collector.refuse(source, reason, moment=moment)
             yield from self._combine_when_ready(self._part)
 
     def _initialise(self, source: Peer, message: Message) -> Iterator[Effect]:
@@ -211,7 +172,10 @@ class SyncServer:
         schedule: Schedule | OpenSchedule = OpenSchedule(train.epochs)
         if train.policy is None:
             schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside_rounds=inside)
-        collector = PartitionCollector(self._senders, shard.partitions, shard.first_block)
+        senders, partitions, first = self._senders, shard.partitions, shard.first_block
+        collector = PartitionCollector(senders, partitions, first)
+        if self._readers and not self._roster.validators:
+            collector = QuorumCollector(self.peer, self._run, self._run_id, senders, partitions, first)
         self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
 
@@ -236,6 +200,10 @@ class SyncServer:
         part = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
         part.shard.model[:] = state.arrays["model"]
         self.round, self._diverged = facts["round"], facts["diverged"]
+        if self._readers:
+            self._readers = Readers(self._run.topology.workers, self.round)
+        if isinstance(part.collector, QuorumCollector):
+            part.collector.begin(self.round)
         self._rule_state.restore(state.part("rule"))
         if isinstance(part.schedule, OpenSchedule):
             part.schedule.learn(self.round - 1, facts["epochs"])
@@ -255,16 +223,31 @@ class SyncServer:
         elif not self.keeps_checkpoints:
             yield Finish(suspended=True)
 
-    def _announce(self, part: _Part, round: int) -> Flag:
-        """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it."""
+    def _announce(self, part: _Part, round: int, *, to_all: bool) -> Flag:
+        """Return the flags of the model of a round; only the keeper decides whether there is a checkpoint after it.
+
+        With a quorum a late worker does not see the flags of a model. So the last round, a round before a checkpoint
+        and one before the statistics of all workers wait for everyone. The checkpoint follows one round later.
+
+        Args:
+            part: what the server knows.
+            round: the round.
+            to_all: whether every worker gets the model.
+        """
         schedule, flags, next_round = part.schedule, Flag.NONE, round + 1
         if isinstance(schedule, OpenSchedule):
             if self._answers is not None:
                 schedule.learn(round, self._answers.ended(part.steps_per_epoch))
             next_round = round  # how many epochs this round ends is not known
+        if self._readers and (schedule.over(round + 1) or (part.statistics and schedule.epochs_before(round + 1))):
+            flags = Flag.EVERYONE
         if self.keeps_checkpoints and self._checkpoint.open is None and not schedule.over(next_round):
-            due = periodic(self._run.checkpoint.every, schedule.ended(next_round - 1), schedule.ended(next_round))
-            flags = self._checkpoint.begin(round + 1) if due or self._checkpoint.wanted else Flag.NONE
+            every = self._run.checkpoint.every
+            self._due |= periodic(every, schedule.ended(next_round - 1), schedule.ended(next_round))
+            if self._due or self._checkpoint.wanted:
+                flags |= Flag.EVERYONE if self._readers else Flag.NONE
+                if to_all:
+                    flags, self._due = flags | self._checkpoint.begin(round + 1), False
         if schedule.over(round):
             flags |= Flag.LAST
         if part.statistics and schedule.epochs_before(round):
@@ -273,14 +256,14 @@ class SyncServer:
 
     def _publish(self, part: _Part) -> Iterator[Effect]:
         """Send the whole model of this round."""
-        self._announced = self._announce(part, self.round)
+        self._announced = self._announce(part, self.round, to_all=True)
         for number in range(len(part.shard.partitions)):
-            yield from self._give(part, number, part.shard.model, self.round)
+            yield from self._give(part, number, part.shard.model, self.round, self._roster.readers())
         if self.round:  # after a checkpoint, whose time belongs to the round that made the model
             yield Record("published", {"round": self.round - 1})
         yield from self._begin_round(part)
 
-    def _give(self, part: _Part, number: int, model: Vector, round: int) -> Iterator[Effect]:
+    def _give(self, part: _Part, number: int, model: Vector, round: int, readers: Sequence[Peer]) -> Iterator[Effect]:
         """Send a partition of a round's model to all who read it."""
         payload = model[part.shard.partitions[number].columns]
         note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._answers else {}
@@ -290,7 +273,7 @@ class SyncServer:
             Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
             note=note, payload=payload, partition=number,
         )  # fmt: skip
-        for reader in self._roster.readers():
+        for reader in readers:
             yield Send(reader, message)
 
     def _begin_round(self, part: _Part) -> Iterator[Effect]:
@@ -305,9 +288,10 @@ class SyncServer:
             yield Finish()
         else:
             self._stage = ServerStage.GATHERING
-            yield SetDeadline(part.collector.waiting_for)
+            yield from self._combine_when_ready(part)
 
     def _combine_when_ready(self, part: _Part) -> Iterator[Effect]:
+        yield from part.collector.close(self.round, everyone=Flag.EVERYONE in self._announced)
         if self._stage is ServerStage.GATHERING:
             yield SetDeadline(part.collector.waiting_for)
             if part.collector.ready:
@@ -321,11 +305,19 @@ class SyncServer:
         collector, round, done = part.collector, self.round, part.collector.current
         snapshot = Flag.SNAPSHOT in self._flags
         if snapshot:  # else the partition of the next model grants it
-            yield from grants(self.peer, self._run_id, round, done, collector.total, collector.present)
+            yield from grants(self.peer, self._run_id, done, collector.total, collector.updates(round))
+        if done == 1 and self._readers and collector.note:
+            self._readers.learn(collector.note)
         if done == 1 and not snapshot:
-            self._announced = self._announce(part, round + 1)
+            to_all = self._readers is None or Flag.EVERYONE in self._announced
+            self._announced = self._announce(part, round + 1, to_all=to_all)
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
-            yield from self._give(part, done - 1, part.shard.coming, round + 1)
+            readers = self._roster.readers()
+            if self._readers:
+                readers = tuple(
+                    peer for peer in readers if peer.role == "validator" or peer.index in self._readers.next
+                )
+            yield from self._give(part, done - 1, part.shard.coming, round + 1, readers)
         if not collector.done:
             yield from self._combine_when_ready(part)
             return
@@ -346,5 +338,5 @@ class SyncServer:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})
         part.collector.clear()
-        part.shard.turn()
         self.round += 1
+        part.shard.turn(self.round, self._readers.turn(self.round) if self._readers else ())

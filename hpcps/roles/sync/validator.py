@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hpcps.numerics.kernels import prepare
-from hpcps.numerics.state import Kept
+from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
-from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.combiner_state import Acceptance, RuleState
-from hpcps.roles.events import Compute, Computed, Effect, Event, Record, SetDeadline, Stage
+from hpcps.roles.events import Compute, Computed, Effect, Event, Record, Resumed, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, grants
+from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.training_role import TrainingRole
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
@@ -41,7 +42,11 @@ class SyncValidator(TrainingRole):
         self._partitioning = partitioning_of(run, layout)
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._partitioning.updates[peer.index])
         share = roster.share(peer)
-        self._collector = PartitionCollector(share, partitions)
+        self._collector = (
+            QuorumCollector(peer, run, run_id, share, partitions)
+            if run.has_quorum
+            else PartitionCollector(share, partitions)
+        )
         self._reference = resources.local(layout.size) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)
         self._threads = resources.threads
@@ -50,6 +55,11 @@ class SyncValidator(TrainingRole):
     @property
     def kept(self) -> Mapping[str, Kept]:
         return {"acceptance": self._acceptance, "rule": self._rule_state}
+
+    def restore(self, state: State) -> None:
+        super().restore(state)
+        if isinstance(self._collector, QuorumCollector):
+            self._collector.begin(self.round)
 
     def evaluation_fields(self) -> dict[str, object]:
         return self._acceptance.fields()
@@ -61,14 +71,20 @@ class SyncValidator(TrainingRole):
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._sender.take_model(source, message)
             case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source.role == "worker":
-                yield from self._collector.put(source, message, self.round)
+                yield from self._collector.put(source, message, self.round, event.moment)
+                yield from self._combine_when_ready()
+            case Resumed():
+                self._collector.elapsed(self.round)
                 yield from self._combine_when_ready()
             case Received(source, Message(kind=Kind.GRANT) as message) if source in self._servers:
                 yield from self._sender.take_grant(source, message)
             case Received() | Malformed() if not self._training.takes(event):
-                yield from self._refuse(event.source, unwanted(event, "a validator"))
+                yield from self._refuse(event.source, unwanted(event, "a validator"), event.moment)
             case Computed("combine"):
                 yield from self._send_combined()
+            case Computed("adopt"):
+                yield from self._close()
+                yield from self._training.handle(event)
             case _:
                 yield from self._training.handle(event)
 
@@ -84,7 +100,14 @@ class SyncValidator(TrainingRole):
         self._training.stage = Stage.GATHERING
         yield from self._combine_when_ready()
 
+    def _close(self) -> Iterator[Effect]:
+        """Close the round for further workers if that is due, and if its model has said whether it waits for all."""
+        training = self._training
+        if training.stage in (Stage.TRAINING, Stage.GATHERING, Stage.COMBINING):
+            yield from self._collector.close(self.round, everyone=Flag.EVERYONE in training.inbox.flags)
+
     def _combine_when_ready(self) -> Iterator[Effect]:
+        yield from self._close()
         if self._training.stage is not Stage.GATHERING:
             return
         yield SetDeadline(self._collector.waiting_for)
@@ -109,11 +132,11 @@ class SyncValidator(TrainingRole):
     def _send_combined(self) -> Iterator[Effect]:
         """Send the combined partition to the servers; go on with the next one."""
         collector, done = self._collector, self._collector.current
-        yield from grants(self.peer, self._run_id, self.round, done, collector.total, collector.present)
+        yield from grants(self.peer, self._run_id, done, collector.total, collector.updates(self.round))
         for server, number, (start, stop) in self._partitioning.pieces(done - 1):
             message = Message(
                 Kind.COMBINED, self.peer, self._run_id, self.round, server, self._sender.checkpoint_flags,
-                payload=self._combined[start:stop], partition=number,
+                note=collector.note if number == 0 else {}, payload=self._combined[start:stop], partition=number,
             )  # fmt: skip
             yield from self._sender.put(Peer("server", server), message)
         if collector.done:
@@ -131,9 +154,9 @@ class SyncValidator(TrainingRole):
         yield Record("round", self._training.record_fields() | fields)
         self._collector.clear()
 
-    def _refuse(self, source: Peer, reason: str) -> Iterator[Effect]:
+    def _refuse(self, source: Peer, reason: str, moment: float) -> Iterator[Effect]:
         """Count a bad message as an empty update; the run cannot go on without a server's."""
         if source.role == "server":
             raise self.unusable(source, reason)
-        yield from self._collector.refuse(source, reason)
+        yield from self._collector.refuse(source, reason, moment=moment)
         yield from self._combine_when_ready()

@@ -70,8 +70,11 @@ class SyncWorker(TrainingWorker):
             )  # fmt: skip
             yield from self._sender.put(part.combiner, message)
         if not self._packed.parts:
+            steps = self._training.abandoned
+            note = {} if steps is None else {"abandoned": steps}
             for receiver in self._receivers:
-                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=self._sender.checkpoint_flags)
+                flags = self._sender.checkpoint_flags
+                absent = Message(Kind.ABSENT, self.peer, self._run_id, self.round, flags=flags, note=note)
                 yield Send(receiver, absent)
         yield from self._sender.end_when_sent()
 

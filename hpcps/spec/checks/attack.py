@@ -40,6 +40,17 @@ def _nobody_waits_too_long(run: Run) -> Iterator[Problem]:
         )
 
 
+def _grace_is_short(run: Run) -> Iterator[Problem]:
+    grace, timeout = run.train.grace, run.transport.timeout
+    if not run.transport.in_process and grace >= timeout:
+        yield Problem(
+            ("train", "grace"),
+            f"{grace:g} s is not below transport.timeout = {timeout} s, after which the others give up: use less, or a "
+            "longer timeout",
+            (("transport", "timeout"),),
+        )
+
+
 def _attackers_exist(run: Run) -> Iterator[Problem]:
     attack, workers = run.attack, run.topology.workers
     if isinstance(attack, NoAttack) or attack.scope != "worker" or attack.rate == 0 or workers == 0:
@@ -66,6 +77,7 @@ def _attack_has_honest_workers(run: Run) -> Iterator[Problem]:
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _schedule_is_of_the_run,
     _nobody_waits_too_long,
+    _grace_is_short,
     _attackers_exist,
     _attack_has_honest_workers,
 )

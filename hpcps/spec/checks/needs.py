@@ -16,6 +16,7 @@ from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 
 KIND, RULE, ATTACK = ("transport", "kind"), ("validation", "rule"), ("attack", "kind")
+QUORUM = ("train", "quorum")
 STEPS, GLOBAL_LR, BATCHNORM = ("train", "local_steps"), ("train", "global_lr"), ("validation", "batchnorm")
 
 
@@ -48,7 +49,10 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
         "buffers on devices": (hindrance is None, (hindrance[0],) if hindrance else ()),
         "GPUs": (run.train.device != "cpu", (("train", "device"),)),
         "messages": (not topology.alone, (SERVERS, WORKERS)),
+        "late steps": (run.train.policy is not None or run.train.steps_per_round > 1, (STEPS,)),
+        "late workers": (run.has_quorum, (QUORUM, WORKERS, VALIDATORS)),
         "one process": (in_process, (KIND,)),
+        "own attacks": (not run.has_adversary, (ATTACK,)),
         "partitions": (run.train.exchange != "allreduce", (EXCHANGE,)),
         "policy": (run.train.policy is not None, (STEPS,)),
         "processes": (not in_process, (KIND,)),
@@ -65,7 +69,7 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
 def unmet(run: Run) -> Iterator[Problem]:
     """Yield the needs that the run does not meet; of several of one key, the first."""
     offered, seen = offers(run), set()
-    for declare in (_exchange, _transport, _policy, _rule, _attack, _gradients, _evaluation, _simulation):
+    for declare in (_exchange, _transport, _policy, _quorum, _rule, _attack, _gradients, _evaluation, _simulation):
         for need in declare(run):
             there, keys = offered[need.what] if need.what else (False, ())
             if not there and need.path not in seen:
@@ -151,6 +155,36 @@ def _policy(run: Run) -> Iterator[Need]:
     if "asynchronous" in run.model_fields_set:
         message = 'has an effect only with train.mode = "async": set that, or leave it out'
         yield Need(("asynchronous",), "asynchrony", message)
+
+
+def _quorum(run: Run) -> Iterator[Need]:
+    train, workers = run.train, run.topology.workers
+    for key in ("grace", "late", "abandon", "abandoned") if train.quorum is None else ():
+        if key in train.model_fields_set:
+            message = "has an effect only with train.quorum: set that, or leave it out"
+            yield Need(("train", key), "late workers", message)
+    if train.quorum is None:
+        return
+    yield Need(QUORUM, "messages", "the single-process baseline waits for nobody: leave it out")
+    yield Need(QUORUM, "rounds", 'with train.mode = "async" no worker waits for others anyway: leave it out')
+    message = f"with train.exchange = {quote(train.exchange)} every update passes through every worker, so all are "
+    yield Need(QUORUM, "servers", f'{message}waited for: leave it out, or use exchange = "servers"')
+    message = "fits local steps into a round so that all workers end it together, so nobody is late: use a number of "
+    yield Need(QUORUM, "rounds of fixed steps", f"{train.policy.kind if train.policy else ''} {message}local steps")
+    message = f"{run.attack.kind} needs all honest updates of a round before its own, and a round with a quorum closes "
+    yield Need(QUORUM, "own attacks", f"{message}without some of them: use another attack, or leave it out")
+    if isinstance(train.quorum, int) and train.quorum > workers:
+        yield Need(QUORUM, "", f"{train.quorum} of {workers} workers cannot answer: use at most {workers}", (WORKERS,))
+    elif train.quorum != workers:
+        each = " and ".join(f"{run.updates_needed(n)} of its {n}" for n in run.shares)
+        message = f"a combiner rounds its part up and waits for {each} workers, so nobody is late: use less"
+        yield Need(QUORUM, "late workers", message)
+    if train.abandon:
+        path, one = ("train", "abandon"), "a worker leaves between two local steps, and a round has one: "
+        yield Need(path, "late steps", f"{one}use more local steps, or leave it out")
+    elif "abandoned" in train.model_fields_set:
+        message = "has an effect only with abandon = true: set that, or leave it out"
+        yield Need(("train", "abandoned"), "", message, (("train", "abandon"),))
 
 
 def _rule(run: Run) -> Iterator[Need]:

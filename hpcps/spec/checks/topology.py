@@ -40,7 +40,8 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
     """Combiners differ by at most one worker; the rule must be able to combine the updates of all of them."""
     topology = run.topology
     combiners = max(topology.validators, 1)
-    for count in sorted({topology.workers // combiners, -(-topology.workers // combiners)} - {0}):
+    for members in run.shares:
+        count = run.updates_needed(members)
         whose = f"of each of the {combiners} validators" if combiners > 1 else "of the combiner"
         if topology.workers % combiners:
             whose = f"of some of the {combiners} validators"
@@ -53,8 +54,9 @@ def _rule_can_combine(run: Run) -> Iterator[Problem]:
         if reason:
             yield Problem(
                 ("validation", "rule"),
-                f"{reason}, which are the updates {whose} in a round: use more workers, or another rule or f",
-                (("validation", "rule", "f"), WORKERS, VALIDATORS),
+                f"{reason}, which are the {'updates' if count == members else 'fewest updates'} {whose} in a round: "
+                f"use more workers, or another rule or f{'' if count == members else ', or a higher train.quorum'}",
+                (("validation", "rule", "f"), WORKERS, VALIDATORS, *([("train", "quorum")] if count < members else [])),
             )
             return
 

@@ -1,0 +1,336 @@
+"""Rounds that do not wait for every worker: who is in a round, and what becomes of late updates."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hpcps.numerics.layout import Mask, Vector
+from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.partitioning import Partition
+from hpcps.protocol.roster import Roster
+from hpcps.roles.events import Effect, Pause, Send
+from hpcps.roles.sync.partitions import WINDOW, PartitionCollector
+from hpcps.spec.schema import Run
+
+MOMENT = 1e-9
+"""Seconds after which answers no longer come at the same moment. In one process the clock only advances while no role
+can proceed, so all answers of a moment are there when this pause is over, and their order is that of the workers."""
+
+
+@dataclass
+class Owed:
+    """The answer that a worker owes for a model.
+
+    Attributes:
+        round: the round that began with the model.
+        lost: whether the round closed without the answer, which therefore does not enter the model.
+        answered: whether its first message has come.
+    """
+
+    round: int
+    lost: bool = False
+    answered: bool = False
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer whose first message has come.
+
+    Attributes:
+        moment: when it came.
+        worker: the index of its worker. Answers of one moment count in the order of the workers.
+        round: the round of the model that it answers.
+        absent: whether it holds no update.
+        steps: the local steps after which the worker abandoned the round; None if it did not.
+    """
+
+    moment: float
+    worker: int
+    round: int
+    absent: bool = False
+    steps: int | None = None
+
+
+@dataclass(frozen=True)
+class Closing:
+    """How a round was closed.
+
+    Attributes:
+        round: the round.
+        arrived: the workers that are in, in order of arrival; their updates are combined.
+        answered: the workers that get the next model: those that are in, and those whose lost answer has come.
+        everyone: whether the round waited for every worker.
+    """
+
+    round: int
+    arrived: tuple[int, ...]
+    answered: tuple[int, ...]
+    everyone: bool
+
+
+class QuorumCollector(PartitionCollector):
+    """Collects the partitions of the workers that are in a round; the others answer later.
+
+    One combiner decides who is in: a validator for its share; without validators server 0, which tells the others.
+    A worker gets no model between its late answer and the end of the round in which the answer comes. So no worker
+    changes an update that a combiner still reads, and late updates need no copy.
+
+    Attributes:
+        closing: how the round was closed; None as long as it is open.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        run: Run,
+        run_id: str,
+        share: Sequence[Peer],
+        partitions: Sequence[Partition],
+        first_block: int = 0,
+    ) -> None:
+        """Begin to collect the first round."""
+        self._peer, self._run_id, self._train = peer, run_id, run.train
+        roster = Roster.of(run)
+        self._decides = peer.role == "validator" or peer.index == 0
+        self._followers = () if peer.role == "validator" else roster.all_servers()[1:]
+        self._needed = run.updates_needed(len(share))
+        # The coordinator evaluates the models, so it must get each of them.
+        self._always = {roster.coordinator} & set(share)
+        self._answers: dict[Peer, Answer] = {}
+        self._returned: dict[Peer, Answer] = {}
+        self._told: set[Peer] = set()
+        self._moment = 0.0
+        self._grants: list[Send] = []
+        self._alarms: deque[int] = deque()
+        self._over = False
+        self.closing: Closing | None = None
+        super().__init__(share, partitions, first_block)
+        self.begin(0)
+
+    def begin(self, round: int) -> None:
+        """Begin at a round whose model every worker gets."""
+        self._owed = {worker: deque([Owed(round)]) for worker in self._share}
+
+    def _expect_updates(self) -> None:
+        """Expect answers to the next model of all that get it; keep those that may enter the next round."""
+        closing, self.closing, self._over = self.closing, None, False
+        if closing is None:
+            return
+        arrived, answered = ({Peer("worker", k) for k in each} for each in (closing.arrived, closing.answered))
+        for peer in arrived:
+            self._owed[peer].popleft()
+            self._answers.pop(peer, None)
+            self._left[peer] = self.total
+            self._gathered[self._row[peer]].clear()
+        for peer in answered:
+            if not self._owed[peer]:
+                self._left[peer] = self.total
+            self._owed[peer].append(Owed(closing.round + 1))
+            self._returned.pop(peer, None)
+            self._told.discard(peer)
+
+    # Messages
+
+    def put(self, source: Peer, message: Message, round: int, moment: float = 0.0) -> Iterator[Effect]:
+        self._moment = moment
+        owed = self._owed.get(source)
+        yield from super().put(source, message, owed[0].round if owed else round, moment)
+        yield from self._granted()
+
+    def refuse(self, source: Peer, reason: str, kind: Kind | None = None, moment: float = 0.0) -> Iterator[Effect]:
+        self._moment = moment
+        yield from super().refuse(source, reason, kind, moment)
+        yield from self._granted()
+
+    def _granted(self) -> Iterator[Send]:
+        """Permit the senders of lost updates to send all of them."""
+        grants, self._grants = self._grants, []
+        yield from grants
+
+    def _miss(self, source: Peer, message: Message) -> None:
+        steps = message.note.get("abandoned")
+        self._left[source] = 0
+        self._begin_answer(source, absent=True, steps=steps if isinstance(steps, int) else None)
+        if self._owed[source][0].lost:
+            self._end_lost(source)
+
+    def _take(self, source: Peer, mask: Mask, payload: Vector) -> None:
+        if self._left[source] == self.total:
+            self._begin_answer(source)
+        if not self._owed[source][0].lost:
+            super()._take(source, mask, payload)
+            # A late update is present once it is in.
+            self._present[self._row[source]] &= self._is_in(source)
+            return
+        self._left[source] -= 1
+        if not self._left[source]:
+            self._end_lost(source)
+
+    def _begin_answer(self, source: Peer, *, absent: bool = False, steps: int | None = None) -> None:
+        owed = self._owed[source][0]
+        owed.answered = True
+        owed.lost |= steps is not None
+        answer = Answer(self._moment, source.index, owed.round, absent, steps)
+        if owed.lost:
+            self._returned[source] = answer
+            self._permit(source, owed)
+        else:
+            self._answers[source] = answer
+
+    def _permit(self, source: Peer, owed: Owed) -> None:
+        if self.total > WINDOW and self._left[source]:
+            message = Message(Kind.GRANT, self._peer, self._run_id, owed.round, partition=self.total)
+            self._grants.append(Send(source, message))
+
+    def _lose(self, source: Peer, owed: Owed) -> None:
+        """Release an answer, or what has come of it."""
+        owed.lost = True
+        if not owed.answered:
+            return
+        self._gathered[self._row[source]].clear()
+        self._returned[source] = self._answers.pop(source)
+        if self._left[source]:
+            self._permit(source, owed)
+        else:
+            self._end_lost(source)
+
+    def _end_lost(self, source: Peer) -> None:
+        """Expect the next update of a worker, all of whose lost update has come."""
+        self._owed[source].popleft()
+        self._left[source] = self.total if self._owed[source] else 0
+
+    # Who is in
+
+    def close(self, round: int, *, everyone: bool) -> Iterator[Effect]:
+        """Close the round if it has a quorum, or if all have answered.
+
+        The end of the grace time is `elapsed`. A round that waits for every worker has no grace time.
+
+        Args:
+            round: the round.
+            everyone: whether it waits for every worker, because all of them must get its next model.
+        """
+        if not self._decides or self.closing is not None:
+            return
+        train, owed = self._train, [each for entries in self._owed.values() for each in entries]
+        if everyone and not all(each.answered for each in owed):
+            return
+        if not everyone:
+            if len(self._answers) < self._needed or not self._always <= self._answers.keys():
+                return
+            if not self._over and not all(each.answered or each.lost for each in owed):
+                if round not in self._alarms:
+                    self._alarms.append(round)
+                    yield Pause(max(train.grace, MOMENT))
+                return
+        order = sorted(self._answers.values(), key=lambda answer: (answer.moment, answer.worker))
+        if not everyone and not train.grace:
+            always = [n for n, answer in enumerate(order) if Peer("worker", answer.worker) in self._always]
+            order = order[: max([self._needed, *(n + 1 for n in always)])]
+        arrived = tuple(answer.worker for answer in order)
+        gone = self._answers if train.late == "drop" else {}
+        answered = sorted({*arrived, *(peer.index for peer in (*self._returned, *gone))})
+        closing = Closing(round, arrived, tuple(answered), everyone)
+        note = {"arrived": arrived, "answered": answered, "everyone": everyone}
+        for server in self._followers:
+            yield Send(server, Message(Kind.CLOSED, self._peer, self._run_id, round, note=note))
+        yield from self._carry_out(closing)
+        for peer, entries in self._owed.items():
+            if train.abandon and not everyone and entries and not entries[-1].answered and peer not in self._told:
+                self._told.add(peer)
+                yield Send(peer, Message(Kind.ABANDON, self._peer, self._run_id, entries[-1].round))
+
+    def elapsed(self, round: int) -> None:
+        self._over |= self._alarms.popleft() == round
+
+    def follow(self, message: Message) -> Iterator[Effect]:
+        """Close the round as server 0 did."""
+        note = message.note
+        arrived, answered = (tuple(int(k) for k in note[key]) for key in ("arrived", "answered"))
+        yield from self._carry_out(Closing(message.round, arrived, answered, bool(note["everyone"])))
+
+    def _carry_out(self, closing: Closing) -> Iterator[Effect]:
+        self.closing = closing
+        for peer, entries in self._owed.items():
+            if self._is_in(peer):
+                row = self._row[peer]
+                self._present[row] = bool(self._gathered[row])
+            elif self._train.late == "drop":
+                for owed in [each for each in entries if not each.lost]:
+                    self._lose(peer, owed)
+        yield from self._granted()
+
+    def _is_in(self, peer: Peer) -> bool:
+        return self.closing is not None and peer.index in self.closing.arrived
+
+    # What the roles ask
+
+    @property
+    def ready(self) -> bool:
+        return self.closing is not None and super().ready
+
+    @property
+    def waiting_for(self) -> tuple[Peer, ...]:
+        closing, owed = self.closing, self._owed.items()
+        if closing is None:
+            return tuple(peer for peer, entries in owed if any(not each.answered for each in entries))
+        left = self.total - self.current
+        # Before a checkpoint and the end, all of the lost updates must have come.
+        return tuple(
+            peer
+            for peer, entries in owed
+            if (self._is_in(peer) and (entries[0].lost or self._left[peer] == left) and left)
+            or (closing.everyone and any(each.lost for each in entries))
+        )
+
+    @property
+    def note(self) -> dict[str, Any]:
+        assert self.closing is not None, "a round is closed before it is combined"
+        return {"answered": self.closing.answered}
+
+    def updates(self, round: int) -> dict[Peer, int]:
+        return {peer: self._owed[peer][0].round for peer in self.present}
+
+    def report(self) -> tuple[dict[str, object], list[Effect]]:
+        fields, rejections = super().report()
+        closing = self.closing
+        assert closing is not None, "a round is closed before it is combined"
+        fields["absent"] = sorted(set(closing.arrived) - {peer.index for peer in self.present})
+        ages = [(k, closing.round - self._owed[Peer("worker", k)][-1].round) for k in closing.arrived]
+        fields["arrived"] = list(closing.arrived)
+        fields["late"] = [[k, age] for k, age in ages if age]
+        returned = self._returned
+        back = [returned[peer] for peer in self._share if peer in returned and peer.index in closing.answered]
+        fields["dropped"] = [[each.worker, closing.round - each.round] for each in back if not each.absent]
+        given_up = [each for each in back if each.steps is not None]
+        fields["abandoned"] = [[each.worker, closing.round - each.round, each.steps] for each in given_up]
+        return fields, rejections
+
+
+class Readers:
+    """The workers to which a server sends models, and the models that they may still read.
+
+    A worker that has not answered a model may not have adopted it yet, so the model's memory stays as it is.
+    """
+
+    def __init__(self, workers: int, round: int) -> None:
+        """All workers get the model of a round."""
+        self._given = dict.fromkeys(range(workers), round)
+        self.next: set[int] = set()
+
+    def learn(self, note: Mapping[str, Any]) -> None:
+        """Note which workers a combiner says have answered: they get the next model."""
+        self.next.update(int(k) for k in note["answered"])
+
+    def among(self, readers: tuple[Peer, ...]) -> tuple[Peer, ...]:
+        """Return the readers that get the next model: all validators, and the workers that have answered."""
+        return tuple(peer for peer in readers if peer.role == "validator" or peer.index in self.next)
+
+    def turn(self, round: int) -> frozenset[int]:
+        """Begin a round with the model that they got; return the rounds of all models that may still be read."""
+        self._given |= dict.fromkeys(self.next, round)
+        self.next = set()
+        return frozenset(self._given.values())

@@ -1,0 +1,184 @@
+"""Every order of arrival of four workers, under every quorum, gives the rounds and the model of the definition.
+
+Payloads are read in place, and memory is poisoned as soon as its owner may write to it.
+"""
+
+import itertools
+from collections import deque
+
+import numpy as np
+import pytest
+from quorum.definition import Definition, step
+from toy_trainers import Toy
+
+from hpcps.execution.inprocess import take_turns
+from hpcps.execution.role_driver import RoleDriver
+from hpcps.execution.role_factory import make_role, make_training_role
+from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.numerics.layout import Layout
+from hpcps.protocol.messages import Message, Received
+from hpcps.protocol.roster import Roster
+from hpcps.roles.resources import Resources
+from hpcps.roles.sync.shard import SyncShard
+from hpcps.spec.schema import Run
+from hpcps.transport.base import Traffic
+
+LAYOUT = Layout.of([(f"b{b}", (16,)) for b in range(6)])
+SECONDS = (1.0, 1.2718, 1.7321, 2.9142)
+"""Of a step of each worker. No sums of them are equal, so that no two answers come at the same moment."""
+TOPOLOGIES = [(0, 1), (0, 2), (1, 1), (2, 2)]
+STEPS, ROUNDS = 3, 5
+
+
+class Steps(Toy):
+    """Adds numbers that tell whose step it is, and which."""
+
+    def __init__(self, index, memory):
+        super().__init__(LAYOUT, steps_per_epoch=STEPS * ROUNDS)
+        self.index, self._memory, self.begun = index, memory, []
+
+    def copy_from(self, values):
+        super().copy_from(values)
+        assert np.isfinite(values).all(), "the memory of a model was written while it was read"
+        self.begun.append(float(values[0]))
+        for array in self._memory:  # it has the next model, so it may write to what it has sent
+            array[:] = np.nan
+
+    def step(self):
+        self.x += np.float32(step(self.index, self.steps_done))
+
+
+class Post:
+    """A mailbox whose messages are read where their sender keeps them."""
+
+    def __init__(self, owner, boxes):
+        self.owner, self.boxes, self.traffic = owner, boxes, Traffic()
+        boxes[owner] = deque()
+
+    def send(self, to, message):
+        payload = None
+        if message.payload is not None and message.payload.size:
+            payload = message.payload[:]
+            payload.flags.writeable = False
+        self.boxes[to].append((self.owner, message.header(), payload))
+
+    def receive(self):
+        if not self.boxes[self.owner]:
+            return None
+        source, header, payload = self.boxes[self.owner].popleft()
+        return Received(source, Message.decode(header, payload))
+
+
+class Kept:
+    """A run's folder in memory, which takes the final models."""
+
+    def __init__(self):
+        self.saved = {}
+
+    def save(self, name, values):
+        self.saved[name] = values.copy()
+        return ""
+
+    def fail(self, *_):
+        pass
+
+
+class Record:
+    """A record in memory."""
+
+    run_id, time = "toy", 0.0
+
+    def __init__(self):
+        self.lines = []
+
+    def write(self, event, round=None, **fields):
+        self.lines.append({"event": event, "round": round, **fields})
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    turn = SyncShard.turn
+
+    def poison(shard, *args):
+        turn(shard, *args)
+        shard.coming[:] = np.nan
+
+    monkeypatch.setattr(SyncShard, "turn", poison)
+
+
+def spec(seconds, validators, servers, partition="auto", steps=STEPS, rounds=ROUNDS, **train):
+    classes = [{"name": f"w{k}", "workers": [k], "seconds": each} for k, each in enumerate(seconds)]
+    return Run.model_validate(
+        {
+            "name": "orders",
+            "topology": {"servers": servers, "validators": validators, "workers": len(seconds)},
+            "transport": {"kind": "inproc", "partition": partition},
+            "model": {"name": "mlp"},
+            "data": {"name": "digits"},
+            "train": {"epochs": 1, "local_steps": steps, **train},
+            "heterogeneity": {"classes": classes},
+            "checkpoint": {"every": 0},
+        }
+    )
+
+
+def play(run, schedule=take_turns):
+    """Play a run; return its records, the final model and the trainers."""
+    directory, boxes, clock = Kept(), {}, EventQueue()
+    records, trainers, drivers = {}, {}, []
+    for peer in Roster.of(run).everyone():
+        memory, records[peer] = [], Record()
+
+        def allocate(size, memory=memory):
+            memory.append(np.empty(size, np.float32))
+            return memory[-1]
+
+        resources = Resources(allocate)
+        if peer.role == "server":
+            role = make_role(run, "toy", peer, resources)
+        else:
+            trainers[peer] = Steps(peer.index, memory)
+            role = make_training_role(run, "toy", peer, trainers[peer], resources)
+        drivers.append(RoleDriver(role, Post(peer, boxes), records[peer], directory, clock=clock))
+    schedule(drivers, directory, clock)
+    model = np.concatenate([directory.saved[f"final/server-{s}"] for s in range(run.topology.servers)])
+    return {str(peer): record.lines for peer, record in records.items()}, model, trainers
+
+
+def needed(quorum, members):
+    return -(-quorum * members // 4)
+
+
+def assert_as_defined(run, **more):
+    topology, train = run.topology, run.train
+    seconds = [run.heterogeneity.classes[k].seconds for k in range(4)]
+    groups = [tuple(range(v, 4, topology.validators)) for v in range(topology.validators)] or [(0, 1, 2, 3)]
+    expected = Definition(
+        seconds, groups, [needed(train.quorum, len(group)) for group in groups], ROUNDS, steps=STEPS, late=train.late,
+        abandon=train.abandon, grace=train.grace, coordinator=None if topology.validators else 0,
+    )  # fmt: skip
+    records, model, trainers = play(run, **more)
+    combiners = [f"validator-{v}" for v in range(topology.validators)] or ["server-0"]
+    for combiner, rounds in zip(combiners, expected.rounds, strict=True):
+        lines = [line for line in records[combiner] if line["event"] == "round"]
+        assert [line["participants"] for line in lines] == [sorted(each["arrived"]) for each in rounds]
+        if run.has_quorum:
+            assert [{key: line[key] for key in each} for line, each in zip(lines, rounds, strict=True)] == rounds
+    assert not [line for lines in records.values() for line in lines if line["event"] == "rejected"]
+    np.testing.assert_allclose(model, np.full(LAYOUT.size, expected.model), rtol=1e-5)
+    return records, model, trainers
+
+
+MODES = [(4, "drop", False), *itertools.product((1, 2, 3), ("drop", "next"), (False, True))]
+
+
+@pytest.mark.parametrize(("quorum", "late", "abandon"), MODES)
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.soak) for part in (1, 2, 3))])
+def test_all_orders_of_arrival(part, quorum, late, abandon, poisoned):
+    """A part plays every order once, each with another of the topologies."""
+    for number, order in enumerate(itertools.permutations(SECONDS)):
+        validators, servers = TOPOLOGIES[(number + part) % len(TOPOLOGIES)]
+        assert_as_defined(spec(order, validators, servers, quorum=quorum, late=late, abandon=abandon))
