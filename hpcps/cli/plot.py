@@ -29,10 +29,11 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "draws the activities of every process of a traced run. `hpcps plot grid WHAT` compares rules: heat maps of "
         "the accuracy under the worst attack and of the best rule, a ranking, and the blocks that entered the model. "
         "`hpcps plot esync WHAT...` compares methods of training, of one or several experiments: accuracy by time, "
-        "samples per second, traffic, and the share of the time that each worker computes.",
+        "samples per second, traffic, and the share of the time that each worker computes. `hpcps plot speedup WHAT` "
+        "draws the speed-up by the number of workers, strong and weak scaling, beside the ideal.",
         usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT "
         "[--compare FILE ...]\n       "
-        "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] grid WHAT\n       "
+        "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] grid|speedup WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] esync WHAT [WHAT ...]\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
@@ -73,8 +74,10 @@ def handle(args: argparse.Namespace) -> int:
         if args.style or args.overrides:
             raise RunError("--style and --set are for the figures of an experiment, not for a timeline")
         return _plot_timeline(args.what[1], args)
-    if kind and kind != "esync" and (kind != "grid" or len(args.what) > 2):
-        takes = "one experiment, `grid` and one experiment, `esync` and experiments, or `timeline` and one run"
+    if kind and kind != "esync" and (kind not in ("grid", "speedup") or len(args.what) > 2):
+        takes = (
+            "one experiment, `grid` or `speedup` and one experiment, `esync` and experiments, or `timeline` and one run"
+        )
         raise RunError(f"`hpcps plot` takes {takes}; got {' '.join(args.what)}")
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
@@ -87,6 +90,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.figures.method_figures import comparison_table, draw_comparisons
     from hpcps.figures.options import read_options
     from hpcps.figures.publish import baseline, write_figures, write_files
+    from hpcps.figures.speedup import draw_speedups, speedup_table, speedups_of
 
     options = read_options(args.style, args.overrides)
     tables = [_read(what, args.results) for what in args.what[bool(kind) :]]
@@ -96,6 +100,10 @@ def handle(args: argparse.Namespace) -> int:
         comparisons = comparisons_of([(frame, baseline(frame, table.parent)) for frame, table, _ in tables])
         files = write_files(draw_comparisons(comparisons, options), figures)
         print("\n".join(map(comparison_table, comparisons)))
+    elif kind == "speedup":
+        speedups = speedups_of(frame)
+        files = write_files(draw_speedups(speedups, options), figures)
+        print("\n".join(map(speedup_table, speedups)))
     elif kind == "grid":
         studies = studies_of(frame)
         files = write_files(draw_grid(studies, options), figures)

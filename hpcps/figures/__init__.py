@@ -19,6 +19,7 @@
 - `report/`: one HTML file with everything
 - `search`: the table and the figure of a search
 - `selection`: selects the lines and panels to draw
+- `speedup`: the figure of the speed-up by the number of workers
 - `style`: line styles
 - `timeline`: the figure of a trace
 """
