@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -156,11 +157,16 @@ def test_a_thousand_models_of_a_megabyte_take_the_memory_of_two():
     giving, allocated = client()
     effects = Counter()
     sent = []
+    model = np.empty(250_000, np.float32)
+    tracemalloc.start()
     for number in range(1, 1001):
-        model = np.full(250_000, number, np.float32)
+        model[:] = number
         for effect in giving.submit(job(number, model)):
             effects[type(effect).__name__] += 1
             sent += [effect.message] if isinstance(effect, Send) else []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3e6, "the two models, and little else"
     assert allocated == [250_000, 250_000]
     assert effects == {"Send": 1, "Record": 998}
     assert sent[0].payload[0] == 1, "it is that of the evaluator, until it answers"
