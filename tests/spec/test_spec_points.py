@@ -56,7 +56,7 @@ def test_figure_3_is_what_the_paper_ran() -> None:
     runs = [point.run.model_dump(mode="json") for point in experiment.points]
     assert [(run["validation"]["rule"], run["attack"]) for run in runs] == [(r, a) for r in rules for a in attacks]
     expected = {
-        "topology": {"servers": 1, "validators": 1, "workers": 16, "colocate_validators": False},
+        "topology": {"servers": 1, "validators": 1, "workers": 16, "colocate_validators": False, "evaluators": 0},
         "model": {"backend": "torch", "name": "cifar_resnet20_v1"},
         "communication": {"participation": 0.5, "skip_rate": 0.2},
         "seed": 1,
@@ -81,10 +81,14 @@ def test_figure_3_is_what_the_paper_ran() -> None:
     [
         (
             "fig5_async_single_validator",
-            {"servers": 1, "validators": 1, "workers": 8, "colocate_validators": False},
+            {"servers": 1, "validators": 1, "workers": 8, "colocate_validators": False, "evaluators": 0},
             0.5,
         ),
-        ("fig6_async_two_validators", {"servers": 2, "validators": 2, "workers": 8, "colocate_validators": True}, 1.0),
+        (
+            "fig6_async_two_validators",
+            {"servers": 2, "validators": 2, "workers": 8, "colocate_validators": True, "evaluators": 0},
+            1.0,
+        ),
     ],
 )
 def test_figures_5_and_6_are_what_the_paper_ran(name: str, topology: dict[str, Any], participation: float) -> None:
