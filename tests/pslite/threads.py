@@ -33,6 +33,7 @@ class Cluster:
         """Have the scheduler and servers that still wait for somebody leave."""
         for node in self.started:
             node.abandon()
+        self.pool.shutdown()
 
     def settings(self, role, **changes):
         return Settings(role=role, **{**self.common, **changes})

@@ -208,8 +208,10 @@ class Node:
 
         Raises:
             LaunchError: this node cannot join the cluster.
-            RunError: another error occurred.
+            RunError: another error occurred, or the node has left.
         """
+        if self._members.left.is_set():
+            raise RunError(f"{self.me} has left")
         if isinstance(self._receiver.failure, LaunchError):
             raise self._receiver.failure
         if self._receiver.failure is not None:
