@@ -50,6 +50,7 @@ def test_collect_says_how_a_large_table_becomes_small(hpcps, monkeypatch):
     assert "--events" not in hpcps("collect", "demo", "--events", "evaluation,updates,end")
 
 
+@pytest.mark.usefixtures("empty_files")
 def test_plot_collects_what_is_not_collected_and_draws(hpcps, tmp_path):
     printed = hpcps("plot", "demo")
     assert "| average |" in printed

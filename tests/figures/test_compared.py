@@ -77,6 +77,7 @@ def test_the_figure_shows_them_as_thin_lines_as_far_as_ours_go(results, lines):
     assert all(line.get_linewidth() > 1 for axes in draw(shown, "bytes").axes for line in axes.lines)
 
 
+@pytest.mark.usefixtures("empty_files")
 def test_the_command_prints_the_table_and_publish_keeps_the_lines(results, lines, tmp_path, capsys):
     file = lines(collect(results).table)
     assert main(["plot", str(results), "-o", str(tmp_path / "figures"), "--compare", str(file)]) == 0

@@ -143,6 +143,7 @@ def test_seeds_make_a_mean_and_a_band_over_the_epochs_all_have_reached(seeded):
     assert "(2 of 3 seeds)" in markdown([figure_data])
 
 
+@pytest.mark.usefixtures("empty_files")
 def test_runs_that_are_not_finished_are_drawn_as_far_as_they_are_and_say_so(tmp_path):
     results = tmp_path / "x"
     invent(results, epochs=8, workers=2, rules=("zeno", "average"), attacks=ATTACKS[:2], unfinished=("zeno · none",))
@@ -165,6 +166,7 @@ def test_runs_that_are_not_finished_are_drawn_as_far_as_they_are_and_say_so(tmp_
     ]
 
 
+@pytest.mark.usefixtures("empty_files")
 def test_reduced_runs_are_drawn_apart_and_say_so(tmp_path):
     results = tmp_path / "x"
     common = {"epochs": 4, "workers": 2, "attacks": ATTACKS[:1], "rules": ("zeno",)}
@@ -317,6 +319,7 @@ def test_before_the_first_evaluation_there_are_tables_but_no_figures(swept, tmp_
         figure_data_of(table)
 
 
+@pytest.mark.usefixtures("empty_files")
 def test_a_table_of_an_earlier_version_is_drawn_without_what_it_has_not(swept, tmp_path):
     new = [name for name in swept if name in ("outside", "scores", "model") or name.endswith("pairs_total")]
     assert len(new) == 7
@@ -364,6 +367,7 @@ def test_how_many_seeds_diverged_stands_beside_every_mean(partly_diverged):
     assert "diverged (k of n seeds)" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+@pytest.mark.usefixtures("empty_files")
 def test_a_sweep_that_is_not_finished_shows_what_is_missing(swept, tmp_path):
     table = swept[~((swept["rule"] == "phocas") | (swept["attack"] == "random 1"))].copy()
     gone = swept[(swept["rule"] == "phocas") | (swept["attack"] == "random 1")].drop_duplicates("run_id")
@@ -380,6 +384,7 @@ def test_a_sweep_that_is_not_finished_shows_what_is_missing(swept, tmp_path):
     assert [cell.strip() for cell in phocas.split("|")[2:6]] == ["–"] * 4
     assert "no result yet: average · random, trimmed_mean · random, phocas · none" in text
     figure = draw(figure_data)
+    figure.draw_without_rendering()
     assert [note.get_text() for note in panels(figure)["random 1"].texts] == ["no result yet"]
     assert "phocas (no result yet)" in [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(write_figures([figure_data], tmp_path / "figures")) == 8

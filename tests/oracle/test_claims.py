@@ -3,7 +3,7 @@
 import pytest
 
 from hpcps.execution.inprocess import run_in_process
-from hpcps.records.collect import collect
+from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
@@ -14,7 +14,7 @@ HUGE = 1e6
 @pytest.fixture(scope="module")
 def accuracy(tmp_path_factory):
     """Return a function that gives the final accuracy of 12 workers, of which 4 are Byzantine; each run is run once."""
-    results = tmp_path_factory.mktemp("results") / "claims"
+    results = tmp_path_factory.mktemp("claims")
     found = {}
 
     def measure(rule, attack, split="iid"):
@@ -36,13 +36,11 @@ def accuracy(tmp_path_factory):
                     "attack": {"rate": 0.34, "scope": "worker", **attack} if attack else {"kind": "none"},
                 }
             )
-            number = f"{len(found):010d}"
-            directory = RunDirectory(results / "runs" / number)
-            values = run.model_dump(mode="json")
-            directory.create({"run_id": number, "label": key, "index": len(found), "swept": {}, "run": values})
-            run_in_process(run, number, directory)
-            table = collect(results, events=("evaluation",)).table
-            found[key] = float(table[table["run_id"] == number].sort_values("epoch")["accuracy"].iloc[-1])
+            directory = RunDirectory(results / str(len(found)))
+            directory.create({"run_id": "claims"})
+            run_in_process(run, "claims", directory)
+            lines = read_lines(directory.path / "records/validator-0.jsonl").lines
+            found[key] = [line["accuracy"] for line in lines if line["event"] == "evaluation"][-1]
         return found[key]
 
     return measure
