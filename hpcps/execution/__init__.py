@@ -15,6 +15,8 @@ launches.
 - `observer`: what a run in one process tells an observer
 - `process`: one process of a launch: one run after another
 - `process_context`: the role of one process in one run
+- `recorded_run`: the settings of a recorded run
+- `replay/`: executes a recorded run again, and compares the records
 - `resume`: the checkpoint from which a run resumes
 - `role_driver`: executes the effects of a role and passes events to it
 - `role_factory`: creates the roles of a run

@@ -9,7 +9,15 @@ from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.messages import Malformed, Message, Peer, Received
 from hpcps.protocol.roster import ADVERSARY, EVALUATOR
 from hpcps.records.writer import RecordWriter
+from hpcps.roles.events import Event, Idle, Resumed, StopRequested
 from hpcps.transport.base import Traffic
+
+IDLE, RESULT, STOP, TIMER = "idle", "result", "stop", "timer"
+"""Events other than messages whose moment is a matter of time: no message waits, the result of a background task, a
+request to stop, the end of an imposed time."""
+
+SAME = "="
+"""Precedes the sender of a message that came at the same moment as the one before it, as in one process."""
 
 _ACCOUNTS = ("round", "applied", "published", "evaluated", "end")
 """The events whose lines hold the counts and times since the last such line."""
@@ -26,17 +34,24 @@ class Account:
     Attributes:
         counts: `messages_sent`, `messages_received` and `polls` since that line, including messages of the adversary
             and the evaluator.
+        order: the events from outside since the last line of any kind, in order: the sender of each message, or a name
+            of the other events; None if the records do not state them.
         stopwatch: the times since that line.
     """
 
-    def __init__(self, record: RecordWriter, traffic: Traffic, stopwatch: Stopwatch) -> None:
+    def __init__(
+        self, record: RecordWriter, traffic: Traffic, stopwatch: Stopwatch, order: list[str] | None = None
+    ) -> None:
         """Start counting.
 
         Args:
             record: the record to write to.
             traffic: the bytes of all messages so far; the transport updates it.
             stopwatch: measures the times.
+            order: the initial `order`.
         """
+        self.order = order
+        self._moment = -1.0
         self._record = record
         self._traffic = traffic
         self._aside = {peer: Traffic() for peer in _APART}
@@ -51,18 +66,39 @@ class Account:
             if peer in (me, to):
                 self._aside[peer].sent += self._size(message)
 
-    def received(self, me: Peer, event: Received | Malformed) -> None:
-        """Count a message that was received; its bytes as in `sent`."""
-        self.counts["messages_received"] += 1
-        for peer in _APART:
-            if isinstance(event, Received) and peer in (me, event.source):
-                self._aside[peer].received += self._size(event.message)
+    def took(self, me: Peer, event: Event) -> None:
+        """Note an event that the role gets: its place in the order, and of a message the count, and bytes as in `sent`.
+
+        The order of the results of computations follows from it, except for those that wait for a timer.
+        """
+        match event:
+            case Received() | Malformed():
+                self.counts["messages_received"] += 1
+                for peer in _APART:
+                    if isinstance(event, Received) and peer in (me, event.source):
+                        self._aside[peer].received += self._size(event.message)
+                same = event.moment == self._moment
+                self._moment = event.moment
+                self.note(f"{SAME if same else ''}{event.source}")
+            case Idle():
+                self.note(IDLE)
+            case Resumed():
+                self.note(TIMER)
+            case StopRequested():
+                self.note(STOP)
+
+    def note(self, name: str) -> None:
+        """Append an event to the order."""
+        if self.order is not None:
+            self.order.append(name)
 
     def write(self, event: str, round: int, fields: Mapping[str, object]) -> None:
         """Write a line; `fields` may override the round."""
         values = {"round": round, **fields}
         if event in _ACCOUNTS:
             values |= self._since_the_last()
+        if self.order:
+            values["order"], self.order = self.order, []
         self._record.write(event, **values)
 
     def _since_the_last(self) -> dict[str, object]:

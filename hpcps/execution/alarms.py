@@ -34,7 +34,11 @@ class Alarms:
 
     def due(self) -> Event | None:
         """Return the first event if its time has come; a slowed computation has taken until now."""
-        if not self._set or self._clock() < self._set[0][0]:
+        return self.pop() if self._set and self._clock() >= self._set[0][0] else None
+
+    def pop(self) -> Event | None:
+        """Return the first event, as if its time had come; None if there is none."""
+        if not self._set:
             return None
         until, event = self._set.pop(0)
         return replace(event, seconds=event.seconds + self._clock() - until) if isinstance(event, Computed) else event

@@ -5,15 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from pydantic import ValidationError
 
 from hpcps.errors import RunError
+from hpcps.execution.recorded_run import recorded_run
 from hpcps.numerics.layout import Vector
 from hpcps.protocol.roster import Roster
-from hpcps.records.run_directory import PLUGINS, RunDirectory
-from hpcps.registry import using
-from hpcps.registry.plugins import registry_of
-from hpcps.spec.schema import Run
+from hpcps.records.run_directory import RunDirectory
 from hpcps.training.build import build_trainer
 from hpcps.training.evaluation import Evaluation
 
@@ -32,15 +29,7 @@ def evaluate_model(directory: RunDirectory, model: Vector) -> Evaluation:
         RunError: the model is not one of this run's network, or the settings are those of another version.
         DataError: a data file is missing, truncated or corrupt.
     """
-    with using(registry_of(directory.plugins, directory.path / PLUGINS)):
-        try:
-            run = Run.model_validate(directory.spec["run"])
-        except ValidationError as error:
-            wrong = ".".join(map(str, error.errors()[0]["loc"]))
-            raise RunError(
-                f"{directory.path}: this version of hpcps cannot read its settings ({wrong}): evaluate it with the "
-                "version in its provenance.json, or run the experiment again"
-            ) from error
+    with recorded_run(directory, "evaluate") as run:
         coordinator = Roster.of(run).coordinator
         trainer = build_trainer(run, coordinator.role, coordinator.index)
         if model.shape != (trainer.layout.size,):

@@ -13,7 +13,7 @@ from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.observer import Observer
 from hpcps.execution.resume import Resume, take_back
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import class_facts, make_role, memory_facts, spread
+from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.protocol.messages import Peer
@@ -103,6 +103,7 @@ def run_in_process(
                     stop=stop,
                     keep=run.checkpoint.keep,
                     observer=observer,
+                    ordered=arrival_decides(run),
                 )
             )
         try:

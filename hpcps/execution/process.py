@@ -20,7 +20,7 @@ from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext
 from hpcps.execution.resume import Resume, search, take_back
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import class_facts, make_role, memory_facts
+from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.execution.tracing import compare, tracing
 from hpcps.launch.plan import Plan, Rank
@@ -246,6 +246,7 @@ def _perform(
                 background=background,
                 stop=stop.requested,
                 keep=keep,
+                ordered=arrival_decides(context.run),
             )
             try:
                 drive(driver, context.run.transport.timeout, group.backoff())
@@ -291,7 +292,11 @@ def drive(driver: RoleDriver, timeout: float, backoff: Backoff) -> None:
             last_event, pause = now, max(driver.resumes - now, 0.0)  # a pause is not a wait for another role
         waited = now - last_event
         if waited > timeout and driver.limited:
-            raise driver.timeout_error(timeout)
+            names = ", ".join(map(str, driver.waiting_for)) or "a message"
+            raise RunError(
+                f"{driver.peer} waited {timeout:g} s in round {driver.round} for {names}; see its record, "
+                "or raise transport.timeout if a round really takes that long"
+            )
         if waited > timeout / 2 and driver.limited and not recorded:
             # Any waiting process may reach its timeout first: the records of all show which process hangs.
             driver.record_wait()

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from hpcps.errors import RunError
-from hpcps.execution.account import Account
+from hpcps.execution.account import RESULT, TIMER, Account
 from hpcps.execution.alarms import Alarms
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observer
 from hpcps.execution.stopwatch import Stopwatch
-from hpcps.protocol.messages import Malformed, Peer, Received, Reduced
+from hpcps.protocol.messages import Peer, Reduced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import TOLD_APART, Tracer
@@ -80,6 +80,7 @@ class RoleDriver:
         stop: Callable[[], bool] = lambda: False,
         keep: int = 2,
         observer: Observer | None = None,
+        ordered: bool = False,
     ) -> None:
         """Take a role to drive.
 
@@ -95,6 +96,7 @@ class RoleDriver:
             stop: returns whether the run shall stop at its next checkpoint; used for the role that keeps checkpoints.
             keep: the number of checkpoints to keep.
             observer: is told of record lines and of adopted models.
+            ordered: whether the record states the order of the events from outside.
         """
         self._role = role
         self._transport = transport
@@ -102,7 +104,7 @@ class RoleDriver:
         self._directory = directory
         self._queue: deque[Event] = deque([Start()])
         self._stopwatch = stopwatch or Stopwatch()
-        self._account = Account(record, transport.traffic, self._stopwatch)
+        self._account = Account(record, transport.traffic, self._stopwatch, [] if ordered else None)
         self._tracer = tracer
         self._background = background
         self._finished: Computed | None = None
@@ -172,15 +174,17 @@ class RoleDriver:
             Exception: the exception of the task.
         """
         event, self._finished = self._finished, None
-        if event is not None or self._background is None or (finished := self._background.take()) is None:
-            return event
-        self._stopwatch.add(finished.task, finished.stop - finished.start, finished.cpu)
-        if self._tracer is not None:
-            self._tracer.background(finished.task, finished.start, finished.stop, finished.round)
-        if finished.error is not None:
-            self.phase, self._failed_round = finished.task, finished.round
-            raise finished.error
-        return Computed(finished.task, finished.result, self._record.time)
+        if event is None and self._background is not None and (finished := self._background.take()) is not None:
+            self._stopwatch.add(finished.task, finished.stop - finished.start, finished.cpu)
+            if self._tracer is not None:
+                self._tracer.background(finished.task, finished.start, finished.stop, finished.round)
+            if finished.error is not None:
+                self.phase, self._failed_round = finished.task, finished.round
+                raise finished.error
+            event = Computed(finished.task, finished.result, self._record.time)
+        if event is not None:
+            self._account.note(RESULT)
+        return event
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """Pass an event to the role; yield each effect and execute it when the caller asks for the next one.
@@ -198,8 +202,7 @@ class RoleDriver:
             self._tracer.rest(self._alarms.kind)
 
     def _react(self, event: Event) -> Iterator[Effect]:
-        if isinstance(event, (Received, Malformed)):
-            self._account.received(self.peer, event)
+        self._account.took(self.peer, event)
         for effect in self._role.handle(event):
             in_background = isinstance(effect, InBackground) and self._background is not None
             if isinstance(effect, (Compute, Now, InBackground, AwaitBackground)) and not in_background:
@@ -246,32 +249,24 @@ class RoleDriver:
             self._draining = False
             return Idle()
         event = self._alarms.due()
-        return replace(event, time=self._record.time) if isinstance(event, Computed) else event
-
-    def timeout_error(self, seconds: float) -> RunError:
-        """Return the error of a wait that exceeded the timeout."""
-        names = ", ".join(str(peer) for peer in self.waiting_for) or "a message"
-        return RunError(
-            f"{self._role.peer} waited {seconds:g} s in round {self._role.round} for {names}; see its record, "
-            "or raise transport.timeout if a round really takes that long"
-        )
+        if not isinstance(event, Computed):
+            return event
+        self._account.note(TIMER)
+        return replace(event, time=self._record.time)
 
     def record_wait(self) -> None:
         """Record the peers that the role waits for."""
-        self._write("waiting", self._waiting())
+        self._write("waiting", {"waiting_for": [str(peer) for peer in self.waiting_for]})
 
     def give_up(self, reason: str, error: BaseException | None = None) -> None:
         """Record the end of a role that did not finish."""
         fields: dict[str, object] = {"reason": reason, **({"error": str(error)} if error else {})}
         if self.phase == "wait":
-            fields |= self._waiting()
+            fields["waiting_for"] = [str(peer) for peer in self.waiting_for]
         # Writing the record may be what failed.
         with suppress(RunError):
             self._write("end", fields)
         self._record.close()
-
-    def _waiting(self) -> dict[str, object]:
-        return {"waiting_for": [str(peer) for peer in self.waiting_for]}
 
     def _execute(self, effect: Effect, began: float) -> None:
         match effect:
@@ -296,6 +291,8 @@ class RoleDriver:
                 elif effect.least > took:
                     self._alarms.set(began + effect.least, replace(done, seconds=effect.least))
                 else:
+                    if effect.least:
+                        self._account.note(TIMER)
                     self._queue.append(replace(done, seconds=took, overran=0.0 < effect.least < took))
             case Now(task, work):
                 self._compute(task, work)
@@ -322,6 +319,8 @@ class RoleDriver:
                 write_evaluation(self._directory.path / EVALUATION, evaluation)
             case Snapshot(position, state):
                 self.phase = "checkpoint"
+                if self._account.order is not None:
+                    self._write("snapshot", {"moment": position})
                 part = self._record.part(state)
                 checksum = self._directory.checkpoints.write(position, str(self._role.peer), part)
                 self._queue.append(Snapped(position, checksum))

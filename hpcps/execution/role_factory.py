@@ -37,6 +37,11 @@ def spread(run: Run, hosts: int) -> Run:
     return run.model_copy(update={"transport": run.transport.model_copy(update={"partition": size})})
 
 
+def arrival_decides(run: Run) -> bool:
+    """Return whether the result depends on the order in which messages arrive, which the records then state."""
+    return run.train.mode == "async" or run.has_quorum
+
+
 def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -> Role:
     """Return a role that is ready to start; workers, validators and the evaluator have loaded their model and data.
 

@@ -1,6 +1,7 @@
 """What runs leave behind: records, checkpoints, provenance, and the tables made of them.
 
 - `acceptance`: the share of pairs that a rule accepted, and whether a run stalled
+- `attempts`: the attempts of a process in its record, to compare with another execution
 - `bypass`: which attacked and which honest blocks entered the model
 - `checkpoint`: the checkpoints of a run
 - `collect`: one long table of all records of an experiment

@@ -100,7 +100,10 @@ class RecordWriter:
             body = json.dumps(values, ensure_ascii=False, allow_nan=False, default=_plain)
         except ValueError:  # a number is not finite; this is rare, so the fast path does not check for it
             body = json.dumps(_finite(values), ensure_ascii=False, allow_nan=False)
-        line = f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode()
+        self._append(f'{{"event": "{event}", {self._head}, {body[1:]}\n'.encode())
+
+    def _append(self, line: bytes) -> None:
+        """Append an encoded line."""
         try:
             written = os.write(self._file, line)
         except OSError as error:

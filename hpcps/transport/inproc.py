@@ -94,6 +94,21 @@ class InprocTransport(CollectiveTransport):
             array[...] = result
             self._boxes[peer].append(Reduced(array))
 
+    def receive_from(self, source: Peer) -> Received | Malformed | Reduced | None:
+        """Return the first message that has arrived from one sender, or None; those of others stay."""
+        box = self._boxes[self._owner]
+        packet = next((packet for packet in box if not isinstance(packet, Reduced) and packet[0] == source), None)
+        if packet is None:
+            return None
+        box.remove(packet)
+        box.appendleft(packet)
+        return self.receive()
+
+    @property
+    def arrived(self) -> bool:
+        """Whether a message waits here."""
+        return bool(self._boxes[self._owner])
+
     def receive(self) -> Received | Malformed | Reduced | None:
         if not self._boxes[self._owner]:
             return None

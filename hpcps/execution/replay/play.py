@@ -1,0 +1,203 @@
+"""Replay a run: execute each of its attempts again in one process, and compare all that they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcps.errors import RunError
+from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver
+from hpcps.execution.replay.environment import of_provenance, of_starts
+from hpcps.execution.resume import take_back
+from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import EVALUATOR, Roster
+from hpcps.records.attempts import Attempt, DifferenceError, attempts_of
+from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.schema import Run
+from hpcps.spec.simulation import Modelled
+from hpcps.transport.inproc import Exchange
+
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Replayed:
+    """The result of a replay.
+
+    Attributes:
+        attempts: the number of attempts that were replayed.
+        lines: the number of record lines that are equal.
+        left: the number of record lines that the replay does not reach, because a process was interrupted.
+        models: the number of files of the final model that are equal.
+        difference: the first difference; None if there is none.
+    """
+
+    attempts: int = 0
+    lines: int = 0
+    left: int = 0
+    models: int = 0
+    difference: DifferenceError | None = None
+
+
+def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Replayed:
+    """Replay a run.
+
+    Args:
+        directory: the folder of the run.
+        run: its settings; its plugins are in use.
+        folder: the folder for the files of the replay; it is empty.
+        tell: takes each difference between the environments of the run and of the replay.
+
+    Raises:
+        RunError: the run cannot be replayed, for the reason in the message.
+        DataError: a data file is missing, truncated or corrupt.
+    """
+    _check(directory, run)
+    for difference in of_provenance(directory.provenance):
+        tell(difference)
+    result, copy, run_id = Replayed(), RunDirectory(folder), str(directory.spec.get("run_id"))
+    before: Sequence[ReplayDriver] = ()
+    try:
+        for attempts in _recorded(directory, run):
+            result.attempts += 1
+            try:
+                before = _play(run, run_id, attempts, copy, before, tell)
+            finally:
+                result.lines += sum(attempt.compared for attempt in attempts.values())
+            _check_progress(before)
+            result.left += sum(attempt.left for attempt in attempts.values())
+        result.models = _compare_models(directory, copy)
+    except DifferenceError as difference:
+        result.difference = difference
+    return result
+
+
+def _check(directory: RunDirectory, run: Run) -> None:
+    """Check that the run can be replayed.
+
+    Raises:
+        RunError: it cannot.
+    """
+    if not arrival_decides(run):
+        raise RunError(
+            f"run {directory.path.name} waits for all workers in each round, whatever the order of messages: "
+            "`hpcps run FILE --set transport.kind=inproc` computes the same model again"
+        )
+    names = {file.stem for file in directory.records}
+    if missing := [str(peer) for peer in Roster.of(run).everyone() if str(peer) not in names]:
+        raise RunError(f"run {directory.path.name} has no records of {', '.join(missing)}: it cannot be replayed")
+
+
+def _recorded(directory: RunDirectory, run: Run) -> list[dict[Peer, Attempt]]:
+    """Return the attempts of the run, each of all processes.
+
+    Raises:
+        RunError: the records do not suffice for a replay.
+    """
+    files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in Roster.of(run).everyone()}
+    attempts = {peer: attempts_of(file) for peer, file in files.items()}
+    numbers = {len(found) for found in attempts.values()}
+    if len(numbers) > 1:
+        few = min(attempts, key=lambda peer: len(attempts[peer]))
+        raise RunError(
+            f"{few} has records of {len(attempts[few])} attempts, and other processes of {max(numbers)}: it was "
+            "interrupted before its first line of an attempt, and the attempts cannot be matched"
+        )
+    if not any(attempt.expected for found in attempts.values() for attempt in found):
+        raise RunError(
+            "the records do not state the order of events: an earlier version of hpcps wrote them, or the run was "
+            "interrupted at its start"
+        )
+    return [{peer: found[number] for peer, found in attempts.items()} for number in range(numbers.pop())]
+
+
+def _play(
+    run: Run,
+    run_id: str,
+    attempts: Mapping[Peer, Attempt],
+    directory: RunDirectory,
+    before: Sequence[ReplayDriver],
+    tell: Tell,
+) -> list[ReplayDriver]:
+    """Execute an attempt until no process has an event; resume from a checkpoint of the attempts before it."""
+    # The evaluator has no part in a checkpoint.
+    positions = {attempt.position for peer, attempt in attempts.items() if peer != EVALUATOR}
+    resumed = any("continues" in attempt.start for attempt in attempts.values())
+    if len(positions) > 1 or resumed is (None in positions):
+        raise RunError("the records disagree about the checkpoint from which the run resumed")
+    (position,) = positions
+    if position is not None:
+        _seal(directory, run_id, position, before)
+    run = spread(run, len({attempt.start.get("host") for attempt in attempts.values()}))
+    exchange = Exchange(scale=run.simulation.model_scale if isinstance(run.simulation, Modelled) else 1.0)
+    drivers, starts = [], []
+    with ExitStack() as stack:
+        for peer, attempt in attempts.items():
+            own = None if peer == EVALUATOR else position
+            part = None if own is None else directory.checkpoints.read(own, str(peer))
+            role = make_role(run, run_id, peer)
+            if problem := take_back(role, part):
+                raise RunError(problem)
+            record = ComparedRecord(directory.path, run_id, peer, attempt, part)
+            stack.enter_context(record)
+            facts = memory_facts(run, peer.role, role.device) | class_facts(run, peer)
+            starts.append((peer, attempt.start, {"threads": run.train.threads, "device": role.device, **facts}))
+            record.write("start", **starts[-1][2])
+            drivers.append(ReplayDriver(role, exchange.endpoint(peer), record, directory, attempt))
+        if not before:
+            for difference in of_starts(starts):
+                tell(difference)
+        left = drivers
+        while any([driver.step() for driver in left]):  # noqa: C419 - all of them take a step
+            left = [driver for driver in left if not driver.finished]
+    return drivers
+
+
+def _seal(directory: RunDirectory, run_id: str, position: int, drivers: Sequence[ReplayDriver]) -> None:
+    """Complete a checkpoint, also if the record of server 0 ends before it learned that all parts are written.
+
+    Raises:
+        RunError: the replay did not write all parts.
+    """
+    if position in directory.checkpoints.positions():
+        return
+    drivers = [driver for driver in drivers if driver.peer != EVALUATOR]
+    parts = {str(driver.peer): driver.snapshots[position] for driver in drivers if position in driver.snapshots}
+    if lacking := [str(driver.peer) for driver in drivers if position not in driver.snapshots]:
+        raise RunError(f"the records of {', '.join(lacking)} end before the checkpoint at {position}")
+    directory.checkpoints.seal(position, run_id, parts, len(directory.checkpoints.positions()) + 1)
+
+
+def _check_progress(drivers: Sequence[ReplayDriver]) -> None:
+    """Check that the replay of an attempt that ended wrote all its lines.
+
+    Raises:
+        DifferenceError: it did not; the roles wait for events that do not come.
+    """
+    if not all(driver.attempt.ended for driver in drivers):
+        return
+    # Roles wait for one that has messages, but not the one that its record names.
+    waiting = sorted((driver for driver in drivers if driver.attempt.left), key=lambda driver: not driver.has_messages)
+    if waiting:
+        attempt = waiting[0].attempt
+        expected = f"the event `{attempt.expected}`" if attempt.expected else "another line"
+        raise DifferenceError(attempt.stopped_at, f"the record has {expected}, which does not come in the replay")
+
+
+def _compare_models(directory: RunDirectory, copy: RunDirectory) -> int:
+    """Compare the files of the final model, byte for byte; return their number.
+
+    Raises:
+        DifferenceError: one is missing or differs.
+    """
+    files = sorted((directory.path / "final").glob("*.npy"))
+    for file in files:
+        computed = copy.path / "final" / file.name
+        if not computed.exists():
+            raise DifferenceError(f"final/{file.name}", "the replay does not write it")
+        if computed.read_bytes() != file.read_bytes():
+            raise DifferenceError(f"final/{file.name}", "the replay computes another model")
+    return len(files)

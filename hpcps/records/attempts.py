@@ -1,0 +1,151 @@
+"""The attempts of a process, read from its record: the order of its events, and its lines, to compare with others."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcps.errors import RunError
+from hpcps.records.files import read_lines
+
+TIMES = frozenset(
+    ("time", "compute", "evaluate", "combine", "exchange", "wait", "cpu", "polls", "step_seconds", "overrun_steps")
+)
+"""The fields of lines that hold times, or counts that depend on them; so do those that begin with `cpu_`."""
+
+_NOT_COMPARED = TIMES | {"host", "order"}
+
+_DONE = ("finished", "suspended")
+
+
+class DifferenceError(RunError):
+    """A replay differs from the run.
+
+    Attributes:
+        where: the file, and the line if it is one of a record.
+        what: the difference.
+    """
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}")
+        self.where = where
+        self.what = what
+
+
+class Attempt:
+    """One attempt of a process: its lines, and how far a replay has come.
+
+    Attributes:
+        start: its first line.
+        position: the position of the checkpoint from which the attempt resumed; None if it began the run.
+        ended: whether the process finished, or was suspended at a checkpoint.
+        failure: the error that ended the process; None if none did.
+        compared: the number of lines that a replay has written, too.
+    """
+
+    def __init__(
+        self, file: Path, start: dict[str, Any], position: int | None, lines: list[tuple[int, dict[str, Any]]]
+    ) -> None:
+        """Take the lines of an attempt after its `start`, with their numbers in the file, from 1."""
+        self.start = start
+        self.position = position
+        self._name = f"{file.parent.name}/{file.name}"
+        self._order: deque[tuple[str, int]] = deque()
+        for number, line in lines:
+            order = line.get("order", [])
+            if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+                raise DifferenceError(self._line(number), "`order` is not a list of names")
+            self._order += [(name, number) for name in order]
+        last = lines[-1][1] if lines else {}
+        self.ended = last.get("event") == "end" and last.get("reason") in _DONE
+        self.failure = last.get("error") if last.get("event") == "end" else None
+        # The end of an interrupted process depends on the moment of the interruption.
+        ends = ("stopped", "failed")
+        compared = [item for item in lines if item[1]["event"] != "waiting" and item[1].get("reason") not in ends]
+        # An evaluation runs in the background of the other lines.
+        self._lines = {
+            beside: deque(item for item in compared if _is_beside(item[1]) is beside) for beside in (False, True)
+        }
+        self.compared = 0
+
+    @property
+    def expected(self) -> str | None:
+        """The next event from outside, by its name in `order`; None after the last one that was recorded."""
+        return self._order[0][0] if self._order else None
+
+    def advance(self) -> None:
+        """Go on to the event after the expected one."""
+        self._order.popleft()
+
+    @property
+    def left(self) -> int:
+        """The number of lines that no replay has written yet."""
+        return sum(map(len, self._lines.values()))
+
+    @property
+    def stopped_at(self) -> str:
+        """The line of the next event, else the next line: where a replay does not proceed."""
+        numbers = [self._order[0][1]] if self._order else [lines[0][0] for lines in self._lines.values() if lines]
+        return self._line(min(numbers)) if numbers else self._name
+
+    def compare(self, computed: Mapping[str, Any]) -> None:
+        """Compare the next recorded line with one that a replay writes.
+
+        Raises:
+            DifferenceError: they differ in other fields than times; or the record of the ended attempt has no more.
+        """
+        if computed["event"] == "start":
+            return
+        lines = self._lines[_is_beside(computed)]
+        if not lines:
+            if self.ended:
+                raise DifferenceError(
+                    self._name, f"the replay writes another `{computed['event']}` line after the last"
+                )
+            return
+        number, recorded = lines.popleft()
+        names = [name for name in (*recorded, *computed) if name not in _NOT_COMPARED and not name.startswith("cpu_")]
+        for name in names:
+            here, there = (repr(line[name]) if name in line else "nothing" for line in (recorded, computed))
+            if here != there:
+                raise DifferenceError(self._line(number), f"`{name}`: the record has {here}, the replay {there}")
+        self.compared += 1
+
+    def _line(self, number: int) -> str:
+        return f"{self._name}, line {number}"
+
+
+def _is_beside(line: Mapping[str, Any]) -> bool:
+    return line["event"] == "evaluation" or (line["event"] == "diverged" and "epoch" in line)
+
+
+def attempts_of(file: Path) -> list[Attempt]:
+    """Read the attempts of a process from its record.
+
+    Raises:
+        DifferenceError: a line is damaged, and not only truncated at the end of the file.
+        RunError: the record cannot be read, or does not belong to a process with attempts.
+    """
+    try:
+        read = read_lines(file)
+    except OSError as error:
+        raise RunError(f"{file}: cannot be read ({error.strerror})") from error
+    known = {number: line for number, line in zip(read.numbers, read.lines, strict=True) if "event" in line}
+    attempts: list[tuple[dict[str, Any], int | None, list[tuple[int, dict[str, Any]]]]] = []
+    for number in range(max(known, default=-1) + 1):
+        line = known.get(number)
+        if line is None:
+            raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", "it is not a record line")
+        if line["event"] == "start":
+            # The line before the checkpoint states its position.
+            continues = line.get("continues")
+            before = known.get(continues - 1, {}) if isinstance(continues, int) else {}
+            position = before.get("moment")
+            attempts.append((line, position if isinstance(position, int) else None, []))
+        elif not attempts:
+            raise DifferenceError(f"{file.parent.name}/{file.name}, line 1", "it is not a `start` line")
+        else:
+            attempts[-1][2].append((number + 1, line))
+    return [Attempt(file, *attempt) for attempt in attempts]
