@@ -185,7 +185,8 @@ class Attack(ByzantineAttack, ABC):
 def attackers(attack: ByzantineAttack | NoAttack, workers: int, seed: int) -> frozenset[int]:
     """Return the fixed set of floor(rate * workers) attackers; empty unless the attack has scope `worker`.
 
-    Every process draws the same set. The attackers of a lower rate are a subset of those of a higher rate.
+    Every process that calls this draws the same set; if the attack knows other updates, only the adversary calls it.
+    The attackers of a lower rate are a subset of those of a higher rate.
 
     Args:
         attack: the attack.

@@ -91,7 +91,7 @@ def lines_of(figure_data: FigureData) -> list[str]:
 
 
 def _named(figure_data: FigureData, line: str) -> str:
-    """Return the name of a line; a reference, which stands in each column, states its epochs if others have others."""
+    """Return the name of a line; that of a reference has its number of epochs, if the other lines have another one."""
     reference = next((curve for curve in figure_data.references if curve.line == line and curve.epoch.size), None)
     beside = {curve.epoch[-1] for panel in figure_data.panels.values() for curve in panel if curve.epoch.size}
     if reference is None or beside == {reference.epoch[-1]}:

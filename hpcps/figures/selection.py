@@ -77,7 +77,7 @@ def _selected(figure_data: FigureData, options: PlotOptions) -> FigureData:
 
 
 def with_left_out(facts: str, **chosen: tuple[Sequence[str], Sequence[str]]) -> str:
-    """Add to the description of runs how many of which things are shown, of those that are not shown as a whole."""
+    """Add to the description of runs how many lines and panels are shown, where some are left out."""
     parts = [f"{len(part)} of {len(whole)} {what}" for what, (part, whole) in chosen.items() if len(part) < len(whole)]
     return SEPARATOR.join([facts, *([f"{', '.join(parts)} shown"] if parts else [])])
 

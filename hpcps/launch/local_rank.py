@@ -1,4 +1,4 @@
-"""A process before MPI starts: its rank, from the environment that the launcher sets, and the GPU that it uses."""
+"""A process before MPI starts: its rank and local rank, from the environment that the launcher sets, and its GPU."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class CifarResNet(Model, ABC):
         return _network(self._depth, shape[0], classes)
 
     def build_gluon(self, shape: Shape, classes: int) -> Any:
-        """See `Model.build_gluon`; GluonCV's registry lacks depths 32 and 44, but its builder supports them."""
+        """Build the twin with GluonCV's builder, which has depths 32 and 44, too, unlike its registry."""
         from gluoncv.model_zoo.cifarresnet import get_cifar_resnet
 
         return get_cifar_resnet(1, self._depth, classes=classes)

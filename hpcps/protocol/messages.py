@@ -42,8 +42,9 @@ class Kind(IntEnum):
     """The kind of a message."""
 
     INIT = 1
-    """To a server: the initial weights of its shard; the note holds the layout and the schedule. The adversary gets one
-    without weights. In a collective exchange: to the next worker, all initial weights."""
+    """To a server: the initial weights of its shard; the note holds the layout, the steps of an epoch, and whether
+    BatchNorm statistics are averaged. The adversary gets one without weights. In a collective exchange: to the next
+    worker, all initial weights."""
     MODEL = 2
     """From a server: its shard of a model, or a partition of it."""
     UPDATE = 3

@@ -58,13 +58,16 @@ class RunAcceptance:
 
     @classmethod
     def of(cls, sent: float, accepted: float, rounds: float, empty: float) -> RunAcceptance:
-        """Make it from the counts of a table, in which NaN is 0; but of accepted pairs, if some were sent, unknown."""
+        """Make it from the counts of a table.
+
+        NaN means 0; but if pairs were sent, NaN as the number of accepted pairs means that it is unknown.
+        """
         known = not (np.isnan(accepted) and sent > 0)
         return cls(int(finite(sent)), int(finite(accepted)) if known else None, int(finite(rounds)), int(finite(empty)))
 
     @classmethod
     def before(cls, moment: float, lines: Mapping[str, Values], workers: int = 0) -> RunAcceptance:
-        """Count what lines state; for `lines` and `workers` see `rounds_of`, `lines` has also `sent` and `accepted`."""
+        """Count the lines before a moment; `lines` are as in `rounds_of`, with `sent` and `accepted` besides."""
         known = lines["moment"] < moment
         moments, empty = rounds_of(lines, workers)
         sent, accepted = (float(lines[name][known].sum()) for name in ("sent", "accepted"))
@@ -75,7 +78,7 @@ NOTHING = RunAcceptance()
 
 
 def stalled(rounds: Any, empty: Any) -> Any:
-    """Tell whether a run with these numbers of rounds with updates, and of empty ones, is stalled; also for arrays."""
+    """Return whether a run is stalled, from its rounds with updates and the empty ones among them; works on arrays."""
     return 2 * empty > rounds
 
 

@@ -121,7 +121,7 @@ class Adversary(ABC):
 
     @abstractmethod
     def _excuse(self, source: Peer) -> Iterator[Effect]:
-        """Let a worker send its update as it is, whose message cannot be used."""
+        """Let a worker whose message cannot be used send its update as it is."""
 
     @abstractmethod
     def _go_on(self) -> Iterator[Effect]:

@@ -82,7 +82,7 @@ class AttackGroup:
         return tuple(worker for worker in self.workers if worker in self._sent)
 
     def mask(self, worker: int) -> Mask:
-        """Return the blocks that a worker sends, whose update is here."""
+        """Return the blocks that a worker sends; its update must be here."""
         return self._sent[worker]
 
     def put(self, worker: int, mask: Mask, payload: Vector) -> None:

@@ -9,7 +9,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
 
 KEEPER = Peer("server", 0)
-"""The role that decides when there is a checkpoint, and seals it."""
+"""The role that decides when there is a checkpoint, and seals it, in a run with servers."""
 
 CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 

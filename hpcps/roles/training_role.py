@@ -89,7 +89,7 @@ class TrainingRole(ABC):
         self._training.resume(state.facts["round"], state.facts["evaluated"])
 
     def initial_messages(self, statistics: bool) -> Iterator[Effect]:
-        """Give the adversaries and the servers the initial weights, and say whether statistics are averaged."""
+        """Send the servers the initial weights, and servers and adversaries what they need to know of the model."""
         training, layout, roster = self._training, self._trainer.layout, Roster.of(self._run)
         if self.peer.role == "validator":
             # A step that a validator took before is part of the initial model; a worker's step is not.

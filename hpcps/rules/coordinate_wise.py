@@ -124,8 +124,9 @@ class TrimmedMean(Trimming):
     """Per coordinate, the mean of the n updates without the b smallest and the b largest values.
 
     b = f if f is given; too few updates are n <= 2 f. Otherwise b = int(min((n - 2) // 2, trim * n)), and too few are
-    n <= 2. The result of too few is zero, and no update is accepted. After Yin, Chen, Ramchandran and Bartlett,
-    "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
+    n <= 2. The result of too few is zero, and no update is accepted. n counts updates that came, not absent workers.
+    Where trim * n < 1, such as for 3 or 4 updates and a trim of 0.2, b is 0 and the rule is the mean. After Yin, Chen,
+    Ramchandran and Bartlett, "Byzantine-robust distributed learning: towards optimal statistical rates", ICML 2018.
     """
 
     kind: Literal["trimmed_mean"] = "trimmed_mean"

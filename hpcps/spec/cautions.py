@@ -29,24 +29,30 @@ def cautions(run: Run) -> Iterator[Problem]:
 
 
 def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
-    """With two updates or fewer, no value remains between the extremes."""
+    """With two updates or fewer, no value remains between the extremes; with few more, `trim` may drop none."""
     rule, topology = run.validation.rule, run.topology
     if not isinstance(rule, (TrimmedMean, Phocas)) or rule.f is not None:
         return
     smallest, largest = min(map(run.updates_needed, run.shares)), max(run.shares)
-    if smallest > 2:
+    if smallest > 2 and (rule.trimmed(smallest) or not rule.trim):
         return
     whose = (
         f"a validator's share of the {topology.workers} workers is {smallest}"
         if topology.validators
         else (f"there are {topology.workers} workers")
     )
-    effect = "the model never changes" if largest <= 2 else "such a validator changes nothing"
     if run.has_quorum:
-        whose, effect = f"a round may close with {smallest}", "such a round changes nothing"
+        whose = f"a round may close with {smallest}"
+    if smallest > 2:
+        what = f"{rule.kind} drops no update if trim times their number is less than 1"
+        effect = f"with trim = {rule.trim} it is the mean; use more workers, or f = 1"
+    else:
+        what = f"{rule.kind} returns zero for two updates or fewer"
+        effect = "the model never changes" if largest <= 2 else "such a validator changes nothing"
+        effect = "such a round changes nothing" if run.has_quorum else f"{effect}; use more workers"
     yield Problem(
         ("validation", "rule"),
-        f"{rule.kind} returns zero for two updates or fewer, and {whose}: {effect}; use more workers",
+        f"{what}, and {whose}: {effect}",
         (("topology", "workers"), ("topology", "validators")),
     )
 

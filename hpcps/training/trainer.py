@@ -111,7 +111,7 @@ class Trainer(Evaluator):
 
     @property
     def steps_done(self) -> int:
-        """Batches consumed by `train` and `observe`; determines the epoch and so the learning rate."""
+        """Batches consumed by `train`, `observe` and `skip`; determines the epoch and so the learning rate."""
         return self._steps_done
 
     @property

@@ -34,7 +34,7 @@ class ActiveTask:
 
 
 class Sharing(ABC):
-    """Concurrent jobs whose rates change whenever a job starts or ends.
+    """Concurrent tasks whose rates change whenever a task starts or ends.
 
     There are no time slices: between two changes every rate is constant, so the ends are exact.
     """

@@ -74,7 +74,7 @@ class _Play:
     """One execution of a sweep."""
 
     def __init__(self, sweep: SweepRun, queue: PointQueue, display: Display) -> None:
-        self._campaign = sweep
+        self._sweep = sweep
         self._queue = queue
         self._display = display
         self._launches = 0
@@ -94,7 +94,7 @@ class _Play:
 
     def side_by_side(self) -> int:
         """Execute as many batches at a time as there are shares of the cores."""
-        slots = Slots(self._campaign.shares, self._display.say)
+        slots = Slots(self._sweep.shares, self._display.say)
         status = passed = 0
         with stops_of() as stops:
             while slots.busy or (self._queue.left and not status):
@@ -116,11 +116,11 @@ class _Play:
     @property
     def _late(self) -> bool:
         """Whether it is too late to start a batch."""
-        return self._campaign.until is not None and time.monotonic() > self._campaign.until
+        return self._sweep.until is not None and time.monotonic() > self._sweep.until
 
     def _next(self) -> Batch:
         """Return the next batch, with the files of its launch written."""
-        sweep = self._campaign
+        sweep = self._sweep
         points = self._queue.take(len(sweep.shares))
         batch = Batch(points, sweep.results, sys.argv, until=sweep.until, trace=sweep.trace)
         if points[0].run.transport.in_process:

@@ -42,7 +42,8 @@ class Launcher(Config, ABC):
     job_variables: ClassVar[tuple[str, ...]] = ()
     """Environment variables in which its batch system stores the id of a job.
 
-    `batch.job_id` and `batch.allocation` read them; `doctor/diagnosis.py` finds out whether this is a job.
+    `batch.job_id` and `batch.allocation` read them; with them, `doctor/diagnosis.py` finds out whether
+    the launcher starts processes only in a job, and whether this is one.
     """
 
     longest_line: ClassVar[int | None] = None

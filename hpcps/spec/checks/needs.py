@@ -1,4 +1,4 @@
-"""What keys and components need, compared with what the run offers: the only check of "this with that"."""
+"""The needs of keys and components, compared with what the run offers: the check of most combinations of keys."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from hpcps.transport.pool import BufferPool
 from hpcps.transport.shared_memory import Neighbours, SegmentAddress
 from hpcps.transport.shared_memory.arena import ADDRESS_BYTES
 
-# The tag tells what follows the header, so that the stream stays synchronous even after an invalid header.
+# The tag tells what follows the header, so that sender and receiver stay in step even after an invalid header.
 _ALONE, _WITH_PAYLOAD, _PAYLOAD, _PLACED, _TO_DEVICE = 1, 2, 3, 4, 5
 _FOLLOWED = (_WITH_PAYLOAD, _TO_DEVICE)
 """The headers that a payload follows."""
