@@ -49,7 +49,8 @@ def _rule_has_enough_updates(run: Run) -> Iterator[Problem]:
     else:
         what = f"{rule.kind} returns zero for two updates or fewer"
         effect = "the model never changes" if largest <= 2 else "such a validator changes nothing"
-        effect = "such a round changes nothing" if run.has_quorum else f"{effect}; use more workers"
+        effect = "such a round changes nothing" if run.has_quorum else effect
+        effect += "; use more workers"
     yield Problem(
         ("validation", "rule"),
         f"{what}, and {whose}: {effect}",
