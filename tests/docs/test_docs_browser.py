@@ -10,6 +10,8 @@ from functools import partial
 import pytest
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+# Skipped as a whole: a fixture would skip only after the site is built.
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="chromium is missing: apt-get install chromium")
 # A page with a frame for each page and width; it sends what it finds.
 CHECK = """<!doctype html><body><script>
 const pages = %s, found = {};
@@ -61,8 +63,6 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def found(site, tmp_path_factory):
-    if BROWSER is None:
-        pytest.skip("chromium is missing: apt-get install chromium")
     pages = sorted(str(path.relative_to(site)) for path in site.rglob("*.html") if path.name != "404.html")
     check = site / "check.html"
     check.write_text(CHECK % json.dumps(pages))
