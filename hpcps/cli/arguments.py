@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from hpcps.records.locate import default_results
+
+
+def count(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return a parser of whole numbers with a minimum, and with a maximum if one is given."""
+
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < least or (most is not None and int(text) > most):
+            limit = "" if most is None else f" and ≤ {most}"
+            raise argparse.ArgumentTypeError(f"expects a whole number ≥ {least}{limit}, got {text!r}")
+        return int(text)
+
+    return read
 
 
 def add_point_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from hpcps.errors import LaunchError
 from hpcps.execution.sweep.claims import is_done
 from hpcps.launch.detect import detect_mpi, find_launcher
 from hpcps.launch.exit_status import ExitStatus, exit_status_of
-from hpcps.launch.hostfile import STYLES, read_hostfile
+from hpcps.launch.hostfile import STYLES, Host, read_hostfile
 from hpcps.launch.launchers import Launcher, Plain
 from hpcps.launch.prepare import Site, prepare
 from hpcps.records.sweep import write_sweep
@@ -73,11 +73,7 @@ def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | No
         points: the points to launch.
         dialect: the name of the launcher to write for; None for the installed one.
     """
-    hosts = read_hostfile(args.hostfile, args.hostfile_style) if args.hostfile else None
-    try:
-        options = shlex.split(args.mpirun_options)
-    except ValueError as error:
-        raise LaunchError(f"--mpirun-options {args.mpirun_options!r}: {error}") from error
+    hosts, options = _hosts_and_options(args)
     if dialect is not None:
         launcher = find_launcher(dialect)
         return Site(launcher, args.mpirun or _executable(launcher), hosts, args.hostfile, options)
@@ -93,6 +89,21 @@ def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | No
             raise
         return own
     return Site(mpi.launcher, mpi.mpirun, hosts, args.hostfile, options, own.launcher if here else None)
+
+
+def installed_site(args: argparse.Namespace) -> Site:
+    """Read the host file and find the installed MPI launcher, or the one that the site arguments name."""
+    hosts, options = _hosts_and_options(args)
+    mpi = detect_mpi(args.mpirun)
+    return Site(mpi.launcher, mpi.mpirun, hosts, args.hostfile, options)
+
+
+def _hosts_and_options(args: argparse.Namespace) -> tuple[tuple[Host, ...] | None, list[str]]:
+    hosts = read_hostfile(args.hostfile, args.hostfile_style) if args.hostfile else None
+    try:
+        return hosts, shlex.split(args.mpirun_options)
+    except ValueError as error:
+        raise LaunchError(f"--mpirun-options {args.mpirun_options!r}: {error}") from error
 
 
 def _executable(launcher: Launcher) -> Path:

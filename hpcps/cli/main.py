@@ -17,6 +17,7 @@ from hpcps.cli import (
     doctor,
     evaluate,
     import_logs,
+    launch,
     plot,
     replay,
     results,
@@ -30,6 +31,7 @@ from hpcps.launch.limits import raise_limit
 _COMMANDS = (
     check.register,
     run.register,
+    launch.register,
     search.register,
     status.register,
     results.register_collect,

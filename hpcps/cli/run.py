@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hpcps.cli.arguments import add_point_arguments, add_results_argument
+from hpcps.cli.arguments import add_point_arguments, add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.errors import LaunchError, RunError
 from hpcps.execution.sweep.claims import (
@@ -61,10 +61,10 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume", action=argparse.BooleanOptionalAction, default=True, help="skip runs that are done (the default)"
     )
     parser.add_argument(
-        "--retry", metavar="N", type=_count(0), default=0, help="repeat a failed run, up to N times (default: 0)"
+        "--retry", metavar="N", type=count(0), default=0, help="repeat a failed run, up to N times (default: 0)"
     )
     parser.add_argument(
-        "--jobs", metavar="N", type=_count(1), default=1, help="execute N launches at a time, each on separate cores"
+        "--jobs", metavar="N", type=count(1), default=1, help="execute N launches at a time, each on separate cores"
     )
     parser.add_argument(
         "--walltime",
@@ -124,17 +124,6 @@ def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole:
     write_sweep(*sweep)
     args.until = None if args.walltime is None else _last_moment(args.walltime, left)
     return _share(args, name, left)
-
-
-def _count(least: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers with a minimum."""
-
-    def read(text: str) -> int:
-        if not text.isascii() or not text.isdigit() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"expects a whole number ≥ {least}, got {text!r}")
-        return int(text)
-
-    return read
 
 
 def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:

@@ -19,6 +19,7 @@
 - `prepare`: turns the points of an experiment into launches
 - `processes`: the processes of this machine
 - `rank_pair`: two ranks that try MPI and device memory
+- `script`: turns a person's own program into a launch
 - `signals`: the signals that ask hpcps to stop
 - `starter`: starts the processes of a configfile without an MPI launcher
 - `stop`: the file that asks a launch to stop

@@ -23,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from contextlib import suppress
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -51,13 +52,15 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def stand_guard(name: str, lost: Path, mps: Path | None = None) -> Callable[[], None]:
+def stand_guard(name: str, lost: Path, mps: Path | None = None, linger: float = 0.0) -> Callable[[], None]:
     """Start a guard for this process; call this before any thread is started and before MPI is imported.
 
     Args:
         name: the name to report, such as `worker-3`; empty if unknown.
         lost: the file in which this process writes when its guard is killed.
         mps: the folder of the MPS daemon that the guard has to stop, if there is one.
+        linger: seconds between the report of a failure and the end of the guard, at which the launcher ends the other
+            processes: they can say meanwhile that they waited for this one.
 
     Returns:
         A function to call once MPI has started, at least on this host.
@@ -70,7 +73,7 @@ def stand_guard(name: str, lost: Path, mps: Path | None = None) -> Callable[[], 
         # The guard's command line does not contain the role: a search for the processes of a role finds only them.
         os.environ.update({NAME: name, _LOST: str(lost)})
         os.set_inheritable(started, True)
-        os.execv(sys.executable, [*_PROGRAM, __file__, str(child), str(started), str(mps or "")])
+        os.execv(sys.executable, [*_PROGRAM, __file__, str(child), str(started), str(mps or ""), str(linger)])
     os.close(started)
     _leave_trace(lost)
     if os.getppid() != guard:
@@ -111,7 +114,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _watch(child: int, name: str, started: int, lost: str, mps: str) -> None:
+def _watch(child: int, name: str, started: int, lost: str, mps: str, linger: float) -> None:
     """Wait for the child, report how it ended, stop the MPS daemon of this folder, and end in the same way."""
     under_hydra = _parent_name().startswith("hydra")
     if under_hydra:
@@ -136,6 +139,7 @@ def _watch(child: int, name: str, started: int, lost: str, mps: str) -> None:
             text += MARK + json.dumps({"name": name, "pid": child, "host": host, "status": status}) + "\n"
         # One write, with a line break first: another process may have left an unfinished line.
         os.write(2, text.encode())
+        time.sleep(linger)
     if status == 0 or status not in EXPLAINED:  # otherwise the launcher ended it: the file shows that it had a guard
         with suppress(OSError):
             os.unlink(lost)
@@ -225,4 +229,4 @@ class LostGuards:
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), os.environ[_LOST], sys.argv[3])
+    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), os.environ[_LOST], sys.argv[3], float(sys.argv[4]))

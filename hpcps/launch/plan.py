@@ -14,7 +14,7 @@ from typing import Any
 from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import read_json
 
-FORMAT = 4
+FORMAT = 5
 """Version of the file format; a rank refuses other versions."""
 
 UNTRIED = "through MPI: not tried, because `hpcps run` did not start this launch on a host with a device"
@@ -63,8 +63,23 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
+class Script:
+    """A person's own program, which every worker executes in place of runs.
+
+    Attributes:
+        command: the program and its arguments.
+        folder: the folder in which it starts, absolute.
+        port: a port of worker 0's host, on which torch.distributed may start.
+    """
+
+    command: tuple[str, ...]
+    folder: str
+    port: int
+
+
+@dataclass(frozen=True)
 class Plan:
-    """The role of every rank, and the runs that the ranks execute one after another.
+    """The role of every rank, and the runs that the ranks execute one after another, or the script.
 
     Attributes:
         world: the processes, by rank.
@@ -74,6 +89,7 @@ class Plan:
         progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
         device_memory: whether MPI takes device memory, as `rank_pair` found out.
+        script: the program that workers execute; None for runs.
         umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """
 
@@ -85,6 +101,7 @@ class Plan:
     rank_variables: tuple[str, ...] = ()
     device_memory: str = UNTRIED
     umask: int | None = None
+    script: Script | None = None
 
     @property
     def fingerprint(self) -> str:
@@ -126,7 +143,9 @@ class Plan:
         world = tuple(Rank(**rank) for rank in body.pop("world"))
         runs = tuple(PlannedRun(**run) for run in body.pop("runs"))
         del body["format"]
-        return cls(world, runs, rank_variables=tuple(body.pop("rank_variables")), **body)
+        if (script := body.pop("script")) is not None:
+            script = Script(**{**script, "command": tuple(script["command"])})
+        return cls(world, runs, script=script, rank_variables=tuple(body.pop("rank_variables")), **body)
 
     def _body(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}

@@ -91,13 +91,13 @@ def prepare(
                 _plan(group, results, site),
                 trace=trace,
                 progress=not supervised,
-                umask=_umask(),
+                umask=own_umask(),
             ),
             plan_file=path.with_name(f"{path.name}.plan.json"),
             configfile=path,
             mpirun=site.mpirun,
             python=Path(sys.executable),
-            variables=_variables(run.train.threads, os.environ),
+            variables=variables_of(run.train.threads, os.environ),
             options=site.options,
             agent=remote_agent() if site.hosts else None,
         )
@@ -148,7 +148,7 @@ def _planned(point: Point, results: Path) -> PlannedRun:
     return PlannedRun(point.run_id, point.label, str(run_folder(point, results)), point.spec)
 
 
-def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
+def variables_of(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that every rank needs, on every host, before it loads its libraries."""
     variables = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     root = Path(hpcps.__file__).parent.parent
@@ -161,7 +161,7 @@ def _variables(threads: int, environment: Mapping[str, str]) -> dict[str, str]:
     return variables
 
 
-def _umask() -> int:
+def own_umask() -> int:
     """Return the umask of this process, which can only be read by setting it."""
     os.umask(umask := os.umask(0o077))
     return umask

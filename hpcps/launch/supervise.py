@@ -107,6 +107,7 @@ def supervise(
     Raises:
         LaunchError: the launcher cannot be started.
     """
+    script = launch.job.plan.script is not None
     known = {failure for run in launch.job.plan.runs for failure in RunDirectory(Path(run.directory)).failures}
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     tail: deque[str] = deque(maxlen=_OUTPUT_LINES)
@@ -150,6 +151,8 @@ def supervise(
                     on_output("hpcps: time is nearly over: stopping at the next checkpoint ...")
                     stop.ask()
                     asked = True
+                if stops and script and checkpoint_by is None:
+                    checkpoint_by = now  # a script writes no checkpoint
                 if stops and checkpoint_by is None:
                     on_output("hpcps: stopping at the next checkpoint ... (once more: at once)")
                     stop.ask()
@@ -206,6 +209,8 @@ def supervise(
 def _over(launch: Launch, stop: StopFile, asked: bool, known: Collection[Failure]) -> bool:
     """Whether the launch has no work left: all runs are done, the run has stopped on request, or it has failed."""
     run = current(launch.job.plan)
+    if launch.job.plan.script is not None:
+        return False
     if run is None or _failed(run, known):
         return True
     records = begun(run, launch.job.plan_file) if asked else ()
@@ -325,6 +330,10 @@ def _explain(
     """Return the outcome of a failed launch: the run and, if known, the process that failed."""
     printed = tuple(tail)[-_LAST_LINES:]
     run = next((run for run in launch.job.plan.runs if not RunDirectory(Path(run.directory)).done), None)
+    if launch.job.plan.script is not None:
+        # The processes of a script report their failures in the folder of the plan.
+        folder = PlannedRun("", "", str(launch.job.plan_file.parent), {})
+        return Outcome(status, failure=find_cause(folder, deaths, known), launcher=launcher)
     if run is None:
         return Outcome(status, launcher=launcher, last_lines=printed)
     failure = find_cause(run, deaths, known)

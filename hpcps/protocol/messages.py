@@ -101,6 +101,12 @@ class Kind(IntEnum):
     whether the round waits for all."""
     ABANDON = 24
     """With a quorum, from the combiner that closes rounds to a late worker: leave the local steps of this round."""
+    DECLARE = 25
+    """Session: from a worker to a holder: the note describes the tensor with the key `index`."""
+    ABORT = 26
+    """Session: from a holder to everyone: the note holds the `reason` why the session cannot go on."""
+    LEAVE = 27
+    """Session: from a process to everyone: it ends; the note holds its `error` if it failed."""
 
 
 class Flag(IntFlag):
@@ -144,7 +150,7 @@ class Message:
             until the servers answer its own next request. The receiver must not write to it.
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
         index: asynchronous: the position in the servers' log of the entry that is ordered or answered; ring: the number
-            of updates in a sum.
+            of updates in a sum; session: the key of the tensor.
         partition: synchronous: the number of the partition, in the order in which the partitions between this sender
             and receiver are sent, or within the chunk of the ring; of a GRANT, the number of partitions that may be
             sent.
@@ -167,6 +173,9 @@ class Message:
     | COPY, REPLACEMENT; ABSENT, to the adversary | the round | the worker's cycle |
     | EVALUATE, EVALUATED; STOP, to the evaluator | the coordinator's round | the coordinator's cycle |
     | CLOCK | the number of the question | the number of the question |
+
+    In a session, `round` of UPDATE, ABSENT and COMBINED counts the exchanges of the tensor. QUERY asks a holder which
+    workers have not sent it; the note of the ANSWER holds them as `waiting_for`.
     """
 
     kind: Kind

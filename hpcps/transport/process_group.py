@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -78,6 +78,10 @@ class ProcessGroup(ABC):
     def in_memory(self) -> list[Peer]:
         """Return the peers that read allocated arrays in place; empty if an array is in ordinary memory."""
         return []
+
+    def ended(self) -> Sequence[Peer]:
+        """Return the peers whose processes are known to have ended."""
+        return ()
 
     def exchange(self, link: DeviceLink | None) -> None:
         """Exchange device memory until the next `settle` as a link says; without one, payloads are on the host."""

@@ -31,6 +31,8 @@ LAYERS = (
     ("figures", "tables and plots of records"),
     ("launch", "hosts, placement, launchers, supervision"),
     ("execution", "drives roles: a process of a launch, or all in one; simulated time; the queue of a sweep"),
+    ("session", "the exchange of tensors between the processes of a person's own script"),
+    ("torch", "that exchange for scripts of PyTorch"),
     ("library", "what a script or notebook calls: experiments, callbacks, one worker"),
     ("cli", "what a user types"),
     ("__init__", "the names that `import hpcps` offers"),

@@ -97,7 +97,7 @@ class Launch:
 
     def summary(self, noun: str) -> str:
         """Return the names of the written files and the command; `noun` is the word for one run."""
-        count, size = len(self.job.plan.runs), len(self.job.plan.world)
+        count, size = len(self.job.plan.runs) or 1, len(self.job.plan.world)
         files = ", ".join(map(str, [self.job.plan_file, *self.files]))
         return f"# {count} {noun}{'s' * (count > 1)} on {size} processes; wrote {files}\n{self.line}"
 
@@ -162,9 +162,10 @@ def refuse_special_characters(job: Job) -> None:
 def program(job: Job, role: str = "") -> str:
     """Return the command line of one rank; without a role, the rank takes its role from the plan."""
     settings = [f"{name}={value}" for name, value in job.variables.items()]
-    # `-m mpi4py` ends the whole job when one rank fails.
-    library = ["-m", "mpi4py"] if job.plan.mpi else []
-    words = [*settings, str(job.python), *library, "-m", "hpcps.execution", str(job.plan_file), role]
+    # `-m mpi4py` ends the whole job when one rank fails. A rank of a script becomes the script.
+    library = ["-m", "mpi4py"] if job.plan.mpi and job.plan.script is None else []
+    module = "hpcps.execution" if job.plan.script is None else "hpcps.session"
+    words = [*settings, str(job.python), *library, "-m", module, str(job.plan_file), role]
     return " ".join(word for word in (["env", *words] if settings else words) if word)
 
 

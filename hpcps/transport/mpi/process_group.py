@@ -102,6 +102,9 @@ class MpiProcessGroup(ProcessGroup):
     def in_memory(self) -> list[Peer]:
         return [] if self.transport.neighbours.arena.shortage else self.transport.neighbouring
 
+    def ended(self) -> list[Peer]:
+        return self.transport.ended
+
     def exchange(self, link: DeviceLink | None) -> None:
         self.transport.link = link
 

@@ -167,6 +167,11 @@ class MpiTransport(CollectiveTransport):
         """The peers that share memory with this process."""
         return [peer for peer, rank in self._ranks.items() if rank in self.neighbours]
 
+    @property
+    def ended(self) -> list[Peer]:
+        """The peers that shared memory with this process, and whose processes have ended."""
+        return [self._peers[rank] for rank in self.neighbours.ended()]
+
     def backoff(self) -> Backoff:
         """Return the backoff for waits for a message."""
         if self._all_neighbours:

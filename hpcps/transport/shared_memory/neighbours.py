@@ -100,6 +100,10 @@ class Neighbours:
         """Return the messages that have arrived, in the order of each sender, with the ranks of the senders."""
         return [(rank, message) for rank, message in self._mailbox.take() if rank in self._pids]
 
+    def ended(self) -> list[int]:
+        """Return the neighbours whose processes have ended."""
+        return [rank for rank, pid in self._pids.items() if not _lives(pid)]
+
     def wait(self, seconds: float) -> bool:
         """Sleep for `seconds`, or until a neighbour writes; return whether one did."""
         if self._pids:
@@ -124,6 +128,15 @@ class Neighbours:
             return False
         self._pids[rank] = pid
         return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The state follows the name, which may contain any character.
+            return file.read().rpartition(b") ")[2][:1] not in b"ZX"
+    except OSError:
+        return False
 
 
 def _map(pid: int, fd: int) -> NDArray[np.uint8]:

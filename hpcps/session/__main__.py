@@ -1,0 +1,82 @@
+"""`python -m hpcps.session PLAN [ROLE]`: the program of every rank of a script: a server, or what starts the script."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from hpcps.errors import HpcpsError, LaunchError
+from hpcps.launch.guard import LostGuards, stand_guard
+from hpcps.launch.limits import raise_limit
+from hpcps.launch.local_rank import OWN_RANK, planned_rank, preset_gpu
+from hpcps.launch.plan import Plan, Rank
+from hpcps.session.join import PLAN
+
+_LINGER = 1.0
+"""Seconds in which the other processes notice that one has failed, before the launcher ends them."""
+
+
+def main() -> int:
+    """Read the plan, start a guard, and become the script; or serve, if this rank is a server."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    raise_limit()
+    try:
+        plan_file = Path(sys.argv[1])
+        plan = Plan.read(plan_file)
+        me = planned_rank(plan)
+        if me is None:
+            variables = ", ".join(plan.rank_variables) or "no variable"
+            raise LaunchError(f"this process has no rank: its launcher sets none of {variables}; set {OWN_RANK}")
+        if plan.umask is not None:
+            os.umask(plan.umask)
+        started = stand_guard(str(me), LostGuards(plan_file).file(str(me)), linger=_LINGER)
+        preset_gpu(plan)
+        os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
+        if me.role == "server":
+            from hpcps.session.join import join_launch
+
+            session = join_launch()
+            started()
+            return session.serve_to_end()
+        _become(plan, me)
+    except HpcpsError as error:
+        sys.stderr.write(f"hpcps: {socket.gethostname()}: {error}\n")
+    return 2
+
+
+def _become(plan: Plan, me: Rank) -> None:
+    """Replace this program by the script.
+
+    Raises:
+        LaunchError: there is no such program.
+    """
+    script = plan.script
+    assert script is not None, "the launch is that of a script"
+    workers = [rank for rank in plan.world if rank.role == "worker"]
+    here = [rank.index for rank in workers if rank.host == me.host]
+    first = min(workers, key=lambda rank: rank.index)
+    os.environ |= {
+        "RANK": str(me.index),
+        "WORLD_SIZE": str(len(workers)),
+        "LOCAL_RANK": str(here.index(me.index)),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "MASTER_ADDR": "127.0.0.1" if first.host == "localhost" else first.host,
+        "MASTER_PORT": str(script.port),
+        "PYTHONUNBUFFERED": "1",
+    }
+    try:
+        os.chdir(script.folder)
+        program = shutil.which(script.command[0])
+        if program is None:
+            raise LaunchError(f"{script.command[0]}: no such program, or it is not executable")
+        os.execv(program, script.command)
+    except OSError as error:
+        raise LaunchError(f"{error.filename or script.command[0]}: {error.strerror}") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

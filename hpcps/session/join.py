@@ -1,0 +1,117 @@
+"""How a process joins the session of its launch, and what it does at its end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import FrameType, TracebackType
+
+from hpcps.errors import RunError
+from hpcps.execution.bootstrap import process_group
+from hpcps.launch.plan import Plan
+from hpcps.protocol.messages import Peer
+from hpcps.records.run_directory import RunDirectory
+from hpcps.session.member import TIMEOUT
+from hpcps.session.session import Session, report
+
+PLAN = "HPCPS_PLAN"
+"""The variable with the path of the plan, which `hpcps launch` sets."""
+
+
+class LaunchedSession(Session):
+    """The session of a process of `hpcps launch`."""
+
+    def serve_to_end(self) -> int:
+        """Serve until all workers have left; return the exit status."""
+        ending = ScriptEnding(self)
+        try:
+            self.serve()
+        except Exception as error:
+            ending.failed(type(error), error, None)
+            ending.end()
+        self.shutdown()
+        return 0
+
+
+def join_launch(timeout: float = TIMEOUT) -> LaunchedSession:
+    """Join the session of the `hpcps launch` that started this process.
+
+    Raises:
+        LaunchError: the plan cannot be read, or there is no MPI library.
+    """
+    plan_file = Path(os.environ[PLAN])
+    plan = Plan.read(plan_file)
+    stack = ExitStack()
+    group = stack.enter_context(process_group(plan, plan_file))
+    atexit.register(stack.close)
+    return LaunchedSession(group, [Peer(rank.role, rank.index) for rank in plan.world], timeout)
+
+
+class ScriptEnding:
+    """Tells the other processes how the script of this one ends.
+
+    An exception that ends the script goes to the others, so that they fail too and say whom they waited for. A launcher
+    that ends this process with SIGTERM gets the same answer.
+    """
+
+    def __init__(self, session: Session) -> None:
+        """Watch over the end of this process from now on."""
+        self._session = session
+        self._before = sys.excepthook
+        self._error: BaseException | None = None
+        self._over = False
+        sys.excepthook = self.failed
+        atexit.register(self.end)
+        with suppress(ValueError):  # not the main thread
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+                signal.signal(signal.SIGTERM, self._terminate)
+
+    def shutdown(self) -> None:
+        """End the session before the end of the script."""
+        if not self._over:
+            self._over = True
+            atexit.unregister(self.end)
+            self._session.shutdown()
+
+    def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Print an exception that ends the script, and note it for the others."""
+        self._error = error
+        # Most such errors begin in another process: one line for each process is enough.
+        if isinstance(error, RunError):
+            report(self._session, str(error))
+        else:
+            self._before(kind, error, trace)
+
+    def end(self) -> None:
+        """End the session with the script."""
+        if self._over:
+            return
+        self._over = True
+        if self._error is None:
+            self._session.shutdown()
+            return
+        what = f"{type(self._error).__name__}: {self._error}"
+        self._report(self._error)
+        self._session.shutdown(error=what[:1000])
+        if os.environ.get(PLAN):
+            # MPI would wait for the others at the end of this process.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _report(self, error: BaseException) -> None:
+        """Write the report that `hpcps launch` reads, to name the process that failed first."""
+        if plan := os.environ.get(PLAN):
+            peer = self._session.member.peer
+            with suppress(OSError):
+                RunDirectory(Path(plan).parent).fail(peer.role, peer.index, self._session.host, None, "script", error)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        if waits := self._session.describe():
+            report(self._session, f"stopped by SIGTERM while it waited for {waits}")
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)

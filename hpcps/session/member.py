@@ -1,0 +1,223 @@
+"""A member of a session: one process, its holder and its participant, over any transport."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from hpcps.errors import HpcpsError, RunError
+from hpcps.numerics.layout import Allocate
+from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.roles.events import Now, Send
+from hpcps.session.elements import Bytes
+from hpcps.session.holder import Holder
+from hpcps.session.participant import Participant, TensorExchange
+from hpcps.session.tensors import Reduction, Tensor
+from hpcps.transport.base import MessageTransport
+
+ID = "session"
+"""The run id of messages."""
+TIMEOUT = 600.0
+"""Seconds in which an exchange must end."""
+_ASK_AFTER, _ASK_EVERY = 0.5, 2.0
+"""Seconds after which a worker asks for whom it waits, and between two questions."""
+_LOOK_EVERY = 0.1
+"""Seconds between two checks that the other processes live."""
+
+
+class Member:
+    """One process of a session: its holder, its participant, and the transport between them and the others.
+
+    `step` never blocks, so tests drive several members in one thread. Messages to itself do not use the transport.
+
+    Attributes:
+        peer: the process.
+        workers: all workers, by rank.
+        participant: its participant; None if it is a server.
+        gone: the processes that have ended, and the end of the sentence that says why.
+        error: why the session cannot go on; None if it can.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        world: Sequence[Peer],
+        transport: MessageTransport,
+        allocate: Allocate,
+        ended: Callable[[], Iterable[Peer]] = tuple,
+        timeout: float = TIMEOUT,
+    ) -> None:
+        """Begin a session.
+
+        Args:
+            peer: the process.
+            world: all processes. Servers hold the tensors; without servers, the workers do.
+            transport: its transport.
+            allocate: returns memory to send from.
+            ended: returns the processes that are known to have ended.
+            timeout: seconds in which an exchange must end.
+        """
+        self.peer, self._world, self._transport = peer, tuple(world), transport
+        self.workers = tuple(each for each in world if each.role == "worker")
+        holders = tuple(each for each in world if each.role == "server") or self.workers
+        self._holder = Holder(peer, ID, self.workers, holders)
+        self._holder.allocate = allocate
+        worker = peer.role == "worker"
+        self.participant = Participant(peer, ID, len(self.workers), holders, allocate) if worker else None
+        self.gone: dict[Peer, str] = {}
+        self.error: HpcpsError | None = None
+        self._ended, self._timeout = ended, timeout
+        self._own: deque[Message] = deque()
+        self._begun: dict[int, tuple[float, float]] = {}
+        self._looked = 0.0
+
+    def declare(
+        self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
+    ) -> Tensor:
+        """Declare a tensor; see `Participant.declare`."""
+        self.check()
+        assert self.participant is not None, "servers run no script"
+        tensor, messages = self.participant.declare(name, dtype, shape, reduction, blocks)
+        self._send_all(messages)
+        return tensor
+
+    def start(self, tensor: Tensor, source: Bytes | None, target: Bytes) -> TensorExchange:
+        """Begin an exchange; see `Participant.start`.
+
+        Raises:
+            RunError: the session cannot go on, or a worker has left it.
+        """
+        self.check()
+        assert self.participant is not None, "servers run no script"
+        for worker in self.workers:
+            if worker in self.gone:
+                name = tensor.declaration.name
+                raise RunError(f"{self.peer} cannot exchange tensor '{name}': {worker} {self.gone[worker]}")
+        exchange, messages = self.participant.start(tensor, source, target)
+        now = time.monotonic()
+        self._begun[tensor.declaration.key] = now, now + _ASK_AFTER
+        self._send_all(messages)
+        return exchange
+
+    def check(self) -> None:
+        """Raise the error of the session, if there is one."""
+        if self.error is not None:
+            raise RunError(str(self.error))
+
+    def step(self) -> bool:
+        """Handle one message, if there is one; return whether there was one."""
+        try:
+            if self._own:
+                self._take(self.peer, self._own.popleft())
+                return True
+            arrival = self._transport.receive()
+            if isinstance(arrival, Received):
+                self._take(arrival.source, arrival.message)
+            elif isinstance(arrival, Malformed):
+                raise RunError(f"{self.peer} cannot read a message of {arrival.source}: {arrival.reason}")
+            return arrival is not None
+        except Exception as error:
+            self.fail(error)
+            return True
+
+    def settle_own(self) -> None:
+        """Handle the messages to itself."""
+        while self._own:
+            self.step()
+
+    def watch(self) -> None:
+        """Look after what takes long: processes that have ended, and exchanges that wait for others."""
+        now = time.monotonic()
+        if now - self._looked < _LOOK_EVERY or self.error is not None:
+            return
+        self._looked = now
+        try:
+            for peer in self._ended():
+                if peer not in self.gone and self._transport_is_empty():
+                    self._note(peer, "has ended: it was killed, or it crashed")
+            for key, exchange in list(self.participant.exchanges.items() if self.participant else ()):
+                began, ask = self._begun[key]
+                if now - began > self._timeout:
+                    raise RunError(f"{self.peer} waited {self._timeout:g} s for {self.waited_for(exchange)}")
+                if now > ask and self.participant is not None:
+                    self._begun[key] = began, now + _ASK_EVERY
+                    self._send_all(self.participant.query(exchange))
+        except Exception as error:
+            self.fail(error)
+
+    def waited_for(self, exchange: TensorExchange) -> str:
+        """Return for whom an exchange waits, and in which tensor."""
+        holders = dict.fromkeys(str(holder) for holder, _ in exchange.missing if holder != self.peer)
+        names = ", ".join(exchange.waiting_for or holders) or "itself"
+        return f"{names} in tensor {exchange.tensor.declaration}"
+
+    def fail(self, error: BaseException, tell: bool = True) -> None:
+        """End the session with an error, in all processes if `tell`."""
+        if self.error is not None:
+            return
+        known = error if isinstance(error, HpcpsError) else RunError(f"{self.peer}: {type(error).__name__}: {error}")
+        self.error = known
+        if tell:
+            self._tell(Message(Kind.ABORT, self.peer, ID, 0, note={"reason": str(known)}))
+        if self.participant is not None:
+            self.participant.fail(known)
+
+    def leave(self, error: str = "") -> None:
+        """Tell the others that this process ends; `error` says why it failed."""
+        self._tell(Message(Kind.LEAVE, self.peer, ID, 0, note={"error": error} if error else {}))
+
+    @property
+    def alone(self) -> bool:
+        """Whether all other processes have ended, or will not need this one."""
+        return len(self.gone) == len(self._world) - 1
+
+    def _transport_is_empty(self) -> bool:
+        """Handle all messages that have come; a process may have sent some before it ended."""
+        while self.step():
+            pass
+        return self.error is None
+
+    def _take(self, source: Peer, message: Message) -> None:
+        match message.kind:
+            case Kind.COMBINED | Kind.ANSWER if self.participant is not None and self.error is None:
+                self.participant.take(source, message)
+            case Kind.ABORT:
+                self.fail(RunError(str(message.note["reason"])), tell=False)
+            case Kind.LEAVE:
+                error = message.note.get("error")
+                self._note(source, f"has failed: {error}" if error else "has ended its script or called shutdown")
+            case _ if self.error is None:
+                for effect in self._holder.take(source, message):
+                    if isinstance(effect, Now):
+                        effect.work()
+                    else:
+                        self._send(effect)
+
+    def _note(self, peer: Peer, why: str) -> None:
+        self.gone[peer] = why
+        if self.error is not None:
+            return
+        for exchange in self.participant.exchanges.values() if self.participant else ():
+            if any(holder == peer for holder, _ in exchange.missing):
+                raise RunError(f"{self.peer} waited for {peer} in tensor {exchange.tensor.declaration}: {peer} {why}")
+        if peer.role == "worker":
+            self._holder.leave(peer, why)
+        elif not all(worker in self.gone for worker in self.workers if worker != self.peer):
+            raise RunError(f"{peer} {why}")
+
+    def _send_all(self, messages: Iterable[Send]) -> None:
+        for each in messages:
+            self._send(each)
+
+    def _send(self, effect: Send) -> None:
+        if effect.to == self.peer:
+            self._own.append(effect.message)
+        else:
+            self._transport.send(effect.to, effect.message)
+
+    def _tell(self, message: Message) -> None:
+        for peer in self._world:
+            # One that has left also waits for the others to leave.
+            if peer != self.peer:
+                self._transport.send(peer, message)

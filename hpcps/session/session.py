@@ -1,0 +1,148 @@
+"""A session: the exchange of tensors between the processes of a script, as one process sees it."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from collections.abc import Callable, Sequence
+
+from hpcps.errors import RunError
+from hpcps.protocol.messages import Peer
+from hpcps.session.elements import Bytes
+from hpcps.session.member import TIMEOUT, Member
+from hpcps.session.participant import TensorExchange
+from hpcps.session.tensors import Reduction, Tensor
+from hpcps.transport.process_group import ProcessGroup
+
+
+class Session:
+    """The session of this process: a member, and a thread that makes progress while the script computes.
+
+    A thread that waits drives the member itself; the background thread then pauses. Only one of them steps at a time.
+
+    Attributes:
+        rank: the number of this worker.
+        size: the number of workers.
+        local_rank: its number among the workers of its host.
+        local_size: the number of workers of its host.
+    """
+
+    def __init__(self, group: ProcessGroup, world: Sequence[Peer], timeout: float = TIMEOUT) -> None:
+        """Begin a session; all processes of the group do so at the same time.
+
+        Args:
+            group: the process group.
+            world: the role of each rank of the group.
+            timeout: seconds in which an exchange must end.
+        """
+        self._group = group
+        self.member = Member(world[group.rank], world, group.transport, group.allocate, group.ended, timeout)
+        self.rank, self.size = self.member.peer.index, len(self.member.workers)
+        self.host = socket.gethostname()
+        hosts = group.collect(self.host)
+        both = zip(world, hosts, strict=True)
+        here = sorted(peer.index for peer, host in both if host == self.host and peer.role == "worker")
+        self.local_rank = here.index(self.rank) if self.rank in here else 0
+        self.local_size = len(here)
+        self._lock = threading.RLock()
+        self._waiters = 0
+        self._resume = threading.Event()
+        self._resume.set()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="hpcps", daemon=True)
+        self._thread.start()
+
+    def declare(
+        self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
+    ) -> Tensor:
+        """Declare a tensor; see `Participant.declare`."""
+        with self._lock:
+            return self.member.declare(name, dtype, shape, reduction, blocks)
+
+    def start(self, tensor: Tensor, source: Bytes | None, target: Bytes) -> TensorExchange:
+        """Begin an exchange; see `Participant.start`."""
+        with self._lock:
+            exchange = self.member.start(tensor, source, target)
+            self.member.settle_own()
+            return exchange
+
+    def then(self, exchange: TensorExchange, call: Callable[[], None]) -> None:
+        """Call a function when an exchange is done, in the thread that finds this out; at once if it is."""
+        with self._lock:
+            exchange.then(call)
+
+    def wait(self, exchange: TensorExchange) -> None:
+        """Wait until an exchange is done.
+
+        Raises:
+            RunError: there is no result; the message says whom this process waited for, and in which tensor.
+        """
+        self._until(lambda: exchange.done)
+        if exchange.error is not None:
+            raise RunError(str(exchange.error))
+
+    def describe(self) -> str:
+        """Return for whom this process waits; empty if it waits for nobody."""
+        exchanges = self.member.participant.exchanges if self.member.participant else {}
+        return next((self.member.waited_for(each) for each in list(exchanges.values())), "")
+
+    def serve(self) -> None:
+        """Combine tensors until all workers have left (a server).
+
+        Raises:
+            RunError: the session could not go on.
+        """
+        self._until(lambda: self.member.error is not None or all(w in self.member.gone for w in self.member.workers))
+        self.member.check()
+
+    def shutdown(self, error: str = "") -> None:
+        """Tell the others that this process ends; without an error, wait until they do not need it either."""
+        with self._lock:
+            self.member.leave(error)
+        if not error:
+            self._until(lambda: self.member.alone)
+        self._closing = True
+        self._resume.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5.0)
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        """Make progress until a condition holds."""
+        with self._lock:
+            self._waiters += 1
+            self._resume.clear()
+        backoff = self._group.backoff()
+        try:
+            while not done():
+                with self._lock:
+                    if self.member.step():
+                        backoff.reset()
+                        continue
+                    self.member.watch()
+                if not done():
+                    backoff.wait()
+        finally:
+            with self._lock:
+                self._waiters -= 1
+                if not self._waiters:
+                    self._resume.set()
+
+    def _run(self) -> None:
+        backoff = self._group.backoff()
+        while not self._closing:
+            self._resume.wait()
+            with self._lock:
+                progress = self.member.step()
+                if not progress:
+                    self.member.watch()
+            if progress:
+                backoff.reset()
+            elif not self._closing:
+                backoff.wait()
+
+
+def report(session: Session, text: str) -> None:
+    """Print a message of this process, in one write."""
+    sys.stderr.write(f"hpcps: {session.member.peer} on {session.host}: {text}\n")
+    sys.stderr.flush()

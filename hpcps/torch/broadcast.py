@@ -1,0 +1,61 @@
+"""Broadcasts: all processes get the parameters, the state of an optimizer or an object of one of them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcps.errors import SpecError
+from hpcps.torch.exchange import PendingTensor, begin
+from hpcps.torch.state import rank, size
+
+_SMALLEST = 1 << 10
+
+
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]], root_rank: int = 0) -> None:
+    """Overwrite tensors with those of one process.
+
+    Args:
+        params: a `state_dict()`, or `named_parameters()`.
+        root_rank: the process whose values all get.
+    """
+    pairs = params.items() if isinstance(params, Mapping) else params
+    tensors = [(name, value) for name, value in pairs if isinstance(value, Tensor)]
+    pending = [_begin(value, f"broadcast/{name}", root_rank) for name, value in tensors]
+    for each in pending:
+        each.finish()
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int = 0) -> None:
+    """Give the state of one process's optimizer to all, with its learning rate and other settings."""
+    buffer = io.BytesIO()
+    if rank() == root_rank:
+        torch.save(optimizer.state_dict(), buffer)
+    content = broadcast_object(buffer.getvalue(), root_rank)
+    if rank() != root_rank:
+        optimizer.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=False))
+
+
+def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
+    """Return the object of one process in all processes; it is pickled."""
+    root = rank() == root_rank
+    data = pickle.dumps(obj) if root else b""
+    length = int(_begin(torch.tensor(len(data)), "broadcast_object/length", root_rank).finish())
+    # A power of two, so that objects of many sizes use few tensors.
+    room = max(_SMALLEST, 1 << (length - 1).bit_length()) if length else _SMALLEST
+    values = torch.zeros(room, dtype=torch.uint8)
+    if root:
+        values[:length] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    _begin(values, f"broadcast_object/{room}", root_rank).finish()
+    return obj if root else pickle.loads(values.numpy().tobytes()[:length])
+
+
+def _begin(tensor: Tensor, name: str, root_rank: int) -> PendingTensor:
+    if root_rank not in range(size()):
+        raise SpecError(f"root_rank is {root_rank}: the ranks go from 0 to {size() - 1}")
+    return begin(tensor, tensor.detach(), name, "sum", given=rank() == root_rank)

@@ -1,0 +1,209 @@
+"""push_pull: combines a tensor with those of the other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcps.errors import RunError, SpecError
+from hpcps.session import participant, tensors
+from hpcps.session.elements import TYPES, Bytes
+from hpcps.torch.state import session
+
+_handles: dict[int, PendingTensor] = {}
+_numbers = count()
+_unnamed: set[str] = set()
+
+
+@dataclass
+class PendingTensor:
+    """An exchange of a tensor of torch.
+
+    Attributes:
+        exchange: the exchange.
+        output: what gets the result.
+        target: the contiguous tensor on the host with the bytes of the result; it may be the output.
+        name: the name of the tensor.
+    """
+
+    exchange: participant.TensorExchange
+    output: Tensor
+    target: Tensor
+    name: str
+
+    def finish(self) -> Tensor:
+        """Wait for the result, and return it."""
+        try:
+            session().wait(self.exchange)
+        finally:
+            _unnamed.discard(self.name)
+        if self.target is not self.output:
+            with torch.no_grad():
+                self.output.copy_(self.target)
+        return self.output
+
+
+def reduction_of(average: bool, rule: object) -> tensors.Reduction:
+    """Return how tensors are combined: by a rule if there is one, else by their mean or sum."""
+    if rule is not None:
+        return tensors.table_of(rule)
+    return "mean" if average else "sum"
+
+
+def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = None) -> None:
+    """Declare a tensor before its first exchange. All processes declare the same tensors in the same order.
+
+    An exchange declares a tensor that is not declared. Declaring is for scripts whose first exchanges may be in another
+    order in each process.
+
+    Args:
+        name: its name.
+        tensor: a tensor of the same type and size.
+        average: whether the mean is exchanged, else the sum.
+        rule: the rule that combines the tensors instead, see `push_pull`.
+
+    Raises:
+        SpecError: it was declared in another way, or cannot be combined in this way.
+    """
+    declared(name, tensor, reduction_of(average, rule))
+
+
+def declared(
+    name: str, tensor: Tensor, reduction: tensors.Reduction, blocks: Sequence[int] | None = None
+) -> tensors.Tensor:
+    """Return the declared tensor of a session for one of torch."""
+    if tensor.layout is not torch.strided:
+        raise SpecError(f"tensor '{name}' is sparse: use sparse=False, or to_dense()")
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype not in TYPES:
+        raise SpecError(f"tensor '{name}' is {dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
+    return session().declare(name, dtype, (tensor.numel(),), reduction, blocks)
+
+
+def bytes_of(tensor: Tensor) -> Bytes:
+    """Return the memory of a contiguous tensor on the host."""
+    found: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    return found
+
+
+def begin(
+    tensor: Tensor,
+    output: Tensor,
+    name: str | None,
+    reduction: tensors.Reduction,
+    *,
+    given: bool = True,
+    blocks: Sequence[int] | None = None,
+) -> PendingTensor:
+    """Begin an exchange.
+
+    Args:
+        tensor: the tensor.
+        output: what gets the result: a tensor of the same shape, type and device; it may be the same.
+        name: its name; None for a name from its type and size.
+        reduction: how tensors are combined.
+        given: whether this process gives its tensor.
+        blocks: the sizes of its blocks, for rules that see blocks; by default it is one block.
+    """
+    chosen = name or _free_name(tensor, reduction)
+    found = declared(chosen, tensor, reduction, blocks)
+    source = tensor.detach().contiguous().cpu() if given else None
+    ready = output.is_contiguous() and output.device.type == "cpu"
+    target = output if ready else torch.empty(output.shape, dtype=output.dtype)
+    exchange = session().start(found, None if source is None else bytes_of(source), bytes_of(target))
+    if not name:
+        _unnamed.add(chosen)
+    return PendingTensor(exchange, output, target, chosen)
+
+
+def push_pull_async(tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None) -> int:
+    """Begin to combine a tensor with those of the other processes; return a handle for `synchronize` and `poll`.
+
+    See `push_pull`. The tensor may be changed as soon as this returns.
+    """
+    return _kept(begin(tensor, torch.empty_like(tensor).detach(), name, reduction_of(average, rule)))
+
+
+def push_pull_async_inplace(
+    tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None
+) -> int:
+    """Begin to combine a tensor in place; return a handle. The tensor must not be used until `synchronize` returns."""
+    return _kept(begin(tensor, tensor.detach(), name, reduction_of(average, rule)))
+
+
+def push_pull(tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None) -> Tensor:
+    """Return the mean or sum of the tensors that all processes give under the same name, or what a rule makes of them.
+
+    Args:
+        tensor: a dense tensor of any device; of the same type and size in all processes. The mean is differentiable,
+            and so is the sum: the gradient is exchanged in the same way.
+        average: whether to return the mean, else the sum; the mean is for floats.
+        name: the name of the tensor in all processes; None: a name from its type and size.
+        rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
+            an object. It combines in float32, and counts values that are not finite as zero.
+
+    Returns:
+        A new tensor.
+
+    Raises:
+        SpecError: the tensor or the rule cannot be used.
+        RunError: the processes give different tensors, or one of them has ended; the message names it and the tensor.
+    """
+    if tensor.requires_grad and torch.is_grad_enabled() and rule is None:
+        result: Tensor = _PushPull.apply(tensor, average, name)  # type: ignore[no-untyped-call]
+        return result
+    return synchronize(push_pull_async(tensor, average, name, rule=rule))
+
+
+allreduce = push_pull
+"""Horovod's name of `push_pull`."""
+
+
+def poll(handle: int) -> bool:
+    """Return whether an exchange is done, so that `synchronize` does not wait."""
+    return _pending(handle).exchange.done
+
+
+def synchronize(handle: int) -> Tensor:
+    """Wait for the result of an exchange, and return it."""
+    pending = _pending(handle)
+    del _handles[handle]
+    return pending.finish()
+
+
+class _PushPull(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, average: bool, name: str | None) -> Tensor:
+        ctx.average, ctx.name = average, name
+        return synchronize(push_pull_async(tensor, average, name))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        name = ctx.name and f"{ctx.name}.gradient"
+        return synchronize(push_pull_async(gradient, ctx.average, name)), None, None
+
+
+def _kept(pending: PendingTensor) -> int:
+    handle = next(_numbers)
+    _handles[handle] = pending
+    return handle
+
+
+def _pending(handle: int) -> PendingTensor:
+    if handle not in _handles:
+        raise RunError(f"handle {handle} is unknown, or synchronized already")
+    return _handles[handle]
+
+
+def _free_name(tensor: Tensor, reduction: tensors.Reduction) -> str:
+    """Return the first name for a tensor of this type and size that no exchange under way has.
+
+    A script that does the same in all processes gets the same names in all of them.
+    """
+    names = (f"unnamed {tensor.dtype} {tensor.numel()} {reduction} {number}" for number in count())
+    return next(name for name in names if name not in _unnamed)

@@ -1,0 +1,140 @@
+"""DistributedOptimizer: combines the gradients of all processes before each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcps.errors import RunError, SpecError
+from hpcps.session.tensors import Reduction
+from hpcps.torch.exchange import PendingTensor, begin, declared, reduction_of
+
+
+class _Gradients:
+    """The exchanges of the gradients of an optimizer."""
+
+    def __init__(self, names: dict[Tensor, str], reduction: Reduction, passes: int) -> None:
+        self.names, self.reduction, self.passes = names, reduction, passes
+        self.left = dict.fromkeys(names, passes)
+        self.pending: dict[Tensor, PendingTensor] = {}
+        self.synchronizes, self.synchronized = True, False
+        for parameter, name in names.items():
+            declared(name, parameter, reduction)
+            parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
+
+    def count(self, parameter: Tensor) -> None:
+        """Count a backward pass; begin the exchange of the gradient after the last one of the step."""
+        if self.left[parameter] == 0:
+            raise RunError(
+                f"{self.names[parameter]} has had {self.passes} backward passes since the last step: call step() or "
+                "synchronize(), or raise backward_passes_per_step"
+            )
+        self.left[parameter] -= 1
+        if self.left[parameter] == 0:
+            self.begin(parameter)
+
+    def begin(self, parameter: Tensor) -> None:
+        """Begin the exchange of a gradient; that of an unused parameter is zero."""
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradient = parameter.grad
+        self.pending[parameter] = begin(gradient, gradient.detach(), self.names[parameter], self.reduction)
+
+    def synchronize(self) -> None:
+        """Wait for all gradients; begin the exchange of those that no backward pass has reached."""
+        for parameter in self.names:
+            if parameter not in self.pending:
+                self.begin(parameter)
+        pending, self.pending = self.pending, {}
+        self.left = dict.fromkeys(self.names, self.passes)
+        for each in pending.values():
+            each.finish()
+        self.synchronized = True
+
+
+class _Distributed(torch.optim.Optimizer):
+    """What `DistributedOptimizer` adds to the class of an optimizer."""
+
+    _gradients: _Gradients
+
+    def synchronize(self) -> None:
+        """Wait until the gradients of all processes are combined, such as to clip them before `step`."""
+        self._gradients.synchronize()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Let `step` use the gradients as they are, after `synchronize`."""
+        self._gradients.synchronizes = False
+        try:
+            yield
+        finally:
+            self._gradients.synchronizes = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Combine the gradients of all processes, and take a step."""
+        gradients = self._gradients
+        if closure is not None:
+
+            def synchronized() -> Any:
+                loss = closure()
+                gradients.synchronize()
+                return loss
+
+            return super().step(synchronized)
+        if gradients.synchronizes:
+            gradients.synchronize()
+        return super().step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients."""
+        if self._gradients.pending:
+            raise RunError("zero_grad() between backward() and step() would lose gradients that are being exchanged")
+        super().zero_grad(set_to_none)
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    backward_passes_per_step: int = 1,
+    *,
+    average: bool = True,
+    rule: object = None,
+) -> Any:
+    """Make an optimizer combine the gradients of all processes before each step, and return it.
+
+    The exchange of a gradient begins as soon as the backward pass has computed it. The optimizer keeps its class and
+    state, and gets two methods: `synchronize()` waits for the gradients, and `skip_synchronize()` is a context in which
+    `step` does not exchange them again. The gradient of a parameter that no backward pass has reached counts as zero.
+
+    Args:
+        optimizer: the optimizer; create schedulers of its learning rate afterwards.
+        named_parameters: `model.named_parameters()`; without it, parameters are numbered.
+        backward_passes_per_step: backward passes that add up before the gradients are exchanged; scale the loss.
+        average: whether steps use the mean of the gradients, else their sum.
+        rule: the rule that combines the gradients instead, see `push_pull`; each gradient is one block.
+
+    Raises:
+        SpecError: names are missing or occur twice, or the rule cannot be used.
+    """
+    if backward_passes_per_step < 1:
+        raise SpecError(f"backward_passes_per_step must be a whole number from 1, not {backward_passes_per_step}")
+    if "step" in vars(optimizer):
+        raise SpecError("a scheduler uses this optimizer already: create it after DistributedOptimizer")
+    used = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
+    pairs = list(named_parameters) if named_parameters is not None else [(str(k), p) for k, p in enumerate(used)]
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise SpecError(f"named_parameters has names twice: {', '.join(twice)}")
+    known = {parameter: f"gradient/{name}" for name, parameter in pairs}
+    if missing := sum(parameter not in known for parameter in used):
+        raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
+    own = {parameter: known[parameter] for parameter in used}
+    gradients = _Gradients(own, reduction_of(average, rule), backward_passes_per_step)
+    kind = type(optimizer)
+    optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
+    optimizer._gradients = gradients  # type: ignore[attr-defined]
+    return optimizer

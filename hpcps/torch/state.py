@@ -1,0 +1,111 @@
+"""The session of this process: how it begins, under `hpcps launch`, under torchrun or alone, and how it ends."""
+
+from __future__ import annotations
+
+import os
+
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from hpcps.errors import LaunchError, RunError
+from hpcps.protocol.messages import Peer
+from hpcps.session.join import PLAN, ScriptEnding, join_launch
+from hpcps.session.member import TIMEOUT
+from hpcps.session.session import Session
+from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
+
+_ELSEWHERE = "under torchrun, all processes must be on one host; on several hosts, start the script with `hpcps launch`"
+
+_current: tuple[Session, ScriptEnding] | None = None
+
+
+def init(timeout: float = TIMEOUT) -> None:
+    """Join the other processes of the script; without effect if this process has joined them.
+
+    The processes are those of `hpcps launch`, or those of torchrun on one host, or this one alone.
+
+    Args:
+        timeout: seconds in which an exchange must end; the error says whom this process waited for.
+
+    Raises:
+        LaunchError: the processes cannot reach each other.
+    """
+    global _current
+    if _current is not None:
+        return
+    if os.environ.get(PLAN):
+        session: Session = join_launch(timeout)
+    elif os.environ.get("WORLD_SIZE", "1") != "1":
+        session = _join_torchrun(timeout)
+    else:
+        session = _among([Peer("worker", 0)], 0, lambda mine: [mine], timeout)
+    _current = session, ScriptEnding(session)
+
+
+def shutdown() -> None:
+    """End the session; returns when all processes have ended theirs. The end of a script does this by itself."""
+    global _current
+    if _current is not None:
+        (_, ending), _current = _current, None
+        ending.shutdown()
+
+
+def session() -> Session:
+    """Return the session of this process.
+
+    Raises:
+        RunError: there is none.
+    """
+    if _current is None:
+        raise RunError("call hpcps.torch.init() first")
+    return _current[0]
+
+
+def is_initialized() -> bool:
+    """Return whether this process has joined the others."""
+    return _current is not None
+
+
+def rank() -> int:
+    """Return the number of this process, from 0."""
+    return session().rank
+
+
+def size() -> int:
+    """Return the number of processes of the script."""
+    return session().size
+
+
+def local_rank() -> int:
+    """Return the number of this process among those of its host."""
+    return session().local_rank
+
+
+def local_size() -> int:
+    """Return the number of processes of the script on this host."""
+    return session().local_size
+
+
+def _join_torchrun(timeout: float) -> Session:
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise LaunchError(
+            f"WORLD_SIZE is set, but not {', '.join(missing)}: start the script with `hpcps launch` or torchrun"
+        )
+    found, mine, count = next(iter(rendezvous("env://")))
+    store, turn = PrefixStore("hpcps", found), iter(range(1 << 30))
+
+    def allgather(payload: bytes) -> list[bytes]:
+        prefix = next(turn)
+        store.set(f"{prefix}/{mine}", payload)  # type: ignore[arg-type]  # it takes bytes too
+        keys = [f"{prefix}/{rank}" for rank in range(count)]
+        store.wait(keys)
+        return [store.get(key) for key in keys]
+
+    return _among([Peer("worker", k) for k in range(count)], mine, allgather, timeout)
+
+
+def _among(world: list[Peer], mine: int, allgather: object, timeout: float) -> Session:
+    peers = {peer: number for number, peer in enumerate(world)}
+    group = SharedMemoryProcessGroup(mine, peers, allgather, _ELSEWHERE)  # type: ignore[arg-type]
+    return Session(group, world, timeout)

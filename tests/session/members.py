@@ -1,0 +1,42 @@
+"""Members of a session in one thread, over the transport of one process: a test steps them in any order."""
+
+import numpy as np
+
+from hpcps.numerics.layout import private
+from hpcps.protocol.messages import Peer
+from hpcps.session.member import Member
+from hpcps.transport.inproc import Exchange
+
+
+class Members:
+    def __init__(self, workers, servers=0, timeout=600.0):
+        self.world = [Peer("worker", k) for k in range(workers)] + [Peer("server", s) for s in range(servers)]
+        exchange = Exchange()
+        ends = [exchange.endpoint(peer) for peer in self.world]
+        self.all = [
+            Member(peer, self.world, end, private, timeout=timeout) for peer, end in zip(self.world, ends, strict=True)
+        ]
+        self.workers = self.all[:workers]
+
+    def run(self, random=None):
+        """Step all members until nobody has a message."""
+        while True:
+            order = self.all if random is None else [self.all[k] for k in random.permutation(len(self.all))]
+            if not sum(member.step() for member in order):
+                return
+
+    def combine(self, arrays, reduction, name="x", dtype=None, blocks=None):
+        """Exchange one array of each worker; return the results. None: the worker gives nothing."""
+        shape = next(array.shape for array in arrays if array is not None)
+        kind = dtype or str(next(array.dtype for array in arrays if array is not None))
+        results = []
+        for member, array in zip(self.workers, arrays, strict=True):
+            tensor = member.declare(name, kind, shape, reduction, blocks)
+            like = next(each for each in arrays if each is not None)
+            target = np.zeros(like.nbytes, np.uint8)
+            source = None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            member.start(tensor, source, target)
+            results.append(target)
+        self.run()
+        assert not any(member.participant.exchanges for member in self.workers)
+        return [target.view(like.dtype).reshape(shape) for target in results]

@@ -1,0 +1,248 @@
+"""The exchange without I/O: results, orders of messages, mistakes and processes that end."""
+
+import numpy as np
+import pytest
+from members import Members
+
+from hpcps.errors import RunError, SpecError
+from hpcps.rules import Median, TrimmedMean
+from hpcps.session.member import ID
+from hpcps.session.tensors import table_of
+
+DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
+
+
+def values(dtype, shape, seed):
+    random = np.random.default_rng(seed)
+    if dtype == "bool":
+        return random.random(shape) < 0.3
+    if dtype.startswith("float"):
+        return random.standard_normal(shape).astype(dtype)
+    return random.integers(0, 20, shape).astype(dtype)
+
+
+def expected(arrays, reduction):
+    dtype = arrays[0].dtype
+    if dtype.kind == "b":
+        return np.any(arrays, axis=0)
+    if dtype.kind != "f":
+        return np.sum(np.stack(arrays).astype(np.int64), axis=0).astype(dtype)
+    total = arrays[0].astype(np.float64)
+    for array in arrays[1:]:
+        total = total + array
+    return (total / (len(arrays) if reduction == "mean" else 1)).astype(dtype)
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+@pytest.mark.parametrize("workers", [1, 2, 3, 5])
+def test_the_sum_is_that_of_float64_for_every_type(workers, servers):
+    members = Members(workers, servers)
+    for dtype in DTYPES:
+        for size in (0, 1, 7, 20_003, 1_100_001 if dtype == "float32" else 70_001):
+            arrays = [values(dtype, (size,), k) for k in range(workers)]
+            results = members.combine(arrays, "sum", name=f"{dtype}/{size}")
+            for result in results:
+                np.testing.assert_array_equal(result, expected(arrays, "sum"))
+
+
+def test_the_mean_is_that_of_float64_and_keeps_values_that_are_not_finite():
+    members = Members(3)
+    for dtype in ("float16", "float32", "float64"):
+        arrays = [values(dtype, (5, 7), k) for k in range(3)]
+        for result in members.combine(arrays, "mean", name=dtype):
+            np.testing.assert_array_equal(result, expected(arrays, "mean"))
+        arrays[1][2, 3] = np.inf
+        assert np.isinf(members.combine(arrays, "mean", name=dtype)[0][2, 3])
+
+
+def test_bfloat16_is_rounded_half_to_even():
+    torch = pytest.importorskip("torch")
+    random = torch.Generator().manual_seed(1)
+    tensors = [torch.randn(1001, generator=random).bfloat16() for _ in range(3)]
+    tensors[0][5] = float("nan")
+    arrays = [tensor.view(torch.int16).numpy().view(np.uint16) for tensor in tensors]
+    (result, *_) = Members(3).combine(arrays, "sum", dtype="bfloat16")
+    wanted = sum(tensor.double() for tensor in tensors).float().bfloat16()
+    got = torch.from_numpy(result.view(np.int16)).view(torch.bfloat16)
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_worker_may_give_nothing():
+    arrays = [None, values("float32", (30_001,), 1), None]
+    for result in Members(3).combine(arrays, "sum"):
+        np.testing.assert_array_equal(result, arrays[1])
+
+
+@pytest.mark.parametrize("servers", [0, 2])
+@pytest.mark.parametrize(
+    "rule",
+    [Median(), TrimmedMean(trim=0.25), TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 1},))],
+)
+def test_a_rule_combines_as_it_does_outside(rule, servers):
+    arrays, blocks = [values("float32", (50_010,), k) for k in range(4)], (20_000, 10, 30_000)
+    wanted = rule(np.stack(arrays), blocks=blocks)
+    for result in Members(4, servers).combine(arrays, table_of(rule), blocks=blocks):
+        np.testing.assert_array_equal(result, wanted)
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ("krum", "sees whole gradients"),
+        ("zeno", "needs"),
+        ("naive_async", "asynchronous"),
+        ("medain", "median"),
+        ({"kind": "trimmed_mean", "f": 2}, "f = 2"),
+    ],
+)
+def test_a_rule_that_cannot_combine_is_refused(rule, reason):
+    with pytest.raises(SpecError, match=reason):
+        Members(4).workers[0].declare("x", "float32", (3,), table_of(rule))
+
+
+def test_the_mean_of_integers_is_refused():
+    with pytest.raises(SpecError, match="average=False"):
+        Members(2).workers[0].declare("x", "int64", (3,), "mean")
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("b", "float32", (10,), "sum"),
+        ("a", "float64", (10,), "sum"),
+        ("a", "float32", (11,), "sum"),
+        ("a", "float32", (10,), "mean"),
+        ("a", "float32", (1_000_000,), "sum"),
+    ],
+)
+@pytest.mark.parametrize("servers", [0, 1, 3])
+def test_every_process_names_the_first_difference(other, servers):
+    members = Members(3, servers)
+    for member in members.workers:
+        tensor = member.declare("zero", "float32", (1,), "sum")
+        member.start(tensor, np.zeros(4, np.uint8), np.zeros(4, np.uint8))
+        odd = other if member.peer.index == 1 else ("a", "float32", (10,), "sum")
+        member.declare(*odd)
+        tensor = member.declare("c", "float32", (1_000_000 + member.peer.index,), "sum")
+        member.start(
+            tensor, np.zeros(4 * tensor.declaration.size, np.uint8), np.zeros(4 * tensor.declaration.size, np.uint8)
+        )
+        for each in members.all:
+            each.step()
+    members.run()
+    for member in members.all:
+        assert "tensor 1 differs" in str(member.error)
+        assert "'a', 10 x float32, sum" in str(member.error)
+        assert "worker-1" in str(member.error)
+    with pytest.raises(RunError, match="tensor 1 differs"):
+        members.workers[2].declare("d", "int8", (1,), "sum")
+
+
+def test_a_tensor_is_declared_once():
+    (member,) = Members(1).workers
+    member.declare("x", "float32", (3,), "sum")
+    with pytest.raises(SpecError, match="'x', 3 x float32, sum, and is now 'x', 4 x float32, sum"):
+        member.declare("x", "float32", (4,), "sum")
+
+
+def test_a_tensor_is_exchanged_once_at_a_time():
+    member = Members(2).workers[0]
+    tensor = member.declare("x", "uint8", (3,), "sum")
+    data = np.zeros(3, np.uint8)
+    member.start(tensor, data, data)
+    with pytest.raises(RunError, match="'x' is being exchanged"):
+        member.start(tensor, data, data)
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+@pytest.mark.parametrize("error", ["", "ValueError: boom"])
+@pytest.mark.parametrize("late", [False, True])
+def test_the_others_say_whom_they_waited_for(servers, error, late):
+    members = Members(3, servers)
+    if late:
+        members.workers[2].leave(error)
+        members.run()
+    for member in members.workers[:2]:
+        if late:
+            with pytest.raises(RunError, match="tensor 'fc'") as raised:
+                member.start(member.declare("fc", "uint8", (3,), "sum"), np.zeros(3, np.uint8), np.zeros(3, np.uint8))
+            assert "worker-2" in str(raised.value)
+            continue
+        member.start(member.declare("fc", "uint8", (3,), "sum"), np.zeros(3, np.uint8), np.zeros(3, np.uint8))
+    if not late:
+        members.workers[2].leave(error)
+        members.run()
+        for member in members.workers[:2]:
+            assert "worker-2" in str(member.error)
+            assert "'fc'" in str(member.error)
+            assert (error or "ended its script") in str(member.error)
+
+
+def test_a_worker_may_leave_while_others_wait_for_results_that_it_has():
+    members = Members(2, 1)
+    targets = [np.zeros(3, np.uint8) for _ in range(2)]
+    for member, target in zip(members.workers, targets, strict=True):
+        member.start(member.declare("x", "uint8", (3,), "sum"), np.ones(3, np.uint8), target)
+    while members.workers[1].participant.exchanges:
+        members.all[2].step()
+        members.workers[1].step()
+    members.workers[1].leave()
+    members.run()
+    assert members.workers[0].error is None
+    assert targets[0].tolist() == [2, 2, 2]
+
+
+def test_an_exchange_that_takes_too_long_names_the_late_worker(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("hpcps.session.member.time.monotonic", lambda: clock[0])
+    members = Members(3, timeout=10.0)
+    for member in members.workers[:2]:
+        member.start(member.declare("fc", "uint8", (3,), "sum"), np.zeros(3, np.uint8), np.zeros(3, np.uint8))
+    for clock[0] in (1.0, 20.0):
+        members.workers[1].watch()
+        members.run()
+    assert "worker-1 waited 10 s for worker-2 in tensor 'fc'" in str(members.workers[0].error)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs_end_with_the_right_sums(seed):
+    """The same tensors, begun and waited for in another order by every worker, which are late at random."""
+    random = np.random.default_rng(seed)
+    workers, servers, count = int(random.integers(1, 6)), int(random.integers(0, 3)), int(random.integers(1, 9))
+    members = Members(workers, servers)
+    sizes = [int(random.choice([0, 1, 5, 1000, 17_000, 300_000])) for _ in range(count)]
+    declared = [
+        [member.declare(f"t{k}", "float32", (size,), "sum") for k, size in enumerate(sizes)]
+        for member in members.workers
+    ]
+    for step in range(3):
+        data = [[random.standard_normal(size).astype(np.float32) for size in sizes] for _ in range(workers)]
+        results = [[np.zeros(4 * size, np.uint8) for size in sizes] for _ in range(workers)]
+        programs = [list(random.permutation(count)) for _ in range(workers)]
+        while any(programs):
+            k = int(random.integers(workers))
+            if programs[k] and random.random() < 0.5:
+                t = programs[k].pop()
+                members.workers[k].start(declared[k][t], data[k][t].view(np.uint8), results[k][t])
+            else:
+                for member in random.choice(members.all, 3):
+                    member.step()
+        members.run(random)
+        for t, size in enumerate(sizes):
+            wanted = expected([data[k][t] for k in range(workers)], "sum")
+            for k in range(workers):
+                assert size == len(wanted)
+                np.testing.assert_array_equal(results[k][t].view(np.float32), wanted, err_msg=f"step {step}")
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_every_process_hears_that_the_others_leave_in_turn(servers):
+    members = Members(3, servers)
+    for member in members.all:
+        member.leave()
+        members.run()
+    assert all(member.alone and member.error is None for member in members.all)
+
+
+def test_messages_are_of_the_session():
+    assert len(ID.encode()) <= 10

@@ -1,0 +1,220 @@
+"""hpcps.torch in several processes: what it returns equals one process that has everything."""
+
+import os
+
+import numpy as np
+import pytest
+from forked import fork
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not in every process
+
+import hpcps.torch as bps  # noqa: E402
+from hpcps.errors import RunError, SpecError  # noqa: E402
+from hpcps.rules import Median, TrimmedMean  # noqa: E402
+
+TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
+
+
+def test_tensors_of_every_type_and_form():
+    def body():
+        rank, size = bps.rank(), bps.size()
+        assert (size, bps.local_rank(), bps.local_size()) == (3, rank, 3)
+        for name in TYPES:
+            dtype = getattr(torch, name)
+            for shape in ((), (0,), (7,), (5, 33), (300, 211)):
+                every = [
+                    torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(k)).to(dtype)
+                    for k in range(size)
+                ]
+                wanted = sum(each.double() for each in every).to(dtype)
+                assert torch.equal(bps.push_pull(every[rank], average=False, name=f"{name}{shape}"), wanted)
+        table = torch.arange(12.0).reshape(3, 4) * (rank + 1)
+        before = table.clone()
+        assert torch.equal(bps.push_pull(table.t(), name="t"), 2 * torch.arange(12.0).reshape(3, 4).t())
+        assert torch.equal(table, before)
+        bps.synchronize(bps.push_pull_async_inplace(table[:, 1], name="column"))
+        assert torch.equal(table[:, 1], 2 * torch.arange(12.0).reshape(3, 4)[:, 1])
+        assert torch.equal(table[:, 0], before[:, 0])
+        # Three without a name at a time, waited for in another order.
+        handles = [bps.push_pull_async(torch.full((4,), float(rank + k))) for k in range(3)]
+        assert [float(bps.synchronize(handle)[0]) for handle in handles[::-1]] == [3.0, 2.0, 1.0]
+        with pytest.raises(RunError, match="synchronized already"):
+            bps.poll(handles[0])
+        bps.declare("late", torch.zeros(2))
+        assert bps.allreduce(torch.ones(2), name="late").tolist() == [1.0, 1.0]
+        with pytest.raises(SpecError, match="sparse"):
+            bps.push_pull(torch.eye(2).to_sparse())
+        with pytest.raises(SpecError, match="complex64"):
+            bps.push_pull(torch.zeros(2, dtype=torch.complex64))
+
+    fork(3, body)
+
+
+def test_the_gradient_of_push_pull_is_exchanged():
+    def body():
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        (bps.push_pull(x, average=False, name="x") * (bps.rank() + 1)).sum().backward()
+        assert x.grad.tolist() == [3.0, 3.0]
+
+    fork(2, body)
+
+
+def test_broadcasts():
+    def body():
+        torch.manual_seed(bps.rank())
+        model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (bps.rank() + 1))
+        model(torch.randn(5, 3)).sum().backward()
+        optimizer.step()
+        bps.broadcast_parameters(model.state_dict(), root_rank=1)
+        bps.broadcast_optimizer_state(optimizer, root_rank=1)
+        assert optimizer.param_groups[0]["lr"] == 0.2
+        state = [*model.state_dict().values(), *(s["exp_avg"] for s in optimizer.state.values())]
+        for k, value in enumerate(state):
+            total = bps.push_pull(value.double(), average=False, name=f"check {k}")
+            assert torch.equal(total, 3 * value.double())
+        for thing in ({"epoch": 3}, "x" * 5000, None):
+            assert bps.broadcast_object(thing if bps.rank() == 2 else "other", 2) == thing
+        with pytest.raises(SpecError, match="0 to 2"):
+            bps.broadcast_parameters({"a": torch.zeros(1)}, root_rank=3)
+
+    fork(3, body)
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
+
+
+def batches(steps, size, passes):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        x = torch.randn(passes, 8 * size, 6, generator=generator)
+        y = torch.randint(0, 3, (passes, 8 * size), generator=generator)
+        yield x, y
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_the_optimizer_equals_one_process_with_the_whole_batch(passes):
+    def body():
+        loss, rank, size = torch.nn.CrossEntropyLoss(), bps.rank(), bps.size()
+        mine = slice(8 * rank, 8 * rank + 8)
+        for kind, make in OPTIMIZERS.items():
+            model, one = network(), network()
+            named = [(f"{kind}.{name}", p) for name, p in model.named_parameters()]
+            optimizer, whole = bps.DistributedOptimizer(make(model.parameters()), named, passes), make(one.parameters())
+            assert isinstance(optimizer, type(whole))
+            for step, (xs, ys) in enumerate(batches(4, size, passes)):
+                for x, y in zip(xs, ys, strict=True):
+                    (loss(model(x[mine]), y[mine]) / passes).backward()
+                    (loss(one(x), y) / passes).backward()
+                if step == 1:  # as with clipping
+                    optimizer.synchronize()
+                    with optimizer.skip_synchronize():
+                        optimizer.step()
+                else:
+                    optimizer.step()
+                whole.step()
+                optimizer.zero_grad()
+                whole.zero_grad()
+            for a, b in zip(model.parameters(), one.parameters(), strict=True):
+                # Adam divides by small numbers, which amplifies the rounding of sums in another order.
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-6 if kind != "adam" else 2e-5)
+
+    fork(3, body)
+
+
+def test_mistakes_with_the_optimizer():
+    def body():
+        model = network()
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        named = list(model.named_parameters())
+        for wrong, reason in ((named[:1], "lacks 3"), ([*named, named[0]], "names twice: 0.weight")):
+            with pytest.raises(SpecError, match=reason):
+                bps.DistributedOptimizer(sgd, wrong)
+        optimizer = bps.DistributedOptimizer(sgd, named)
+        model(torch.ones(2, 6)).sum().backward()
+        with pytest.raises(RunError, match="lose gradients"):
+            optimizer.zero_grad()
+        with pytest.raises(RunError, match="backward_passes_per_step"):
+            model(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+        other = torch.optim.SGD(network().parameters(), lr=0.1)
+        torch.optim.lr_scheduler.StepLR(other, 1)
+        with pytest.raises(SpecError, match="create it after"):
+            bps.DistributedOptimizer(other)
+
+    fork(2, body)
+
+
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trim=0.25)])
+def test_a_rule_equals_the_rule_on_the_stacked_gradients(rule):
+    def body():
+        rank, size = bps.rank(), bps.size()
+        loss, model = torch.nn.CrossEntropyLoss(), network()
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), rule=rule)
+        ((xs, ys),) = batches(1, size, 1)
+        every = []
+        for k in range(size):
+            other = network()
+            loss(other(xs[0, 8 * k : 8 * k + 8]), ys[0, 8 * k : 8 * k + 8]).backward()
+            every.append([p.grad for p in other.parameters()])
+        loss(model(xs[0, 8 * rank : 8 * rank + 8]), ys[0, 8 * rank : 8 * rank + 8]).backward()
+        optimizer.synchronize()
+        for k, p in enumerate(model.parameters()):
+            wanted = rule(torch.stack([gradients[k].reshape(-1) for gradients in every]))
+            np.testing.assert_array_equal(p.grad.reshape(-1).numpy(), wanted.numpy())
+
+    fork(4, body)
+
+
+def test_the_hook_equals_one_process_and_the_rule():
+    def body():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        rank, size, loss = bps.rank(), bps.size(), torch.nn.CrossEntropyLoss()
+        for rule in (None, Median()):
+            model, one = network(), network()
+            ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0005)
+            ddp.register_comm_hook(bps.exchange(rule=rule), bps.hook)
+            mine, whole = OPTIMIZERS["momentum"](model.parameters()), OPTIMIZERS["momentum"](one.parameters())
+            for xs, ys in batches(4, size, 1):
+                mine.zero_grad()
+                loss(ddp(xs[0, 8 * rank : 8 * rank + 8]), ys[0, 8 * rank : 8 * rank + 8]).backward()
+                every = []
+                for k in range(size):
+                    one.zero_grad()
+                    loss(one(xs[0, 8 * k : 8 * k + 8]), ys[0, 8 * k : 8 * k + 8]).backward()
+                    every.append([p.grad.clone().reshape(-1) for p in one.parameters()])
+                for k, p in enumerate(one.parameters()):
+                    stacked = torch.stack([gradients[k] for gradients in every])
+                    p.grad = (stacked.double().mean(0).float() if rule is None else rule(stacked)).reshape(p.shape)
+                mine.step()
+                whole.step()
+            for a, b in zip(model.parameters(), one.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+        dist.destroy_process_group()
+
+    fork(3, body)
+
+
+def test_one_process_needs_nothing():
+    environment = {name: os.environ.pop(name) for name in ("WORLD_SIZE", "RANK") if name in os.environ}
+    try:
+        with pytest.raises(RunError, match="init"):
+            bps.push_pull(torch.ones(3))
+        bps.init()
+        assert (bps.rank(), bps.size()) == (0, 1)
+        assert bps.push_pull(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
+    finally:
+        bps.shutdown()
+        os.environ.update(environment)
