@@ -20,9 +20,8 @@
 - `processes`: the processes of this machine
 - `rank_pair`: two ranks that try MPI and device memory
 - `script`: turns a person's own program into a launch
-- `signals`: the signals that ask hpcps to stop
 - `starter`: starts the processes of a configfile without an MPI launcher
-- `stop`: the file that asks a launch to stop
+- `stop`: the signals and the file that ask a launch to stop
 - `supervise`: runs a launcher to its end and explains a failure
 - `verify`: checks that a process has the rank, role and host of the plan
 - `walltime`: the walltime of a job, and its successor jobs

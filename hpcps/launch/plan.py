@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcps.errors import InputError, LaunchError
 from hpcps.inputs import read_json
+from hpcps.records.files import write_whole
 
 FORMAT = 5
 """Version of the file format; a rank refuses other versions."""
@@ -111,16 +110,11 @@ class Plan:
     def write(self, path: Path) -> None:
         """Write the plan atomically: under its name, readers only ever find a complete file."""
         body = self._body()
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps({"fingerprint": _fingerprint(body), **body}, indent=1), encoding="utf-8")
-            temporary.replace(path)
+            write_whole(path, json.dumps({"fingerprint": _fingerprint(body), **body}, indent=1))
         except OSError as error:
             raise LaunchError(f"the plan cannot be written to {path}: {error.strerror}") from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
 
     @classmethod
     def read(cls, path: Path) -> Plan:

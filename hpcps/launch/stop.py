@@ -1,4 +1,4 @@
-"""The file that asks a launch to stop.
+"""How a launch is asked to stop: by signals to this process, and by a file for the ranks.
 
 It is a file because the ranks on all hosts can read it, whether or not their launcher forwards signals.
 """
@@ -6,13 +6,57 @@ It is a file because the ranks on all hosts can read it, whether or not their la
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.run_directory import RunDirectory
+
+_ECHO = 1.0
+"""Seconds within which a repeated signal counts as the same request.
+
+A batch system that cancels a job signals all of its processes, and the job script also forwards its signal to us.
+"""
+
+
+@contextmanager
+def stops_of(on_stop: Callable[[int], None] = lambda count: None) -> Iterator[list[signal.Signals]]:
+    """Collect stop signals instead of ending the process.
+
+    Every Ctrl-C counts, because a person sends it; TERM and HUP count at most once a second. Python handles signals in
+    the main thread only; in another thread none is collected.
+
+    Args:
+        on_stop: called in the signal handler, with the number of signals so far.
+    """
+    stops: list[signal.Signals] = []
+    noted = 0.0
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal noted
+        now = time.monotonic()
+        if stops and number != signal.SIGINT and now - noted < _ECHO:
+            return
+        noted = now
+        stops.append(signal.Signals(number))
+        on_stop(len(stops))
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # A signal that is ignored (under nohup, for example) stays ignored.
+    handled = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    if threading.current_thread() is not threading.main_thread():
+        handled = []
+    before = {number: signal.signal(number, note) for number in handled}
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 GRACE = 30.0
 """Seconds in which a run may reach its next checkpoint after a person asks it to stop."""

@@ -24,8 +24,7 @@ from hpcps.launch.guard import EXPLAINED, LostGuards, adopt_orphans, describe, t
 from hpcps.launch.launchers import Launch
 from hpcps.launch.plan import PlannedRun
 from hpcps.launch.processes import children, name_of, stopped
-from hpcps.launch.signals import stops_of
-from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, writes_checkpoint
+from hpcps.launch.stop import GRACE, NOTICE, WRITING, StopFile, begun, current, stops_of, writes_checkpoint
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
 from hpcps.records.run_directory import RunDirectory

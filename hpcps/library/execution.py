@@ -14,7 +14,7 @@ from pathlib import Path
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.sweep.batch import play_point
 from hpcps.execution.sweep.claims import check_ready, claim, directory_of, forget, is_done
-from hpcps.launch.signals import stops_of
+from hpcps.launch.stop import stops_of
 from hpcps.library.callbacks import Callbacks, Reporter
 from hpcps.library.progress import ProgressBar, is_interactive
 from hpcps.records.sweep import write_sweep

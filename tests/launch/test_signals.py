@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from hpcps.launch.signals import stops_of
+from hpcps.launch.stop import stops_of
 
 
 def hear(*numbers):
@@ -30,7 +30,7 @@ def test_a_person_who_is_impatient_counts():
 
 
 def test_later_it_counts_again(monkeypatch):
-    monkeypatch.setattr("hpcps.launch.signals._ECHO", 0.0)
+    monkeypatch.setattr("hpcps.launch.stop._ECHO", 0.0)
     assert hear(signal.SIGTERM, signal.SIGTERM) == [signal.SIGTERM, signal.SIGTERM]
 
 

@@ -15,7 +15,7 @@ from hpcps.errors import HpcpsError
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
 from hpcps.launch.prepare import run_folder
-from hpcps.launch.signals import stops_of
+from hpcps.launch.stop import stops_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
 

@@ -16,7 +16,7 @@ from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores
 from hpcps.launch.prepare import Site, prepare
 from hpcps.launch.rank_pair import DeviceTrials
-from hpcps.launch.signals import stops_of
+from hpcps.launch.stop import stops_of
 from hpcps.spec.load import Point
 
 
