@@ -158,7 +158,7 @@ def _plot_timeline(what: str, args: argparse.Namespace) -> int:
     from hpcps.figures.timeline import ONE_PROCESS, between, draw_timeline, shares, whole_rounds
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.chrome import is_stale, merge
-    from hpcps.records.trace.lanes import read_trace
+    from hpcps.records.trace.reader import read_trace
     from hpcps.spec.transport import runs_in_process
     from hpcps.spec.tree import get
 
@@ -171,7 +171,7 @@ def _plot_timeline(what: str, args: argparse.Namespace) -> int:
     name = spec.get("run", {}).get("name", run.name)
     heading = " · ".join(dict.fromkeys((name, spec.get("label") or run.name)))
     # Simulations are in process too, but in their virtual time the roles run at the same time.
-    in_process = runs_in_process(get(spec, ("run", "transport", "kind"))) and trace.lanes[0].clock != "virtual"
+    in_process = runs_in_process(get(spec, ("run", "transport", "kind"))) and trace.processes[0].clock != "virtual"
     figure = draw_timeline(trace, window, heading, in_process=in_process)
     folder = args.output or run.parent.parent / "figures"
     print(shares(trace, window))

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 
 from hpcps.errors import RunError
 from hpcps.figures.page import RC, legend
-from hpcps.records.trace.lanes import Lane, Trace
+from hpcps.records.trace.reader import Trace, TracedProcess
 
 ROUNDS = 3
 """The default number of rounds to show."""
@@ -43,7 +43,7 @@ _COLOR = {
     "wait": "#EEEEEE",
 }
 _MOST_ARROWS = 500
-_LANE = 0.27
+_ROW = 0.27
 _WIDTH = 7.2
 
 
@@ -73,7 +73,7 @@ def whole_rounds(trace: Trace, first: int | None = None, last: int | None = None
     Raises:
         RunError: the trace has no such rounds.
     """
-    peer = next((lane.peer for lane in trace.lanes if lane.peer.role == "worker"), trace.lanes[0].peer)
+    peer = next((process.peer for process in trace.processes if process.peer.role == "worker"), trace.processes[0].peer)
     spans = trace.spans[(trace.spans["process"] == str(peer)) & ~trace.spans["background"]]
     ends = spans.groupby("round").agg({"start": "first", "stop": "last"})
     if ends.empty:
@@ -113,15 +113,15 @@ def draw_timeline(trace: Trace, window: Window, heading: str, *, in_process: boo
         heading: a description of the run.
         in_process: whether one process executed all roles in turn.
     """
-    lanes = trace.lanes
-    place = {str(lane.peer): -row for row, lane in enumerate(lanes)}
+    processes = trace.processes
+    place = {str(process.peer): -row for row, process in enumerate(processes)}
     unit, scale = _unit(window.stop - window.start)
     spans = _inside(trace, window)
     bars = pd.DataFrame({"left": (spans["begin"] - window.start) * scale, "width": spans["part"] * scale})
-    hosts = list(dict.fromkeys(lane.host for lane in lanes))
+    hosts = list(dict.fromkeys(process.host for process in processes))
     arrows = _arrows(spans)
     with mpl.rc_context(RC):
-        figure = Figure(figsize=(_WIDTH, _LANE * len(lanes) + 1.45), layout="constrained")
+        figure = Figure(figsize=(_WIDTH, _ROW * len(processes) + 1.45), layout="constrained")
         axes = figure.subplots()
         keys = [spans[name] for name in ("process", "background", "activity")]
         key: Any
@@ -135,17 +135,17 @@ def draw_timeline(trace: Trace, window: Window, heading: str, *, in_process: boo
             rows = [arrows[end].map(place) for end in ("process", "other")]
             lines = np.stack([np.stack(ends, 1), np.stack(rows, 1)], 2)
             axes.add_collection(LineCollection([*lines], colors="#555555", linewidths=0.5, alpha=0.6))
-        axes.set_yticks(list(place.values()), [_label(lane, hosts) for lane in lanes])
-        axes.set_ylim(0.6 - len(lanes), 0.6)
+        axes.set_yticks(list(place.values()), [_label(process, hosts) for process in processes])
+        axes.set_ylim(0.6 - len(processes), 0.6)
         axes.set_xlim(0, (window.stop - window.start) * scale)
         axes.grid(visible=False)
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"{unit} from {window.start:.3f} s after the start")
-        error = max(lane.error for lane in lanes)
+        error = max(process.error for process in processes)
         facts = [window.title]
         facts += [ONE_PROCESS] if in_process else []
-        facts += ["virtual time"] if lanes[0].clock == "virtual" else []
+        facts += ["virtual time"] if processes[0].clock == "virtual" else []
         facts += [f"clocks of {len(hosts)} hosts compared to {error * 1e6:.0f} µs"] if error else []
         facts += [f"{len(arrows)} messages not drawn"] if len(arrows) > _MOST_ARROWS else []
         figure.suptitle(f"{heading}\n{' · '.join(facts)}", fontsize=9)
@@ -171,7 +171,7 @@ def shares(trace: Trace, window: Window) -> str:
     columns = (*_COLOR, *(f"{name} in background" for name in _COLOR))
     used = [name for name in columns if name in spent and spent[name].any()]
     lines = ["| % of the time | " + " | ".join(used) + " |", "|---|" + "---:|" * len(used)]
-    for role in dict.fromkeys(lane.peer.role for lane in trace.lanes):
+    for role in dict.fromkeys(process.peer.role for process in trace.processes):
         percent = 100 * spent[used].div(total, axis=0).reindex([role], fill_value=0).to_numpy()[0]
         lines.append(f"| {role}s | " + " | ".join(f"{part:.1f}" if part else "" for part in percent) + " |")
     return "\n".join(lines)
@@ -196,5 +196,5 @@ def _unit(seconds: float) -> tuple[str, float]:
     return ("µs", 1e6) if seconds < 2e-3 else ("ms", 1e3) if seconds < 2 else ("s", 1.0)
 
 
-def _label(lane: Lane, hosts: Sequence[str]) -> str:
-    return f"{lane.peer} ({lane.host})" if len(hosts) > 1 else str(lane.peer)
+def _label(process: TracedProcess, hosts: Sequence[str]) -> str:
+    return f"{process.peer} ({process.host})" if len(hosts) > 1 else str(process.peer)

@@ -41,7 +41,7 @@ _OUTPUT_LINES = 40
 _LAST_BYTES = 65536
 # Messages of Hydra's own processes, as in MPICH and Intel MPI: `[mpiexec@n01] main (mpiexec.c:270): ...`
 _OF_HYDRA = re.compile(r"\[(?:mpiexec|proxy:[^\]@]*)@[^\]]*\] \w+ \(.*:\d+\): ")
-_TOLD_TO_STOP = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
+_STOP_STATUSES = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 
 @dataclass(frozen=True)
@@ -347,4 +347,4 @@ def _status(returncode: int) -> int:
     When one rank fails, srun sends SIGTERM to the others and exits with 143.
     """
     status = 128 - returncode if returncode < 0 else returncode
-    return 1 if status in _TOLD_TO_STOP else status
+    return 1 if status in _STOP_STATUSES else status

@@ -66,12 +66,12 @@ class RunAcceptance:
         return cls(int(finite(sent)), int(finite(accepted)) if known else None, int(finite(rounds)), int(finite(empty)))
 
     @classmethod
-    def before(cls, moment: float, lines: Mapping[str, Values], workers: int = 0) -> RunAcceptance:
-        """Count the lines before a moment; `lines` are as in `rounds_of`, with `sent` and `accepted` besides."""
-        known = lines["moment"] < moment
-        moments, empty = rounds_of(lines, workers)
+    def before(cls, position: float, lines: Mapping[str, Values], workers: int = 0) -> RunAcceptance:
+        """Count the lines before a position; `lines` are as in `rounds_of`, with `sent` and `accepted` besides."""
+        known = lines["position"] < position
+        positions, empty = rounds_of(lines, workers)
         sent, accepted = (float(lines[name][known].sum()) for name in ("sent", "accepted"))
-        return cls.of(sent, accepted, int((moments < moment).sum()), int((empty & (moments < moment)).sum()))
+        return cls.of(sent, accepted, int((positions < position).sum()), int((empty & (positions < position)).sum()))
 
 
 NOTHING = RunAcceptance()
@@ -86,16 +86,17 @@ def rounds_of(lines: Mapping[str, Values], workers: int = 0) -> tuple[Values, Va
     """Return when each round ended in which a rule received updates, in order, and whether none of them was applied.
 
     Args:
-        lines: arrays with an item for each line of a validator or server: `moment`, `round`, `updates` (how many it
-            received), `received` and `applied` (pairs; NaN: unknown, so the round counts as applied).
+        lines: arrays with an item for each line of a validator or server: `position` (its time or round), `round`,
+            `updates` (how many it received), `received` and `applied` (pairs; NaN: unknown, so the round counts as
+            applied).
         workers: as many updates count as one round of an asynchronous run, in order of time; 0: lines with the same
             `round` are one round.
     """
-    order = np.argsort(lines["moment"], kind="stable")
+    order = np.argsort(lines["position"], kind="stable")
     order = order[lines["received"][order] > 0]
-    moment, applied = lines["moment"][order], lines["applied"][order]
+    position, applied = lines["position"][order], lines["applied"][order]
     number = lines["round"][order] if not workers else (np.cumsum(lines["updates"][order]) - 1) // workers
     rounds, place = np.unique(number, return_inverse=True)
     ends = np.full(len(rounds), -np.inf)
-    np.maximum.at(ends, place, moment)
+    np.maximum.at(ends, place, position)
     return ends, np.bincount(place, applied, len(rounds)) == 0

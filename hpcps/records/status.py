@@ -250,11 +250,11 @@ class _Followed:
         lines["applied"] = np.sum([lines[name] for name in APPLIED], axis=0)
         asynchronous = get(self._spec, ("run", "train", "mode")) == "async"
         clock = "time" if asynchronous else "round"
-        lines |= {"moment": lines[clock], "received": lines["received_pairs"], "sent": lines["sent_pairs"]}
+        lines |= {"position": lines[clock], "received": lines["received_pairs"], "sent": lines["sent_pairs"]}
         lines["accepted"] = lines["accepted_sent_pairs"]
         workers = int(finite(get(self._spec, ("run", "topology", "workers"))))
-        moment = _number(evaluation, clock) if evaluation else np.inf
-        return RunAcceptance.before(moment, lines, max(1, workers) if asynchronous else 0)
+        position = _number(evaluation, clock) if evaluation else np.inf
+        return RunAcceptance.before(position, lines, max(1, workers) if asynchronous else 0)
 
     def _status(
         self,

@@ -110,35 +110,35 @@ def with_totals(table: pd.DataFrame, *, workers: int) -> pd.DataFrame:
         workers: the number of workers of an asynchronous run; 0 for a synchronous one.
     """
     asynchronous = bool(workers)
-    moments = np.nan_to_num(numbers(table, "time" if asynchronous else "round"), nan=-1.0)
+    positions = np.nan_to_num(numbers(table, "time" if asynchronous else "round"), nan=-1.0)
     evaluations, diverged = (is_in(table, "event", event) for event in ("evaluation", "diverged"))
     worked = is_in(table, "event", "round", "applied", "published")
-    order = np.argsort(moments[worked], kind="stable")
-    before = np.searchsorted(moments[worked][order], moments[evaluations], side="left")
+    order = np.argsort(positions[worked], kind="stable")
+    before = np.searchsorted(positions[worked][order], positions[evaluations], side="left")
     totals: dict[str, Any] = {"wall": numbers(table, "time")[evaluations]}
     sums = {"bytes_sent_total": "bytes_sent", "cpu_seconds_total": "cpu"}
     sums |= {f"{name}_total": name for name in (*_PAIRS, *COUNTS) if name in table}
     for name, field in sums.items():
         spent = _counts(table, field)[worked][order]
         totals[name] = np.concatenate([[0.0], np.cumsum(spent)])[before]
-    ends, empty = _rounds(table, worked, moments, workers)
-    totals["rounds_total"] = np.searchsorted(np.sort(ends), moments[evaluations], side="left")
-    totals["empty_rounds_total"] = np.searchsorted(np.sort(ends[empty]), moments[evaluations], side="left")
+    ends, empty = _rounds(table, worked, positions, workers)
+    totals["rounds_total"] = np.searchsorted(np.sort(ends), positions[evaluations], side="left")
+    totals["empty_rounds_total"] = np.searchsorted(np.sort(ends[empty]), positions[evaluations], side="left")
     # A server reports the model that its round made; it is the model of the next round.
     late = 0 if asynchronous else is_in(table, "role", "server")
-    first = (moments + late)[diverged].min(initial=np.inf)
-    totals["diverged"] = moments[evaluations] >= first
+    first = (positions + late)[diverged].min(initial=np.inf)
+    totals["diverged"] = positions[evaluations] >= first
     totals["stalled"] = stalled(totals["rounds_total"], totals["empty_rounds_total"]) & ~totals["diverged"]
     found = pd.DataFrame(totals, index=table.index[evaluations]).astype(np.float64)
     return stack([table.join(found), count_applied(table), count_by_round(table), sum_processes(table)])
 
 
-def _rounds(table: pd.DataFrame, worked: Any, moments: Any, workers: int) -> tuple[Any, Any]:
+def _rounds(table: pd.DataFrame, worked: Any, positions: Any, workers: int) -> tuple[Any, Any]:
     """Return when the rounds with updates ended, and which of them were empty; see `rounds_of`."""
     lines = {name: np.nan_to_num(numbers(table, name)[worked]) for name in ("round", "participants")}
     received = np.nan_to_num(numbers(table, "received_pairs")[worked])
     applied = np.sum([_counts(table, name)[worked] for name in APPLIED], axis=0)
-    lines |= {"moment": moments[worked], "updates": lines["participants"], "received": received, "applied": applied}
+    lines |= {"position": positions[worked], "updates": lines["participants"], "received": received, "applied": applied}
     return rounds_of(lines, workers)
 
 

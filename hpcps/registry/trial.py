@@ -90,7 +90,7 @@ def _execute(execute: Callable[[], object], writer: int) -> None:
     """Execute the file in the child, and tell how it ended; does not return."""
     leave = os._exit
 
-    def told(status: int) -> None:
+    def leave_with_trace(status: int) -> None:
         faulthandler.dump_traceback(writer, all_threads=False)
         leave(status)
 
@@ -105,7 +105,7 @@ def _execute(execute: Callable[[], object], writer: int) -> None:
         signal.alarm(int(LIMIT) + 3)  # for a child whose parent was killed before it could end it
         faulthandler.enable(writer, all_threads=False)
         faulthandler.register(_DUMP, writer, all_threads=False)
-        os._exit = told  # type: ignore[assignment]
+        os._exit = leave_with_trace  # type: ignore[assignment]
         execute()
     except (Exception, SystemExit):
         pass

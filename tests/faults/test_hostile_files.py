@@ -33,7 +33,7 @@ from hpcps.records.collect import collect
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import planned
-from hpcps.records.trace.lanes import read_trace
+from hpcps.records.trace.reader import read_trace
 
 TIMES = 40
 

@@ -9,7 +9,7 @@ from small_experiment import small_experiment
 
 from hpcps.cli.main import main
 from hpcps.figures.timeline import ONE_PROCESS, draw_timeline, whole_rounds
-from hpcps.records.trace.lanes import read_trace
+from hpcps.records.trace.reader import read_trace
 
 SMALL = small_experiment("small", {"topology.servers": 2, "train.local_steps": 2})
 
@@ -26,10 +26,10 @@ def traced(folder, *arguments, text=SMALL):
 
 
 def check(run, trace):
-    """Every lane is without overlap, and every message that came is one that was sent, later."""
+    """Every process is without overlap, and every message that came is one that was sent, later."""
     spans = read_trace(run).spans
-    for _, lane in spans[~spans.background].groupby("process"):
-        assert (lane.start >= lane.stop.shift(fill_value=-1e-6) - 1e-6).all()
+    for _, process in spans[~spans.background].groupby("process"):
+        assert (process.start >= process.stop.shift(fill_value=-1e-6) - 1e-6).all()
     ends = {phase: [e for e in trace["traceEvents"] if e["ph"] == phase] for phase in "sf"}
     sent, came = ({event["id"]: event for event in ends[phase]} for phase in "sf")
     assert len(sent) == len(ends["s"])
@@ -75,7 +75,7 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
         check(run, json.loads((run / "trace.json").read_text()))
     plans = list(tmp_path.glob("small/launch/*/*.plan.json"))
     assert [json.loads(plan.read_text())["trace"] for plan in plans] == [True]
-    lanes, spans = read_trace(run).lanes, read_trace(run).spans
+    processes, spans = read_trace(run).processes, read_trace(run).spans
     beside = spans[spans.background]
     assert [*zip(beside.role, beside.activity, strict=True)] == [("validator", "evaluate")] * 2
     assert "evaluate" not in {*spans.activity[~spans.background]}
@@ -83,15 +83,15 @@ def test_over_mpi_every_process_is_on_one_clock(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert ONE_PROCESS not in printed
     assert "| evaluate in background |" in printed
-    assert {lane.error for lane in lanes} == {0.0}
-    assert max(lane.began for lane in lanes) - min(lane.began for lane in lanes) < 30
+    assert {process.error for process in processes} == {0.0}
+    assert max(process.began for process in processes) - min(process.began for process in processes) < 30
 
 
 def test_a_simulation_is_traced_in_its_own_time(tmp_path):
     costs = 'simulation={kind="modelled", evaluate=0.125, step={kind="constant", seconds=0.25}}'
     run, trace = traced(tmp_path, "--set", costs)
     check(run, trace)
-    assert {lane.clock for lane in read_trace(run).lanes} == {"virtual"}
+    assert {process.clock for process in read_trace(run).processes} == {"virtual"}
     spans = read_trace(run).spans
     assert [*spans.seconds[spans.background]] == pytest.approx([0.125] * 2, abs=1e-6)
     steps = [*spans.seconds[(spans.process == "worker-0") & (spans.activity == "train")]]

@@ -11,7 +11,7 @@ from hpcps.errors import RunError
 from hpcps.protocol.messages import Kind, Message, Peer, Received
 from hpcps.records.trace.chrome import merge
 from hpcps.records.trace.clocks import Offset
-from hpcps.records.trace.lanes import read_trace
+from hpcps.records.trace.reader import read_trace
 from hpcps.records.trace.spans import PACKED
 from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import AwaitBackground, Compute, Computed, Now, Save, Send
@@ -154,9 +154,9 @@ def test_what_comes_before_something_long_is_in_the_file(tmp_path, effect):
 def test_only_the_last_attempt_counts(tmp_path):
     for peer, session in ((WORKER, 1), (SERVER, 2)):
         tracer_of(tmp_path, peer, session).close()
-    assert [lane.peer for lane in read_trace(tmp_path).lanes] == [SERVER]
+    assert [process.peer for process in read_trace(tmp_path).processes] == [SERVER]
     tracer_of(tmp_path, WORKER, 2).close()
-    assert [lane.peer for lane in read_trace(tmp_path).lanes] == [SERVER, WORKER]
+    assert [process.peer for process in read_trace(tmp_path).processes] == [SERVER, WORKER]
 
 
 def test_a_trace_that_cannot_be_written_does_not_stop_the_run(tmp_path, capsys):
@@ -198,7 +198,7 @@ def test_clocks_of_two_hosts_are_put_on_one(tmp_path):
     one, other = trace.spans[trace.spans.activity == "train"].itertuples()
     assert (one.start, one.seconds) == pytest.approx((50, 1))
     assert (other.start, other.seconds) == pytest.approx((50, 1), abs=2e-3)
-    assert [lane.error for lane in trace.lanes] == [0, pytest.approx(0.002)]
+    assert [process.error for process in trace.processes] == [0, pytest.approx(0.002)]
     facts = json.loads(merge(tmp_path).read_text())["otherData"]
     assert facts == {"clock": "monotonic", "clock_error_us": {"server-0": 0.0, "worker-0": 2000.0}}
 

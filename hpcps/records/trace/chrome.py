@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcps.records.files import replacing
-from hpcps.records.trace.lanes import Trace, files_of, read_trace
+from hpcps.records.trace.reader import Trace, files_of, read_trace
 
 NAME = "trace.json"
 """Name of the file in the run's folder."""
@@ -30,8 +30,8 @@ def merge(run_directory: Path) -> Path:
     trace = read_trace(run_directory)
     path = run_directory / NAME
     facts = {
-        "clock": trace.lanes[0].clock,
-        "clock_error_us": {str(lane.peer): round(lane.error * 1e6, 1) for lane in trace.lanes},
+        "clock": trace.processes[0].clock,
+        "clock_error_us": {str(process.peer): round(process.error * 1e6, 1) for process in trace.processes},
     }
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(f'{{"displayTimeUnit":"ms","otherData":{json.dumps(facts)},"traceEvents":[\n')
@@ -50,16 +50,17 @@ def is_stale(run_directory: Path) -> bool:
 
 def _events(trace: Trace) -> Iterator[dict[str, Any]]:
     """Yield the names and the order of hosts and processes, the spans, and the ends of the arrows of messages."""
-    hosts = list(dict.fromkeys(lane.host for lane in trace.lanes))
+    hosts = list(dict.fromkeys(process.host for process in trace.processes))
     busy = set(trace.spans["process"][trace.spans["background"]])
     # Numbers of hosts and threads, from 1; the next thread of a process is for its background.
-    numbers = {str(lane.peer): (hosts.index(lane.host) + 1, 2 * n + 1) for n, lane in enumerate(trace.lanes)}
-    for lane in trace.lanes:
-        host, thread = numbers[str(lane.peer)]
-        yield {"name": "process_name", "ph": "M", "pid": host, "tid": thread, "args": {"name": lane.host}}
-        yield from _thread(str(lane.peer), host, thread)
-        if str(lane.peer) in busy:
-            yield from _thread(f"{lane.peer} background", host, thread + 1)
+    order = enumerate(trace.processes)
+    numbers = {str(process.peer): (hosts.index(process.host) + 1, 2 * n + 1) for n, process in order}
+    for process in trace.processes:
+        host, thread = numbers[str(process.peer)]
+        yield {"name": "process_name", "ph": "M", "pid": host, "tid": thread, "args": {"name": process.host}}
+        yield from _thread(str(process.peer), host, thread)
+        if str(process.peer) in busy:
+            yield from _thread(f"{process.peer} background", host, thread + 1)
     span: Any
     for span in trace.spans.itertuples(index=False):
         host, thread = numbers[span.process]

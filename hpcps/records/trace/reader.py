@@ -26,7 +26,7 @@ _HANDLE, _MESSAGES = code("handle"), [code("send"), code("receive")]
 
 
 @dataclass(frozen=True)
-class Lane:
+class TracedProcess:
     """One process of a trace.
 
     Attributes:
@@ -53,7 +53,7 @@ class Trace:
     """The trace of the last traced attempt of a run.
 
     Attributes:
-        lanes: its processes: servers, then validators, then workers.
+        processes: its processes: servers, then validators, then workers.
         spans: a row for each activity without interruption. Those of a process follow one another, its background
             activities last. Columns: `process`; `role`; `activity` (`train`, `send`, `wait`, …); `background`; `round`
             (asynchronous: the cycle); `start`, `seconds` and `stop`, in seconds since the first process started; and
@@ -61,7 +61,7 @@ class Trace:
             `number` among the messages of its sender to its receiver: the n-th message sent is the n-th one received.
     """
 
-    lanes: tuple[Lane, ...]
+    processes: tuple[TracedProcess, ...]
     spans: pd.DataFrame
 
 
@@ -83,11 +83,11 @@ def read_trace(run_directory: Path) -> Trace:
         )
     session = max(head["session"] for head, _ in found)
     recorded = [(head, _recorded(path)) for head, path in found if head["session"] == session]
-    lanes = [(_lane(head, spans), spans) for head, spans in recorded]
-    lanes.sort(key=lambda pair: (ROLES.index(pair[0].peer.role), pair[0].peer.index))
-    zero = min(lane.began for lane, _ in lanes)
-    spans = pd.concat([_spans(lane, recorded, zero) for lane, recorded in lanes], ignore_index=True)
-    return Trace(tuple(lane for lane, _ in lanes), spans)
+    processes = [(_process(head, spans), spans) for head, spans in recorded]
+    processes.sort(key=lambda pair: (ROLES.index(pair[0].peer.role), pair[0].peer.index))
+    zero = min(process.began for process, _ in processes)
+    spans = pd.concat([_spans(process, recorded, zero) for process, recorded in processes], ignore_index=True)
+    return Trace(tuple(process for process, _ in processes), spans)
 
 
 def _head(path: Path) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _recorded(path: Path) -> pd.DataFrame:
         return pd.DataFrame(np.fromfile(file, UNPACKED))
 
 
-def _lane(head: dict[str, Any], recorded: pd.DataFrame) -> Lane:
+def _process(head: dict[str, Any], recorded: pd.DataFrame) -> TracedProcess:
     origin, offset, error, drift = head["began"], 0.0, 0.0, 0.0
     compared = recorded[recorded["activity"] == COMPARED]
     if len(compared):
@@ -117,26 +117,27 @@ def _lane(head: dict[str, Any], recorded: pd.DataFrame) -> Lane:
         if at[-1] > at[0]:
             drift = float((offsets[-1] - offsets[0]) / (at[-1] - at[0]))
         offset = float(offsets[0] - drift * at[0])
-    return Lane(Peer(head["role"], head["index"]), head["host"], head["clock"], origin, origin + offset, error, drift)
+    peer = Peer(head["role"], head["index"])
+    return TracedProcess(peer, head["host"], head["clock"], origin, origin + offset, error, drift)
 
 
-def _spans(lane: Lane, recorded: pd.DataFrame, zero: float) -> pd.DataFrame:
+def _spans(process: TracedProcess, recorded: pd.DataFrame, zero: float) -> pd.DataFrame:
     """Return the rows of a process, with times since `zero` on the clock of rank 0."""
     recorded = recorded.assign(background=recorded["activity"] & BACKGROUND > 0)
     recorded["activity"] &= ~BACKGROUND & 0xFF
     recorded = recorded[_valid(recorded)]
     background = recorded["background"]
-    found = pd.concat([_main_thread(recorded[~background], lane.origin), recorded[background]], ignore_index=True)
+    found = pd.concat([_main_thread(recorded[~background], process.origin), recorded[background]], ignore_index=True)
     message = found["activity"].isin(_MESSAGES) & ~found["background"]
-    rate = 1.0 + lane.drift
+    rate = 1.0 + process.drift
     spans = pd.DataFrame(
         {
-            "process": str(lane.peer),
-            "role": lane.peer.role,
+            "process": str(process.peer),
+            "role": process.peer.role,
             "activity": _NAMES[found["activity"]],
             "background": found["background"],
             "round": found["round"],
-            "start": lane.began - zero + (found["start"] - lane.origin) * rate,
+            "start": process.began - zero + (found["start"] - process.origin) * rate,
             "seconds": (found["stop"] - found["start"]) * rate,
         }
     )
