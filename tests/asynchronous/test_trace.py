@@ -65,7 +65,7 @@ def test_rules_without_a_score(tmp_path, monkeypatch, rule, per_refresh, expecte
 
 def test_zeno_plus_plus(tmp_path, monkeypatch):
     models, played = trace(tmp_path, monkeypatch, spec("zeno++", asynchronous={"alpha": 0.5}))
-    # v = 2: 4 is clipped to 2, -4 to -2 and turned round; then the validator is at 2, v = 1: 3.5 to 1, -5 to -1, turned
+    # v = 2: 4 is clipped to 2, -4 to -2 and negated; then the validator is at 2, v = 1: 3.5 to 1, -5 to -1, negated
     assert models == [1.0, 2.0, 2.5, 3.0]
     counts = [
         (line["accepted_pairs"], line["turned_pairs"], line["received_pairs"])

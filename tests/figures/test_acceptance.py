@@ -110,7 +110,7 @@ def test_real_records_of_one_validator_say_the_same_as_the_table(asynchronous_ru
     np.testing.assert_allclose(
         curve.acceptance["received", "evaluation"].mean, 100 * evaluations["acceptance_rate_epoch"]
     )
-    # What zeno++ turned round was sent and applied, but is not accepted.
+    # Blocks that zeno++ negated were sent and applied, but are not accepted.
     turned = evaluations["turned_pairs_total"].iloc[-1]
     assert turned > 0
     assert evaluations["accepted_pairs_total"].iloc[-1] + turned <= evaluations["sent_pairs_total"].iloc[-1]

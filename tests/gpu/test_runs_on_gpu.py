@@ -62,8 +62,8 @@ def test_a_small_experiment(tmp_path, device):
             path.stem: [json.loads(line) for line in path.read_text().splitlines()]
             for path in (run / "records").glob("*.jsonl")
         }
-        trainees = {name for name in lines if not name.startswith("server")}
-        assert {lines[name][0]["device"].partition(":")[0] for name in trainees} == {device}
+        training_roles = {name for name in lines if not name.startswith("server")}
+        assert {lines[name][0]["device"].partition(":")[0] for name in training_roles} == {device}
         accuracy = [line["accuracy"] for line in lines["validator-0"] if line["event"] == "evaluation"]
         assert len(accuracy) == 8
         assert accuracy[-1] > 0.9

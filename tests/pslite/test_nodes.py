@@ -1,4 +1,4 @@
-"""Our nodes among themselves: meeting, barriers, lost messages, deaths, strangers."""
+"""Our nodes among themselves: registration, barriers, lost messages, deaths, strangers."""
 
 import logging
 import random

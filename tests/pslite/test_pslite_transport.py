@@ -26,18 +26,18 @@ A, B, S = WORLD[:3]
 
 
 class Company:
-    """The gatherings of all processes of a launch, each with a thread of its own."""
+    """The process groups of all processes of a launch, each with a thread of its own."""
 
     def __init__(self, **options):
         cluster = Cluster(1, 2, **options)
         self.pool = ThreadPoolExecutor(len(WORLD))
 
-        def meet(rank):
+        def join(rank):
             settings = cluster.settings(ROLES[rank])
             process = LaunchedProcess(rank, tuple(WORLD), ("here",) * len(WORLD), "launch", Rendezvous(Path("unused")))
             return PsliteProcessGroup(settings, process, lambda me: None)
 
-        self.everyone = self.all(meet)
+        self.everyone = self.all(join)
 
     def all(self, job):
         """Have all do something at once; return what they return, by rank."""

@@ -56,7 +56,7 @@ def test_the_joined_counts_are_those_of_the_masks(tmp_path, monkeypatch, rule, s
 
 
 def watch(monkeypatch):
-    """Return what the packers attack, `(attacked, sent)` by worker and round, and the blocks that are let in."""
+    """Return what the packers attack, `(attacked, sent)` by worker and round, and the blocks that entered the model."""
     attacked, let_in = {}, {}
     choose, report = attacker_module.attacked_blocks, PartitionCollector.report
 

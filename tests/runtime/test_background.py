@@ -1,4 +1,4 @@
-"""A thread beside the role: what it returns, what it costs, and how it ends."""
+"""The background thread of a role: what it returns, what it costs, and how it ends."""
 
 import signal
 import threading
@@ -32,58 +32,58 @@ def burn(seconds, clock=time.thread_time):
         sum(range(1000))
 
 
-def test_it_runs_beside_and_hands_back_what_came_of_it():
+def test_it_runs_in_the_background_and_returns_the_result():
     gate = threading.Event()
-    with Background() as beside:
-        assert beside.take() is None
+    with Background() as background:
+        assert background.take() is None
         for number in (1, 2):
             gate.clear()
-            beside.begin("evaluate", number, lambda number=number: gate.wait(10) and number, never)
-            assert beside.busy
-            assert beside.take() is None
+            background.begin("evaluate", number, lambda number=number: gate.wait(10) and number, never)
+            assert background.busy
+            assert background.take() is None
             gate.set()
-            beside.wait()
-            finished = beside.take()
+            background.wait()
+            finished = background.take()
             assert (finished.task, finished.round, finished.result, finished.error) == (
                 "evaluate",
                 number,
                 number,
                 None,
             )
-            assert not beside.busy
-            assert beside.take() is None
+            assert not background.busy
+            assert background.take() is None
 
 
 def test_what_it_raises_is_handed_back():
-    with Background() as beside:
-        beside.begin("evaluate", 7, lambda: 1 // 0, never)
-        beside.wait()
-        assert isinstance(beside.take().error, ZeroDivisionError)
+    with Background() as background:
+        background.begin("evaluate", 7, lambda: 1 // 0, never)
+        background.wait()
+        assert isinstance(background.take().error, ZeroDivisionError)
 
 
 def test_numbers_that_overflow_there_do_not_warn():
-    with Background() as beside:
-        beside.begin("evaluate", 0, lambda: np.float32(3e38) * np.float32(3e38), never)
-        beside.wait()
-        assert beside.take().result == np.inf
+    with Background() as background:
+        background.begin("evaluate", 0, lambda: np.float32(3e38) * np.float32(3e38), never)
+        background.wait()
+        assert background.take().result == np.inf
 
 
 def test_its_cpu_seconds_are_its_own():
-    with Background() as beside:
-        beside.begin("evaluate", 0, lambda: burn(0.3), never)
-        before = beside.foreground_cpu()
+    with Background() as background:
+        background.begin("evaluate", 0, lambda: burn(0.3), never)
+        before = background.foreground_cpu()
         time.sleep(0.1)
-        assert beside.foreground_cpu() - before < 0.05
-        beside.wait()
-        assert 0.3 <= beside.take().cpu < 0.35
+        assert background.foreground_cpu() - before < 0.05
+        background.wait()
+        assert 0.3 <= background.take().cpu < 0.35
         burn(0.1)
-        assert 0.1 <= beside.foreground_cpu() - before < 0.2
+        assert 0.1 <= background.foreground_cpu() - before < 0.2
 
 
 def test_it_ends_with_the_role():
     stopped, threads = threading.Event(), threading.active_count()
-    with Background() as beside:
-        beside.begin("evaluate", 0, lambda: stopped.wait(10), stopped.set)
+    with Background() as background:
+        background.begin("evaluate", 0, lambda: stopped.wait(10), stopped.set)
     assert stopped.is_set()
     assert threading.active_count() == threads
 
@@ -98,17 +98,17 @@ def test_a_signal_interrupts_who_waits_for_it():
     stopped, before = threading.Event(), signal.signal(signal.SIGALRM, stop)
     try:
         began = time.monotonic()
-        with Background() as beside:
-            beside.begin("evaluate", 0, lambda: stopped.wait(30), stopped.set)
+        with Background() as background:
+            background.begin("evaluate", 0, lambda: stopped.wait(30), stopped.set)
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             with pytest.raises(Stopped):
-                beside.wait()
+                background.wait()
         assert time.monotonic() - began < 5
     finally:
         signal.signal(signal.SIGALRM, before)
 
 
-class Chief:
+class Coordinator:
     """A role that has something measured beside steps of 0.2 CPU seconds, and records both."""
 
     peer, round, device, keeps_checkpoints = Peer("validator", 0), 3, "cpu", False
@@ -133,10 +133,12 @@ class Chief:
 def play(folder, measure):
     directory = RunDirectory(folder)
     directory.create({"run_id": "test"})
-    with RecordWriter(folder, "test", "validator", 0, "here") as record, Background() as beside:
-        stopwatch = Stopwatch(cpu=beside.foreground_cpu, alone=True)
-        transport = Exchange().endpoint(Chief.peer)
-        node = RoleDriver(Chief(measure), transport, record, directory, stopwatch=stopwatch, background=beside)
+    with RecordWriter(folder, "test", "validator", 0, "here") as record, Background() as background:
+        stopwatch = Stopwatch(cpu=background.foreground_cpu, alone=True)
+        transport = Exchange().endpoint(Coordinator.peer)
+        node = RoleDriver(
+            Coordinator(measure), transport, record, directory, stopwatch=stopwatch, background=background
+        )
         try:
             drive(node, 10.0, Backoff())
         except Exception:
