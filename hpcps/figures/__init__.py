@@ -14,7 +14,7 @@
 - `method_figures`: the figures of a comparison
 - `method_names`: the names of methods
 - `options`: the options of figures
-- `page`: the layout of a figure, and its files
+- `page`: a figure: its heading, panels, lines, bars and legend; and its files
 - `publish`: writes figures to the results folder, and published copies
 - `report/`: one HTML file with everything
 - `search`: the table and the figure of a search

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import matplotlib as mpl
 import numpy as np
@@ -22,21 +22,9 @@ from matplotlib.ticker import MaxNLocator
 from hpcps.figures.curve import AMONG, Among, AppliedUpdates, ClassAccuracy, Curve, Range, Values
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import (
-    RC,
-    band,
-    bar_handles,
-    bars,
-    draw_curve,
-    legend,
-    line_handles,
-    line_name,
-    line_title,
-    panel_title,
-    panels,
-    sign_handles,
-)
-from hpcps.figures.style import Look, looks
+from hpcps.figures.page import RC, Page, band, sign_handles
+
+Shown = TypeVar("Shown", AppliedUpdates, ClassAccuracy)
 
 Against = Literal["epoch", "wall_time", "bytes"]
 AGAINST: tuple[Against, ...] = ("epoch", "wall_time", "bytes")
@@ -74,74 +62,69 @@ def draw_accuracy(figure_data: FigureData, against: Against = "epoch", options: 
     Figure data with one panel has room for a second one: by epoch, it shows the acceptance rate where
     several lines have one.
     """
-    options = options or PlotOptions()
     if against == "bytes":  # who trains alone sends none
         figure_data = replace(
             figure_data, references=tuple(curve for curve in figure_data.references if curve.bytes_sent.any())
         )
-    axis = x_axis(figure_data, against)
-    styles = looks(figure_data.palette, [curve.line for curve in figure_data.references])
+    page, axis = Page(figure_data, options), x_axis(figure_data, against)
     with_acceptance = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
     title = f"accuracy by {_clock(figure_data) if against == 'wall_time' else against}"
-    names = [panel_title(figure_data, panel, options) for panel in figure_data.panels]
-    names += ["acceptance rate since the start"] if with_acceptance else []
+    names = [*map(page.title, figure_data.panels), *(["acceptance rate since the start"] if with_acceptance else [])]
     height = 2.9 if with_acceptance else 2.2
-    figure, grid = panels(figure_data, title, names, options, x=axis.label, y=["test accuracy (%)"], height=height)
+    grid = page.panels(title, names, x=axis.label, y=["test accuracy (%)"], height=height)
     for (axes,), (panel, curves) in zip(grid, figure_data.panels.items(), strict=False):
-        _draw_panel(axes, (*curves, *figure_data.references), axis, styles, options)
+        _draw_accuracies(page, axes, (*curves, *figure_data.references), axis)
         if against == "epoch":
-            _draw_compared(axes, panel, figure_data, styles)
+            _draw_compared(page, axes, panel)
         if not curves:
             reduced = not figure_data.variant and panel in figure_data.elsewhere
             words = "no full-length result yet" if reduced else "no result yet"
             axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color="#777777")
     if with_acceptance:
         (curves,), axes = figure_data.panels.values(), grid[-1][0]
-        _draw_accepted(axes, curves, styles, "sent", options, per_epoch=False)
+        _draw_accepted(page, axes, curves, "sent", per_epoch=False)
         axes.set_ylabel("accepted of the pairs sent (%)")
         axes.tick_params(labelleft=True)
     _limit_axes(grid[0][0], whole=against == "epoch")
-    handles = _handles(figure_data, styles, options)
+    handles = _handles(page)
     if against == "epoch":
         sources = dict.fromkeys(other.source for other in figure_data.compared)
         handles += [Line2D([], [], color="#555555", label=source, **_THIN) for source in sources]
-    legend(figure, handles, line_title(figure_data))
-    return figure
+    return page.legend(handles)
 
 
-def _draw_panel(
-    axes: Axes, curves: Sequence[Curve], axis: XAxis, styles: Mapping[str, Look], options: PlotOptions
-) -> None:
+def _draw_accuracies(page: Page, axes: Axes, curves: Sequence[Curve], axis: XAxis) -> None:
     for position, curve in enumerate(curves):
-        look, x = styles[curve.line], axis.of(curve)
+        look, x = page.looks[curve.line], axis.of(curve)
         look = replace(look, width=0.7 * look.width) if len(x) > _MANY else look
-        draw_curve(axes, curve, x, curve.accuracy, look, options, (position, len(curves)))
+        page.draw_curve(axes, curve, x, curve.accuracy, (position, len(curves)), look)
 
 
-def _draw_compared(axes: Axes, panel: str, figure_data: FigureData, styles: Mapping[str, Look]) -> None:
+def _draw_compared(page: Page, axes: Axes, panel: str) -> None:
     """Draw the curves of others as thin lines in the colours of ours, as far as ours go."""
-    last = max((curve.epoch[-1] for curve in figure_data.curves if curve.epoch.size), default=0.0)
-    for other in figure_data.compared:
+    last = max((curve.epoch[-1] for curve in page.data.curves if curve.epoch.size), default=0.0)
+    for other in page.data.compared:
         if other.panel == panel:
             near = other.epoch <= last
-            axes.plot(other.epoch[near], other.accuracy[near], color=styles[other.line].color, **_THIN)
+            axes.plot(other.epoch[near], other.accuracy[near], color=page.looks[other.line].color, **_THIN)
 
 
-def _handles(figure_data: FigureData, styles: Mapping[str, Look], options: PlotOptions) -> list[Artist]:
+def _handles(page: Page) -> list[Artist]:
     """Name every line once, and say what crosses and bands are where there are any."""
-    references = [curve.line for curve in figure_data.references]
-    lines = [*(figure_data.lines if figure_data.line_key else ()), *references]
-    handles = line_handles(figure_data, lines, styles, options)
-    drawn = {line_name(figure_data, curve.line, options) for curve in figure_data.curves}
+    data = page.data
+    references = [curve.line for curve in data.references]
+    handles = page.line_handles([*(data.lines if data.line_key else ()), *references])
+    drawn = {page.name(curve.line) for curve in data.curves}
     for handle in handles:
         if handle.get_label() not in drawn:
             handle.set_label(f"{handle.get_label()} (no result yet)")
-    handles += sign_handles(figure_data.curves)
-    swept = [curve.seeds for curves in figure_data.panels.values() for curve in curves]
+    handles += sign_handles(data.curves)
+    swept = [curve.seeds for curves in data.panels.values() for curve in curves]
     least, most = (pick(swept, default=1) for pick in (min, max))
     if most > 1:
         number = str(most) if least == most else f"{least} to {most}"
-        handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label=f"{options.band} of {number} seeds"))
+        label = f"{page.options.band} of {number} seeds"
+        handles.append(Patch(color="#999999", alpha=0.4, linewidth=0, label=label))
     return handles
 
 
@@ -173,121 +156,105 @@ def draw_acceptance(figure_data: FigureData, options: PlotOptions | None = None)
     """Draw the acceptance rate by epoch, of (update, block) pairs: a column per panel, a row of those received, one of
     those sent. A thick line is since the start, a thin one since the evaluation before.
     """
-    options = options or PlotOptions()
-    styles = looks(figure_data.palette)
+    page = Page(figure_data, options)
     scored = {panel: [curve for curve in curves if curve.acceptance] for panel, curves in figure_data.panels.items()}
     shown = {panel: curves for panel, curves in scored.items() if curves}
-    names, labels = [panel_title(figure_data, panel, options) for panel in shown], [_ACCEPTED[among] for among in AMONG]
-    figure, grid = panels(figure_data, "acceptance rate by epoch", names, options, x="epoch", y=labels, height=1.9)
+    names, labels = [*map(page.title, shown)], [_ACCEPTED[among] for among in AMONG]
+    grid = page.panels("acceptance rate by epoch", names, x="epoch", y=labels, height=1.9)
     for both, curves in zip(grid, shown.values(), strict=True):
         for axes, among in zip(both, AMONG, strict=True):
-            _draw_accepted(axes, curves, styles, among, options)
+            _draw_accepted(page, axes, curves, among)
     _limit_axes(grid[0][0], whole=True)
-    handles = line_handles(figure_data, figure_data.scored if figure_data.line_key else (), styles, options)
+    handles = page.line_handles(figure_data.scored if figure_data.line_key else ())
     handles.append(Line2D([], [], color="#555555", linewidth=2.0, label="since the start"))
     handles.append(Line2D([], [], color="#555555", linewidth=0.7, label="per epoch"))
-    handles += sign_handles([curve for curves in shown.values() for curve in curves])
-    legend(figure, handles, line_title(figure_data))
-    return figure
+    return page.legend([*handles, *sign_handles([curve for curves in shown.values() for curve in curves])])
 
 
-def _draw_accepted(
-    axes: Axes,
-    curves: Sequence[Curve],
-    styles: Mapping[str, Look],
-    among: Among,
-    options: PlotOptions,
-    *,
-    per_epoch: bool = True,
-) -> None:
+def _draw_accepted(page: Page, axes: Axes, curves: Sequence[Curve], among: Among, *, per_epoch: bool = True) -> None:
     """Draw the acceptance rates of one panel, percent of the pairs received or sent."""
     for position, curve in enumerate(curves):
         if not curve.acceptance:
             continue
-        look, total = styles[curve.line], curve.acceptance[among, "start"]
-        draw_curve(axes, curve, curve.epoch, total, look, options, (position, len(curves)))
+        page.draw_curve(axes, curve, curve.epoch, curve.acceptance[among, "start"], (position, len(curves)))
         if per_epoch:
-            axes.plot(curve.epoch, curve.acceptance[among, "evaluation"].mean, color=look.color, linewidth=0.7)
+            color, rates = page.looks[curve.line].color, curve.acceptance[among, "evaluation"]
+            axes.plot(curve.epoch, rates.mean, color=color, linewidth=0.7)
 
 
-Panel = Callable[[Axes, Sequence[Any], Mapping[str, Look], PlotOptions], None]
-
-
+@mpl.rc_context(RC)
 def draw_staleness(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
     """Draw the distribution of the staleness of applied updates: the number of updates that the model received since
     the version from which the update was made, not counting the update itself.
     """
-    title, x, y = "staleness of applied updates", "staleness (updates)", "applied updates (%)"
-    return _draw_panels(figure_data, figure_data.applied, title, x, y, _distribution, options or PlotOptions())
+    page, shown = Page(figure_data, options), figure_data.applied
+    grid = _panels(page, shown, "staleness of applied updates", "staleness (updates)", "applied updates (%)")
+    for axes, lines in zip(grid, shown.values(), strict=True):
+        for one in lines:
+            look, gap = page.looks[one.line], max(1, len(one.staleness) // _MARKERS)
+            band(axes, one.staleness, one.share, look, page.options)
+            above = 2.0 if look.dashes == "solid" else 2.1  # a solid line would hide a dashed one that is equal
+            axes.plot(one.staleness, one.share.mean, label=one.line, markevery=gap, zorder=above, **look.options)
+            axes.axvline(one.mean, color=look.color, linestyle=look.dashes, linewidth=0.8)
+    _begin_at_zero(grid[0])
+    handles = page.line_handles(figure_data.lines if figure_data.line_key else ())
+    handles.append(Line2D([], [], color="#555555", linewidth=0.8, label="mean"))
+    if of_seeds := _band_of_seeds(page, shown):
+        handles.append(Patch(label=of_seeds, color="#999999", alpha=0.4, linewidth=0))
+    return page.legend(handles)
 
 
 def draw_counts(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
     """Draw the number of applied updates of each worker."""
-    title, x, y = "applied updates by worker", "worker", "applied updates"
-    return _draw_panels(figure_data, figure_data.applied, title, x, y, _counts, options or PlotOptions())
+    labels = "applied updates by worker", "worker", "applied updates"
+    page = Page(figure_data, options)
+    return _draw_bars(page, figure_data.applied, labels, lambda one: (one.workers, one.updates))
 
 
 def draw_classes(figure_data: FigureData, options: PlotOptions | None = None) -> Figure:
     """Draw the accuracy of each class at the end of the runs."""
-    title, x, y = "test accuracy by class, of the last models", "class", "test accuracy (%)"
-    return _draw_panels(figure_data, figure_data.classes, title, x, y, _by_class, options or PlotOptions())
+    labels = "test accuracy by class, of the last models", "class", "test accuracy (%)"
+    page = Page(figure_data, options)
+    return _draw_bars(page, figure_data.classes, labels, lambda one: (one.classes, one.accuracy))
 
 
 @mpl.rc_context(RC)
-def _draw_panels(
-    figure_data: FigureData,
-    shown: Mapping[str, Sequence[Any]],
-    title: str,
-    x: str,
-    y: str,
-    panel: Panel,
-    options: PlotOptions,
+def _draw_bars(
+    page: Page,
+    shown: Mapping[str, Sequence[Shown]],
+    labels: tuple[str, str, str],
+    bars: Callable[[Shown], tuple[Values, Range]],
 ) -> Figure:
-    styles = looks(figure_data.palette)
-    names = [panel_title(figure_data, name, options) for name in shown]
-    figure, grid = panels(figure_data, title, names, options, x=x, y=[y])
-    for (axes,), lines in zip(grid, shown.values(), strict=True):
-        panel(axes, lines, styles, options)
-    grid[0][0].set_ylim(bottom=0)
-    for axis in (grid[0][0].xaxis, grid[0][0].yaxis):
+    """Draw the bars of several lines side by side.
+
+    Args:
+        page: the figure.
+        shown: the lines of each panel.
+        labels: what the figure shows, and the labels of its axes.
+        bars: returns the positions and the values of a line.
+    """
+    grid = _panels(page, shown, *labels)
+    for axes, lines in zip(grid, shown.values(), strict=True):
+        width = 0.8 / len(lines)
+        for place, one in enumerate(lines):
+            positions, values = bars(one)
+            page.draw_bars(axes, one.line, positions + (place - (len(lines) - 1) / 2) * width, values, width)
+    _begin_at_zero(grid[0])
+    lines_shown = page.data.lines if page.data.line_key else ()
+    return page.legend(page.bar_handles(lines_shown, _band_of_seeds(page, shown)))
+
+
+def _panels(page: Page, shown: Mapping[str, Sequence[Shown]], title: str, x: str, y: str) -> list[Axes]:
+    return [axes for (axes,) in page.panels(title, [*map(page.title, shown)], x=x, y=[y])]
+
+
+def _begin_at_zero(axes: Axes) -> None:
+    axes.set_ylim(bottom=0)
+    for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator("auto", integer=True))
-    lines_shown = figure_data.lines if figure_data.line_key else ()
+
+
+def _band_of_seeds(page: Page, shown: Mapping[str, Sequence[Shown]]) -> str:
+    """Describe the bands; empty if there is only one seed."""
     several = max(one.seeds for lines in shown.values() for one in lines) > 1
-    of_seeds = f"{options.band} of the seeds" if several else ""
-    if panel is _distribution:
-        handles = line_handles(figure_data, lines_shown, styles, options)
-        handles.append(Line2D([], [], color="#555555", linewidth=0.8, label="mean"))
-        handles += [Patch(label=of_seeds, color="#999999", alpha=0.4, linewidth=0)] if several else []
-    else:
-        words = {line: line_name(figure_data, line, options) for line in lines_shown}
-        handles = bar_handles(words, styles, of_seeds)
-    legend(figure, handles, line_title(figure_data))
-    return figure
-
-
-def _distribution(
-    axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look], options: PlotOptions
-) -> None:
-    for one in lines:
-        look, gap = styles[one.line], max(1, len(one.staleness) // _MARKERS)
-        band(axes, one.staleness, one.share, look, options)
-        above = 2.0 if look.dashes == "solid" else 2.1  # a solid line would hide a dashed one that is equal
-        axes.plot(one.staleness, one.share.mean, label=one.line, markevery=gap, zorder=above, **look.options)
-        axes.axvline(one.mean, color=look.color, linestyle=look.dashes, linewidth=0.8)
-
-
-def _counts(axes: Axes, lines: Sequence[AppliedUpdates], styles: Mapping[str, Look], options: PlotOptions) -> None:
-    _bars(axes, [(one.line, one.workers, one.updates) for one in lines], styles, options)
-
-
-def _by_class(axes: Axes, lines: Sequence[ClassAccuracy], styles: Mapping[str, Look], options: PlotOptions) -> None:
-    _bars(axes, [(one.line, one.classes, one.accuracy) for one in lines], styles, options)
-
-
-def _bars(
-    axes: Axes, lines: Sequence[tuple[str, Values, Range]], styles: Mapping[str, Look], options: PlotOptions
-) -> None:
-    """Draw the bars of several lines side by side: the name, the positions and the values of each."""
-    width = 0.8 / len(lines)
-    for place, (line, positions, values) in enumerate(lines):
-        bars(axes, line, positions + (place - (len(lines) - 1) / 2) * width, values, width, styles, options)
+    return f"{page.options.band} of the seeds" if several else ""

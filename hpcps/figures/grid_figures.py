@@ -16,8 +16,7 @@ from hpcps.figures.figure_data import FigureData
 from hpcps.figures.grid_study import Study, mark, selected
 from hpcps.figures.labels import of_value, suffixes
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import RC, legend, markers, page, panels
-from hpcps.figures.style import looks
+from hpcps.figures.page import RC, Page, markers
 
 
 def draw_grid(studies: Sequence[Study], options: PlotOptions) -> Iterator[tuple[str, Figure]]:
@@ -88,17 +87,14 @@ def draw_best(study: Study, options: PlotOptions) -> Figure:
 
 def draw_ranking(study: Study, options: PlotOptions) -> Figure:
     """Draw the score of each rule, the best on top: a circle per seed, a marker for the mean, a bar for the band."""
-    order, styles = study.ranking, looks(study.rules)
+    order, page = study.ranking, Page(study.figure_data, options, study.rules)
     values = Range.of(study.scores.T)
     low, high = options.band_limits(values)
     with mpl.rc_context(RC):
-        height = 0.3 * len(order) + 0.5
-        sized = options.model_copy(update={"width": options.width or 6.2})
         title = "mean over the rows of the accuracy under the worst attack"
-        figure, grid = page(study.figure_data, title, 1, 1, sized, shared={}, height=height)
-        axes = grid[0, 0]
+        axes = page.panel(title, width=6.2, height=0.3 * len(order) + 0.5)
         for place, rule in enumerate(order):
-            look, seeds = styles[study.rules[rule]], study.scores[rule]
+            look, seeds = page.looks[study.rules[rule]], study.scores[rule]
             if np.isnan(values.mean[rule]):
                 continue
             axes.plot([low[rule], high[rule]], [place, place], color=look.color, linewidth=2.5, alpha=0.4)
@@ -123,7 +119,7 @@ def draw_ranking(study: Study, options: PlotOptions) -> Figure:
         )
         signs = "; ‡: with stalled runs" if study.stalled.any() else ""
         axes.set_xlabel(f"score (%){seeds_note}{signs}")
-    return figure
+    return page.figure
 
 
 _COLORS = "cividis"  # its lightness grows with the value, and the colour-blind see it like others
@@ -160,15 +156,14 @@ def draw_heat_map(
     room = _LETTER * max(map(len, rows), default=0)
     widest = max((len(word) for line in remarks for word in line), default=0)
     cell = max(_CELL, 0.055 * widest + 0.12)
-    sized = options.model_copy(update={"width": options.width or cell * len(columns) + room + 1.2})
+    width, page = cell * len(columns) + room + 1.2, Page(figure_data, options)
     height = 0.42 * len(rows) + 0.3 + _LETTER * 0.6 * max(map(len, columns))
     with mpl.rc_context({**RC, "axes.grid": False}):
-        figure, grid = page(figure_data, title, 1, 1, sized, shared={}, height=height)
-        axes = grid[0, 0]
+        axes = page.panel(title, width=width, height=height)
         image = axes.imshow(
             values, cmap=mpl.colormaps[_COLORS].with_extremes(bad="#eeeeee"), vmin=0, vmax=100, aspect="auto"
         )
-        shrunk = min(1.0, (options.width or np.inf) / (cell * len(columns) + room + 1.2))
+        shrunk = min(1.0, (options.width or np.inf) / width)
         for row, line in enumerate(values):
             for column, value in enumerate(line):
                 color = "white" if value < _DARK else "black"
@@ -186,8 +181,8 @@ def draw_heat_map(
         axes.set_yticks(range(len(rows)), rows)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        figure.colorbar(image, ax=axes, label="test accuracy (%)", pad=0.01, aspect=12)
-    return figure
+        page.figure.colorbar(image, ax=axes, label="test accuracy (%)", pad=0.01, aspect=12)
+    return page.figure
 
 
 _SENDERS = ("byzantine", "honest")
@@ -200,28 +195,24 @@ def draw_entered(study: Study, options: PlotOptions) -> Figure | None:
     Returns:
         The figure; None if no record has the counts, or no block was attacked.
     """
-    entered, styles = study.entered, looks(study.rules)
+    entered, page = study.entered, Page(study.figure_data, options, study.rules)
     attacked = set(entered["attack"][entered["byzantine_sent"] > 0])
     attacks = [attack for attack in study.attacks if attack in attacked]
     if not attacks:
         return None
     title, names = "blocks that entered the model, of those sent", [named(attack, options) for attack in attacks]
-    figure, grid = panels(
-        study.figure_data, title, names, options, x="round", y=["Byzantine (%)", "honest (%)"], height=1.6, columns=5
-    )
+    grid = page.panels(title, names, x="round", y=["Byzantine (%)", "honest (%)"], height=1.6, columns=5)
     for both, attack in zip(grid, attacks, strict=True):
         for axes, sender in zip(both, _SENDERS, strict=True):
             for position, rule in enumerate(study.rules):
                 rows = entered[(entered["attack"] == attack) & (entered["rule"] == rule)].sort_values("round")
                 sent = rows[f"{sender}_sent"].to_numpy(np.float64)
                 share = 100 * rows[f"{sender}_entered"].to_numpy(np.float64) / np.where(sent > 0, sent, np.nan)
-                look = styles[rule].options | {"linewidth": 1.1}
+                look = page.looks[rule].options | {"linewidth": 1.1}
                 marks = markers(len(rows), position, len(study.rules))
                 axes.plot(rows["round"], share, markevery=marks, clip_on=False, **look)
     first = grid[0][0]
     first.set(ylim=(-3, 103))
     first.set_xlim(left=0)
     first.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    handles = [Line2D([], [], label=named(rule, options), **styles[rule].options) for rule in study.rules]
-    legend(figure, handles)
-    return figure
+    return page.legend([Line2D([], [], label=named(rule, options), **page.looks[rule].options) for rule in study.rules])

@@ -21,9 +21,8 @@ from hpcps.figures.labels import suffixes
 from hpcps.figures.method_comparison import Comparison, Rates
 from hpcps.figures.method_names import STANDALONE
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import RC, WIDEST, bar_handles, bars, legend, line_name, page, panel_title, panels
+from hpcps.figures.page import RC, WIDEST, Page
 from hpcps.figures.selection import select
-from hpcps.figures.style import Look, looks
 from hpcps.records.inventory import enumerated
 
 _UNITS = ((1.0, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s"))
@@ -74,21 +73,19 @@ def draw_traffic(shown: Comparison, options: PlotOptions) -> Figure:
 @mpl.rc_context(RC)
 def draw_computing(shown: Comparison, options: PlotOptions) -> Figure:
     """Draw the share of the time that each worker computes: a panel per panel, a group of bars for each worker."""
-    figure_data, styles, lines = shown.figure_data, *_lines(shown)
+    page, lines = _page(shown, options), _lines(shown)
     most = max(len(one.workers) for methods in shown.rates.values() for one in methods)
-    names, y = [panel_title(figure_data, panel, options) for panel in shown.rates], "computing (% of the time)"
+    names, y = [*map(page.title, shown.rates)], "computing (% of the time)"
     widest = 2 if most * len(lines) > 8 else WIDEST
-    figure, grid = panels(figure_data, "computing time", names, options, x="", y=[y], columns=widest, sharex=False)
+    grid = page.panels("computing time", names, x="", y=[y], columns=widest, sharex=False)
     for (axes,), methods in zip(grid, shown.rates.values(), strict=True):
         workers = max((one.workers for one in methods), key=len)
         for one in methods:
             middles = np.arange(len(one.workers), dtype=np.float64)
-            draw_bars(axes, lines, [one], middles, _computing, styles, options)
+            _draw_bars(page, axes, lines, [one], middles, _computing)
         _name_groups(axes, workers, "worker")
     grid[0][0].set_ylim(0, 100)
-    everything = [one for methods in shown.rates.values() for one in methods]
-    legend(figure, _handles(shown, lines, everything, _computing, styles, options))
-    return figure
+    return page.legend(_handles(page, shown, lines, _computing))
 
 
 def _computing(one: Rates) -> Range:
@@ -97,42 +94,40 @@ def _computing(one: Rates) -> Range:
 
 def _draw_groups(shown: Comparison, title: str, label: str, number: Number, options: PlotOptions) -> Figure:
     """Draw a group of bars for each panel."""
-    figure_data, styles, lines = shown.figure_data, *_lines(shown)
-    everything = [one for methods in shown.rates.values() for one in methods]
+    page, lines = _page(shown, options), _lines(shown)
     width = max(4.8, 1.2 + 0.5 * len(lines) * len(shown.rates))
-    sized = options.model_copy(update={"width": options.width or width})
-    largest = max(np.nanmax(number(one).mean, initial=0.0) for one in everything)
+    largest = max(np.nanmax(number(one).mean, initial=0.0) for methods in shown.rates.values() for one in methods)
     with mpl.rc_context(RC):
-        figure, grid = page(figure_data, title, 1, 1, sized, shared={}, height=2.6)
-        axes = grid[0, 0]
+        axes = page.panel(title, width=width, height=2.6)
         for place, methods in enumerate(shown.rates.values()):
             middle = np.array([float(place)])
-            draw_bars(axes, lines, methods, middle, number, styles, options, digits=",.0f" if largest >= 100 else ".3g")
-        names = [panel_title(figure_data, panel, options) for panel in shown.rates]
-        _name_groups(axes, names, "")
+            digits = ",.0f" if largest >= 100 else ".3g"
+            _draw_bars(page, axes, lines, methods, middle, number, digits=digits)
+        _name_groups(axes, [*map(page.title, shown.rates)], "")
         axes.set_ylabel(label)
         axes.margins(y=0.12)
         axes.set_ylim(bottom=0)
         axes.yaxis.set_major_formatter(mpl.ticker.StrMethodFormatter("{x:,g}"))
-        legend(figure, _handles(shown, lines, everything, number, styles, options))
-    return figure
+        return page.legend(_handles(page, shown, lines, number))
 
 
-def _lines(shown: Comparison) -> tuple[dict[str, Look], list[str]]:
-    """Return the style of each method, and the methods that have rates."""
+def _page(shown: Comparison, options: PlotOptions) -> Page:
+    """Return the page of a figure; the names of methods are those of the data."""
+    return Page(replace(shown.figure_data, line_key="outside"), options)
+
+
+def _lines(shown: Comparison) -> list[str]:
+    """Return the methods that have rates."""
     drawn = {one.line for methods in shown.rates.values() for one in methods}
-    return looks(shown.figure_data.palette), [line for line in shown.figure_data.lines if line in drawn]
+    return [line for line in shown.figure_data.lines if line in drawn]
 
 
-def _handles(
-    shown: Comparison, lines: Sequence[str], methods: Sequence[Rates], number: Number, styles: dict[str, Look],
-    options: PlotOptions,
-) -> list[Artist]:  # fmt: skip
-    names = {line: line_name(replace(shown.figure_data, line_key="outside"), line, options) for line in lines}
-    bands = [options.band_limits(number(one)) for one in methods if one.seeds > 1]
+def _handles(page: Page, shown: Comparison, lines: Sequence[str], number: Number) -> list[Artist]:
+    methods = [one for methods in shown.rates.values() for one in methods]
+    bands = [page.options.band_limits(number(one)) for one in methods if one.seeds > 1]
     several = any(np.any(low != high) for low, high in bands)
-    label = f"{options.band} of {max(one.seeds for one in methods)} seeds" if several else ""
-    handles = bar_handles(names, styles, label)
+    label = f"{page.options.band} of {max(one.seeds for one in methods)} seeds" if several else ""
+    handles = page.bar_handles(lines, label)
     diverged = {f"{one.line}: {one.diverged_seeds} of {one.seeds}" for one in methods if one.diverged_seeds}
     if diverged:
         label = f"† diverged seeds: {'; '.join(sorted(diverged))}"
@@ -156,34 +151,32 @@ Number = Callable[[Rates], Range]
 _WIDTH = 0.84
 
 
-def draw_bars(
+def _draw_bars(
+    page: Page,
     axes: Axes,
     lines: Sequence[str],
     methods: Sequence[Rates],
     place: Values,
     number: Number,
-    styles: Mapping[str, Look],
-    options: PlotOptions,
     *,
     digits: str = "",
 ) -> None:
     """Draw the bars of some methods.
 
     Args:
+        page: the figure.
         axes: where.
         lines: all methods: each has its place in a group, so that a missing one leaves a gap.
         methods: the methods to draw.
         place: the middle of each group, `[groups]`.
         number: the heights of the bars.
-        styles: the style of each method.
-        options: the statistic of the seeds.
         digits: the format of the number above each bar; no numbers if it is empty.
     """
     width = _WIDTH / len(lines)
     for one in methods:
         values = number(one)
         x = place + (lines.index(one.line) - (len(lines) - 1) / 2) * width
-        top = bars(axes, one.line, x, values, 0.9 * width, styles, options)
+        top = page.draw_bars(axes, one.line, x, values, 0.9 * width)
         if digits:
             mark = "†" if one.diverged_seeds else ""
             for where, height, value in zip(x, top, values.mean, strict=True):

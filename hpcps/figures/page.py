@@ -20,7 +20,7 @@ from hpcps.figures.curve import Curve, Range, Values
 from hpcps.figures.figure_data import TIED, FigureData
 from hpcps.figures.labels import of_key, of_panel, of_value
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.style import Look
+from hpcps.figures.style import Look, looks
 
 RC: dict[Any, Any] = {
     "font.size": 8.5,
@@ -50,126 +50,179 @@ _ROWS, _ROW = 3, 0.17
 """Rows of a legend for which a page has room, and the inches of a further row."""
 
 
-def page(
-    figure_data: FigureData,
-    title: str,
-    rows: int,
-    columns: int,
-    options: PlotOptions,
-    *,
-    shared: Mapping[str, Any],
-    height: float = 2.2,
-) -> tuple[Figure, NDArray[Any]]:
-    """Make a figure with a grid of panels; return it and its axes, `[rows, columns]`.
+class Page:
+    """A figure of an experiment: a heading that describes the runs, a grid of panels, and a legend.
 
-    Args:
-        figure_data: the data; the heading describes its runs.
-        title: the quantity that the figure shows.
-        rows: rows of panels.
-        columns: panels in a row.
-        options: the size, and whether there is a heading.
-        shared: `sharex` and `sharey` of the panels.
-        height: inches of a row, if the options do not set it.
+    Attributes:
+        data: the data; the heading describes its runs.
+        options: the size, the statistic of the seeds, the names of lines and panels, and whether there is a heading.
+        looks: the style of each line.
+        figure: the figure, after `panels` or `panel` has made it.
     """
-    width = options.width or max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
-    heading = [f"{figure_data.experiment}: {title}"]
-    facts = figure_data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· ")
-    for text in (facts, figure_data.remark, figure_data.not_reduced):
-        lines = textwrap.wrap(text, int(LETTERS * width), break_on_hyphens=False)
-        heading += [line.rstrip(f"{TIED}·") for line in lines]
-    heading = heading if options.heading else []
-    size = (width, (options.height or height) * rows + 0.8 + 0.16 * len(heading))
-    figure = Figure(figsize=size, layout="constrained")
-    if heading:
-        figure.suptitle("\n".join(heading), fontsize=9)
-    return figure, figure.subplots(rows, columns, squeeze=False, **shared)
 
+    figure: Figure
 
-def panels(
-    figure_data: FigureData,
-    title: str,
-    names: Sequence[str],
-    options: PlotOptions,
-    *,
-    x: str,
-    y: Sequence[str],
-    height: float = 2.2,
-    columns: int = WIDEST,
-    sharex: bool = True,
-) -> tuple[Figure, list[tuple[Axes, ...]]]:
-    """Make a figure with a panel for each name; with several y axes, a panel is several axes, one below the other.
+    def __init__(
+        self, data: FigureData, options: PlotOptions | None = None, lines: Sequence[str] | None = None
+    ) -> None:
+        """Take the data.
 
-    Without another panel, they are side by side.
+        Args:
+            data: the data.
+            options: the options; by default the usual ones.
+            lines: the lines that have a style; by default those of the data.
+        """
+        self.data, self.options = data, options or PlotOptions()
+        references = [curve.line for curve in data.references] if lines is None else ()
+        self.looks = looks(data.palette if lines is None else lines, references)
 
-    Args:
-        figure_data: the data; the heading describes its runs.
-        title: the quantity that the figure shows.
-        names: the titles of the panels.
-        options: the size, and whether there is a heading.
-        x: the label of the x axes.
-        y: the labels of the y axes.
-        height: inches of a row, if the options do not set it.
-        columns: panels side by side, if the options do not set it.
-        sharex: whether the panels share the x axis.
+    def panel(self, title: str, *, width: float, height: float) -> Axes:
+        """Make the figure with a single panel, whose title is that of the heading; return its axes.
 
-    Returns:
-        The figure, and the axes of each panel.
-    """
-    widest, halves = options.columns or columns, len(y)
-    bands = -(-len(names) // widest)
-    across = -(-len(names) // bands)
-    beside = halves > 1 and len(names) == 1 and widest > 1
-    shape = (1, halves) if beside else (halves * bands, across)
-    shared = {"sharex": sharex, "sharey": True}
-    figure, grid = page(figure_data, title, *shape, options, shared=shared, height=height)
-    # A row for each panel.
-    grid = grid.reshape(-1, halves, across).swapaxes(1, 2).reshape(-1, halves)
-    for spare in grid[len(names) :].flat:
-        spare.remove()
-    found = [tuple(axes) for axes in grid[: len(names)]]
-    for number, axes in enumerate(found):
-        axes[0].set_title(names[number])
-        for each, label in zip(axes, y if number % across == 0 else (), strict=False):
-            each.set_ylabel(label)
-            each.tick_params(labelleft=True)
-        for each in (axes if beside else axes[-1:]) if number + across >= len(found) else ():
-            each.set_xlabel(x)
-            each.tick_params(labelbottom=True)
-    return figure, found
+        Args:
+            title: the quantity that the figure shows.
+            width: inches of the figure, if the options do not set it.
+            height: inches of the panel, if the options do not set it.
+        """
+        axes: Axes = self._grid(title, 1, 1, height, self.options.width or width)[0, 0]
+        return axes
 
+    def panels(
+        self,
+        title: str,
+        names: Sequence[str],
+        *,
+        x: str,
+        y: Sequence[str],
+        height: float = 2.2,
+        columns: int = WIDEST,
+        sharex: bool = True,
+    ) -> list[tuple[Axes, ...]]:
+        """Make the figure with a panel for each name.
 
-def panel_title(figure_data: FigureData, panel: str, options: PlotOptions) -> str:
-    """Return the title of a panel, wrapped to its width."""
-    words = options.names.get(panel) or of_panel(figure_data.panel_keys, panel)
-    return "\n".join(part for line in words.split("\n") for part in textwrap.wrap(line, _TITLE, break_long_words=False))
+        With several y axes, a panel is several axes, one below the other; without another panel, side by side.
 
+        Args:
+            title: the quantity that the figure shows.
+            names: the titles of the panels.
+            x: the label of the x axes.
+            y: the labels of the y axes.
+            height: inches of a row, if the options do not set it.
+            columns: panels side by side, if the options do not set it.
+            sharex: whether the panels share the x axis.
 
-def line_name(figure_data: FigureData, line: str, options: PlotOptions) -> str:
-    """Return the name of a line in the legend."""
-    return options.names.get(line) or (
-        of_value(line) if line in figure_data.lines and figure_data.line_key != "outside" else line.replace("_", " ")
-    )
+        Returns:
+            The axes of each panel.
+        """
+        widest, halves = self.options.columns or columns, len(y)
+        bands = -(-len(names) // widest)
+        across = -(-len(names) // bands)
+        one_row = halves > 1 and len(names) == 1 and widest > 1
+        rows, columns = (1, halves) if one_row else (halves * bands, across)
+        width = self.options.width or max((2.35 if columns > 2 else 3.1) * columns + 0.5, 4.8)
+        grid = self._grid(title, rows, columns, height, width, sharex=sharex, sharey=True)
+        # A row for each panel.
+        grid = grid.reshape(-1, halves, across).swapaxes(1, 2).reshape(-1, halves)
+        for spare in grid[len(names) :].flat:
+            spare.remove()
+        found = [tuple(axes) for axes in grid[: len(names)]]
+        for number, axes in enumerate(found):
+            axes[0].set_title(names[number])
+            for each, label in zip(axes, y if number % across == 0 else (), strict=False):
+                each.set_ylabel(label)
+                each.tick_params(labelleft=True)
+            for each in (axes if one_row else axes[-1:]) if number + across >= len(found) else ():
+                each.set_xlabel(x)
+                each.tick_params(labelbottom=True)
+        return found
 
+    def _grid(
+        self,
+        title: str,
+        rows: int,
+        columns: int,
+        height: float,
+        width: float,
+        *,
+        sharex: bool = False,
+        sharey: bool = False,
+    ) -> NDArray[Any]:
+        """Make the figure; return its axes, `[rows, columns]`."""
+        data, heading = self.data, [f"{self.data.experiment}: {title}"]
+        facts = data.facts.replace(" ", TIED).replace(f"{TIED}·{TIED}", f"{TIED}· ")
+        for text in (facts, data.remark, data.not_reduced):
+            lines = textwrap.wrap(text, int(LETTERS * width), break_on_hyphens=False)
+            heading += [line.rstrip(f"{TIED}·") for line in lines]
+        heading = heading if self.options.heading else []
+        size = (width, (self.options.height or height) * rows + 0.8 + 0.16 * len(heading))
+        self.figure = Figure(figsize=size, layout="constrained")
+        if heading:
+            self.figure.suptitle("\n".join(heading), fontsize=9)
+        return self.figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
 
-def line_title(figure_data: FigureData) -> str:
-    """Return the title of the legend; empty if the names of the lines explain themselves."""
-    return of_key(figure_data.line_title)
+    def title(self, panel: str) -> str:
+        """Return the title of a panel, wrapped to its width."""
+        words = self.options.names.get(panel) or of_panel(self.data.panel_keys, panel)
+        return "\n".join(
+            part for line in words.split("\n") for part in textwrap.wrap(line, _TITLE, break_long_words=False)
+        )
 
+    def name(self, line: str) -> str:
+        """Return the name of a line in the legend."""
+        return self.options.names.get(line) or (
+            of_value(line) if line in self.data.lines and self.data.line_key != "outside" else line.replace("_", " ")
+        )
 
-def line_handles(
-    figure_data: FigureData, lines: Sequence[str], styles: Mapping[str, Look], options: PlotOptions
-) -> list[Artist]:
-    """Return the legend's handles of some lines."""
-    names = {line: line_name(figure_data, line, options) for line in lines}
-    return [Line2D([], [], label=name, **styles[line].options) for line, name in names.items()]
+    def line_handles(self, lines: Sequence[str]) -> list[Artist]:
+        """Return the legend's handles of some lines."""
+        names = {line: self.name(line) for line in lines}
+        return [Line2D([], [], label=name, **self.looks[line].options) for line, name in names.items()]
 
+    def bar_handles(self, lines: Sequence[str], band: str = "") -> list[Artist]:
+        """Return the legend's handles of the bars of some lines, and of the band of their seeds if it is described."""
+        handles: list[Artist] = [
+            Patch(color=self.looks[line].color, linewidth=0, label=self.name(line)) for line in dict.fromkeys(lines)
+        ]
+        if band:
+            handles.append(Line2D([], [], color="#555555", linestyle="none", marker="|", markersize=9, label=band))
+        return handles
 
-def bar_handles(names: Mapping[str, str], styles: Mapping[str, Look], band: str = "") -> list[Artist]:
-    """Return the legend's handles of bars with these names, and of the band of their seeds if it is described."""
-    handles: list[Artist] = [Patch(color=styles[line].color, linewidth=0, label=name) for line, name in names.items()]
-    if band:
-        handles.append(Line2D([], [], color="#555555", linestyle="none", marker="|", markersize=9, label=band))
-    return handles
+    def legend(self, handles: Sequence[Artist]) -> Figure:
+        """Add the legend, whose title says what the lines are; return the figure."""
+        legend(self.figure, handles, of_key(self.data.line_title))
+        return self.figure
+
+    def draw_curve(
+        self, axes: Axes, curve: Curve, x: Any, values: Range, place: tuple[int, int], look: Look | None = None
+    ) -> None:
+        """Draw the mean of the seeds of a line, their band, and the signs of diverged, stalled and unfinished seeds.
+
+        Args:
+            axes: where.
+            curve: the line.
+            x: `[epochs]`.
+            values: `[epochs]`.
+            place: the position of the line in the panel, and the number of lines there.
+            look: the style of the line, if it is not its own.
+        """
+        look = look or self.looks[curve.line]
+        band(axes, x, values, look, self.options)
+        # A line at 0 or 100 % keeps its width.
+        marks = markers(len(x), *place)
+        axes.plot(x, values.mean, label=curve.line, markevery=marks, clip_on=False, **look.options)
+        mark_seeds(axes, x, values.mean, curve, look)
+        if not curve.finished and len(x):
+            axes.plot(x[-1], values.mean[-1], color=look.color, clip_on=False, zorder=5, **_OPEN_END)
+
+    def draw_bars(self, axes: Axes, line: str, x: Values, values: Range, width: float) -> Values:
+        """Draw bars of the means of several seeds, with the bands; return the upper ends, `[bars]`."""
+        axes.bar(x, values.mean, width, color=self.looks[line].color, label=line)
+        low, high = self.options.band_limits(values)
+        if not np.any(low != high):
+            return values.mean
+        reach = values.mean - low, high - values.mean
+        axes.errorbar(x, values.mean, reach, fmt="none", ecolor="#555555", elinewidth=0.8)
+        return np.maximum(values.mean, high)
 
 
 def legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:
@@ -242,29 +295,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     return files
 
 
-def draw_curve(
-    axes: Axes, curve: Curve, x: Any, values: Range, look: Look, options: PlotOptions, place: tuple[int, int]
-) -> None:
-    """Draw the mean of the seeds of a line, their band, and the signs of diverged, stalled and unfinished seeds.
-
-    Args:
-        axes: where.
-        curve: the line.
-        x: `[epochs]`.
-        values: `[epochs]`.
-        look: the style of the line.
-        options: the statistic of the seeds.
-        place: the position of the line in the panel, and the number of lines there.
-    """
-    band(axes, x, values, look, options)
-    # A line at 0 or 100 % keeps its width.
-    marks = markers(len(x), *place)
-    axes.plot(x, values.mean, label=curve.line, markevery=marks, clip_on=False, **look.options)
-    mark_seeds(axes, x, values.mean, curve, look)
-    if not curve.finished and len(x):
-        axes.plot(x[-1], values.mean[-1], color=look.color, clip_on=False, zorder=5, **_OPEN_END)
-
-
 def markers(points: int, position: int, lines: int) -> tuple[int, int]:
     """Return the first point of a line that has a marker, and the points to the next one; lines differ in the first."""
     gap = max(1, points // _MARKERS)
@@ -276,16 +306,3 @@ def band(axes: Axes, x: Any, values: Range, look: Look, options: PlotOptions) ->
     low, high = options.band_limits(values)
     if np.any(low != high):
         axes.fill_between(x, low, high, color=look.color, alpha=0.15, linewidth=0)
-
-
-def bars(
-    axes: Axes, line: str, x: Values, values: Range, width: float, styles: Mapping[str, Look], options: PlotOptions
-) -> Values:
-    """Draw bars of the means of several seeds, with the bands; return the upper ends, `[bars]`."""
-    axes.bar(x, values.mean, width, color=styles[line].color, label=line)
-    low, high = options.band_limits(values)
-    if not np.any(low != high):
-        return values.mean
-    reach = values.mean - low, high - values.mean
-    axes.errorbar(x, values.mean, reach, fmt="none", ecolor="#555555", elinewidth=0.8)
-    return np.maximum(values.mean, high)

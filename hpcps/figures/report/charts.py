@@ -13,8 +13,7 @@ from hpcps.figures.curve_figures import AGAINST, x_axis
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import plain
 from hpcps.figures.labels import of_panel
-from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import line_name
+from hpcps.figures.page import Page
 from hpcps.figures.style import Look, looks
 
 _SYMBOLS = {
@@ -121,7 +120,7 @@ def sections(figure_data: FigureData) -> list[Section]:
 
 def label_of(figure_data: FigureData, line: str) -> str:
     """Return the name of a line for people."""
-    return line_name(figure_data, line, PlotOptions())
+    return Page(figure_data).name(line)
 
 
 def title_of(figure_data: FigureData, panel: str) -> str:
