@@ -189,5 +189,5 @@ def test_the_documentation_has_every_option_and_its_example_is_valid():
     for key, field in PlotOptions.model_fields.items():
         default = "" if field.default is None else f"`{plain(field.default)}`"
         assert f"| `{key}` | {default} | {field.description} |" in page
-    text = page.split("```toml\n")[1].split("```")[0]
+    text = page.split("A file for one column of a paper:\n\n```toml\n")[1].split("```")[0]
     assert plot_options(parse_toml("figures.md", text)).names["none"] == "without attack"
