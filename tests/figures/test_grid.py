@@ -233,4 +233,7 @@ def test_the_command_draws_the_figures_of_runs(tmp_path, capsys):
     assert "<h2>Final test accuracy under the worst attack (%)</h2>" in page
     assert '<th scope="col">f = 1 of 7</th>' in page
     assert main(["plot", "grid", "one", "two"]) == 2
-    assert "takes one experiment, `grid` or `speedup` and one experiment, `esync` and experiments, or" in capsys.readouterr().err
+    assert (
+        "takes one experiment, `grid` or `speedup` and one experiment, `esync` and experiments, or"
+        in capsys.readouterr().err
+    )
