@@ -68,7 +68,7 @@ class EvaluationJob:
             finite: whether all outputs were finite.
         """
         for fields in self.fields:
-            yield Record("evaluation", {**fields, **measured}, lambda: self.model.copy())
+            yield Record("evaluation", {**fields, **measured}, lambda: self.model)
         if not finite:
             last = {key: self.fields[-1][key] for key in ("epoch", "round", "time")}
             yield Record("diverged", {**last, "what": "outputs on the test set are not finite"})

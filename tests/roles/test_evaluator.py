@@ -43,9 +43,9 @@ def evaluated(folder, coordinator, *names):
 MEASURED = ("epoch", "round", "step", "learning_rate", "accuracy", "loss", "samples")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, "quorum"])
 def test_it_measures_what_the_coordinator_measures(tmp_path, case):
-    run = spec(**CASES[case])
+    run = spec(**(CASES | {"quorum": {"train": {"quorum": 2}}})[case])
     own, other = Play(tmp_path / "own", run, size=2), Play(tmp_path / "other", with_evaluator(run), size=2)
     np.testing.assert_array_equal(own.to_the_end().model, other.to_the_end().model)
     measured = [evaluated(play.path, play.coordinator, *MEASURED) for play in (own, other)]
