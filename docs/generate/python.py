@@ -15,6 +15,7 @@ BASES = (
     "hpcps.attacks.labels.LabelAttack",
 )
 OTHERS = {
+    "PyTorch scripts": ("hpcps.torch",),
     "Key-value store": ("hpcps.kvstore.Client", "hpcps.kvstore.Server"),
     "Records": ("hpcps.records.files.read_lines", "hpcps.records.collect.collect"),
     "Errors": ("hpcps.errors",),

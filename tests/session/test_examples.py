@@ -1,0 +1,24 @@
+"""The examples of own scripts, in processes that are forked as in `forked`."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from forked import fork
+
+pytest.importorskip("torch._dynamo")
+pytest.importorskip("sklearn.datasets")
+FOLDER = Path(__file__).resolve().parents[2] / "examples/own_script"
+
+
+@pytest.mark.parametrize("name", ["digits.py", "digits_ddp.py"])
+@pytest.mark.parametrize("rule", [[], ["--rule", "median"]])
+def test_an_example_learns_the_digits(name, rule, capfd):
+    def body():
+        sys.argv, sys.path[:0] = [name, "--epochs", "4", *rule], [str(FOLDER)]
+        runpy.run_path(str(FOLDER / name), run_name="__main__")
+
+    fork(3, body)
+    (line,) = capfd.readouterr().out.splitlines()
+    assert line.startswith("3 processes: accuracy 0.9")
