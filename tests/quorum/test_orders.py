@@ -4,6 +4,7 @@ Payloads are read in place, and memory is poisoned as soon as its owner may writ
 """
 
 import itertools
+import random
 from collections import deque
 
 import numpy as np
@@ -33,8 +34,8 @@ STEPS, ROUNDS = 3, 5
 class Steps(Toy):
     """Adds numbers that tell whose step it is, and which."""
 
-    def __init__(self, index, memory):
-        super().__init__(LAYOUT, steps_per_epoch=STEPS * ROUNDS)
+    def __init__(self, index, memory, steps):
+        super().__init__(LAYOUT, steps_per_epoch=steps)
         self.index, self._memory, self.begun = index, memory, []
 
     def copy_from(self, values):
@@ -109,7 +110,7 @@ def poisoned(monkeypatch):
     monkeypatch.setattr(SyncShard, "turn", poison)
 
 
-def spec(seconds, validators, servers, partition="auto", steps=STEPS, rounds=ROUNDS, **train):
+def spec(seconds, validators, servers, partition="auto", rounds=ROUNDS, **train):
     classes = [{"name": f"w{k}", "workers": [k], "seconds": each} for k, each in enumerate(seconds)]
     return Run.model_validate(
         {
@@ -118,7 +119,7 @@ def spec(seconds, validators, servers, partition="auto", steps=STEPS, rounds=ROU
             "transport": {"kind": "inproc", "partition": partition},
             "model": {"name": "mlp"},
             "data": {"name": "digits"},
-            "train": {"epochs": 1, "local_steps": steps, **train},
+            "train": {"epochs": rounds, "local_steps": STEPS, **train},
             "heterogeneity": {"classes": classes},
             "checkpoint": {"every": 0},
         }
@@ -140,7 +141,7 @@ def play(run, schedule=take_turns):
         if peer.role == "server":
             role = make_role(run, "toy", peer, resources)
         else:
-            trainers[peer] = Steps(peer.index, memory)
+            trainers[peer] = Steps(peer.index, memory, STEPS)
             role = make_training_role(run, "toy", peer, trainers[peer], resources)
         drivers.append(RoleDriver(role, Post(peer, boxes), records[peer], directory, clock=clock))
     schedule(drivers, directory, clock)
@@ -182,3 +183,75 @@ def test_all_orders_of_arrival(part, quorum, late, abandon, poisoned):
     for number, order in enumerate(itertools.permutations(SECONDS)):
         validators, servers = TOPOLOGIES[(number + part) % len(TOPOLOGIES)]
         assert_as_defined(spec(order, validators, servers, quorum=quorum, late=late, abandon=abandon))
+
+
+@pytest.mark.parametrize("late", ["drop", "next"])
+@pytest.mark.parametrize(("validators", "servers"), TOPOLOGIES)
+@pytest.mark.parametrize("grace", [0.0, 1.5])
+def test_partitions_and_grace_change_no_decision(grace, validators, servers, late, poisoned):
+    """There are more partitions than a worker may be ahead of a combiner."""
+    orders = [(2.9142, 1.0, 1.2718, 1.7321), (1.2718, 2.9142, 1.0, 1.7321), (1.0, 1.7321, 1.2718, 29.142)]
+    for order, abandon in itertools.product(orders, (False, True)):
+        keys = {"quorum": 2, "late": late, "abandon": abandon, "grace": grace}
+        _, model, _ = assert_as_defined(spec(order, validators, servers, 64, **keys))
+        np.testing.assert_array_equal(model, play(spec(order, validators, servers, **keys))[1])
+
+
+def at_random(seed):
+    """Return a schedule in which for a while always the same roles go on, so that others fall far behind."""
+    chance = random.Random(seed)
+
+    def schedule(drivers, directory, clock):
+        while left := [driver for driver in drivers if not driver.finished]:
+            chance.shuffle(left)
+            some = left[: chance.randint(1, len(left))]
+            for _ in range(chance.choice((3, 30, 300))):
+                if any([not driver.finished and driver.step() for driver in some]):  # noqa: C419 (a turn for each)
+                    continue
+                # The clock does not wait for the others.
+                pauses = [driver.resumes for driver in some if driver.resumes is not None]
+                if not pauses:
+                    break
+                clock.advance(min(pauses))
+            if not any(driver.step() for driver in left if not driver.finished):
+                pauses = [driver.resumes for driver in left if driver.resumes is not None]
+                assert pauses or all(driver.finished for driver in left), [driver.waiting_for for driver in left]
+                clock.advance(min(pauses, default=0.0))
+
+    return schedule
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("validators", "servers"), TOPOLOGIES)
+def test_any_interleaving_combines_what_the_records_say(validators, servers, seed, poisoned):
+    """A role may adopt a model long after others have gone on, and messages of different roles overtake each other."""
+    chance = random.Random(seed)
+    keys = {"quorum": chance.choice((1, 2, 3)[: 4 - max(validators, 1)]), "late": chance.choice(("drop", "next"))}
+    keys |= {"abandon": chance.random() < 0.5, "grace": chance.choice((0.0, 0.5))}
+    run = spec([0.001] * 4, validators, servers, chance.choice((64, "auto")), rounds=8, **keys)
+    records, model, _ = play(run, at_random(seed))
+    lines = {name: [line for line in each if line["event"] == "round"] for name, each in records.items()}
+    assert not [line for each in records.values() for line in each if line["event"] == "rejected"]
+    combiners = [f"validator-{v}" for v in range(validators)] or [f"server-{s}" for s in range(servers)]
+    expected, seen = 0.0, set()
+    for round, closed in enumerate(zip(*(lines[name] for name in combiners), strict=True)):
+        if not validators:
+            assert len({str([line["arrived"], line["participants"], line["late"]]) for line in closed}) == 1
+        means = []
+        for line in closed[: validators or 1]:
+            assert len(line["arrived"]) >= run.updates_needed(4 // (validators or 1))
+            ages = dict(map(tuple, line["late"]))
+            taken = [(k, round - ages.get(k, 0)) for k in line["participants"]]
+            assert not seen & set(taken)
+            seen |= set(taken)
+            updates = [sum(update(lines[f"worker-{k}"], k, made)) for k, made in taken]
+            means.append(sum(updates) / len(updates) if updates else 0.0)
+        expected += sum(means) / len(means)
+    np.testing.assert_allclose(model, np.full(LAYOUT.size, expected), rtol=1e-5)
+
+
+def update(lines, worker, round):
+    """Return the steps of a worker's round."""
+    place = next(n for n, line in enumerate(lines) if line["round"] == round)
+    begun = lines[place - 1]["step"] if place else 0
+    return [step(worker, done) for done in range(begun, lines[place]["step"])]

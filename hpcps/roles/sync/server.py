@@ -314,9 +314,7 @@ class SyncServer:
         if not snapshot:  # before the record of this round is written, so that the readers go on meanwhile
             readers = self._roster.readers()
             if self._readers:
-                readers = tuple(
-                    peer for peer in readers if peer.role == "validator" or peer.index in self._readers.next
-                )
+                readers = self._readers.among(readers)
             yield from self._give(part, done - 1, part.shard.coming, round + 1, readers)
         if not collector.done:
             yield from self._combine_when_ready(part)
