@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +31,13 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "the accuracy under the worst attack and of the best rule, a ranking, and the blocks that entered the model. "
         "`hpcps plot esync WHAT...` compares methods of training, of one or several experiments: accuracy by time, "
         "samples per second, traffic, and the share of the time that each worker computes. `hpcps plot speedup WHAT` "
-        "draws the speed-up by the number of workers, strong and weak scaling, beside the ideal.",
+        "draws the speed-up by the number of workers, strong and weak scaling, beside the ideal. `hpcps plot "
+        "participation WHAT` draws in which share of the rounds of a run with a quorum each worker was, and how late.",
         usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT "
         "[--compare FILE ...]\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] grid|speedup WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] esync WHAT [WHAT ...]\n       "
+        "%(prog)s [-h] [-o OUTPUT] [--results DIR] participation WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
     )
     parser.add_argument(
@@ -42,7 +45,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         nargs="+",
         metavar="WHAT",
         help="a table.parquet, experiment file, results folder, name, or the beginning of the name; after "
-        "`timeline` also a run's folder, or four or more characters of its id",
+        "`timeline` and `participation` also a run's folder, or four or more characters of its id",
     )
     parser.add_argument("-o", "--output", type=Path, help="folder for the figures (default: results/NAME/figures)")
     parser.add_argument(
@@ -74,10 +77,13 @@ def handle(args: argparse.Namespace) -> int:
         if args.style or args.overrides:
             raise RunError("--style and --set are for the figures of an experiment, not for a timeline")
         return _plot_timeline(args.what[1], args)
+    if kind == "participation" and len(args.what) == 2:
+        if args.style or args.overrides:
+            raise RunError("--style and --set are for the figures of an experiment, not for the participation of a run")
+        return _plot_participation(args.what[1], args)
     if kind and kind != "esync" and (kind not in ("grid", "speedup") or len(args.what) > 2):
-        takes = (
-            "one experiment, `grid` or `speedup` and one experiment, `esync` and experiments, or `timeline` and one run"
-        )
+        takes = "one experiment, `grid` or `speedup` and one experiment, `esync` and experiments, or `timeline` or "
+        takes += "`participation` and one run"
         raise RunError(f"`hpcps plot` takes {takes}; got {' '.join(args.what)}")
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
@@ -162,7 +168,8 @@ def _plot_timeline(what: str, args: argparse.Namespace) -> int:
     from hpcps.spec.transport import runs_in_process
     from hpcps.spec.tree import get
 
-    run = _traced_run(what, args.results)
+    untraced = "no run of {} was traced: `hpcps run FILE --trace` does that"
+    run = _one_run(what, args.results, lambda path: (path / "trace").is_dir(), untraced)
     trace = read_trace(run)
     if is_stale(run):
         print(f"wrote {merge(run)}: open it in ui.perfetto.dev")
@@ -182,8 +189,35 @@ def _plot_timeline(what: str, args: argparse.Namespace) -> int:
     return 0
 
 
-def _traced_run(what: str, results: Path) -> Path:
-    """Return the folder of a run, given its folder, its id or a prefix of it, or an experiment with one traced run.
+def _plot_participation(what: str, args: argparse.Namespace) -> int:
+    """Draw the participation of the workers of a run, and print its counts."""
+    from hpcps.figures.participation import draw_participation, participation_table
+    from hpcps.figures.publish import write_files
+    from hpcps.records.participation import participation
+    from hpcps.records.run_directory import RunDirectory
+
+    none = "no run of {} has closed a round with a quorum: `train.quorum` sets one"
+    run = _one_run(what, args.results, lambda path: participation(RunDirectory(path)) is not None, none)
+    directory = RunDirectory(run)
+    if (counts := participation(directory)) is None:
+        raise RunError(none.format(run))
+    name = directory.spec.get("run", {}).get("name", run.name)
+    heading = " · ".join(dict.fromkeys((name, directory.spec.get("label") or run.name)))
+    print(participation_table(counts))
+    folder = args.output or run.parent.parent / "figures"
+    for file in write_files([(f"participation-{run.name}", draw_participation(counts, heading))], folder):
+        print(f"wrote {file}")
+    return 0
+
+
+def _one_run(what: str, results: Path, fits: Callable[[Path], bool], none: str) -> Path:
+    """Return the folder of a run, given its folder, its id or a prefix of it, or an experiment with one that fits.
+
+    Args:
+        what: names the run.
+        results: the folder of results.
+        fits: whether a run of an experiment can be shown.
+        none: the message if none can; `{}` stands for the experiment.
 
     Raises:
         RunError: no run or several runs match; the message lists them.
@@ -197,9 +231,9 @@ def _traced_run(what: str, results: Path) -> Path:
     if not runs:
         place = locate(what, results)
         everything = sorted((place.results / "runs").glob("*"))
-        runs = [path for path in everything if (path / "trace").is_dir()]
+        runs = [path for path in everything if fits(path)]
         if not runs:
-            raise RunError(f"no run of {place.results.name} was traced: `hpcps run FILE --trace` does that")
+            raise RunError(none.format(place.results.name))
     if len(runs) > 1:
         listing = "\n".join(f"  {path.name}  {RunDirectory(path).spec.get('label', '')}" for path in runs)
         raise RunError(f"{what!r} matches several runs: use the id of one of them\n{listing}")

@@ -80,6 +80,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
     """Return a table of the runs, with the causes of failures below."""
     from hpcps.records.acceptance import MEANING
     from hpcps.records.forecast import duration
+    from hpcps.records.participation import least_present, participation
+    from hpcps.records.run_directory import RunDirectory
 
     columns = ["run", "label", "state", "epoch", "attempt", "left", "accuracy", "accepted", "refused"]
     rows = [[*columns, "slowest (compute per step)", "last record"]]
@@ -110,6 +112,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 notes.append(f"    its last record: {json.dumps(run.last_line)}")
         if run.state in ("running", "silent"):
             notes += [f"  {run.run_id}: {_local_steps(step)}" for step in run.step_states]
+        if run.quorum and (counts := participation(RunDirectory(run.path))) is not None:
+            notes.append(f"  {run.run_id}: {least_present(counts)}")
         if run.state != "done":
             notes += [f"  {run.run_id}: an earlier attempt: {failure}" for failure in run.earlier]
     if any(run.acceptance.rate is not None for run in runs):

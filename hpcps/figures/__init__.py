@@ -15,6 +15,7 @@
 - `method_names`: the names of methods
 - `options`: the options of figures
 - `page`: a figure: its heading, panels, lines, bars and legend; and its files
+- `participation`: the rounds of each worker of a run with a quorum
 - `publish`: writes figures to the results folder, and published copies
 - `report/`: one HTML file with everything
 - `search`: the table and the figure of a search

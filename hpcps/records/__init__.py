@@ -16,6 +16,7 @@
 - `forecast`: the progress of a sweep and the remaining time
 - `inventory`: the files of a finished run
 - `locate`: finds the results that a name, a file or a folder means
+- `participation`: how often each worker was in the rounds of a run with a quorum
 - `provenance`: the provenance of a run: code, packages, machine
 - `run_directory`: the folder of one run
 - `search`: the scores of the runs of a search

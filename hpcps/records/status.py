@@ -90,6 +90,7 @@ class RunStatus:
         damage: the files that are missing or have changed.
         step_states: with a policy of local steps, what the state server last recorded of each role.
         kinds: the kinds of runs that it belongs to, for forecasts; see `kinds_of`.
+        quorum: whether its rounds may close without all workers.
     """
 
     path: Path
@@ -115,6 +116,7 @@ class RunStatus:
     damage: Damage = UNDAMAGED
     step_states: tuple[StepState, ...] = ()
     kinds: tuple[str, ...] = ()
+    quorum: bool = False
 
     @property
     def stalled(self) -> bool:
@@ -319,6 +321,7 @@ class _Followed:
             damage=damage,
             step_states=StepState.of(ranks["server-0"].step_states) if "server-0" in ranks else (),
             kinds=self._kinds,
+            quorum=get(self._spec, ("run", "train", "quorum")) is not None,
         )
 
 

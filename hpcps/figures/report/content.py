@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pandas as pd
 
 from hpcps.errors import InputError, RunError
@@ -25,6 +26,7 @@ from hpcps.records.evaluation import read_evaluation
 from hpcps.records.experiment_runs import ExperimentRuns, ExperimentStatus
 from hpcps.records.inventory import enumerated
 from hpcps.records.locate import ExperimentLocation
+from hpcps.records.participation import participation
 from hpcps.records.provenance import summary
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import RunStatus, State
@@ -66,6 +68,30 @@ class Confusion:
 
 
 @dataclass(frozen=True)
+class Participation:
+    """How often each worker of a run with a quorum was in a round.
+
+    Attributes:
+        run_id: the run.
+        label: its label.
+        rows: for each worker the columns of `participation`, as text.
+    """
+
+    run_id: str
+    label: str
+    rows: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, run: RunStatus) -> Participation | None:
+        """Count it from the records of a run; None if the run has no quorum."""
+        counts = participation(RunDirectory(run.path)) if run.quorum else None
+        if counts is None:
+            return None
+        rows = (tuple("" if np.isnan(each) else f"{each:g}" for each in row) for row in counts.round(1).to_numpy())
+        return cls(run.run_id, run.label, tuple(rows))
+
+
+@dataclass(frozen=True)
 class ReportContent:
     """The content of a report.
 
@@ -76,6 +102,7 @@ class ReportContent:
         provenance: facts about the runs, each with its values; most facts have one value for all runs.
         studies: the comparison of the rules of each variant, if the experiment is a grid (see `is_grid`).
         confusions: the confusion matrix of each run that has one, by its id and label.
+        participations: how often each worker was in a round, of each run with a quorum.
         published: whether the source is a collected table without run folders, which has no reports of failures.
     """
 
@@ -86,6 +113,7 @@ class ReportContent:
     published: bool
     studies: tuple[Study, ...] = ()
     confusions: tuple[Confusion, ...] = ()
+    participations: tuple[Participation, ...] = ()
 
 
 def read_content(place: ExperimentLocation) -> ReportContent:
@@ -115,8 +143,9 @@ def read_content(place: ExperimentLocation) -> ReportContent:
     shown = figure_data_of(frame, baseline(frame, results)) if frame is not None and evaluated else []
     studies = studies_of(frame) if frame is not None and evaluated and is_grid(frame) else []
     confusions = tuple(found for run in status.runs if place.has_runs and (found := Confusion.of(run)) is not None)
+    quorums = tuple(each for run in status.runs if place.has_runs and (each := Participation.of(run)) is not None)
     facts = _facts(provenances)
-    return ReportContent(results, status, tuple(shown), facts, not place.has_runs, tuple(studies), confusions)
+    return ReportContent(results, status, tuple(shown), facts, not place.has_runs, tuple(studies), confusions, quorums)
 
 
 def _statuses(frame: pd.DataFrame) -> tuple[RunStatus, ...]:

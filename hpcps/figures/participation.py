@@ -1,0 +1,50 @@
+"""The figure of a run with a quorum: the share of rounds in which each worker was, and how late its updates were."""
+
+from __future__ import annotations
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from hpcps.figures.page import RC
+
+# Colours of Okabe and Ito; pale where a worker was not in a round.
+_PARTS = {"in_time": "#0072B2", "late": "#56B4E9", "absent": "#E69F00", "missed": "#EEEEEE"}
+_WIDTH = 7.2
+
+
+def draw_participation(counts: pd.DataFrame, heading: str) -> Figure:
+    """Draw the rounds of each worker as a bar, and the mean staleness of its late and dropped updates.
+
+    Args:
+        counts: see `participation`.
+        heading: the title.
+    """
+    with mpl.rc_context(RC):
+        figure = Figure(figsize=(_WIDTH, 3.2), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+        places, below = np.arange(len(counts)), np.zeros(len(counts))
+        for name, color in _PARTS.items():
+            share = 100 * counts[name].to_numpy() / counts["rounds"].to_numpy()
+            left.bar(places, share, 0.8, below, color=color, label=name.replace("_", " "))
+            below += share
+        left.set(ylabel="rounds (%)", ylim=(0, 100))
+        figure.legend(loc="outside lower center", ncols=len(_PARTS))
+        right.bar(places, np.nan_to_num(counts["staleness"].to_numpy(float)), 0.8, color=_PARTS["late"])
+        right.set(ylabel="mean lateness (rounds)")
+        for axes in (left, right):
+            axes.set(xlabel="worker", xticks=places[:: max(1, len(places) // 16)])
+            axes.set_xticklabels([str(int(counts["worker"].iloc[place])) for place in axes.get_xticks()])
+        figure.suptitle(heading)
+    return figure
+
+
+def participation_table(counts: pd.DataFrame) -> str:
+    """Return the counts as a Markdown table."""
+    rows = [["worker", "rounds", "in time", "late", "absent", "dropped", "abandoned", "missed", "mean lateness"]]
+    for row in counts.itertuples(index=False):
+        whole, stale = [str(int(each)) for each in row[:-1]], row[-1]
+        rows.append([*whole, "" if np.isnan(stale) else f"{stale:.1f}"])
+    rows.insert(1, ["---"] * len(rows[0]))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
