@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import hpcps
+from hpcps.errors import RunError
 from hpcps.records.collect import collect
 from hpcps.records.files import write_whole, writing
 from hpcps.records.provenance import source_state
@@ -69,9 +72,12 @@ def score_runs(folder: Path, points: Iterable[Point]) -> dict[str, RunScore]:
         folder: the results of the search.
         points: its runs, finished or not.
     """
-    table = collect(folder, events=["evaluation"]).table
-    last = table.sort_values("epoch", kind="stable").groupby("run_id", observed=True).tail(1)
-    rows = {str(row["run_id"]): row for row in last.to_dict("records")}
+    rows: dict[str, Mapping[Any, Any]] = {}
+    with suppress(RunError):  # no run has written a record
+        table = collect(folder, events=["evaluation"]).table
+        if "epoch" in table:
+            last = table.sort_values("epoch", kind="stable").groupby("run_id", observed=True).tail(1)
+            rows = {str(row["run_id"]): row for row in last.to_dict("records")}
     scores = {}
     for point in points:
         row = rows.get(point.run_id, {"status": "failed"})

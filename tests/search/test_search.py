@@ -18,7 +18,7 @@ from hpcps.cli.main import main
 from hpcps.data.shards import all_shards, held_out_samples, shard_size
 from hpcps.errors import RunError, SpecError
 from hpcps.execution.sweep.search import conclude
-from hpcps.records.search import ConfigurationScore, RunScore, ranked
+from hpcps.records.search import ConfigurationScore, RunScore, ranked, score_runs
 from hpcps.spec.identity import run_id
 from hpcps.spec.load import LoadedExperiment, load_experiment
 from hpcps.spec.search_groups import SearchGroup
@@ -245,6 +245,10 @@ def test_points_count_by_the_worst_or_the_mean_and_seeds_by_their_mean(write: Wr
         (2, 0.3, 2),
         (0, 0.2, 3),
     ]
+    # A configuration with a lost run comes last, even if its other runs are the best.
+    results[1][3] = (0.99, 0.1, "failed")
+    assert places(order(group_of(write, seeds, ATTACKS), results)) == [2, 0, 1]
+    results[1][3] = (0.4, 2.0, "")
     mean = order(group_of(write, seeds.replace("seeds", 'over = "mean"\nseeds'), ATTACKS), results)
     assert [(score.place, round(score.accuracy, 6), score.loss) for score in mean] == [
         (0, 0.5, 2),
@@ -263,7 +267,7 @@ def command(file: Path, name: str, *arguments: str) -> int:
 def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    search = GRID.replace("1.0]", "1e30]").replace("epochs = 1", 'epochs = 1\nper = ["validation.rule"]')
+    search = GRID.replace("0.1, 1.0]", "1e30]").replace("epochs = 1", 'epochs = 1\nper = ["validation.rule"]')
     file = write(search, RULES, topology__workers=4, train__epochs=1)
     results = file.parent / "results"
     assert command(file, "run") == 2
@@ -273,7 +277,7 @@ def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
     )
     assert command(file, "search", "--only", "average") == 0
     shown = capsys.readouterr()
-    assert "lr.search: 3 runs of 1 epoch\n" in shown.out
+    assert "lr.search: 2 runs of 1 epoch\n" in shown.out
     assert "1 diverged" in shown.out
     assert "hpcps: caution: a run of the search diverged or failed, and cannot win" in shown.out
     assert (results / "lr.search/figures/search.png").stat().st_size > 10_000
@@ -282,14 +286,14 @@ def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
     # The runs of the first search are not executed again.
     before = {path: path.stat().st_mtime_ns for path in results.glob("lr.search/runs/*/DONE")}
     assert command(file, "search") == 0
-    assert "3 of 6 runs are done already" in capsys.readouterr().out
+    assert "2 of 4 runs are done already" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in before} == before
     chosen = {}
     for path in results.glob("lr.search/chosen/*.json"):
         content = json.loads(path.read_text())
         chosen[content["per"]["validation.rule"]["kind"]] = content["values"]["train.optimizer.lr"]
     assert chosen.keys() == {"average", "median"}
-    assert set(chosen.values()) <= {0.01, 0.1}
+    assert set(chosen.values()) == {0.01}
     assert command(file, "check") == 0
     assert f"average: train.optimizer.lr = {chosen['average']}" in capsys.readouterr().out
     assert command(file, "run") == 0
@@ -312,6 +316,25 @@ def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
         path.write_text('{"values": {"train.optimizer.lr": 7}, "runs": []}')
     assert command(file, "run") == 2
     assert "not a result of this search: delete it, and search again" in capsys.readouterr().err
+
+
+def test_runs_that_fail_do_not_win(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(GRID.replace("0.01, 0.1, 1.0", "0.1, 1e-6"))
+    results = file.parent / "results"
+    (group,) = load_experiment(file).search
+    better, worse = (each.rungs[0][0] for each in group.configurations)
+    assert score_runs(results / "lr.search", [better])[better.run_id].lost == "failed"
+    obstacle = results / "lr.search/runs" / better.run_id / "final"
+    obstacle.parent.mkdir(parents=True)
+    obstacle.touch()  # the run cannot write its model
+    assert command(file, "search") == 0
+    assert "1 failed" in capsys.readouterr().out
+    (chosen,) = results.glob("lr.search/chosen/*.json")
+    assert json.loads(chosen.read_text())["runs"] == [worse.run_id]
+    # Another search executes the run that failed again.
+    obstacle.unlink()
+    assert command(file, "search") == 0
+    assert json.loads(chosen.read_text())["runs"] == [better.run_id]
 
 
 def test_successive_halving_from_python(write: Write) -> None:
