@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpcps.execution.inprocess import run_in_process
+from hpcps.execution.replay.play import replay
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.launchers import Job, Plain
 from hpcps.launch.placement import place, with_further
@@ -134,6 +135,11 @@ def points():
 
 
 POINTS = dict(points())
+# Their results depend on the order in which messages arrive, so they are compared with replays.
+REPLAYED = {
+    "replay-async": spec("zeno++", 2, 1, train={"mode": "async"}),
+    "replay-quorum": spec("average", 2, 1, train={"quorum": 2, "late": "next"}),
+}
 # Shapes whose messages are of the same kinds as those of others are played in one process only.
 ALIKE = (
     *("average-1-2", "average-2-1", "average-2-2", "average-2-3", "average-2-1-cut"),
@@ -180,8 +186,10 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
         pytest.skip(f"{environment} is missing: `make test` makes it")
     chosen = {name: POINTS[name] for name in names}
     ranks = place(world, adversary=world is WORLD)
-    play(tmp_path, Plan(ranks, planned(tmp_path, chosen)), detect_mpi(mpirun).launcher, mpirun)
+    replayed = REPLAYED if world is WORLD else {}
+    play(tmp_path, Plan(ranks, planned(tmp_path, chosen | replayed)), detect_mpi(mpirun).launcher, mpirun)
     assert_same(tmp_path, in_process, chosen)
+    assert_replayed(tmp_path, replayed)
     for name in {*SENT} & {*names}:
         assert neighbours(tmp_path / name) == len(ranks) - 1, "it was compared with payloads read in place"
         assert neighbours(tmp_path / f"{name}-sent") == 0
@@ -198,11 +206,12 @@ def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatc
         monkeypatch.setenv("PS_DROP_MSG", "8")
     runs = {
         name: run.model_copy(update={"transport": OverPslite(resend=lossy, partition=run.transport.partition)})
-        for name, run in chosen.items()
+        for name, run in (chosen | REPLAYED).items()
     }
     plan = Plan(with_further("scheduler", place(world, adversary=True)), planned(tmp_path, runs), mpi=False)
     play(tmp_path, plan, Plain(), Path(sys.executable))
     assert_same(tmp_path, in_process, chosen)
+    assert_replayed(tmp_path, REPLAYED)
     record = (tmp_path / names[-1] / "records" / "server-0.jsonl").read_text().splitlines()
     assert json.loads(record[0])["transport"] == "pslite"
 
@@ -252,6 +261,14 @@ def traffic(directory):
     """Return the bytes that all processes sent and received, by their records; without messages of other roles."""
     lines = [json.loads(line) for file in RunDirectory(directory).records for line in file.read_text().splitlines()]
     return [sum(line.get(f"bytes_{way}", 0) for line in lines) for way in ("sent", "received")]
+
+
+def assert_replayed(played, points):
+    for name, run in points.items():
+        result = replay(RunDirectory(played / name), run, played / f"{name}-again", print)
+        assert result.difference is None, f"{name}: {result.difference}"
+        assert (result.models, result.left) == (2, 0), name
+        assert result.lines > 20
 
 
 def assert_same(played, in_process, points):

@@ -24,7 +24,7 @@ RUNS = {
     "adversary": asynchronous((1, 2, 5), attack={"kind": "ipm", "rate": 0.4}),
     "delays": asynchronous((1, 1, 3), heterogeneity={"delay": {"kind": "lognormal", "median": 0.5, "sigma": 1.0}}),
     "evaluator": asynchronous((1, 1, 3), topology={"evaluators": 1}),
-    "quorum": quorum(attack={"kind": "ipm", "rate": 0.3}),
+    "quorum": quorum(attack={"kind": "sign_flip", "rate": 0.3}),
     "grace": quorum((2, 0, 4), train={"quorum": 2, "grace": 0.5, "late": "next"}, transport={"partition": 4096}),
     "abandon": quorum((1, 1, 4), train={"abandon": True}),
     "slow workers": asynchronous(
