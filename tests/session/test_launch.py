@@ -12,9 +12,13 @@ SCRIPT = """
 import os, signal, sys, time
 import numpy as np
 from hpcps.session.join import ScriptEnding, join_launch
+mode = sys.argv[1]
+if mode.startswith("apart"):  # as on separate hosts: no process reads another's memory
+    from hpcps.transport.shared_memory import Neighbours
+    Neighbours.reach = lambda self, cards, me: [False] * len(cards)
+    mode = mode[6:]
 session = join_launch()
 ScriptEnding(session)
-mode = sys.argv[1]
 def exchange(name, size):
     data = np.arange(size, dtype=np.float32) * (session.rank + 1)
     tensor = session.declare(name, "float32", (size,), "sum")
@@ -42,9 +46,9 @@ def launch(tmp_path, *arguments, **keys):
     )
 
 
-@pytest.mark.parametrize("servers", ["0", "2"])
-def test_a_script_runs_to_its_end_and_leaves_nothing(tmp_path, servers):
-    done = launch(tmp_path, "--servers", servers, "none")
+@pytest.mark.parametrize(("servers", "mode"), [("0", "none"), ("2", "none"), ("0", "apart-none")])
+def test_a_script_runs_to_its_end_and_leaves_nothing(tmp_path, servers, mode):
+    done = launch(tmp_path, "--servers", servers, mode)
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("done"))
     assert found == [f"done {k} 3 {k} 3 127.0.0.1 {tmp_path}" for k in range(3)]
@@ -54,6 +58,7 @@ def test_a_script_runs_to_its_end_and_leaves_nothing(tmp_path, servers):
 @pytest.mark.parametrize(
     ("mode", "first", "why"),
     [
+        ("apart-raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
         ("raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
         ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed, or it crashed"),
         ("exit", "worker-1 has ended its script", "worker-1 has ended its script or called shutdown"),
