@@ -12,8 +12,7 @@ pytest.importorskip("sklearn.datasets")
 FOLDER = Path(__file__).resolve().parents[2] / "examples/own_script"
 
 
-@pytest.mark.parametrize("name", ["digits.py", "digits_ddp.py"])
-@pytest.mark.parametrize("rule", [[], ["--rule", "median"]])
+@pytest.mark.parametrize(("name", "rule"), [("digits.py", []), ("digits_ddp.py", ["--rule", "median"])])
 def test_an_example_learns_the_digits(name, rule, capfd):
     def body():
         sys.argv, sys.path[:0] = [name, "--epochs", "4", *rule], [str(FOLDER)]

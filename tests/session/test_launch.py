@@ -58,11 +58,10 @@ def test_a_script_runs_to_its_end_and_leaves_nothing(tmp_path, servers, mode):
 @pytest.mark.parametrize(
     ("mode", "first", "why"),
     [
-        ("apart-raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
         ("raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
         ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed, or it crashed"),
         ("exit", "worker-1 has ended its script", "worker-1 has ended its script or called shutdown"),
-        ("size", "tensor 1 differs", "worker-1 declares 'layer.weight', 500002 x float32, sum"),
+        ("apart-size", "tensor 1 differs", "worker-1 declares 'layer.weight', 500002 x float32, sum"),
     ],
 )
 def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why):
