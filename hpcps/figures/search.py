@@ -12,6 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullFormatter
 
 from hpcps.figures.final import aligned_table
 from hpcps.figures.labels import of_key
@@ -20,12 +21,12 @@ from hpcps.figures.style import Look, looks
 from hpcps.records.search import ConfigurationScore
 from hpcps.spec.problems import quote
 from hpcps.spec.search_groups import SearchGroup
-from hpcps.spec.search_table import HalvingSearch
+from hpcps.spec.search_table import GridSearch, HalvingSearch
 
 Found = Sequence[tuple[SearchGroup, Sequence[ConfigurationScore]]]
 """The groups of a search, and the scores of their configurations: the last rung first, in each the best first."""
 
-_WIDE = 8.0
+_WIDE = 100.0
 """Values with a larger ratio of the greatest to the smallest have a logarithmic axis."""
 
 _LOST: dict[str, Any] = {"marker": "x", "markersize": 6, "markeredgewidth": 1.6}
@@ -59,15 +60,20 @@ def table(found: Found) -> str:
             configuration = group.configurations[score.place]
             cells = [quote(configuration.values[key]) for key in keys]
             cells += [str(configuration.rungs[score.rung][0].run.train.epochs)] if halving else []
-            cells += [_number(100 * score.accuracy, 2), _number(score.loss, 4), str(len(score.runs)), _lost(score)]
+            cells += [
+                _number(100 * score.accuracy, ".2f"),
+                _number(score.loss, ".4g"),
+                str(len(score.runs)),
+                _lost(score),
+            ]
             rows.append([f"**{cell}**" for cell in cells] if score is scores[0] and score.has_score else cells)
         title = f"**{group.label}**: " if group.label else ""
         parts.append(f"{title}{describe(group)}\n\n{aligned_table(rows)}\n")
     return "\n".join(parts)
 
 
-def _number(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}" if np.isfinite(value) else "–"
+def _number(value: float, form: str) -> str:
+    return f"{value:{form}}" if np.isfinite(value) else "–"
 
 
 def _lost(score: ConfigurationScore) -> str:
@@ -122,6 +128,7 @@ def _places(axes: Axes, key: str, values: Sequence[Any]) -> Mapping[str, float]:
         return {text: float(place) for place, text in enumerate(texts)}
     if min(numbers) > 0 and (key.split(".")[-1] == "lr" or max(numbers) > _WIDE * min(numbers)):
         axes.set_xscale("log", base=10)
+        axes.xaxis.set_minor_formatter(NullFormatter())
     return {quote(value): float(value) for value in values}
 
 
@@ -146,6 +153,8 @@ def _line(
         if score is scores[0]:
             axes.plot(x, y, color=look.color, clip_on=False, zorder=5, **_CHOSEN)
     best = dict(sorted(points, key=lambda point: (point[0], point[1] if by_accuracy else -point[1])))
-    axes.plot([*best], [*best.values()], clip_on=False, **look.options)
+    # Drawn configurations with neighbouring values of this key differ in the others too: a line would mean nothing.
+    apart = len(group.configurations[0].values) > 1 and not isinstance(group.search, GridSearch)
+    axes.plot([*best], [*best.values()], clip_on=False, **look.options | ({"linestyle": "none"} if apart else {}))
     if len(best) < len(points):
         axes.plot(*np.transpose(points), linestyle="none", marker=".", color=look.color, alpha=0.5, zorder=1.5)
