@@ -19,6 +19,7 @@ SERVERS = ("--set", "topology.servers=2")
 ATTACKED = ("--set", "topology.workers=2", "--set", "attack={kind='ipm', rate=0.5}")
 WORKERS = ("--set", "topology={servers=0, validators=0, workers=2}", "--set")
 EVALUATOR = ("--set", "topology.evaluators=1")
+QUORUM = ("--set", "topology.workers=2", "--set", "train.quorum=1", "--set", "train.grace=10")
 PATIENCE = ("--set", "transport.timeout=2")
 
 CASES = {
@@ -33,6 +34,7 @@ CASES = {
     ),
     # Neither a lost evaluator nor one that never answers is waited for without end.
     "evaluator": ("evaluator-0", signal.SIGKILL, EVALUATOR, r"the process was killed by signal 9 \(SIGKILL\)"),
+    "quorum": ("worker-1", signal.SIGKILL, QUORUM, r"the process was killed by signal 9 \(SIGKILL\)"),
     "ring": ("worker-1", signal.SIGKILL, (*WORKERS, "train.exchange=ring"), r"killed by signal 9 \(SIGKILL\)"),
 }
 
