@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -111,6 +111,9 @@ def _variants(
 ) -> list[str]:
     known = {_place(point, keys): _settings(point, keys) for point in points}
     settings = [_settings(spec, keys) for spec in specs]
+    for flat, searched in zip(settings, _searched(specs, keys), strict=True):
+        for key in [key for key in flat if _is_part(key, searched)]:
+            del flat[key]
     references = [known.get(_place(spec, keys)) for spec in specs]
     dropped = [flat for flat, reference in zip(settings, references, strict=True) if reference is None]
     first = dropped[0] if dropped else {}
@@ -120,6 +123,24 @@ def _variants(
         base = everywhere if reference is None else reference
         texts.append(" ".join(f"{key}={_text(value)}" for key, value in flat.items() if not _same(base, key, value)))
     return texts
+
+
+def _searched(specs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[Mapping[str, object]]:
+    """Return the values of each run that a search chose and that make no variant.
+
+    Each rule may have a value of its own. But if two searches chose different values for the same point of the sweep,
+    the values distinguish their runs.
+    """
+    chosen: list[dict[str, object]] = [get(dict(spec), ("search", "values")) or {} for spec in specs]
+    places = [_place(spec, keys) for spec in specs]
+    different = {(place, repr(values)) for place, values in zip(places, chosen, strict=True) if values}
+    searches = Counter(place for place, _ in different)
+    return [values if searches[place] == 1 else {} for place, values in zip(places, chosen, strict=True)]
+
+
+def _is_part(key: str, names: Iterable[str]) -> bool:
+    """Return whether a key is one of the names, or in one of their tables."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
 
 
 def _same(settings: Mapping[str, object], key: str, value: object) -> bool:
@@ -138,9 +159,7 @@ def _settings(spec: Mapping[str, Any], swept: Sequence[str]) -> dict[str, object
     return {
         key: value
         for key, value in flat.items()
-        if key != "seed"
-        and affects_results(key, simulated=simulated)
-        and not any(key == name or key.startswith(f"{name}.") for name in swept)
+        if key != "seed" and affects_results(key, simulated=simulated) and not _is_part(key, swept)
     }
 
 

@@ -19,6 +19,7 @@ from hpcps.data.shards import all_shards, held_out_samples, shard_size
 from hpcps.errors import RunError, SpecError
 from hpcps.execution.sweep.search import conclude
 from hpcps.records.search import ConfigurationScore, RunScore, ranked, score_runs
+from hpcps.records.variants import variants
 from hpcps.spec.identity import run_id
 from hpcps.spec.load import LoadedExperiment, load_experiment
 from hpcps.spec.search_groups import SearchGroup
@@ -335,6 +336,21 @@ def test_runs_that_fail_do_not_win(write: Write, capsys: pytest.CaptureFixture[s
     obstacle.unlink()
     assert command(file, "search") == 0
     assert json.loads(chosen.read_text())["runs"] == [better.run_id]
+
+
+def test_values_of_a_search_make_no_variant_unless_two_searches_chose_different_ones(write: Write) -> None:
+    def run(rule: str, rate: float, *, searched: bool = True, seed: int = 1) -> dict[str, object]:
+        content = load_experiment(write("", RULES), [f"train.optimizer.lr={rate}", f"seed={seed}"], only=[rule])
+        spec = content.chosen[0].spec
+        return spec | {"search": {"values": {"train.optimizer.lr": rate}}} if searched else spec
+
+    average, median = run("average", 0.01), run("median", 0.1)
+    assert variants([average, median]) == ["", ""]
+    assert variants([average, median, run("average", 0.01, seed=2)]) == ["", "", ""]
+    assert variants([average, median, run("median", 0.3, searched=False)]) == ["", "", "train.optimizer.lr=0.3"]
+    earlier = variants([average, median, run("average", 0.03)])
+    assert earlier[1] == ""
+    assert len({earlier[0], earlier[2]}) == 2
 
 
 def test_successive_halving_from_python(write: Write) -> None:
