@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,7 @@ from hpcps.figures.figure_data import text
 from hpcps.figures.final import aligned_table
 from hpcps.figures.labels import of_value, suffixes
 from hpcps.figures.options import PlotOptions
-from hpcps.figures.page import RC, band, legend
+from hpcps.figures.page import LETTERS, RC, band, legend
 from hpcps.figures.style import looks
 from hpcps.records.table import numbers
 from hpcps.records.totals import TOTALS
@@ -113,7 +114,7 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
 
 
 def _runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each finished run: its settings, `samples`, `elapsed` and `by_rounds` (seconds)."""
+    """Return a row for each finished run: its settings, `samples`, `elapsed` and `by_rounds` (seconds), `quorum`."""
     workers = frame[(frame["role"] == "worker") & (frame["status"] == "done")]
     totals = workers[workers["event"] == TOTALS]
     if totals.empty or "samples" not in totals:
@@ -127,12 +128,16 @@ def _runs(frame: pd.DataFrame) -> pd.DataFrame:
         of_rounds = spent.groupby(["run_id", "round"], observed=True)["spent"].max()
         slowest = of_rounds.groupby("run_id", observed=True).sum()
     starts = frame[frame["event"] == "start"].groupby("run_id", observed=True).first()
-    synchronous = settings["mode"].astype(str) == "sync"
+    # Only the combiners of a run with a quorum record who has arrived. A late worker's line spans several rounds.
+    closed = frame["run_id"][frame["arrived"].notna()] if "arrived" in frame else ()
+    quorum = settings.index.isin(closed)
+    common = (settings["mode"].astype(str) == "sync") & ~quorum
     return settings.assign(
         samples=by_run["samples"].sum(),
         elapsed=by_run["time"].max(),
         transport=starts["transport"].astype(str).reindex(settings.index) if "transport" in starts else "",
-        by_rounds=slowest.reindex(settings.index).where(synchronous),
+        by_rounds=slowest.reindex(settings.index).where(common),
+        quorum=quorum,
         variant=settings["variant"].astype(str),
     )
 
@@ -193,6 +198,7 @@ def _measure(runs: pd.DataFrame, by_rounds: bool) -> str:
         if by_rounds
         else "T: seconds from the start of a run to the last round of its last worker"
     )
+    what += " (runs with a quorum have no common rounds)" if runs["quorum"].any() else ""
     turns = not np.any(virtual) and runs["transport"].eq("inproc").any()
     return f"{simulated}{what}{'; the roles of a run take turns in one process' if turns else ''}"
 
@@ -213,8 +219,8 @@ def draw_speedups(shown: Sequence[Speedup], options: PlotOptions) -> Iterator[tu
 def _draw(shown: Speedup, options: PlotOptions) -> Figure:
     kinds = [weak for weak in (False, True) if any(one.weak == weak for one in shown.lines)]
     width = options.width or 3.3 * len(kinds) + 0.9
-    heading = [f"{shown.experiment}: speed-up", shown.facts, *([shown.variant] if shown.variant else []), shown.measure]
-    heading = heading if options.heading else []
+    words = [f"{shown.experiment}: speed-up", shown.facts, shown.variant, shown.measure] if options.heading else []
+    heading = [line for each in words for line in textwrap.wrap(each, int(LETTERS * width))]
     figure = Figure(figsize=(width, (options.height or 2.9) + 0.5 + 0.16 * len(heading)), layout="constrained")
     if heading:
         figure.suptitle("\n".join(heading), fontsize=9)

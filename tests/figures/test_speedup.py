@@ -99,6 +99,40 @@ def test_without_common_rounds_the_time_is_that_of_the_last_worker(keys, simulat
     assert shown.measure.startswith("simulated time; T: seconds from" if simulated else "T: seconds from")
 
 
+def test_runs_with_a_quorum_have_no_common_rounds():
+    frame = table(STRONG)
+    closed = frame.drop_duplicates("run_id").assign(event="round", role="validator", round=0, arrived=1)
+    quorum = pd.concat([frame, closed[closed["workers"] == 4]])
+    quorum.attrs = frame.attrs
+    (shown,) = speedups_of(quorum)
+    # The runs of one figure have the same T: also those that wait for all workers.
+    np.testing.assert_allclose(shown.lines[0].seconds.mean, [8, 6, 5.5])
+    assert "last round of its last worker (runs with a quorum have no common rounds)" in shown.measure
+    ((_, figure),) = draw_speedups([shown], PlotOptions())
+    # The heading is wrapped: a line of it is not longer than the figure is wide.
+    assert max(map(len, figure.get_suptitle().splitlines())) < 17 * figure.get_size_inches()[0]
+
+
+def test_the_speed_up_of_a_quorum_is_by_the_clock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = {"topology.validators": 0, "simulation.kind": "modelled", "train.quorum": 0.5, "data.shards": 4}
+    # Half of the workers are slow, so the samples of each number of workers are those of the rounds that they miss.
+    classes = [f'[{{ name = "slow", workers = {slow}, factor = 3.5 }}]' for slow in ([1], [1, 3])]
+    sweep = f'[[sweep]]\n"topology.workers" = [2, 4]\n"heterogeneity.classes" = [{", ".join(classes)}]\n'
+    step = '[simulation.step]\nkind = "constant"\nseconds = 1.0\n'
+    file = tmp_path / "closes.toml"
+    file.write_text(small_experiment("closes", keys, step + sweep))
+    results = ["--results", str(tmp_path)]
+    assert main(["run", str(file), *results]) == 0
+    capsys.readouterr()
+    assert main(["plot", *results, "speedup", "closes"]) == 0
+    rows = [line.split("|") for line in capsys.readouterr().out.splitlines() if line.startswith("| –")]
+    # 9 rounds of a second; the last one waits for the slow workers, which began at 8 s after two steps of 3.5 s.
+    assert [[cell.strip() for cell in row[3:7]] for row in rows] == [
+        ["2", "104", "11.5", "2.00"],
+        ["4", "208", "11.5", "4.00"],
+    ]
+
+
 def test_the_command_draws_simulated_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     keys = {"topology.validators": 0, "train.epochs": 1, "simulation.kind": "modelled"}
     sweep = '[[sweep]]\n"topology.workers" = [1, 2]\n"data.shards" = [1, 2]\n"simulation.hosts" = [2, 3]\n'
