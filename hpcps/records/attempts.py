@@ -40,15 +40,33 @@ class Attempt:
     Attributes:
         start: its first line.
         position: the position of the checkpoint from which the attempt resumed; None if it began the run.
-        ended: whether the process finished, or was suspended at a checkpoint.
+        ended: whether the process finished, or was suspended at a checkpoint: its record has all lines.
+        truncated: whether the run finished with this attempt, but the record does not state that the process did.
+        after_last: the line after the last of the attempt.
         failure: the error that ended the process; None if none did.
         compared: the number of lines that a replay has written, too.
     """
 
     def __init__(
-        self, file: Path, start: dict[str, Any], position: int | None, lines: list[tuple[int, dict[str, Any]]]
+        self,
+        file: Path,
+        start: dict[str, Any],
+        position: int | None,
+        lines: list[tuple[int, dict[str, Any]]],
+        first: int,
+        *,
+        last: bool,
     ) -> None:
-        """Take the lines of an attempt after its `start`, with their numbers in the file, from 1."""
+        """Take the lines of an attempt.
+
+        Args:
+            file: the record.
+            start: its `start` line.
+            position: as the attribute.
+            lines: the lines after it, with their numbers in the file, from 1.
+            first: the number of the `start` line.
+            last: whether the run finished with this attempt.
+        """
         self.start = start
         self.position = position
         self._name = f"{file.parent.name}/{file.name}"
@@ -58,9 +76,12 @@ class Attempt:
             if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
                 raise DifferenceError(self._line(number), "`order` is not a list of names")
             self._order += [(name, number) for name in order]
-        last = lines[-1][1] if lines else {}
-        self.ended = last.get("event") == "end" and last.get("reason") in _DONE
-        self.failure = last.get("error") if last.get("event") == "end" else None
+        self.after_last = self._line(first + len(lines) + 1)
+        final = lines[-1][1] if lines else {}
+        reason = final.get("reason") if final.get("event") == "end" else None
+        self.truncated = last and reason != "finished"
+        self.ended = last or reason in _DONE
+        self.failure = final.get("error") if final.get("event") == "end" else None
         # The end of an interrupted process depends on the moment of the interruption.
         ends = ("stopped", "failed")
         compared = [item for item in lines if item[1]["event"] != "waiting" and item[1].get("reason") not in ends]
@@ -88,7 +109,7 @@ class Attempt:
     def stopped_at(self) -> str:
         """The line of the next event, else the next line: where a replay does not proceed."""
         numbers = [self._order[0][1]] if self._order else [lines[0][0] for lines in self._lines.values() if lines]
-        return self._line(min(numbers)) if numbers else self._name
+        return self._line(min(numbers)) if numbers else self.after_last
 
     def compare(self, computed: Mapping[str, Any]) -> None:
         """Compare the next recorded line with one that a replay writes.
@@ -101,9 +122,8 @@ class Attempt:
         lines = self._lines[_is_beside(computed)]
         if not lines:
             if self.ended:
-                raise DifferenceError(
-                    self._name, f"the replay writes another `{computed['event']}` line after the last"
-                )
+                what = f"the replay writes another `{computed['event']}` line after the last"
+                raise DifferenceError(self.after_last, what)
             return
         number, recorded = lines.popleft()
         names = [name for name in (*recorded, *computed) if name not in _NOT_COMPARED and not name.startswith("cpu_")]
@@ -121,11 +141,15 @@ def _is_beside(line: Mapping[str, Any]) -> bool:
     return line["event"] == "evaluation" or (line["event"] == "diverged" and "epoch" in line)
 
 
-def attempts_of(file: Path) -> list[Attempt]:
+def attempts_of(file: Path, *, finished: bool) -> list[Attempt]:
     """Read the attempts of a process from its record.
 
+    Args:
+        file: the record.
+        finished: whether the run is finished, so that the record is not truncated.
+
     Raises:
-        DifferenceError: a line is damaged, and not only truncated at the end of the file.
+        DifferenceError: a line is damaged, and not only truncated at the end of the record of an unfinished run.
         RunError: the record cannot be read, or does not belong to a process with attempts.
     """
     try:
@@ -133,8 +157,8 @@ def attempts_of(file: Path) -> list[Attempt]:
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error.strerror})") from error
     known = {number: line for number, line in zip(read.numbers, read.lines, strict=True) if "event" in line}
-    attempts: list[tuple[dict[str, Any], int | None, list[tuple[int, dict[str, Any]]]]] = []
-    for number in range(max(known, default=-1) + 1):
+    attempts: list[tuple[dict[str, Any], int | None, list[tuple[int, dict[str, Any]]], int]] = []
+    for number in range(read.count if finished else max(known, default=-1) + 1):
         line = known.get(number)
         if line is None:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", "it is not a record line")
@@ -143,9 +167,10 @@ def attempts_of(file: Path) -> list[Attempt]:
             continues = line.get("continues")
             before = known.get(continues - 1, {}) if isinstance(continues, int) else {}
             position = before.get("moment")
-            attempts.append((line, position if isinstance(position, int) else None, []))
+            attempts.append((line, position if isinstance(position, int) else None, [], number + 1))
         elif not attempts:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line 1", "it is not a `start` line")
         else:
             attempts[-1][2].append((number + 1, line))
-    return [Attempt(file, *attempt) for attempt in attempts]
+    lasts = [False] * (len(attempts) - 1) + [finished]
+    return [Attempt(file, *attempt, last=last) for attempt, last in zip(attempts, lasts, strict=False)]

@@ -135,6 +135,39 @@ def test_times_are_not_compared(done, tmp_path):
     assert_equal(copy, tmp_path / "replay")
 
 
+@pytest.mark.parametrize(
+    ("process", "count"), [("worker-1", 1), ("worker-1", 4), ("validator-0", 2), ("server-1", 2), ("evaluator-0", 2)]
+)
+def test_a_truncated_record_of_a_finished_run_is_found(process, count, tmp_path):
+    """Also if the replay waits for events that were stated in the missing lines."""
+    directory = play(RUNS["evaluator" if process == "evaluator-0" else "validators"], tmp_path, seed="done")
+    text = record(directory, process).read_text().splitlines(keepends=True)[:-count]
+    record(directory, process).write_text("".join(text))
+    result, _ = replayed(directory, tmp_path / "replay")
+    assert result.difference is not None
+    assert result.difference.where == f"records/{process}.jsonl, line {len(text) + 1}", result.difference
+    (directory.path / "DONE").unlink()
+    shutil.rmtree(directory.path / "final")
+    result, _ = replayed(directory, tmp_path / "unfinished")
+    assert result.difference is None, result.difference
+
+
+def test_a_damaged_last_line_of_a_finished_run_is_found(done, tmp_path):
+    copy = RunDirectory(Path(shutil.copytree(done.path, tmp_path / "run")))
+    text = record(copy, "worker-1").read_text()
+    record(copy, "worker-1").write_text(text[:-9])
+    result, _ = replayed(copy, tmp_path / "replay")
+    number = text.count("\n")
+    assert str(result.difference) == f"records/worker-1.jsonl, line {number}: it is not a record line"
+
+
+def test_a_missing_model_is_found(done, tmp_path):
+    copy = RunDirectory(Path(shutil.copytree(done.path, tmp_path / "run")))
+    (copy.path / "final" / "server-0.npy").unlink()
+    result, _ = replayed(copy, tmp_path / "replay")
+    assert str(result.difference) == "final/server-0.npy: the replay writes it, but the run does not have it"
+
+
 def test_another_model_is_found(done, tmp_path):
     copy = RunDirectory(Path(shutil.copytree(done.path, tmp_path / "run")))
     file = copy.path / "final" / "server-1.npy"

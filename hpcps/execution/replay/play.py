@@ -59,9 +59,10 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
     for difference in of_provenance(directory.provenance):
         tell(difference)
     result, copy, run_id = Replayed(), RunDirectory(folder), str(directory.spec.get("run_id"))
+    finished = (directory.path / "DONE").exists()
     before: Sequence[ReplayDriver] = ()
     try:
-        for attempts in _recorded(directory, run):
+        for attempts in _recorded(directory, run, finished=finished):
             result.attempts += 1
             try:
                 before = _play(run, run_id, attempts, copy, before, tell)
@@ -69,7 +70,7 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
                 result.lines += sum(attempt.compared for attempt in attempts.values())
             _check_progress(before)
             result.left += sum(attempt.left for attempt in attempts.values())
-        result.models = _compare_models(directory, copy)
+        result.models = _compare_models(directory, copy, finished=finished)
     except DifferenceError as difference:
         result.difference = difference
     return result
@@ -91,20 +92,20 @@ def _check(directory: RunDirectory, run: Run) -> None:
         raise RunError(f"run {directory.path.name} has no records of {', '.join(missing)}: it cannot be replayed")
 
 
-def _recorded(directory: RunDirectory, run: Run) -> list[dict[Peer, Attempt]]:
+def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict[Peer, Attempt]]:
     """Return the attempts of the run, each of all processes.
 
     Raises:
         RunError: the records do not suffice for a replay.
     """
     files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in Roster.of(run).everyone()}
-    attempts = {peer: attempts_of(file) for peer, file in files.items()}
+    attempts = {peer: attempts_of(file, finished=finished) for peer, file in files.items()}
     numbers = {len(found) for found in attempts.values()}
     if len(numbers) > 1:
         few = min(attempts, key=lambda peer: len(attempts[peer]))
         raise RunError(
             f"{few} has records of {len(attempts[few])} attempts, and other processes of {max(numbers)}: it was "
-            "interrupted before its first line of an attempt, and the attempts cannot be matched"
+            "interrupted before its first line of an attempt, or its record is damaged; the attempts cannot be matched"
         )
     if not any(attempt.expected for found in attempts.values() for attempt in found):
         raise RunError(
@@ -175,8 +176,10 @@ def _check_progress(drivers: Sequence[ReplayDriver]) -> None:
     """Check that the replay of an attempt that ended wrote all its lines.
 
     Raises:
-        DifferenceError: it did not; the roles wait for events that do not come.
+        DifferenceError: it did not, because the roles wait for events that do not come, or a record is truncated.
     """
+    if truncated := [driver.attempt.after_last for driver in drivers if driver.attempt.truncated]:
+        raise DifferenceError(truncated[0], "the record ends before its process finished, but the run is done")
     if not all(driver.attempt.ended for driver in drivers):
         return
     # Roles wait for one that has messages, but not the one that its record names.
@@ -187,13 +190,17 @@ def _check_progress(drivers: Sequence[ReplayDriver]) -> None:
         raise DifferenceError(attempt.stopped_at, f"the record has {expected}, which does not come in the replay")
 
 
-def _compare_models(directory: RunDirectory, copy: RunDirectory) -> int:
+def _compare_models(directory: RunDirectory, copy: RunDirectory, *, finished: bool) -> int:
     """Compare the files of the final model, byte for byte; return their number.
 
     Raises:
         DifferenceError: one is missing or differs.
     """
     files = sorted((directory.path / "final").glob("*.npy"))
+    names = {file.name for file in files}
+    written = sorted(file.name for file in (copy.path / "final").glob("*.npy")) if finished else []
+    if missing := [name for name in written if name not in names]:
+        raise DifferenceError(f"final/{missing[0]}", "the replay writes it, but the run does not have it")
     for file in files:
         computed = copy.path / "final" / file.name
         if not computed.exists():
