@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
@@ -15,6 +15,9 @@ from hpcps.spec.problems import quote
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup
 from hpcps.training.trial import try_components
+
+_MOST_QUORUMS = 3
+"""Descriptions of quorums that are printed in full."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -111,7 +114,11 @@ def _search(groups: Sequence[SearchGroup]) -> Iterator[str]:
 
 
 def _common(runs: Sequence[Run], describe: Callable[[Run], str]) -> str:
-    return "; or ".join(dict.fromkeys(describe(run) for run in runs))
+    """Join the descriptions that differ; '' if all are empty."""
+    described = dict.fromkeys(describe(run) for run in runs)
+    if describe is _quorum and len(described) > _MOST_QUORUMS:
+        return _numbers_of_answers(runs)
+    return "; or ".join(each or "none" for each in described) if any(described) else ""
 
 
 def _count(number: int | None, noun: str) -> str:
@@ -133,17 +140,32 @@ def _topology(run: Run) -> str:
 
 
 def _quorum(run: Run) -> str:
-    """Say with how many updates a round may close; '' if it waits for all."""
+    """Say with how many answers a round may close; '' without a quorum."""
     if not run.has_quorum:
-        return ""
+        return "" if run.train.quorum is None else f"a round waits for all {_count(run.topology.workers, 'worker')}"
     train, each = run.train, "each validator: " if run.topology.validators > 1 else ""
-    fewest = " or ".join(f"{run.updates_needed(members)} of {members}" for members in run.shares)
-    grace = f" and {train.grace:g} s" if train.grace else ""
+    closes = f"closes {train.grace:g} s after" if train.grace else "closes with"
+    fewest = _any_of(f"{run.updates_needed(members)} of {members}" for members in run.shares)
     late = {"drop": "late updates are dropped", "next": "late updates enter the next round"}[train.late]
     left = f"; late workers abandon their steps ({train.abandoned})" if train.abandon else ""
-    return (
-        f"{each}a round closes with {fewest} answers{grace}, which {run.validation.rule.title} combines; {late}{left}"
-    )
+    combines = f"{run.validation.rule.title} combines their updates"
+    return f"{each}a round {closes} {fewest} answers; {combines}; {late}{left}"
+
+
+def _numbers_of_answers(runs: Sequence[Run]) -> str:
+    """Describe the quorums of a sweep: by their numbers of answers, without what else differs."""
+    numbers: dict[int, set[int]] = {}
+    for run in runs:
+        for members in run.shares:
+            numbers.setdefault(members, set()).add(run.updates_needed(members))
+    fewest = ", or ".join(f"{_any_of(map(str, sorted(some)))} of {n}" for n, some in sorted(numbers.items()))
+    each = "each validator: " if all(run.topology.validators > 1 for run in runs) else ""
+    return f"{each}a round closes with {fewest} answers"
+
+
+def _any_of(words: Iterable[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _processes(run: Run) -> str:

@@ -40,6 +40,33 @@ def test_aspects_that_differ_between_points_are_all_named(
     )
 
 
+def quorums(capsys: pytest.CaptureFixture[str], path: Path, *overrides: str) -> str:
+    """Return what `hpcps check` says about the quorum of the points."""
+    assert run(str(path), *(each for key in overrides for each in ("--set", key))) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("quorum"))
+    return line.removeprefix("quorum").strip()
+
+
+def test_a_quorum_of_all_workers_is_named(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert quorums(capsys, write("[[sweep]]\n'train.quorum' = [3, 4]")) == (
+        "a round closes with 3 of 4 answers; average combines their updates; late updates are dropped; "
+        "or a round waits for all 4 workers"
+    )
+    assert quorums(capsys, write(), "train.quorum=2", "train.grace=0.5").startswith(
+        "a round closes 0.5 s after 2 of 4 answers; average combines"
+    )
+
+
+def test_many_quorums_are_listed_by_their_numbers(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write("[[sweep]]\n'train.quorum' = [1, 2, 3, 4]\n[[sweep]]\n'train.late' = ['drop', 'next']")
+    assert quorums(capsys, path) == "a round closes with 1, 2, 3 or 4 of 4 answers"
+    # Three workers and four workers: the parts of a quorum are rounded up.
+    found = quorums(capsys, path, "topology.workers=7", "topology.validators=2")
+    assert found == "each validator: a round closes with 1 or 2 of 3, or 1, 2 or 3 of 4 answers"
+
+
 def test_a_run_in_one_process_is_no_processes(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(write()), "--set", "transport.kind=inproc") == 0
     assert "1 server, 1 validator, 4 workers: all in one process\n" in capsys.readouterr().out
