@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 
+from hpcps.attacks.sending import SendingAttack
 from hpcps.cli.arguments import add_point_arguments, add_results_argument
 from hpcps.errors import HpcpsError
 from hpcps.execution.sweep.claims import refusals
@@ -149,7 +150,7 @@ def _quorum(run: Run) -> str:
     late = {"drop": "late updates are dropped", "next": "late updates enter the next round"}[train.late]
     left = f"; late workers abandon their steps ({train.abandoned})" if train.abandon else ""
     combines = f"{run.validation.rule.title} combines their updates"
-    return f"{each}a round {closes} {fewest} answers; {combines}; {late}{left}"
+    return f"{each}a round {closes} {fewest} answers{_absences([run])}; {combines}; {late}{left}"
 
 
 def _numbers_of_answers(runs: Sequence[Run]) -> str:
@@ -160,12 +161,19 @@ def _numbers_of_answers(runs: Sequence[Run]) -> str:
             numbers.setdefault(members, set()).add(run.updates_needed(members))
     fewest = ", or ".join(f"{_any_of(map(str, sorted(some)))} of {n}" for n, some in sorted(numbers.items()))
     each = "each validator: " if all(run.topology.validators > 1 for run in runs) else ""
-    return f"{each}a round closes with {fewest} answers"
+    return f"{each}a round closes with {fewest} answers{_absences(runs)}"
 
 
 def _any_of(words: Iterable[str]) -> str:
     *others, last = words
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def _absences(runs: Sequence[Run]) -> str:
+    """Say that a rule may get fewer updates than there are answers: an absent worker has answered."""
+    silent = any(isinstance(run.attack, SendingAttack) and run.attack.withholds for run in runs)
+    absent = silent or any(run.communication.participation < 1 for run in runs)
+    return ", of which some may be absences" if absent else ""
 
 
 def _processes(run: Run) -> str:

@@ -67,6 +67,18 @@ def test_many_quorums_are_listed_by_their_numbers(
     assert found == "each validator: a round closes with 1 or 2 of 3, or 1, 2 or 3 of 4 answers"
 
 
+@pytest.mark.parametrize("keys", [["communication.participation=0.5"], ["attack.kind=silent", "attack.rate=0.25"]])
+def test_answers_of_a_quorum_may_be_absences(
+    write: Callable[..., Path], capsys: pytest.CaptureFixture[str], keys: list[str]
+) -> None:
+    path = write("[[sweep]]\n'train.quorum' = [3]\n[[sweep]]\n'train.late' = ['drop', 'next']")
+    assert "with 3 of 4 answers, of which some may be absences; average combines" in quorums(capsys, path, *keys)
+    path = write("[[sweep]]\n'train.quorum' = [1, 2, 3, 4]")
+    assert (
+        quorums(capsys, path, *keys) == "a round closes with 1, 2, 3 or 4 of 4 answers, of which some may be absences"
+    )
+
+
 def test_a_run_in_one_process_is_no_processes(write: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(str(write()), "--set", "transport.kind=inproc") == 0
     assert "1 server, 1 validator, 4 workers: all in one process\n" in capsys.readouterr().out
