@@ -29,6 +29,8 @@ def in_words(specs: Sequence[Mapping[str, Any]], key: str) -> list[object]:
         # A key may have a number or a table: labels are for tables.
         words = labels(runs, [path], key, _recorded_defaults(specs))
         return [v if isinstance(v, (int, float)) else word for v, word in zip(values, words, strict=True)]
+    # Figures would name the values of booleans 0 and 1.
+    values = [str(value).lower() if isinstance(value, bool) else value for value in values]
     return [value if value is None or isinstance(value, (int, float, str)) else _text(value) for value in values]
 
 

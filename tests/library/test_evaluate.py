@@ -84,7 +84,10 @@ def test_a_model_whose_outputs_are_not_finite_is_right_nowhere(ran):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.zeros(7, np.float32), r"of the shape \[7\], and line on digits has 778 parameters"),
+        (
+            np.zeros(7, np.float32),
+            r"of the shape \[7\], and line on digits has 778 parameters: give the file of a whole",
+        ),
         (np.zeros(778), "expects an array of float32"),
         (b"text", "not an array of numpy"),
         (None, "cannot be read"),

@@ -11,6 +11,7 @@ from hpcps.records.collect import collect
 from hpcps.records.forecast import summary
 from hpcps.records.locate import load_points
 from hpcps.records.status import SweepProgress
+from hpcps.records.variants import in_words
 
 SWEEP = '[[sweep]]\n"train.optimizer.lr" = [0.01, 0.1, 0.2]\n[[sweep]]\nseed = [1, 2]\n'
 FILE = small_experiment("sweep", {"topology.validators": 0, "topology.workers": 1, "train.epochs": 1}, SWEEP)
@@ -120,3 +121,8 @@ def test_points_that_have_not_run_are_of_the_variant_of_the_others(tmp_path):
     table = collect(tmp_path / "planned", load_points(file)[1]).table
     assert [point["variant"] for point in table.attrs["missing"]] == [""]
     assert set(table["variant"].astype(str)) == {""}
+
+
+def test_swept_booleans_are_words():
+    specs = [{"run": {"train": {"abandon": value}}} for value in (True, False)]
+    assert in_words(specs, "train.abandon") == ["true", "false"]
