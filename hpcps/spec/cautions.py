@@ -25,6 +25,7 @@ def cautions(run: Run) -> Iterator[Problem]:
         yield from _somebody_is_honest(run)
         yield from _some_signs_are_trusted(run)
         yield from _imposed_steps_last(run)
+        yield from _quorum_goes_on_without_the_slow(run)
     yield from _shards_have_all_classes(run)
 
 
@@ -123,6 +124,27 @@ def _imposed_steps_last(run: Run) -> Iterator[Problem]:
                 "impose more, or state a shorter simulation.step",
                 (("simulation", "step"),),
             )
+
+
+def _quorum_goes_on_without_the_slow(run: Run) -> Iterator[Problem]:
+    """Without validators worker 0 evaluates the models, so each round waits for it."""
+    workers, speed_of = run.topology.workers, run.heterogeneity.speed_of
+    if run.topology.validators or not run.has_quorum:
+        return
+    needed, own = run.updates_needed(workers), speed_of("worker", 0)
+    others = [speed_of("worker", index) for index in range(1, workers)]
+    # Imposed seconds and factors are not comparable: how long the computation takes is not known beforehand.
+    if own.seconds is None:
+        faster = sum(each.seconds is None and each.factor < own.factor for each in others)
+    else:
+        faster = sum(each.seconds is not None and each.seconds < own.seconds for each in others)
+    if faster >= needed:
+        yield Problem(
+            ("train", "quorum"),
+            f"a round closes with {needed} of {workers} answers, but not without worker 0, which evaluates the model "
+            f"and is slower than {faster} others: use a validator, or make another worker slow",
+            (("topology", "validators"), ("heterogeneity",)),
+        )
 
 
 def _shards_have_all_classes(run: Run) -> Iterator[Problem]:

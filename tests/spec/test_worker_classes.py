@@ -1,5 +1,6 @@
 """Classes of workers: who is in which, how fast they are, and which mistakes are found."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -78,6 +79,39 @@ def test_a_sweep_of_classes_has_labels(write: Write) -> None:
     values = ", ".join(f"[{{ name = 'slow', workers = 1, factor = {factor} }}]" for factor in (10, 100))
     points = load_experiment(write(f"[[sweep]]\n'heterogeneity.classes' = [{values}]")).points
     assert [p.label for p in points] == ["classes [slow workers 1 factor 10]", "classes [slow workers 1 factor 100]"]
+
+
+@pytest.mark.parametrize(
+    ("workers", "speed", "more", "told"),
+    [
+        ("[0]", "seconds = 2.0", ["train.quorum=3"], True),
+        ("[0]", "seconds = 2.0", ["train.quorum=3", "topology.validators=1"], False),
+        ("[0]", "seconds = 2.0", ["train.quorum=4"], False),
+        ("[0]", "seconds = 0.2", ["train.quorum=3"], False),
+        ("[3]", "seconds = 2.0", ["train.quorum=3"], False),
+        # The round needs a slow worker anyway, and then it need not wait longer for worker 0.
+        ("[0, 1]", "seconds = 2.0", ["train.quorum=3"], False),
+        ("[0, 1]", "seconds = 2.0", ["train.quorum=2"], True),
+        ("[0]", "factor = 2.0", ["train.quorum=3"], False),
+    ],
+)
+def test_a_quorum_waits_for_a_slow_worker_0(
+    write: Write, workers: str, speed: str, more: list[str], told: bool
+) -> None:
+    classes = f"[[heterogeneity.classes]]\nname = 'slow'\nworkers = {workers}\n{speed}\n"
+    classes += f"[[heterogeneity.classes]]\nname = 'rest'\nworkers = {4 - len(json.loads(workers))}\nseconds = 0.5\n"
+    found = [str(each) for each in load_experiment(write(classes), ["topology.validators=0", *more]).cautions]
+    found = [each for each in found if "not without worker 0" in each]
+    assert len(found) == told
+
+
+def test_a_quorum_waits_for_worker_0_with_a_factor(write: Write) -> None:
+    keys = ["topology.validators=0", "train.quorum=0.5", "heterogeneity.slow={ workers = [0], factor = 3.0 }"]
+    (found,) = load_experiment(write(""), keys).cautions
+    assert (
+        "closes with 2 of 4 answers, but not without worker 0, which evaluates the model and is slower than 3"
+        in str(found)
+    )
 
 
 def test_imposed_seconds_are_compared_with_a_simulated_step(write: Write) -> None:
