@@ -59,7 +59,8 @@ def _replay(directory: RunDirectory, folder: Path) -> bool:
     from hpcps.execution.recorded_run import recorded_run
     from hpcps.execution.replay.play import replay
 
-    print(f"{directory.path.name}  {directory.spec.get('label', '')}", flush=True)
+    label = directory.spec.get("label", "") if directory.spec else "(settings unknown)"
+    print(f"{directory.path.name}  {label}", flush=True)
     try:
         with recorded_run(directory, "replay") as run:
             result = replay(directory, run, folder, lambda text: print(f"  {text}", flush=True))

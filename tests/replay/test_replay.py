@@ -225,6 +225,7 @@ def test_what_cannot_be_replayed_is_refused(done, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "are equal, and the final model (2 files)" in said
     assert [name for name in REFUSED if name not in said] == []
+    assert said.count("  (settings unknown)\n") == 2
 
 
 def _set(folder, table, key, value):
@@ -243,6 +244,10 @@ REFUSED = {
     "has no records of worker-3": lambda folder: (folder / "records" / "worker-3.jsonl").unlink(),
     "the records do not state the order of events": _forget_order,
     "this version of hpcps cannot read its settings (train": lambda folder: _set(folder, "train", "loss", "squared"),
+    "spec.json: not valid JSON (Extra data": lambda folder: (folder / "spec.json").write_text(
+        (folder / "spec.json").read_text() + "x"
+    ),
+    "spec.json: it does not have the form of the settings": lambda folder: (folder / "spec.json").write_text("[]"),
     "has records of 0 attempts, and other processes of 1": lambda folder: (
         folder / "records" / "worker-3.jsonl"
     ).write_text(""),
