@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +70,12 @@ class Attempt:
         self.start = start
         self.position = position
         self._name = f"{file.parent.name}/{file.name}"
-        self._order = deque((name, number) for number, line in lines for name in line.get("order", ()))
+        self._order: deque[tuple[str, int]] = deque()
+        for number, line in lines:
+            order = line.get("order", [])
+            if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+                raise DifferenceError(self._line(number), "`order` is not a list of names")
+            self._order += [(name, number) for name in order]
         self.after_last = self._line(first + len(lines) + 1)
         final = lines[-1][1] if lines else {}
         reason = final.get("reason") if final.get("event") == "end" else None
@@ -92,12 +97,7 @@ class Attempt:
         return self._order[0][0] if self._order else None
 
     def advance(self) -> None:
-        """Go on to the event after the expected one.
-
-        Raises:
-            DifferenceError: as `check_order`.
-        """
-        self.check_order()
+        """Go on to the event after the expected one."""
         self._order.popleft()
 
     @property
@@ -105,20 +105,11 @@ class Attempt:
         """The number of lines that no replay has written yet."""
         return sum(map(len, self._lines.values()))
 
-    def check_order(self) -> None:
-        """Check that a replay has written all lines before that of the next event.
-
-        Raises:
-            DifferenceError: it has not; probably events are missing in the `order` of the line.
-        """
-        following = min(lines[0][0] for lines in self._lines.values() if lines) if self.left else None
-        if following is not None and not (self._order and self._order[0][1] <= following):
-            raise DifferenceError(self._line(following), "the replay does not write it after the events of its `order`")
-
     @property
     def stopped_at(self) -> str:
-        """The line of the next event."""
-        return self._line(self._order[0][1])
+        """The line of the next event, else the next line: where a replay does not proceed."""
+        numbers = [self._order[0][1]] if self._order else [lines[0][0] for lines in self._lines.values() if lines]
+        return self._line(min(numbers)) if numbers else self.after_last
 
     def compare(self, computed: Mapping[str, Any]) -> None:
         """Compare the next recorded line with one that a replay writes.
@@ -150,24 +141,15 @@ def _is_beside(line: Mapping[str, Any]) -> bool:
     return line["event"] == "evaluation" or (line["event"] == "diverged" and "epoch" in line)
 
 
-def _fault_of_order(order: object, events: Collection[str]) -> str | None:
-    if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
-        return "`order` is not a list of names"
-    unknown = next((name for name in order if name not in events), None)
-    return None if unknown is None else f"`order` has the event `{unknown}`, which is no event of this run"
-
-
-def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[Attempt]:
+def attempts_of(file: Path, *, finished: bool) -> list[Attempt]:
     """Read the attempts of a process from its record.
 
     Args:
         file: the record.
-        events: the names that `order` may have.
         finished: whether the run is finished, so that the record is not truncated.
 
     Raises:
-        DifferenceError: a line is damaged, and not only truncated at the end of the record of an unfinished run; or
-            its `order` is not one of events.
+        DifferenceError: a line is damaged, and not only truncated at the end of the record of an unfinished run.
         RunError: the record cannot be read, or does not belong to a process with attempts.
     """
     try:
@@ -180,8 +162,6 @@ def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[
         line = known.get(number)
         if line is None:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", "it is not a record line")
-        if wrong := _fault_of_order(line.get("order", []), events):
-            raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", wrong)
         if line["event"] == "start":
             # The line before the checkpoint states its position.
             continues = line.get("continues")

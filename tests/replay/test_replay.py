@@ -84,11 +84,6 @@ def test_without_the_recorded_order_the_replay_differs(done, tmp_path, monkeypat
     assert result.difference is not None
 
 
-def _without_order(line):
-    assert line["order"]
-    return {key: value for key, value in line.items() if key != "order"}
-
-
 def changed(directory, folder, process, choose, change):
     """Copy a run and change a line of a record; return the copy and the number of the line."""
     copy = RunDirectory(Path(shutil.copytree(directory.path, folder / directory.path.name)))
@@ -118,15 +113,6 @@ CHANGES = {
         "`accuracy`: the record has 2",
     ),
     "a missing line": ("server-0", "applied", lambda line: [], "`round`: the record has "),
-    "no event": (
-        "worker-0",
-        "round",
-        lambda line: [line | {"order": ["banana"]}],
-        "has the event `banana`, which is no ",
-    ),
-    "no order of a worker": ("worker-0", "round", lambda line: [_without_order(line)], "the events of its `order`"),
-    "no order of a server": ("server-0", "applied", lambda line: [_without_order(line)], "the events of its `order`"),
-    "no order of a validator": ("validator-0", "evaluation", lambda line: [_without_order(line)], "its `order`"),
     "another event": ("server-0", "applied", lambda line: [line | {"order": ["worker-9"]}], "the event `worker-9`"),
     "a wrong order": ("worker-0", "round", lambda line: [line | {"order": 5}], "`order` is not a list of names"),
     "damage": ("worker-0", "round", lambda line: ["{"], "it is not a record line"),

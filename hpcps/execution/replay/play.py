@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcps.errors import RunError
-from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver
 from hpcps.execution.replay.environment import of_provenance, of_starts
 from hpcps.execution.resume import take_back
@@ -99,10 +98,8 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
     Raises:
         RunError: the records do not suffice for a replay.
     """
-    everyone = Roster.of(run).everyone()
-    events = {IDLE, RESULT, STOP, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
-    files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in everyone}
-    attempts = {peer: attempts_of(file, events, finished=finished) for peer, file in files.items()}
+    files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in Roster.of(run).everyone()}
+    attempts = {peer: attempts_of(file, finished=finished) for peer, file in files.items()}
     numbers = {len(found) for found in attempts.values()}
     if len(numbers) > 1:
         few = min(attempts, key=lambda peer: len(attempts[peer]))
@@ -185,14 +182,12 @@ def _check_progress(drivers: Sequence[ReplayDriver]) -> None:
         raise DifferenceError(truncated[0], "the record ends before its process finished, but the run is done")
     if not all(driver.attempt.ended for driver in drivers):
         return
-    for driver in drivers:
-        driver.attempt.check_order()
     # Roles wait for one that has messages, but not the one that its record names.
     waiting = sorted((driver for driver in drivers if driver.attempt.left), key=lambda driver: not driver.has_messages)
     if waiting:
         attempt = waiting[0].attempt
-        what = f"the record has the event `{attempt.expected}`, which does not come in the replay"
-        raise DifferenceError(attempt.stopped_at, what)
+        expected = f"the event `{attempt.expected}`" if attempt.expected else "another line"
+        raise DifferenceError(attempt.stopped_at, f"the record has {expected}, which does not come in the replay")
 
 
 def _compare_models(directory: RunDirectory, copy: RunDirectory, *, finished: bool) -> int:
