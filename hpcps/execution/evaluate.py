@@ -33,11 +33,10 @@ def evaluate_model(directory: RunDirectory, model: Vector) -> Evaluation:
         coordinator = Roster.of(run).coordinator
         trainer = build_trainer(run, coordinator.role, coordinator.index)
         if model.shape != (trainer.layout.size,):
-            servers = run.topology.servers
             raise RunError(
                 f"the model is an array of the shape {list(model.shape)}, and {run.model.name} on {run.data.name} has "
-                f"{trainer.layout.size:,} parameters: give the file of a whole model of run {directory.path.name}"
-                + (f"; each of its {servers} servers writes a part into final/: join them in order" * (servers > 1))
+                f"{trainer.layout.size:,} parameters: give the file of a whole model of run {directory.path.name}; "
+                "each server writes its part into final/"
             )
         trainer.copy_from(model)
         trainer.reestimate_statistics()
