@@ -186,6 +186,10 @@ class Member:
                 self.fail(RunError(str(message.note["reason"])), tell=False)
             case Kind.LEAVE:
                 error = message.note.get("error")
+                if source.role == "server" and not error:
+                    # All workers have left it; their own messages to this process may come later.
+                    self.gone[source] = "has ended"
+                    return
                 self._note(source, f"has failed: {error}" if error else "has ended its script or called shutdown")
             case _ if self.error is None:
                 for effect in self._holder.take(source, message):
