@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcps.records.evaluation import CLASSES
-from hpcps.records.table import numbers
+from hpcps.records.table import CLASSES, numbers
 
 Values = NDArray[np.float64]
 

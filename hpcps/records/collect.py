@@ -14,14 +14,13 @@ from hpcps.inputs import finite
 from hpcps.records.acceptance import NOTHING, RunAcceptance
 from hpcps.records.bypass import EVENT as BYPASS
 from hpcps.records.bypass import JOINED, Bypass
-from hpcps.records.evaluation import with_evaluation
 from hpcps.records.files import Lines, read_lines
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
 from hpcps.records.sweep import belongs, planned
-from hpcps.records.table import numbers, read_table, stack, tabulate, with_settings
+from hpcps.records.table import numbers, read_table, stack, tabulate, with_evaluation, with_settings
 from hpcps.records.totals import TOTAL_COLUMNS, TOTALS, UPDATES, is_in, with_totals
 from hpcps.records.variants import in_words, outside, product_keys, variants
 from hpcps.registry import BUILT_IN, installed

@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 
 from hpcps.errors import RunError
 from hpcps.inputs import parse_json
+from hpcps.records.evaluation import read_evaluation
 from hpcps.records.files import replacing, writing
 from hpcps.spec.tree import flatten
+
+CLASSES = "class_accuracy."
+"""The prefix of the columns of a table with the accuracy of each class."""
 
 _NUMBERS = (
     *("index", "round", "attempt", "participants", "absent", "step", "samples", "bytes_sent", "bytes_received"),
@@ -60,6 +64,23 @@ def numbers(table: pd.DataFrame, name: str) -> NDArray[np.float64]:
     column = table[name]
     column = column if pd.api.types.is_numeric_dtype(column) else pd.to_numeric(column.astype(object), errors="coerce")
     return column.to_numpy(np.float64)
+
+
+def with_evaluation(table: pd.DataFrame, run: Path) -> pd.DataFrame:
+    """Return the table of a run with `top5` and `class_accuracy` of the file in the row of its last evaluation.
+
+    The table stays as it is if it has them, which an evaluator has recorded, or if there is no such file.
+    """
+    rows = np.flatnonzero(table["event"] == "evaluation") if "event" in table else np.zeros(0, int)
+    if not len(rows) or "top5" in table or (found := read_evaluation(run)) is None:
+        return table
+    last = rows[np.argmax(np.nan_to_num(numbers(table, "epoch")[rows]))]
+    values: dict[str, Any] = {"top5": found.top5}
+    values |= {f"{CLASSES}{number}": share for number, share in enumerate(found.by_class)}
+    added = {name: np.full(len(table), np.nan) for name in values}
+    for name, column in added.items():
+        column[last] = np.nan if values[name] is None else values[name]
+    return pd.concat([table, pd.DataFrame(added, table.index)], axis="columns")
 
 
 def write_table(frame: pd.DataFrame, path: Path) -> None:

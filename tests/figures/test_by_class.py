@@ -15,9 +15,9 @@ from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.report.content import read_content
 from hpcps.figures.report.html import render
 from hpcps.records.collect import DRAWN, collect
-from hpcps.records.evaluation import EVALUATION, read_evaluation, with_evaluation, write_evaluation
+from hpcps.records.evaluation import EVALUATION, read_evaluation, write_evaluation
 from hpcps.records.locate import ExperimentLocation
-from hpcps.records.table import tabulate
+from hpcps.records.table import tabulate, with_evaluation
 from hpcps.training.evaluation import Evaluation
 
 MATRIX = ((3, 1, 0, 0), (0, 0, 0, 0), (1, 0, 5, 4))

@@ -262,12 +262,13 @@ def test_a_gpu_that_is_not_there_is_said():
 def test_a_worker_process_is_small_and_imports_no_more_than_it_needs():
     program = """
 import json, sys
+import hpcps.execution.process
 from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer
 from hpcps.data.shards import shard_size
 run = Run.model_validate_json(sys.stdin.read())
 shard_size(run.data, run.train.batch_size)
-before = sorted({"torch", "sklearn"} & sys.modules.keys())
+before = sorted({"torch", "sklearn", "pandas"} & sys.modules.keys())
 def memory(what):
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith(what)) / 1024
 import torch
