@@ -23,16 +23,16 @@ def accuracy(folder, rule, attack):
             "data": {"name": "digits"},
             "train": {
                 "mode": "async",
-                "epochs": 40,
+                "epochs": 20,
                 "batch_size": 16,
                 "local_steps": 4,
                 "optimizer": {"lr": 0.1},
-                "lr_decay": {"epochs": [20, 30]},
+                "lr_decay": {"epochs": [10, 15]},
                 "lr_scale": "sqrt_workers",
             },
             "asynchronous": {
                 "proximal": {"worker": 0.2, "validator": 0.2},
-                "alpha_decay": {"epochs": [20, 30]},
+                "alpha_decay": {"epochs": [10, 15]},
             },
             "communication": {"skip_rate": 0.2},
             "validation": {"rule": {"kind": rule}},
@@ -53,8 +53,8 @@ def unattacked(tmp_path_factory):
 
 
 def test_training_succeeds_without_an_attack(tmp_path, unattacked):
-    assert unattacked > 94
-    assert accuracy(tmp_path, "naive_async", "none") > 94
+    assert unattacked > 85
+    assert accuracy(tmp_path, "naive_async", "none") > 80
 
 
 def test_zeno_plus_plus_holds_where_naive_async_falls(tmp_path, unattacked):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import venv
 import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -30,6 +31,12 @@ def build_editable(folder, settings=None, metadata=None):
         wheel.writestr("hpcps-1.dist-info/RECORD", "")
     return "hpcps-1-py3-none-any.whl"
 """
+# `python -m venv --clear FOLDER` copies an environment, because pip takes seconds to install itself; `make test` has
+# made the environment of the tests with the real one.
+PYTHON = """#!/bin/sh
+if [ "$1 $2" = "-m venv" ]; then exec cp -a {environment} "$4"; fi
+exec {python} "$@"
+"""
 BUILD_SYSTEM = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
 
 
@@ -47,7 +54,7 @@ def offer_torch(folder, version, build):
 class Stranger:
     """A clone on a machine without a network, whose indexes are on the loopback interface."""
 
-    def __init__(self, folder, address):
+    def __init__(self, folder, address, environment):
         self.address, self.clone, self.programs = address, folder / "clone", folder / "programs"
         self.clone.mkdir()
         self.programs.mkdir()
@@ -56,12 +63,13 @@ class Stranger:
         (self.clone / "backend.py").write_text(BACKEND)
         (self.clone / "pyproject.toml").write_text(BUILD_SYSTEM)
         self.driver(loaded=False)
+        self.program("python", PYTHON.format(environment=environment, python=sys.executable))
         kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
         self.variables = {
             **kept,
             "HOME": str(folder),
             "PATH": f"{self.programs}:{os.environ['PATH']}",
-            "PYTHON": sys.executable,
+            "PYTHON": str(self.programs / "python"),
             "PIP_CONFIG_FILE": os.devnull,
             "PIP_INDEX_URL": f"{address}/pypi",
             "PIP_NO_CACHE_DIR": "1",
@@ -70,8 +78,12 @@ class Stranger:
 
     def driver(self, *, loaded):
         """Put a program on PATH that ends like NVIDIA's with or without a loaded driver."""
-        (self.programs / "nvidia-smi").write_text(f"#!/bin/sh\nexit {0 if loaded else 9}\n")
-        (self.programs / "nvidia-smi").chmod(0o755)
+        self.program("nvidia-smi", f"#!/bin/sh\nexit {0 if loaded else 9}\n")
+
+    def program(self, name, text):
+        """Put a script on PATH."""
+        (self.programs / name).write_text(text)
+        (self.programs / name).chmod(0o755)
 
     def sets_up(self, expect=0, **variables):
         """Run setup.sh; return its output and the build of torch that is then installed."""
@@ -103,9 +115,17 @@ def address(tmp_path_factory):
         server.shutdown()
 
 
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    """A new virtual environment."""
+    folder = tmp_path_factory.mktemp("environment") / ".venv"
+    venv.create(folder, with_pip=True)
+    return folder
+
+
 @pytest.fixture
-def stranger(tmp_path, address):
-    return Stranger(tmp_path, address)
+def stranger(tmp_path, address, environment):
+    return Stranger(tmp_path, address, environment)
 
 
 def test_the_cpu_build_of_an_index(stranger, address):
