@@ -1,12 +1,17 @@
-"""What a combiner keeps from one round to the next: counts of blocks, and the state of its rule."""
+"""What became of the blocks of a round, and what a combiner keeps for the next: counts, and the state of its rule."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.numerics.layout import Mask
 from hpcps.numerics.state import State, generators_state, restore_generators
 from hpcps.protocol.messages import Peer
-from hpcps.rules import Arrays, BaseRule
+from hpcps.rules import Arrays, BaseRule, Combined, Rule
 from hpcps.seeds import generator
 
 
@@ -59,6 +64,68 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 def _share(accepted: int | None, of: int) -> float | None:
     return accepted / of if of and accepted is not None else None
+
+
+class BlockOutcomes:
+    """What became of each block of the updates of a round, which are combined in partitions.
+
+    A block in several partitions is accepted if all of them are, and sent or rejected if any of them is.
+    """
+
+    def __init__(self, updates: int, blocks: int) -> None:
+        self._sent: Mask = np.zeros((updates, blocks), np.bool_)
+        self._accepted: Mask = np.ones((updates, blocks), np.bool_)
+        self._rejected: Mask = np.zeros((updates, blocks), np.bool_)
+        self._below_bound: Mask = np.zeros(blocks, np.bool_)
+        self._acceptance_known = True
+
+    def add(
+        self, rows: slice | NDArray[Any], blocks: slice, sent: Mask, rejected: Mask, combined: Combined, rule: Rule
+    ) -> None:
+        """Add the outcome of a partition.
+
+        Args:
+            rows: the updates that are combined.
+            blocks: the blocks of the partition.
+            sent: the blocks of these updates that were sent.
+            rejected: those that are not finite.
+            combined: what the rule returned.
+            rule: the rule.
+        """
+        self._sent[rows, blocks] |= sent
+        self._accepted[rows, blocks] &= combined.accepted
+        self._acceptance_known = self._acceptance_known and combined.acceptance_known
+        self._rejected[rows, blocks] |= rejected
+        counted = sent & ~rejected if rule.skipped == "left_out" else np.ones_like(sent)
+        numbers, block_numbers = np.unique(counted.sum(axis=0), return_inverse=True)
+        few = np.array([bool(rule.reason_against(int(n))) for n in numbers], np.bool_)
+        self._below_bound[blocks] |= few[block_numbers]
+
+    def tally(self, present: Mask) -> Tally:
+        """Return the counts of the updates that are present."""
+        sent, accepted = (matrix[present] for matrix in (self._sent & ~self._rejected, self._accepted))
+        return Tally(
+            received=sent.size,
+            sent=int(sent.sum()),
+            accepted=int(accepted.sum()) if self._acceptance_known else None,
+            accepted_sent=int((accepted & sent).sum()) if self._acceptance_known else None,
+            rejected=int(self.not_finite.sum()),
+        )
+
+    @property
+    def not_finite(self) -> Mask:
+        """The blocks that were sent, and rejected because they are not finite."""
+        return self._rejected & self._sent
+
+    @property
+    def kept_out(self) -> Mask | None:
+        """The blocks that were sent and did not enter the result, which are few; None if the rule does not state it."""
+        return self._sent & (~self._accepted | self._rejected) if self._acceptance_known else None
+
+    @property
+    def blocks_below_bound(self) -> int:
+        """The number of blocks that too few updates had for the bound of the rule to hold."""
+        return int(self._below_bound.sum())
 
 
 class Acceptance:

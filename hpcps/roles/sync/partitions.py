@@ -14,7 +14,7 @@ from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.checks import not_finite, rejection, wrong_blocks, wrong_size
-from hpcps.roles.combiner_state import Tally
+from hpcps.roles.combiner_state import BlockOutcomes, Tally
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Effect, Send, SetDeadline, Stage
 from hpcps.roles.local_training import LocalTraining
@@ -144,7 +144,6 @@ class PartitionCollector:
         self._share = tuple(share)
         self._row = {peer: row for row, peer in enumerate(self._share)}
         self._partitions = partitions
-        self._blocks = max(partition.blocks.stop for partition in partitions)
         self._left = dict.fromkeys(self._share, self.total)
         self._gathered: tuple[deque[tuple[Mask, Vector]], ...] = tuple(deque() for _ in self._share)
         self.tally = Tally()
@@ -156,13 +155,8 @@ class PartitionCollector:
         self.current = 0
         self._expect_updates()
         self._present = np.zeros(count, np.bool_)
-        # A block in several partitions is accepted if all of them are, and sent or rejected if any of them is.
-        self._sent: Mask = np.zeros((count, self._blocks), np.bool_)
-        self._accepted: Mask = np.ones((count, self._blocks), np.bool_)
-        self._rejected: Mask = np.zeros((count, self._blocks), np.bool_)
-        self._below_bound: Mask = np.zeros(self._blocks, np.bool_)
+        self._outcomes = BlockOutcomes(count, max(partition.blocks.stop for partition in self._partitions))
         self._malformed = 0
-        self._acceptance_known = True
 
     def _expect_updates(self) -> None:
         """Expect a whole update of every sender."""
@@ -303,14 +297,7 @@ class PartitionCollector:
         combined, rejected = combine_received(rule, partition.layout, payloads, sent, context, to)
         # A slice avoids a copy where all are present.
         rows = slice(None) if len(gathered) == len(self._present) else np.flatnonzero(self._present)
-        self._sent[rows, partition.blocks] |= sent
-        self._accepted[rows, partition.blocks] &= combined.accepted
-        self._acceptance_known = self._acceptance_known and combined.acceptance_known
-        self._rejected[rows, partition.blocks] |= rejected
-        counted = sent & ~rejected if rule.skipped == "left_out" else np.ones_like(sent)
-        numbers, block_numbers = np.unique(counted.sum(axis=0), return_inverse=True)
-        few = np.array([bool(rule.reason_against(int(n))) for n in numbers], np.bool_)
-        self._below_bound[partition.blocks] |= few[block_numbers]
+        self._outcomes.add(rows, partition.blocks, sent, rejected, combined, rule)
         self.current += 1
         return combined
 
@@ -325,19 +312,10 @@ class PartitionCollector:
 
     def report(self) -> tuple[dict[str, object], list[Effect]]:
         """Return the fields of the round's record, and a record for every sender whose blocks were rejected."""
-        rejected = self._rejected & self._sent
-        sent, accepted = (matrix[self._present] for matrix in (self._sent & ~rejected, self._accepted))
-        self.tally = Tally(
-            received=sent.size,
-            sent=int(sent.sum()),
-            accepted=int(accepted.sum()) if self._acceptance_known else None,
-            accepted_sent=int((accepted & sent).sum()) if self._acceptance_known else None,
-            rejected=int(rejected.sum()),
-        )
+        outcomes = self._outcomes
+        self.tally = outcomes.tally(self._present)
+        kept_out = outcomes.kept_out
         participants = [peer.index for peer in self.present]
-        # Most rules keep nothing out of most rounds, so this is shorter than the blocks that entered.
-        out = self._sent & ~(self._accepted & ~rejected)
-        kept_out = zip(self._share, out, strict=True)
         fields: dict[str, object] = {
             "participants": participants,
             "absent": [peer.index for peer in self._share if peer.index not in participants],
@@ -348,11 +326,14 @@ class PartitionCollector:
             "accepted_sent_pairs": self.tally.accepted_sent,
             "rejected_blocks": self.tally.rejected,
             "malformed": self._malformed,
-            "blocks_below_bound": int(self._below_bound.sum()),
+            "blocks_below_bound": outcomes.blocks_below_bound,
             "acceptance_rate": self.tally.acceptance_rate,
-            "kept_out": [[peer.index, hexadecimal(row, self._first_block)] for peer, row in kept_out if row.any()]
-            if self._acceptance_known
-            else None,
+            "kept_out": None
+            if kept_out is None
+            else [[peer.index, hexadecimal(row, self._first_block)] for peer, row in self._by_sender(kept_out)],
         }
-        refused = zip(self._share, rejected, strict=True)
-        return fields, [not_finite(peer, blocks) for peer, blocks in refused if blocks.any()]
+        return fields, [not_finite(peer, blocks) for peer, blocks in self._by_sender(outcomes.not_finite)]
+
+    def _by_sender(self, blocks: Mask) -> Iterator[tuple[Peer, Mask]]:
+        """Yield the senders of which there are such blocks, with them."""
+        return ((peer, row) for peer, row in zip(self._share, blocks, strict=True) if row.any())
