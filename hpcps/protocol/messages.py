@@ -141,7 +141,8 @@ class Message:
         shard: the server shard that the payload belongs to, or the chunk of the ring; 0 if the payload is of the whole
             vector.
         flags: see `Flag`.
-        mask: the blocks that the payload holds `[B]`; None if the receiver knows them.
+        mask: the blocks that the payload holds `[B]`; None if the receiver knows them. Session: a bit for each
+            slot from `partition` on that the message is about.
         note: small additional values, JSON.
         payload: float32 `[m]`. The sender must not change it before the receiver has answered. So a received payload is
             valid and constant until then: an update until the next model is sent to its worker, and a combined update
@@ -150,10 +151,10 @@ class Message:
             until the servers answer its own next request. The receiver must not write to it.
         version: asynchronous: the version of the model that a MODEL holds, or from which an update was computed.
         index: asynchronous: the position in the servers' log of the entry that is ordered or answered; ring: the number
-            of updates in a sum; session: the key of the tensor.
+            of updates in a sum; session: the bucket; of a DECLARE, the key of the tensor.
         partition: synchronous: the number of the partition, in the order in which the partitions between this sender
             and receiver are sent, or within the chunk of the ring; of a GRANT, the number of partitions that may be
-            sent.
+            sent; session: the first slot.
 
     The meaning of `round`:
 
@@ -174,8 +175,8 @@ class Message:
     | EVALUATE, EVALUATED; STOP, to the evaluator | the coordinator's round | the coordinator's cycle |
     | CLOCK | the number of the question | the number of the question |
 
-    In a session, `round` of UPDATE, ABSENT and COMBINED counts the exchanges of the tensor. QUERY asks a holder which
-    workers have not sent it; the note of the ANSWER holds them as `waiting_for`.
+    In a session, `round` is 0. QUERY asks a holder which workers have not sent a slot; the note of the ANSWER holds
+    them as `waiting_for`.
     """
 
     kind: Kind

@@ -6,35 +6,75 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Allocate, Layout, Vector
+from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
-from hpcps.protocol.partitioning import Partition
 from hpcps.roles.events import Now, Send
-from hpcps.roles.sync.partitions import PartitionCollector
-from hpcps.session.tensors import Declaration, Tensor, TensorPart
+from hpcps.session.buckets import Bucket, run, runs
+from hpcps.session.participant import slots_of
+from hpcps.session.tensors import Declaration, Tensor, TensorPart, rule_of
+
+_Piece = tuple[int, int, Vector | None]
+"""A run that a worker has sent, as (first, stop), and its words; None if the worker gives nothing."""
 
 
-class _Held:
-    """The parts of a tensor that a holder combines, in one exchange after another.
+class _Collected:
+    """A bucket as its holder sees it: what each worker has sent of it, and the results.
 
-    The result of an exchange stays in its buffer until all workers have sent the tensor again: before they do, they
-    have copied the result.
+    A slot is combined when all workers have sent it. Its result stays in its words until all workers have sent it
+    again: before they do, they have copied the result.
     """
 
-    def __init__(self, tensor: Tensor, holder: Peer, workers: Sequence[Peer], allocate: Allocate) -> None:
-        self.tensor = tensor
-        self.parts = tensor.of(holder)
-        self.results = [allocate(part.words) for part in self.parts]
-        words = [Layout.of([("", (part.words,))]) for part in self.parts]
-        self.collector = PartitionCollector(workers, [Partition.of(each, (0, each.size)) for each in words])
-        self.round = 0
-        self._workers = len(workers)
+    def __init__(self, first: TensorPart, workers: Sequence[Peer], allocate: Allocate) -> None:
+        self.bucket = Bucket(first)
+        self.results = allocate(self.bucket.capacity)
+        self._sent = dict.fromkeys(workers, 0)
+        self._pieces: dict[Peer, list[_Piece]] = {worker: [] for worker in workers}
 
-    @property
-    def begun(self) -> bool:
-        """Whether some workers have sent the next partition, and others have not."""
-        missing = len(self.collector.waiting_for)
-        return self.collector.current > 0 or 0 < missing < self._workers
+    def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
+        """Take a run of a worker, and return the runs that all workers have sent."""
+        slots, words = run(first, stop), self.bucket.words(first, stop)
+        if slots & self._sent[worker] or (payload is not None and payload.size != words.stop - words.start):
+            raise RunError(f"{worker} has sent slots {first} to {stop - 1} of bucket {self.bucket.number} wrongly")
+        self._sent[worker] |= slots
+        self._pieces[worker].append((first, stop, payload))
+        for sent in self._sent.values():
+            slots &= sent
+        return runs(slots)
+
+    def take(self, first: int, stop: int) -> tuple[int, list[Vector]]:
+        """Remove the slots of a run that all workers have sent, up to the end of a piece of one of them.
+
+        Returns:
+            The end of the removed slots, and their words, in the order of the workers.
+        """
+        found = {
+            worker: next(k for k, (begin, end, _) in enumerate(pieces) if begin <= first < end)
+            for worker, pieces in self._pieces.items()
+        }
+        stop = min(stop, *(self._pieces[worker][k][1] for worker, k in found.items()))
+        edges = self.bucket.edges
+        rows: list[Vector] = []
+        for worker, k in found.items():
+            begin, end, payload = self._pieces[worker].pop(k)
+            for low, high in ((begin, first), (stop, end)):
+                if low < high:
+                    rest = None if payload is None else payload[edges[low] - edges[begin] : edges[high] - edges[begin]]
+                    self._pieces[worker].append((low, high, rest))
+            if payload is not None:
+                rows.append(payload[edges[first] - edges[begin] : edges[stop] - edges[begin]])
+            self._sent[worker] &= ~run(first, stop)
+        return stop, rows
+
+    def waiting_for(self, slot: int) -> list[Peer]:
+        """Return the workers that have not sent a slot."""
+        return [worker for worker, sent in self._sent.items() if not sent >> slot & 1]
+
+    def awaited_of(self, worker: Peer) -> int:
+        """Return the slots that other workers have sent, and this one has not."""
+        slots = 0
+        for sent in self._sent.values():
+            slots |= sent
+        return slots & ~self._sent[worker]
 
 
 class Holder:
@@ -54,8 +94,8 @@ class Holder:
         self._workers = tuple(workers)
         self._holders = tuple(holders)
         self._declared: dict[int, tuple[Declaration, Peer]] = {}
-        self._held: dict[int, _Held] = {}
-        self._disputed: set[int] = set()
+        self._collected: dict[int, _Collected] = {}
+        self._disputed = False
         self._left: dict[Peer, str] = {}
         self.allocate: Callable[[int], Vector]
 
@@ -68,17 +108,12 @@ class Holder:
         match message.kind:
             case Kind.DECLARE:
                 self._declare(source, Declaration.from_note(message.note))
-            case Kind.UPDATE | Kind.ABSENT if message.index in self._disputed:
-                pass
             case Kind.UPDATE | Kind.ABSENT:
                 yield from self._collect(source, message)
             case Kind.QUERY:
-                held = self._held.get(message.index)
-                names = [str(peer) for peer in held.collector.waiting_for] if held else []
-                yield Send(
-                    source,
-                    Message(Kind.ANSWER, self.peer, self._session, 0, index=message.index, note={"waiting_for": names}),
-                )
+                found = self._collected.get(message.index)
+                names = [str(peer) for peer in found.waiting_for(message.partition)] if found else []
+                yield Send(source, self._message(Kind.ANSWER, message.index, message.partition, waiting_for=names))
             case _:
                 raise RunError(f"{self.peer} gets no {message.kind.name} from {source}")
 
@@ -89,57 +124,63 @@ class Holder:
             RunError: another worker waits for it.
         """
         self._left[worker] = why
-        for held in self._held.values():
-            self._check(held)
+        for collected in self._collected.values():
+            self._check(collected)
 
     def _declare(self, source: Peer, declaration: Declaration) -> None:
         first, by = self._declared.setdefault(declaration.key, (declaration, source))
         if difference := declaration.difference(first):
             # The first holder gets every declaration, so all processes hear of the same difference from it.
             if self.peer != self._holders[0]:
-                self._disputed.add(declaration.key)
+                self._disputed = True
                 return
             raise RunError(
                 f"tensor {declaration.key} differs: {source} declares {difference}; {by} declares "
                 f"{first.difference(declaration)}: all processes must declare the same tensors in the same order"
             )
-        if declaration.key not in self._held:
-            tensor = Tensor(declaration, self._holders, len(self._workers))
-            if self.peer in tensor.holders:
-                self._held[declaration.key] = _Held(tensor, self.peer, self._workers, self.allocate)
+        if by != source or self._disputed:
+            return
+        tensor = Tensor(declaration, self._holders, rule_of(declaration.reduction, len(self._workers)))
+        for part in tensor.parts:
+            if part.holder == self.peer:
+                if declaration.bucket not in self._collected:
+                    self._collected[declaration.bucket] = _Collected(part, self._workers, self.allocate)
+                self._collected[declaration.bucket].bucket.add(part)
 
     def _collect(self, source: Peer, message: Message) -> Iterator[Send | Now]:
-        held = self._held[message.index]
-        for record in held.collector.put(source, message, held.round):
-            raise RunError(f"{self.peer} got a wrong message for {held.tensor.declaration} from {source}: {record}")
-        while held.collector.ready:
-            number = held.collector.current
-            part, out = held.parts[number], held.results[number]
-            payloads = held.collector.take()
-            yield Now("combine", partial(held.tensor.combine, part, payloads, out), part.words)
-            yield from self._send(held, part, out)
-            if held.collector.done:
-                held.collector.clear()
-                held.round += 1
-        self._check(held)
-
-    def _send(self, held: _Held, part: TensorPart, out: Vector) -> Iterator[Send]:
-        key = held.tensor.declaration.key
-        message = Message(
-            Kind.COMBINED, self.peer, self._session, held.round, index=key, partition=part.number, payload=out
-        )
-        for worker in self._workers:
-            if worker not in self._left:
-                yield Send(worker, message)
-
-    def _check(self, held: _Held) -> None:
-        if not held.begun:
+        if self._disputed:
             return
-        missing = held.collector.waiting_for
-        for worker in missing:
-            if worker in self._left:
+        collected = self._collected[message.index]
+        first, count = message.partition, 0 if message.mask is None else len(message.mask)
+        payload = None if message.kind is Kind.ABSENT else message.values
+        for low, high in collected.put(source, first, first + count, payload):
+            while low < high:
+                stop, rows = collected.take(low, high)
+                out = collected.results[collected.bucket.words(low, stop)]
+                yield Now("combine", partial(collected.bucket.combine, low, stop, rows, out), out.size)
+                combined = self._message(Kind.COMBINED, message.index, low, stop - low, out)
+                for worker in self._workers:
+                    if worker not in self._left:
+                        yield Send(worker, combined)
+                low = stop
+        self._check(collected)
+
+    def _message(
+        self, kind: Kind, bucket: int, first: int, count: int = 0, payload: Vector | None = None, **note: object
+    ) -> Message:
+        mask = slots_of(count) if count else None
+        return Message(
+            kind, self.peer, self._session, 0, index=bucket, partition=first, mask=mask, note=note, payload=payload
+        )
+
+    def _check(self, collected: _Collected) -> None:
+        """Raise an error if workers wait for one that has left."""
+        for worker, why in self._left.items():
+            if slots := collected.awaited_of(worker):
+                slot = next(runs(slots))[0]
+                missing = collected.waiting_for(slot)
                 waiting = ", ".join(str(each) for each in self._workers if each not in (*missing, *self._left))
-                why = f"{worker} {self._left[worker]}"
                 raise RunError(
-                    f"{waiting or 'a worker'} waited for {worker} in tensor {held.tensor.declaration}: {why}"
+                    f"{waiting or 'a worker'} waited for {worker} in tensor "
+                    f"{collected.bucket.parts[slot].tensor.declaration}: {worker} {why}"
                 )

@@ -16,6 +16,7 @@ from hpcps.launch.plan import Plan
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.session.member import TIMEOUT
+from hpcps.session.participant import Copies
 from hpcps.session.session import Session, report
 
 PLAN = "HPCPS_PLAN"
@@ -37,8 +38,8 @@ class LaunchedSession(Session):
         return 0
 
 
-def join_launch(timeout: float = TIMEOUT) -> LaunchedSession:
-    """Join the session of the `hpcps launch` that started this process.
+def join_launch(timeout: float = TIMEOUT, copies: Copies | None = None) -> LaunchedSession:
+    """Join the session of the `hpcps launch` that started this process; for the arguments see `Session`.
 
     Raises:
         LaunchError: the plan cannot be read, or there is no MPI library.
@@ -48,7 +49,7 @@ def join_launch(timeout: float = TIMEOUT) -> LaunchedSession:
     stack = ExitStack()
     group = stack.enter_context(process_group(plan, plan_file))
     atexit.register(stack.close)
-    return LaunchedSession(group, [Peer(rank.role, rank.index) for rank in plan.world], timeout)
+    return LaunchedSession(group, [Peer(rank.role, rank.index) for rank in plan.world], timeout, copies)
 
 
 class ScriptEnding:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from hpcps.errors import HpcpsError, RunError
 from hpcps.numerics.layout import Allocate
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.roles.events import Now, Send
-from hpcps.session.elements import Bytes
 from hpcps.session.holder import Holder
-from hpcps.session.participant import Participant, TensorExchange
+from hpcps.session.participant import ByteCopies, Copies, Participant, TensorExchange
 from hpcps.session.tensors import Reduction, Tensor
 from hpcps.transport.base import MessageTransport
 
@@ -24,6 +24,8 @@ _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
 """Seconds after which a worker asks for whom it waits, and between two questions."""
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
+_GATHER = 0.002
+"""Seconds in which small tensors are gathered that begin one after another, if nobody waits for them."""
 
 
 class Member:
@@ -47,6 +49,7 @@ class Member:
         allocate: Allocate,
         ended: Callable[[], Iterable[Peer]] = tuple,
         timeout: float = TIMEOUT,
+        copies: Copies | None = None,
     ) -> None:
         """Begin a session.
 
@@ -57,19 +60,22 @@ class Member:
             allocate: returns memory to send from.
             ended: returns the processes that are known to have ended.
             timeout: seconds in which an exchange must end.
+            copies: copies small tensors; by default they are given as bytes.
         """
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
         holders = tuple(each for each in world if each.role == "server") or self.workers
         self._holder = Holder(peer, ID, self.workers, holders)
         self._holder.allocate = allocate
-        worker = peer.role == "worker"
-        self.participant = Participant(peer, ID, len(self.workers), holders, allocate) if worker else None
+        self.participant = (
+            Participant(peer, ID, len(self.workers), holders, allocate, copies or ByteCopies())
+            if peer.role == "worker"
+            else None
+        )
         self.gone: dict[Peer, str] = {}
         self.error: HpcpsError | None = None
         self._ended, self._timeout = ended, timeout
         self._own: deque[Message] = deque()
-        self._begun: dict[int, tuple[float, float]] = {}
         self._looked = 0.0
 
     def declare(
@@ -82,7 +88,7 @@ class Member:
         self._send_all(messages)
         return tensor
 
-    def start(self, tensor: Tensor, source: Bytes | None, target: Bytes) -> TensorExchange:
+    def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
         """Begin an exchange; see `Participant.start`.
 
         Raises:
@@ -90,15 +96,18 @@ class Member:
         """
         self.check()
         assert self.participant is not None, "servers run no script"
-        for worker in self.workers:
-            if worker in self.gone:
+        for worker in self.gone:
+            if worker.role == "worker":
                 name = tensor.declaration.name
                 raise RunError(f"{self.peer} cannot exchange tensor '{name}': {worker} {self.gone[worker]}")
-        exchange, messages = self.participant.start(tensor, source, target)
-        now = time.monotonic()
-        self._begun[tensor.declaration.key] = now, now + _ASK_AFTER
+        exchange, messages = self.participant.start(tensor, source, target, time.monotonic())
         self._send_all(messages)
         return exchange
+
+    def flush(self) -> None:
+        """Send the small tensors that wait for others."""
+        if self.participant is not None and self.error is None:
+            self._send_all(self.participant.flush())
 
     def check(self) -> None:
         """Raise the error of the session, if there is one."""
@@ -128,7 +137,9 @@ class Member:
 
     def watch(self) -> None:
         """Look after what takes long: processes that have ended, and exchanges that wait for others."""
-        now = time.monotonic()
+        now, participant = time.monotonic(), self.participant
+        if participant is not None and participant.waits_since is not None and now - participant.waits_since > _GATHER:
+            self.flush()
         if now - self._looked < _LOOK_EVERY or self.error is not None:
             return
         self._looked = now
@@ -136,21 +147,29 @@ class Member:
             for peer in self._ended():
                 if peer not in self.gone and self._transport_is_empty():
                     self._note(peer, "has ended: it was killed, or it crashed")
-            for key, exchange in list(self.participant.exchanges.items() if self.participant else ()):
-                began, ask = self._begun[key]
-                if now - began > self._timeout:
-                    raise RunError(f"{self.peer} waited {self._timeout:g} s for {self.waited_for(exchange)}")
-                if now > ask and self.participant is not None:
-                    self._begun[key] = began, now + _ASK_EVERY
-                    self._send_all(self.participant.query(exchange))
+            if participant is not None:
+                self._ask(participant, now)
         except Exception as error:
             self.fail(error)
 
+    def _ask(self, participant: Participant, now: float) -> None:
+        """Ask for whom exchanges wait that have taken long.
+
+        Raises:
+            RunError: one has taken too long.
+        """
+        for exchange in participant.exchanges:
+            if now - exchange.began > self._timeout:
+                raise RunError(f"{self.peer} waited {self._timeout:g} s for {self.waited_for(exchange)}")
+            if now > max(exchange.began + _ASK_AFTER, exchange.asked + _ASK_EVERY):
+                exchange.asked = now
+                self._send_all(participant.query(exchange))
+
     def waited_for(self, exchange: TensorExchange) -> str:
         """Return for whom an exchange waits, and in which tensor."""
-        holders = dict.fromkeys(str(holder) for holder, _ in exchange.missing if holder != self.peer)
-        names = ", ".join(exchange.waiting_for or holders) or "itself"
-        return f"{names} in tensor {exchange.tensor.declaration}"
+        holders = self.participant.missing(exchange) if self.participant else []
+        names = ", ".join(exchange.waiting_for or (str(holder) for holder in holders if holder != self.peer))
+        return f"{names or 'itself'} in tensor {exchange.tensor.declaration}"
 
     def fail(self, error: BaseException, tell: bool = True) -> None:
         """End the session with an error, in all processes if `tell`."""
@@ -202,9 +221,11 @@ class Member:
         self.gone[peer] = why
         if self.error is not None:
             return
-        for exchange in self.participant.exchanges.values() if self.participant else ():
-            if any(holder == peer for holder, _ in exchange.missing):
-                raise RunError(f"{self.peer} waited for {peer} in tensor {exchange.tensor.declaration}: {peer} {why}")
+        if self.participant is not None:
+            for exchange in self.participant.exchanges:
+                if peer in self.participant.missing(exchange):
+                    name = exchange.tensor.declaration
+                    raise RunError(f"{self.peer} waited for {peer} in tensor {name}: {peer} {why}")
         if peer.role == "worker":
             self._holder.leave(peer, why)
         elif not all(worker in self.gone for worker in self.workers if worker != self.peer):

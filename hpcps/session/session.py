@@ -6,12 +6,12 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
-from hpcps.session.elements import Bytes
 from hpcps.session.member import TIMEOUT, Member
-from hpcps.session.participant import TensorExchange
+from hpcps.session.participant import Copies, TensorExchange
 from hpcps.session.tensors import Reduction, Tensor
 from hpcps.transport.process_group import ProcessGroup
 
@@ -28,16 +28,19 @@ class Session:
         local_size: the number of workers of its host.
     """
 
-    def __init__(self, group: ProcessGroup, world: Sequence[Peer], timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, group: ProcessGroup, world: Sequence[Peer], timeout: float = TIMEOUT, copies: Copies | None = None
+    ) -> None:
         """Begin a session; all processes of the group do so at the same time.
 
         Args:
             group: the process group.
             world: the role of each rank of the group.
             timeout: seconds in which an exchange must end.
+            copies: copies small tensors; by default they are given as bytes.
         """
         self._group = group
-        self.member = Member(world[group.rank], world, group.transport, group.allocate, group.ended, timeout)
+        self.member = Member(world[group.rank], world, group.transport, group.allocate, group.ended, timeout, copies)
         self.rank, self.size = self.member.peer.index, len(self.member.workers)
         self.host = socket.gethostname()
         hosts = group.collect(self.host)
@@ -60,16 +63,22 @@ class Session:
         with self._lock:
             return self.member.declare(name, dtype, shape, reduction, blocks)
 
-    def start(self, tensor: Tensor, source: Bytes | None, target: Bytes) -> TensorExchange:
-        """Begin an exchange; see `Participant.start`."""
+    def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
+        """Begin an exchange; see `Participant.start`. Small tensors are gathered until somebody waits."""
         with self._lock:
             exchange = self.member.start(tensor, source, target)
             self.member.settle_own()
             return exchange
 
+    def done(self, exchange: TensorExchange) -> bool:
+        """Return whether an exchange is done."""
+        self._flush(exchange)
+        return exchange.done
+
     def then(self, exchange: TensorExchange, call: Callable[[], None]) -> None:
         """Call a function when an exchange is done, in the thread that finds this out; at once if it is."""
         with self._lock:
+            self._flush(exchange)
             exchange.then(call)
 
     def wait(self, exchange: TensorExchange) -> None:
@@ -78,14 +87,16 @@ class Session:
         Raises:
             RunError: there is no result; the message says whom this process waited for, and in which tensor.
         """
-        self._until(lambda: exchange.done)
+        if not exchange.done:
+            self._flush(exchange)
+            self._until(lambda: exchange.done)
         if exchange.error is not None:
             raise RunError(str(exchange.error))
 
     def describe(self) -> str:
         """Return for whom this process waits; empty if it waits for nobody."""
-        exchanges = self.member.participant.exchanges if self.member.participant else {}
-        return next((self.member.waited_for(each) for each in list(exchanges.values())), "")
+        exchanges = self.member.participant.exchanges if self.member.participant else []
+        return next((self.member.waited_for(each) for each in exchanges), "")
 
     def serve(self) -> None:
         """Combine tensors until all workers have left (a server).
@@ -106,6 +117,12 @@ class Session:
         self._resume.set()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=5.0)
+
+    def _flush(self, exchange: TensorExchange) -> None:
+        if not exchange.done:
+            with self._lock:
+                self.member.flush()
+                self.member.settle_own()
 
     def _until(self, done: Callable[[], bool]) -> None:
         """Make progress until a condition holds."""

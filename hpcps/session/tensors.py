@@ -1,4 +1,4 @@
-"""The tensors of a session: their declarations, the parts that each holder combines, and how they are combined."""
+"""The tensors of a session: their declarations, and the parts in which they are combined."""
 
 from __future__ import annotations
 
@@ -8,21 +8,15 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from hpcps.errors import SpecError
-from hpcps.numerics.layout import Layout, Vector
-from hpcps.numerics.operations import average
-from hpcps.numerics.updates import Destination, NotFiniteError, Updates
+from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.partitioning import Bounds, Partition, Partitioning
+from hpcps.protocol.partitioning import Bounds, Partitioning
 from hpcps.registry import Config
 from hpcps.rules import Rule
-from hpcps.rules.combining import combine_received
-from hpcps.rules.context import NO_CONTEXT
-from hpcps.session.elements import FLOATS, Bytes, add, size_of, to_float32, write
+from hpcps.session.elements import FLOATS, size_of
 
-_SMALL = 1 << 16
+SMALL = 1 << 16
 """Bytes up to which one holder combines the whole tensor: the messages of more holders take longer than the work."""
 _PARTITION = 1 << 22
 """Bytes of a partition, so that combining overlaps copying."""
@@ -81,6 +75,7 @@ class Declaration:
         dtype: the type of its elements, one of `elements.TYPES`.
         blocks: the number of elements of each of its blocks; most tensors are one block.
         reduction: how the tensors of all processes are combined.
+        bucket: the number of its bucket: a small tensor shares one with others, a large tensor has its own.
     """
 
     key: int
@@ -88,11 +83,22 @@ class Declaration:
     dtype: str
     blocks: tuple[int, ...]
     reduction: Reduction = "mean"
+    bucket: int = 0
 
-    @property
+    @cached_property
     def size(self) -> int:
         """The number of its elements."""
         return sum(self.blocks)
+
+    @property
+    def words(self) -> int:
+        """Its size in a message, in float32."""
+        return words_of(self.size, self.dtype)
+
+    @property
+    def small(self) -> bool:
+        """Whether one holder combines all of it, with other tensors."""
+        return self.size * size_of(self.dtype) <= SMALL
 
     def to_note(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -114,23 +120,37 @@ class Declaration:
         return str(self) if str(self) != str(other) else f"{self}, blocks {self.blocks}, {self.reduction}"
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class TensorPart:
-    """A partition of a tensor.
+    """A part of a tensor that is combined at once: a small tensor, or a partition of a large one.
 
     Attributes:
+        tensor: the tensor.
         holder: the process that combines it.
-        number: its number among those of the holder.
         bounds: its elements.
         words: its size in a message, in float32.
-        offset: its first word in a buffer of all partitions, each of which begins at a cache line.
+        slot: its number in its bucket.
     """
 
+    tensor: Tensor
     holder: Peer
-    number: int
     bounds: Bounds
     words: int
-    offset: int
+    slot: int = 0
+
+    @property
+    def columns(self) -> slice:
+        """Its bytes in the tensor."""
+        item = size_of(self.tensor.declaration.dtype)
+        return slice(self.bounds[0] * item, self.bounds[1] * item)
+
+    @property
+    def blocks(self) -> Sequence[int]:
+        """The number of elements of each block, or part of a block, in it."""
+        tensor = self.tensor
+        if self.bounds == (0, tensor.declaration.size):
+            return tensor.declaration.blocks
+        return [block.size for block in tensor.layout.restrict(*self.bounds).blocks]
 
 
 class Tensor:
@@ -138,94 +158,53 @@ class Tensor:
 
     Attributes:
         declaration: its declaration.
-        parts: its partitions, those of a holder in order.
-        words: the size of a buffer of all partitions, in float32.
+        small: whether it is small, see `Declaration.small`.
+        rule: the rule that combines it; None for a sum or mean.
+        layout: its blocks.
+        parts: its parts, those of a holder in order.
     """
 
-    def __init__(self, declaration: Declaration, holders: Sequence[Peer], workers: int) -> None:
-        """Divide a tensor.
-
-        Raises:
-            SpecError: its rule cannot be used.
-        """
-        self.declaration = declaration
-        self._workers = workers
-        self._rule = rule_of(declaration.reduction, workers)
-        self._layout = Layout.of([(str(k), (size,)) for k, size in enumerate(declaration.blocks)])
-        self._item = size_of(declaration.dtype)
-        parts, self.words = [], 0
-        for holder, slices in self._divide(holders):
-            for number, (start, stop) in enumerate(slices):
-                words = -(-(stop - start) * self._item // 4)
-                parts.append(TensorPart(holder, number, (start, stop), words, self.words))
-                self.words += -(-words // 16) * 16
-        self.parts = tuple(parts)
+    def __init__(self, declaration: Declaration, holders: Sequence[Peer], rule: Rule | None) -> None:
+        """Divide a tensor; for the rule see `rule_of`."""
+        self.declaration, self.small, self.rule = declaration, declaration.small, rule
+        self.layout = Layout.of([(str(k), (size,)) for k, size in enumerate(declaration.blocks)])
+        self.parts = tuple(
+            TensorPart(self, holder, bounds, words_of(bounds[1] - bounds[0], declaration.dtype))
+            for holder, slices in self._divide(holders)
+            for bounds in slices
+        )
 
     def _divide(self, holders: Sequence[Peer]) -> list[tuple[Peer, tuple[Bounds, ...]]]:
-        size, whole = self._layout.size, self._rule is not None and self._rule.scope == "block"
-        one = size * self._item <= _SMALL or len(holders) == 1
-        bounds = ((0, size),) if one else self._layout.bounds(len(holders), whole=whole)
-        first = self.declaration.key % len(holders) if one else 0
-        slices = Partitioning(self._layout, bounds, 0, _PARTITION // self._item, whole=whole).updates
-        return [
-            (holders[first + k], own)
-            for k, own in enumerate(slices)
-            if one or bounds[k][0] < bounds[k][1]  # a shard of whole blocks may have none
-        ]
+        bucket, size = self.declaration.bucket, self.layout.size
+        if self.small:
+            return [(holders[bucket % len(holders)], ((0, size),))]
+        whole = self.rule is not None and self.rule.scope == "block"
+        bounds = self.layout.bounds(len(holders), whole=whole)
+        most = _PARTITION // size_of(self.declaration.dtype)
+        slices = Partitioning(self.layout, bounds, 0, most, whole=whole).updates
+        # A shard of whole blocks may have none.
+        return [(holders[k], own) for k, own in enumerate(slices) if bounds[k][0] < bounds[k][1]]
 
     @cached_property
     def holders(self) -> tuple[Peer, ...]:
-        """The processes that combine its partitions."""
+        """The processes that combine its parts."""
         return tuple(dict.fromkeys(part.holder for part in self.parts))
 
-    def of(self, holder: Peer) -> tuple[TensorPart, ...]:
-        """Return the partitions that a holder combines."""
-        return tuple(part for part in self.parts if part.holder == holder)
 
-    def columns(self, part: TensorPart) -> slice:
-        """Return the bytes of a partition in the tensor."""
-        return slice(part.bounds[0] * self._item, part.bounds[1] * self._item)
-
-    def bytes_of(self, part: TensorPart, words: Vector) -> Bytes:
-        """Return the bytes of a partition in the words of its message, without those that fill the last word."""
-        return words.view(np.uint8)[: (part.bounds[1] - part.bounds[0]) * self._item]
-
-    def combine(self, part: TensorPart, payloads: Sequence[Vector], out: Vector) -> None:
-        """Combine the payloads of a partition, in the order of the workers, and write the words of the result."""
-        declaration, rows = self.declaration, [self.bytes_of(part, payload) for payload in payloads]
-        target = self.bytes_of(part, out)
-        if self._rule is None and not self._averaged(part, payloads, out):
-            add(rows, declaration.dtype, len(rows) if declaration.reduction == "mean" else 1, target)
-        elif self._rule is not None:
-            layout = Partition.of(self._layout, part.bounds).layout
-            values = [to_float32(row, declaration.dtype) for row in rows]
-            sent = np.ones((len(rows), len(layout.blocks)), np.bool_)
-            result: Vector = np.empty(layout.size, np.float32) if declaration.dtype != "float32" else out
-            combine_received(self._rule, layout, values, sent, NO_CONTEXT, Destination(out=result))
-            if result is not out:
-                write(result, declaration.dtype, target)
-
-    def _averaged(self, part: TensorPart, payloads: Sequence[Vector], out: Vector) -> bool:
-        """Write the mean as experiments compute it, and return whether this was possible.
-
-        It is the same number as that of `add`, and faster where there are compiled kernels. It needs finite values; a
-        mean of other values is not finite, as loss scaling expects.
-        """
-        if (self.declaration.dtype, self.declaration.reduction) != ("float32", "mean") or not part.words:
-            return False
-        layout = Layout.of([("", (part.words,))])
-        ones = np.ones((len(payloads), 1), np.bool_)
-        try:
-            average(Updates(layout, payloads, ones, to=Destination(out=out)))
-        except NotFiniteError:
-            return False
-        return True
+def words_of(size: int, dtype: str) -> int:
+    """Return the size of elements in a message, in float32."""
+    return -(-size * size_of(dtype) // 4)
 
 
 def declared(
-    key: int, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
+    key: int,
+    name: str,
+    dtype: str,
+    shape: Sequence[int],
+    reduction: Reduction,
+    blocks: Sequence[int] | None = None,
 ) -> Declaration:
-    """Return the declaration of a tensor.
+    """Return the declaration of a tensor, without its bucket.
 
     Raises:
         SpecError: its type cannot be combined in this way.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.torch.exchange import PendingTensor, begin
+from hpcps.torch.exchange import PendingTensor, begin, declared
 from hpcps.torch.state import rank, size
 
 _SMALLEST = 1 << 10
@@ -26,6 +26,8 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]
     """
     pairs = params.items() if isinstance(params, Mapping) else params
     tensors = [(name, value) for name, value in pairs if isinstance(value, Tensor)]
+    for name, value in tensors:
+        declared(f"broadcast/{name}", value, "sum")  # all before the first, which are then sent together
     pending = [_begin(value, f"broadcast/{name}", root_rank) for name, value in tensors]
     for each in pending:
         each.finish()

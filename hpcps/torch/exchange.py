@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
 from hpcps.session import participant, tensors
-from hpcps.session.elements import TYPES, Bytes
+from hpcps.session.elements import TYPES
+from hpcps.torch.copies import bytes_of
 from hpcps.torch.state import session
 
 _handles: dict[int, PendingTensor] = {}
@@ -20,28 +21,29 @@ _numbers = count()
 _unnamed: set[str] = set()
 
 
-@dataclass
+@dataclass(slots=True)
 class PendingTensor:
     """An exchange of a tensor of torch.
 
     Attributes:
         exchange: the exchange.
         output: what gets the result.
-        target: the contiguous tensor on the host with the bytes of the result; it may be the output.
-        name: the name of the tensor.
+        target: what the exchange writes the result to; it may be the output.
+        unnamed: the name that it uses, if it was given none.
     """
 
     exchange: participant.TensorExchange
     output: Tensor
     target: Tensor
-    name: str
+    unnamed: str
 
     def finish(self) -> Tensor:
         """Wait for the result, and return it."""
         try:
             session().wait(self.exchange)
         finally:
-            _unnamed.discard(self.name)
+            if self.unnamed:
+                _unnamed.discard(self.unnamed)
         if self.target is not self.output:
             with torch.no_grad():
                 self.output.copy_(self.target)
@@ -85,12 +87,6 @@ def declared(
     return session().declare(name, dtype, (tensor.numel(),), reduction, blocks)
 
 
-def bytes_of(tensor: Tensor) -> Bytes:
-    """Return the memory of a contiguous tensor on the host."""
-    found: Bytes = tensor.detach().reshape(-1).view(torch.uint8).numpy()
-    return found
-
-
 def begin(
     tensor: Tensor,
     output: Tensor,
@@ -110,15 +106,20 @@ def begin(
         given: whether this process gives its tensor.
         blocks: the sizes of its blocks, for rules that see blocks; by default it is one block.
     """
-    chosen = name or _free_name(tensor, reduction)
-    found = declared(chosen, tensor, reduction, blocks)
-    source = tensor.detach().contiguous().cpu() if given else None
-    ready = output.is_contiguous() and output.device.type == "cpu"
-    target = output if ready else torch.empty(output.shape, dtype=output.dtype)
-    exchange = session().start(found, None if source is None else bytes_of(source), bytes_of(target))
-    if not name:
-        _unnamed.add(chosen)
-    return PendingTensor(exchange, output, target, chosen)
+    unnamed = "" if name else _free_name(tensor, reduction)
+    found = declared(name or unnamed, tensor, reduction, blocks)
+    given_tensor = tensor.detach() if given else None
+    target = output
+    if found.small:
+        exchange = session().start(found, given_tensor, target)
+    else:
+        if not output.is_contiguous() or output.device.type != "cpu":
+            target = torch.empty(output.shape, dtype=output.dtype)
+        source = None if given_tensor is None else bytes_of(given_tensor.contiguous().cpu())
+        exchange = session().start(found, source, bytes_of(target))
+    if unnamed:
+        _unnamed.add(unnamed)
+    return PendingTensor(exchange, output, target, unnamed)
 
 
 def push_pull_async(tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None) -> int:
@@ -166,7 +167,7 @@ allreduce = push_pull
 
 def poll(handle: int) -> bool:
     """Return whether an exchange is done, so that `synchronize` does not wait."""
-    return _pending(handle).exchange.done
+    return session().done(_pending(handle).exchange)
 
 
 def synchronize(handle: int) -> Tensor:

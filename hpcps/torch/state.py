@@ -12,6 +12,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.session.join import PLAN, ScriptEnding, join_launch
 from hpcps.session.member import TIMEOUT
 from hpcps.session.session import Session
+from hpcps.torch.copies import TensorCopies
 from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
 
 _ELSEWHERE = "under torchrun, all processes must be on one host; on several hosts, start the script with `hpcps launch`"
@@ -34,7 +35,7 @@ def init(timeout: float = TIMEOUT) -> None:
     if _current is not None:
         return
     if os.environ.get(PLAN):
-        session: Session = join_launch(timeout)
+        session: Session = join_launch(timeout, TensorCopies())
     elif os.environ.get("WORLD_SIZE", "1") != "1":
         session = _join_torchrun(timeout)
     else:
@@ -108,4 +109,4 @@ def _join_torchrun(timeout: float) -> Session:
 def _among(world: list[Peer], mine: int, allgather: object, timeout: float) -> Session:
     peers = {peer: number for number, peer in enumerate(world)}
     group = SharedMemoryProcessGroup(mine, peers, allgather, _ELSEWHERE)  # type: ignore[arg-type]
-    return Session(group, world, timeout)
+    return Session(group, world, timeout, TensorCopies())

@@ -11,16 +11,23 @@ from hpcps.transport.inproc import Exchange
 class Members:
     def __init__(self, workers, servers=0, timeout=600.0):
         self.world = [Peer("worker", k) for k in range(workers)] + [Peer("server", s) for s in range(servers)]
-        exchange = Exchange()
+        self.messages = 0
+        exchange = Exchange(self.carry)
         ends = [exchange.endpoint(peer) for peer in self.world]
         self.all = [
             Member(peer, self.world, end, private, timeout=timeout) for peer, end in zip(self.world, ends, strict=True)
         ]
         self.workers = self.all[:workers]
 
+    def carry(self, source, to, size, arrive):
+        self.messages += 1
+        arrive()
+
     def run(self, random=None):
         """Step all members until nobody has a message."""
         while True:
+            for member in self.all:
+                member.flush()
             order = self.all if random is None else [self.all[k] for k in random.permutation(len(self.all))]
             if not sum(member.step() for member in order):
                 return

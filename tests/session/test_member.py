@@ -85,6 +85,47 @@ def test_a_rule_combines_as_it_does_outside(rule, servers):
         np.testing.assert_array_equal(result, wanted)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    "rule", [None, Median(), TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 1},))]
+)
+def test_small_tensors_share_messages_and_have_the_bits_of_separate_ones(rule, dtype):
+    """In an order of its own for each worker; one value is not finite; the runs of the workers differ."""
+    sizes, reduction = [5, 0, 1000, 3, 1, 16_000, 300], "mean" if rule is None else table_of(rule)
+    arrays = [[values(dtype, (size,), 10 * k + t) for t, size in enumerate(sizes)] for k in range(4)]
+    arrays[1][2][7] = np.nan
+    separate = [Members(4).combine(list(each), reduction, "x") for each in zip(*arrays, strict=True)]
+    members = Members(4)
+    targets = [[np.zeros(array.nbytes, np.uint8) for array in own] for own in arrays]
+    for k, member in enumerate(members.workers):
+        declared = [member.declare(f"t{t}", dtype, (size,), reduction) for t, size in enumerate(sizes)]
+        for t in np.random.default_rng(k).permutation(len(sizes) - 1):
+            member.start(declared[t], arrays[k][t].view(np.uint8), targets[k][t])
+            if (k, t) == (2, 3):
+                member.flush()
+    members.run()
+    for t, wanted in enumerate(separate[:-1]):
+        for k in range(4):
+            np.testing.assert_array_equal(targets[k][t].view(dtype), wanted[k])
+
+
+def test_many_small_tensors_take_few_messages():
+    members = Members(3)
+    declared = [[member.declare(f"t{t}", "float32", (1000,), "sum") for t in range(200)] for member in members.workers]
+    members.run()
+    for step in range(2):
+        members.messages = 0
+        for member, tensors in zip(members.workers, declared, strict=True):
+            data = np.full(1000, step + 1, np.float32).view(np.uint8)
+            targets = [np.zeros(4000, np.uint8) for _ in tensors]
+            exchanges = [member.start(tensor, data, target) for tensor, target in zip(tensors, targets, strict=True)]
+        members.run()
+        # Four buckets of 65 tensors, the last one not full, at three holders: 2 tensors to the others, 2 results.
+        assert members.messages == 4 * (2 + 2)
+        assert all(exchange.done for exchange in exchanges)
+        assert all((target.view(np.float32) == 3 * (step + 1)).all() for target in targets)
+
+
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
@@ -224,6 +265,8 @@ def test_random_programs_end_with_the_right_sums(seed):
             if programs[k] and random.random() < 0.5:
                 t = programs[k].pop()
                 members.workers[k].start(declared[k][t], data[k][t].view(np.uint8), results[k][t])
+            elif random.random() < 0.3:
+                members.workers[int(random.integers(workers))].flush()
             else:
                 for member in random.choice(members.all, 3):
                     member.step()

@@ -1,0 +1,143 @@
+"""Buckets: the parts of tensors that a holder combines, in a row in one buffer of each process.
+
+Small tensors of one type and reduction that are declared one after another share a bucket, so one message carries many
+of them. A message names a run: slots of a bucket in a row. The runs of the workers may differ, as they send what they
+have: the holder combines the slots that all have sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.operations import average
+from hpcps.numerics.updates import Destination, NotFiniteError, Updates
+from hpcps.rules.combining import combine_received
+from hpcps.rules.context import NO_CONTEXT
+from hpcps.session.elements import Bytes, add, size_of, to_float32, write
+from hpcps.session.tensors import Declaration, TensorPart
+
+_WORDS = 1 << 16
+"""The size of a bucket of small tensors, in float32."""
+
+
+class Placement:
+    """Chooses the bucket of each tensor, in the order of declaration."""
+
+    def __init__(self) -> None:
+        self._buckets = 0
+        self._open: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def place(self, declaration: Declaration) -> Declaration:
+        """Return a declaration with its bucket: that of the last tensor like it, if there is room, or a new one."""
+        kind = declaration.dtype, json.dumps(declaration.reduction, sort_keys=True)
+        number, room = self._open.get(kind, (0, 0)) if declaration.small else (0, 0)
+        if room < max(declaration.words, 1):
+            number, room = self._buckets, _WORDS
+            self._buckets += 1
+        if declaration.small:
+            self._open[kind] = number, room - declaration.words
+        return replace(declaration, bucket=number)
+
+
+def runs(slots: int) -> Iterator[tuple[int, int]]:
+    """Return the runs, as (first, stop), of a set of slots: the bits of a number."""
+    while slots:
+        first = (slots & -slots).bit_length() - 1
+        rest = ~(slots >> first)
+        stop = first + (rest & -rest).bit_length() - 1
+        yield first, stop
+        slots = slots >> stop << stop
+
+
+def run(first: int, stop: int) -> int:
+    """Return the set of the slots of a run."""
+    return (1 << stop) - (1 << first)
+
+
+class Bucket:
+    """The parts of tensors that one holder combines, in slots.
+
+    Attributes:
+        number: its number, in the order of declaration of its first tensor. A large tensor has a bucket of this number
+            at each of its holders.
+        parts: the part of each slot.
+        edges: the first word of each slot, and the end of the last.
+        capacity: the words of its buffer.
+    """
+
+    def __init__(self, first: TensorPart) -> None:
+        """Begin an empty bucket for a tensor and those after it."""
+        tensor = first.tensor
+        self.number = tensor.declaration.bucket
+        self.capacity = (
+            _WORDS if tensor.small else sum(part.words for part in tensor.parts if part.holder == first.holder)
+        )
+        self.parts: list[TensorPart] = []
+        self.edges = [0]
+        self._layout: tuple[tuple[int, int], Layout] | None = None
+
+    def add(self, part: TensorPart) -> None:
+        """Give the next slot to a part."""
+        part.slot = len(self.parts)
+        self.parts.append(part)
+        self.edges.append(self.edges[-1] + part.words)
+
+    def words(self, first: int, stop: int) -> slice:
+        """Return the words of a run of slots in the buffer."""
+        return slice(self.edges[first], self.edges[stop])
+
+    def bytes_of(self, slot: int, words: Vector) -> Bytes:
+        """Return the bytes of a slot in its words, without those that fill the last word."""
+        columns = self.parts[slot].columns
+        return words.view(np.uint8)[: columns.stop - columns.start]
+
+    def combine(self, first: int, stop: int, payloads: Sequence[Vector], out: Vector) -> None:
+        """Combine the payloads of a run, in the order of the workers, and write the words of the result."""
+        if not out.size:
+            return
+        tensor = self.parts[first].tensor
+        dtype, reduction = tensor.declaration.dtype, tensor.declaration.reduction
+        if tensor.rule is None and not ((dtype, reduction) == ("float32", "mean") and _averaged(payloads, out)):
+            rows = [payload.view(np.uint8) for payload in payloads]
+            add(rows, dtype, len(rows) if reduction == "mean" else 1, out.view(np.uint8))
+        elif tensor.rule is not None:
+            layout = self._layout_of(first, stop)
+            values = [to_float32(payload.view(np.uint8), dtype) for payload in payloads]
+            sent = np.ones((len(values), len(layout.blocks)), np.bool_)
+            result: Vector = np.empty(layout.size, np.float32) if dtype != "float32" else out
+            combine_received(tensor.rule, layout, values, sent, NO_CONTEXT, Destination(out=result))
+            if result is not out:
+                write(result, dtype, out.view(np.uint8))
+
+    def _layout_of(self, first: int, stop: int) -> Layout:
+        """Return the blocks of a run; elements that fill the last word of a slot are a block of their own."""
+        if self._layout is None or self._layout[0] != (first, stop):
+            item = size_of(self.parts[first].tensor.declaration.dtype)
+            sizes = [
+                size
+                for part in self.parts[first:stop]
+                for size in (*part.blocks, part.words * 4 // item - (part.bounds[1] - part.bounds[0]))
+                if size
+            ]
+            self._layout = (first, stop), Layout.of([(str(k), (size,)) for k, size in enumerate(sizes)])
+        return self._layout[1]
+
+
+def _averaged(payloads: Sequence[Vector], out: Vector) -> bool:
+    """Write the mean as experiments compute it, and return whether this was possible.
+
+    It is the same number as that of `add`, and faster where there are compiled kernels. It needs finite values; a mean
+    of other values is not finite, as loss scaling expects.
+    """
+    layout = Layout.of([("", (out.size,))])
+    ones = np.ones((len(payloads), 1), np.bool_)
+    try:
+        average(Updates(layout, payloads, ones, to=Destination(out=out)))
+    except NotFiniteError:
+        return False
+    return True
