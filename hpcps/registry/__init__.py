@@ -1,4 +1,4 @@
-"""Named, configurable components: rules, policies, attacks, data sets, splits, models, launchers, transports.
+"""Named, configurable components: rules, attacks, policies, server optimizers, data sets, models and others.
 
 A component is a class whose fields are its keys in the experiment file. It is built in, comes from an installed package
 (an entry point of the group `hpcps.rules`, `hpcps.attacks`, …) or from a file that the experiment names under
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     preaggregators: Components
     policies: Components
     attacks: Components
+    optimizers: Components
     datasets: Components
     splits: Components
     models: Components

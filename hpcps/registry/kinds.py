@@ -60,6 +60,15 @@ KINDS: dict[str, ComponentKind] = {
         ComponentKind(
             "policies", "policy", "kind", "hpcps.policies.local_steps:Policy", "hpcps.policies", "train.local_steps"
         ),
+        ComponentKind(
+            "optimizers",
+            "server optimizer",
+            "kind",
+            "hpcps.optimizers.base:ServerOptimizer",
+            "hpcps.optimizers",
+            "server.optimizer",
+            True,
+        ),
         ComponentKind("datasets", "data set", "name", "hpcps.data.base:Data", "hpcps.data.sets", "data"),
         ComponentKind("splits", "split", "kind", "hpcps.data.splits:Split", "hpcps.data.splits", "data.split", True),
         ComponentKind("models", "model", "name", "hpcps.models.base:Model", "hpcps.models", "model"),

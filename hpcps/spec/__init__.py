@@ -14,6 +14,7 @@
 - `load`: reads a file and expands it into its runs; start here
 - `locate`: the line of each key in a TOML text
 - `mistakes`: all mistakes of a file, with their lines
+- `optimization`: the keys of the optimizer of local steps and of its learning rate
 - `overrides`: `--set key=value`
 - `plugins`: the plugin files that an experiment names
 - `presets`: the keys that `fidelity` sets

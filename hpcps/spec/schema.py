@@ -12,6 +12,7 @@ from pydantic import Field, PositiveInt, model_validator
 from hpcps.attacks import ByzantineAttack, NoAttack
 from hpcps.data.base import Data
 from hpcps.models import Model
+from hpcps.optimizers import NoOptimizer, ServerOptimizer, ServerSgd
 from hpcps.policies import Policy
 from hpcps.registry import Config, OneOf
 from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, NAME, WEEK
@@ -20,12 +21,11 @@ from hpcps.rules.asynchronous import AsyncRule
 from hpcps.rules.base import Rule
 from hpcps.spec.asynchronous import Asynchronous
 from hpcps.spec.heterogeneity import Heterogeneity
+from hpcps.spec.optimization import LrDecay, Optimizer, WarmUp
 from hpcps.spec.simulation import AnySimulation, NoSimulation
 from hpcps.spec.transport import Transport
 
-Beta = Annotated[float, Field(ge=0, lt=1)]
 Quorum = Annotated[int, Field(ge=1, le=MOST_ROLES)] | Annotated[float, Field(gt=0, lt=1)]
-Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
 
 
 class Topology(Config):
@@ -54,31 +54,6 @@ class Topology(Config):
     def alone(self) -> bool:
         """Whether this is the single-process baseline, which trains on the held-out shard."""
         return self.servers == 0 and self.workers == 0
-
-
-class Optimizer(Config):
-    """The optimizer of the local steps; its state stays in its process."""
-
-    name: Literal["sgd", "nag", "adam"] = Field("nag", description="sgd (momentum), nag (Nesterov) or adam.")
-    lr: float = Field(0.1, gt=0, le=LARGEST_FACTOR, description="Learning rate before any decay.")
-    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd and nag.")
-    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = Field((0.9, 0.999), description="Decay rates of adam.")
-    weight_decay: float = Field(0.0, ge=0, le=LARGEST_FACTOR, description="L2 weight decay, on every tensor.")
-
-
-class LrDecay(Config):
-    """Step decay of the learning rate; epoch n takes effect from the (n+1)th epoch of that role on."""
-
-    factor: float = Field(0.1, gt=0, le=10, description="Multiplier at each of the epochs.")
-    epochs: Epochs = Field((), description="Epochs after which the rate is multiplied.")
-    validator_epochs: Epochs | None = Field(None, description="The same for validators; default: `epochs`.")
-
-
-class WarmUp(Config):
-    """Linear warm-up of the learning rate."""
-
-    epochs: int = Field(0, ge=0, le=MOST, description="Epochs over which the rate rises; 0: none.")
-    start: float = Field(0.1, gt=0, le=1, description="Fraction of the rate at the first step.")
 
 
 class Train(Config):
@@ -180,6 +155,15 @@ class Train(Config):
         return self.local_steps
 
 
+class ServerStep(Config):
+    """What the servers do with a combined update."""
+
+    optimizer: Annotated[ServerOptimizer, OneOf("optimizers")] = Field(
+        NoOptimizer(),
+        description="How a combined update changes the model, after the rule has combined it; a name, or a table.",
+    )
+
+
 class Communication(Config):
     """How much of an update is sent."""
 
@@ -258,6 +242,7 @@ class Run(Config):
     )
     train: Train
     asynchronous: Asynchronous = Asynchronous()
+    server: ServerStep = ServerStep()
     communication: Communication = Communication()
     heterogeneity: Heterogeneity = Heterogeneity()
     validation: Validation = Validation()
@@ -286,6 +271,12 @@ class Run(Config):
     def collective(self) -> bool:
         """Whether the workers average their updates among themselves, without servers."""
         return self.train.exchange != "servers"
+
+    @property
+    def server_optimizer(self) -> ServerOptimizer:
+        """How a combined update changes the model; `train.global_lr` is the rate of `sgd`."""
+        rate = self.train.global_lr
+        return self.server.optimizer if rate == 1 else ServerSgd(lr=rate)
 
     def updates_needed(self, members: int) -> int:
         """Return how many of a combiner's workers a round waits for: its part of `train.quorum`, rounded up."""

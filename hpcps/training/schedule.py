@@ -1,4 +1,4 @@
-"""The learning rate of each step: step decay and linear warm-up, counted in a role's own epochs."""
+"""The learning rate of each step: decay and linear warm-up, counted in a role's own epochs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def schedule_of(run: Run, role: str, index: int) -> Train:
 def learning_rate(train: Train, step: int, steps_per_epoch: int, epoch: int | None = None) -> float:
     """Return the learning rate of a step.
 
-    Decay "at epoch n" takes effect from the (n+1)th epoch on. Warm-up multiplies the decayed rate by a fraction that
-    rises linearly from `warmup.start` at the first step to 1 at the first step after `warmup.epochs`.
+    Step decay "at epoch n" takes effect from the (n+1)th epoch on. Cosine decay ends with the last epoch; further steps
+    have the final rate. Warm-up multiplies the decayed rate by a fraction that rises linearly from `warmup.start` at
+    the first step to 1 at the first step after `warmup.epochs`.
 
     Args:
         train: the optimizer's rate, its decay and its warm-up.
@@ -31,9 +32,15 @@ def learning_rate(train: Train, step: int, steps_per_epoch: int, epoch: int | No
         steps_per_epoch: the steps of an epoch of the role.
         epoch: the finished epochs for the decay; by default those of the role's own steps.
     """
-    if epoch is None:
-        epoch = step // steps_per_epoch
-    rate = train.optimizer.lr * train.lr_decay.factor ** sum(epoch >= n for n in train.lr_decay.epochs)
+    decay = train.lr_decay
+    if decay.schedule == "cosine":
+        done = step / steps_per_epoch if epoch is None else epoch
+        share = (done - train.warmup.epochs) / max(train.epochs - train.warmup.epochs, 1)
+        fall = (1 + math.cos(math.pi * min(max(share, 0.0), 1.0))) / 2
+        rate = train.optimizer.lr * (decay.final + (1 - decay.final) * fall)
+    else:
+        ended = step // steps_per_epoch if epoch is None else epoch
+        rate = train.optimizer.lr * decay.factor ** sum(ended >= n for n in decay.epochs)
     rising = train.warmup.epochs * steps_per_epoch
     if step < rising:
         rate *= train.warmup.start + (1 - train.warmup.start) * step / rising

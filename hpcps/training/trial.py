@@ -22,6 +22,7 @@ from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
+from hpcps.optimizers import ServerOptimizer, Stepper
 from hpcps.registry import BUILT_IN
 from hpcps.registry.failures import errors_of
 from hpcps.rules import Arrays, AsyncContext, AsyncRule, BaseRule, Context, Rule, combine
@@ -97,6 +98,18 @@ def try_attack(attack: ByzantineAttack | NoAttack, classes: int) -> None:
         attack.relabelled(draws.integers(0, classes, 32), classes)
 
 
+def try_optimizer(optimizer: ServerOptimizer) -> None:
+    """Let a server optimizer take two steps with made-up updates.
+
+    Raises:
+        SpecError: it is not usable.
+    """
+    stepper, model = Stepper(optimizer, _LAYOUT.size), np.zeros(_LAYOUT.size, np.float32)
+    for _ in range(2):
+        stepper.apply(np.linspace(-1, 1, _LAYOUT.size, dtype=np.float32), model, model)
+        stepper.turn()
+
+
 def try_components(runs: Iterable[Run]) -> None:
     """Try the components that are not built in: data sets and models as far as their files and framework are here.
 
@@ -134,13 +147,14 @@ def try_components(runs: Iterable[Run]) -> None:
 
 
 def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:
-    """Try the rule and the attack of a run, once for all runs that have the same."""
-    rule, attack, topology = run.validation.rule, run.attack, run.topology
+    """Try the rule, the attack and the server optimizer of a run, once for all runs that have the same."""
+    rule, attack, optimizer, topology = run.validation.rule, run.attack, run.server.optimizer, run.topology
     if not topology.workers:
         return  # there is no update
     fewest, classes = topology.workers // max(1, topology.validators), run.data.facts.classes
     trials: dict[str, tuple[object, Callable[[], None]]] = {
         "validation.rule": ((rule.model_dump_json(), fewest), lambda: try_rule(rule.model_copy(deep=True), fewest)),
+        "server.optimizer": (optimizer.model_dump_json(), lambda: try_optimizer(optimizer.model_copy(deep=True))),
         "attack": ((attack.model_dump_json(), classes), lambda: try_attack(attack.model_copy(deep=True), classes)),
     }
     for key, (case, trial) in trials.items():

@@ -1,11 +1,10 @@
 """DC-ASGD against a trace by hand in float64, over several servers, and from a checkpoint."""
 
-import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
+from interrupted import model, play_through
 from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.numerics.layout import Layout
@@ -13,9 +12,6 @@ from hpcps.records.collect import _valid
 from hpcps.records.files import read_lines
 from hpcps.rules import DcAsgd
 from hpcps.training import build
-
-sys.path.append(str(Path(__file__).parents[1] / "checkpoints"))
-from interrupted import model, play_through
 
 LAYOUT = Layout.of([("a", (3,)), ("b", (4, 2)), ("c", (5,))])
 SIZE = LAYOUT.size

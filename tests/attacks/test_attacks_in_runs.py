@@ -12,7 +12,6 @@ from hpcps.registry import active
 from hpcps.roles.packer import Packer
 from hpcps.spec.checks import contradictions
 
-sys.path.append(str(Path(__file__).parents[1] / "checkpoints"))
 sys.path.append(str(Path(__file__).parents[1] / "simulation"))
 import simulated
 import toy_trainers

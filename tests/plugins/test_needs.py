@@ -1,20 +1,17 @@
 """Rules of a plugin get what they need: the same in one process, over MPI, and after an interruption."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from installed import BACKEND
+from interrupted import model, play, play_through, records
 from typed import hpcps, models
 
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry.plugins import PluginError, load
 from hpcps.rules import Arrays, Context
 from hpcps.spec.load import load_experiment
-
-sys.path.append(str(Path(__file__).parents[1] / "checkpoints"))
-from interrupted import model, play, play_through, records
 
 NEEDY = Path(__file__).with_name("needy.py")
 BASE = f"""

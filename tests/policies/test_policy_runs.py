@@ -13,7 +13,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.identity import run_id
 
 TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "simulation"), str(TESTS / "checkpoints")]
+sys.path.append(str(TESTS / "simulation"))
 from interrupted import model, play, records, small  # noqa: E402
 from simulated import constant, simulate, spec  # noqa: E402
 

@@ -121,6 +121,22 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
             ["train.global_lr=0.5", "train.mode=async", "validation.rule={kind='naive_async'}"],
             "train.global_lr: only synchronous training uses it: use asynchronous.alpha = 0.5",
         ),
+        (
+            ["server.optimizer=nesterov", "train.global_lr=0.5"],
+            "train.global_lr: the server optimizer nesterov has a learning rate of its own: leave it out",
+        ),
+        (
+            ["server.optimizer={kind='delayed_nesterov',every=2}"],
+            'server.optimizer: delayed_nesterov is not for train.mode = "sync": use one of adagrad, adam, momentum, n',
+        ),
+        (["server.optimizer=nesterof"], 'got "nesterof": did you mean { kind = "nesterov" }?'),
+        (["server.optimizer={kind='yogi',momentum=0.5}"], "server.optimizer.momentum: unknown key"),
+        (["server.optimizer=adam", *ALONE], "server.optimizer: the single-process baseline combines no updates"),
+        (["train.lr_decay.final=0.1"], 'train.lr_decay.final: the schedule "steps" does not use it: leave it out'),
+        (
+            ["train.lr_decay={schedule='cosine',epochs=[1]}"],
+            'train.lr_decay.epochs: the schedule "cosine" does not use it: leave it out',
+        ),
         (["train.global_lr=0.5", *ALONE], "the single-process baseline combines no updates: leave it out"),
         (
             ["transport.kind=inproc", "simulation={kind='modelled',query=0.1}"],
@@ -374,6 +390,7 @@ RING, ALLREDUCE = (
         (RING, ["attack={kind='ipm', rate=0.5}"], 'attack.kind: with train.exchange = "ring" no process sees the upda'),
         (RING, ["attack={kind='nan', rate=0.5}"], 'attack.kind: with train.exchange = "ring" each worker screens its'),
         (RING, ["transport.device_buffers=direct"], "transport.device_buffers: has an effect only on"),
+        (RING, ["server.optimizer=adam"], 'server.optimizer: with train.exchange = "ring" no server keeps its state'),
         (RING, ["train.global_lr=0.5"], 'train.global_lr: with train.exchange = "ring" the mean is added as it is'),
         (RING, ["train.local_steps={kind='esync'}"], 'train.local_steps: with train.exchange = "ring" no server'),
         (ALLREDUCE, ["transport.kind=pslite"], 'transport.kind: has no Allreduce: use kind = "inproc" or "mpi"'),

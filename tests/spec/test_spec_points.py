@@ -20,6 +20,12 @@ SHIPPED = sorted(EXPERIMENTS.glob("*.toml"))
 Write = Callable[..., Path]
 
 
+def steps(factor: float, epochs: list[int], validator_epochs: list[int] | None) -> dict[str, object]:
+    """Return the table of a step decay."""
+    epochs_of = {"epochs": epochs, "validator_epochs": validator_epochs}
+    return {"schedule": "steps", "factor": factor, **epochs_of, "final": 0.0}
+
+
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_resolved_runs_survive_json(path: Path) -> None:
     for point in load_experiment(path).points:
@@ -70,7 +76,7 @@ def test_figure_3_is_what_the_paper_ran() -> None:
         optimizer = train["optimizer"]
         assert (optimizer["name"], optimizer["lr"], optimizer["momentum"]) == ("nag", 0.2, 0.9)
         assert optimizer["weight_decay"] == 1e-4
-        assert train["lr_decay"] == {"factor": 0.1, "epochs": [100, 150], "validator_epochs": None}
+        assert train["lr_decay"] == steps(0.1, [100, 150], None)
         assert train["warmup"]["epochs"] == 0
         assert (validation["evaluate"], validation["batchnorm"]) == ("validator_model", "validator")
         assert train["first_step"] == "overwritten"
@@ -125,7 +131,7 @@ def test_figures_5_and_6_are_what_the_paper_ran(name: str, topology: dict[str, A
         optimizer = train["optimizer"]
         assert (optimizer["name"], optimizer["lr"], optimizer["momentum"]) == ("nag", 0.4, 0.9)
         assert optimizer["weight_decay"] == 1e-4
-        assert train["lr_decay"] == {"factor": 0.2, "epochs": [100, 150], "validator_epochs": [100]}
+        assert train["lr_decay"] == steps(0.2, [100, 150], [100])
         assert (train["lr_scale"], train["first_step"]) == ("sqrt_workers", "overwritten")
         assert (validation["evaluate"], validation["batchnorm"]) == ("validator_model", "validator")
 
@@ -200,7 +206,7 @@ def test_artifact_sets_the_asynchronous_keys_as_the_original_had_them(write: Wri
     assert (settings["absent"], settings["updates_per_refresh"], settings["epochs"]) == ("accumulate", "share", "own")
     assert settings["proximal"] == {"worker": 0.2, "validator": 0.2}
     assert (settings["alpha"], settings["alpha_decay"]) == (0.4, {"factor": 0.5, "epochs": [3]})
-    assert run["train"]["lr_decay"] == {"factor": 0.1, "epochs": [3, 5], "validator_epochs": [3]}
+    assert run["train"]["lr_decay"] == steps(0.1, [3, 5], [3])
     assert run["train"]["lr_scale"] == "sqrt_workers"
     assert run["heterogeneity"]["delay"] == {"kind": "uniform", "low": 0.0, "high": 4.0}
 

@@ -15,6 +15,7 @@ CONFIGS = [
     {"name": "nag", "momentum": 0.9, "weight_decay": 1e-2},
     {"name": "adam", "betas": [0.8, 0.99]},
     {"name": "adam", "weight_decay": 1e-2},
+    {"name": "adamw", "betas": [0.8, 0.99], "weight_decay": 0.3},
 ]
 
 
@@ -45,8 +46,10 @@ def test_the_flat_optimizer_equals_torch_on_separate_tensors(table):
     sizes = [int(np.prod(shape)) for shape in SHAPES]
     tensors = [torch.nn.Parameter(x.clone().view(shape)) for x, shape in zip(flat.split(sizes), SHAPES, strict=True)]
     theirs = (
-        torch.optim.Adam(tensors, betas=config.betas, weight_decay=config.weight_decay)
-        if config.name == "adam"
+        getattr(torch.optim, {"adam": "Adam", "adamw": "AdamW"}[config.name])(
+            tensors, betas=config.betas, weight_decay=config.weight_decay
+        )
+        if config.adaptive
         else torch.optim.SGD(
             tensors, 0.1, config.momentum, weight_decay=config.weight_decay, nesterov=config.name == "nag"
         )
@@ -98,3 +101,21 @@ def test_roles_have_their_own_rate_and_decay():
     assert [learning_rate(validator, step, 1) for step in range(3)] == [0.5, 0.25, 0.25]
     plain = make_run({"name": "digits"}, lr_decay={"epochs": [1, 2]})
     assert schedule_of(plain, "validator", 0) == plain.train
+
+
+def test_cosine_decay_equals_torch_and_begins_after_the_warm_up():
+    cosine = {"epochs": 5, "optimizer": {"lr": 0.5}, "lr_decay": {"schedule": "cosine", "final": 0.2}}
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50, eta_min=0.1)
+    expected = []
+    for _ in range(51):
+        expected.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    assert rates(range(51), 10, **cosine) == pytest.approx(expected)
+    assert rates([60, 1000], 10, **cosine) == pytest.approx([0.1, 0.1])
+    warm = rates([0, 5, 10, 30, 50], 10, **cosine, warmup={"epochs": 1, "start": 0.2})
+    assert warm == pytest.approx([0.1, 0.3, 0.5, 0.3, 0.1])
+    # With a policy of local steps the epochs of the run decide.
+    train = make_run({"name": "digits"}, **cosine).train
+    assert learning_rate(train, 7, 10, 5) == pytest.approx(0.1)

@@ -118,9 +118,11 @@ class AsyncServer:
         """Return the model at this place of the log."""
         assert self._shard is not None, "there is no checkpoint before the first model"
         facts = {"layout": self._shard.table, "diverged": self._diverged}
-        backups = {} if self._shard.backups is None else {"backups": self._shard.backups.state()}
+        parts = {} if self._shard.backups is None else {"backups": self._shard.backups.state()}
+        if self._shard.stepper is not None:
+            parts["optimizer"] = self._shard.stepper.state()
         return State({"model": on_host(self._shard.model)}, facts).having(
-            log=self._log.state(), rule=self._shard.filter.kept.state(), **backups
+            log=self._log.state(), rule=self._shard.filter.kept.state(), **parts
         )
 
     def restore(self, state: State) -> None:
@@ -129,6 +131,8 @@ class AsyncServer:
         self._shard.filter.kept.restore(state.part("rule"))
         if self._shard.backups is not None:
             self._shard.backups.restore(state.part("backups"))
+        if self._shard.stepper is not None:
+            self._shard.stepper.restore(state.part("optimizer"))
         self._diverged = state.facts["diverged"]
         self._log.restore(state.part("log"))
         self.round = self._log.index
@@ -234,7 +238,7 @@ class AsyncServer:
             yield from update.rejections
             applied = update.mask
             blocks = 0 if applied is None else int(applied.sum())
-            fields = {"staleness": staleness, "weight": update.weight, "blocks": blocks}
+            fields = {"staleness": staleness, "weight": update.weight, "blocks": blocks, **update.norms}
         yield Record("applied", {"entry": place.index, "version": place.version, **entry.fields(), **fields})
         if not self._diverged and not shard.finite:
             self._diverged = True

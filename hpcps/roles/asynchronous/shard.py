@@ -9,7 +9,8 @@ import numpy as np
 
 from hpcps.numerics.layout import Layout, Mask, Vector, private
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import beside, copied, copy, finite, on_host, pack
+from hpcps.numerics.vectors import beside, copied, copy, finite, on_host, pack, unpack
+from hpcps.optimizers import NoOptimizer, Stepper
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.roster import shards_of
 from hpcps.registry.failures import errors_of
@@ -85,11 +86,13 @@ class Applied:
         mask: the blocks that were applied `[B]`; None if the update was unusable.
         weight: the factor of its staleness.
         rejections: records of the rejected blocks.
+        norms: what the server optimizer says of its step.
     """
 
     mask: Mask | None
     weight: float
     rejections: list[Record]
+    norms: dict[str, object]
 
 
 class AsyncShard:
@@ -102,6 +105,7 @@ class AsyncShard:
         finite: whether the slice was finite after every update.
         filter: filters updates in a run without validators.
         backups: earlier weights, if the rule compensates the delay of updates.
+        stepper: the server optimizer; None if updates are added to the model.
     """
 
     @staticmethod
@@ -130,13 +134,19 @@ class AsyncShard:
         self._replies: dict[Peer, Vector] = {}
         self._allocate = resources.allocate
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
+        optimizer = run.server_optimizer
+        adds = isinstance(optimizer, NoOptimizer)
+        self.stepper = None if adds else Stepper(optimizer, self.layout.size, resources.local)
+        self._whole = resources.local(0 if adds else self.layout.size)
 
     def take(self, entry: LogEntry, staleness: int, alpha: float) -> Applied:
         """Add an update to the model, weighted for its staleness; filter it first in a run without validators."""
         rejections: list[Record] = []
         if entry.kind is Kind.UPDATE:
             entry, rejections = self._filtered(entry, alpha)
-        return Applied(entry.mask, self._apply(entry, staleness), rejections)
+        weight = self._apply(entry, staleness)
+        norms = {} if self.stepper is None else self.stepper.turn()
+        return Applied(entry.mask, weight, rejections, norms)
 
     def _filtered(self, entry: LogEntry, alpha: float) -> tuple[LogEntry, list[Record]]:
         """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
@@ -152,6 +162,9 @@ class AsyncShard:
         with errors_of(self._rule, f"its weight({staleness}) failed", foreign=True):
             weight = self._rule.weight(staleness)
         if entry.mask is None or entry.payload is None:
+            if self.stepper is not None:
+                self._whole[:] = 0
+                self._step(self.stepper)
             return weight
         changed, payload, taken = self.layout.runs(entry.mask), entry.payload, 0
         with np.errstate(over="ignore", invalid="ignore"):
@@ -160,6 +173,10 @@ class AsyncShard:
             if weight != 1.0:
                 payload = copied(payload)
                 payload *= np.float32(weight)
+            if self.stepper is not None:
+                unpack(self.layout, payload, entry.mask, self._whole)
+                self._step(self.stepper)
+                return weight
             for start, stop in changed:
                 model = self.model[start:stop]
                 np.add(model, payload[taken : taken + stop - start], out=model)
@@ -168,6 +185,14 @@ class AsyncShard:
             if changed and self.finite:
                 self.finite = finite(self.model[changed[0][0] : changed[-1][1]])
         return weight
+
+    def _step(self, stepper: Stepper) -> None:
+        """Change the model by the update in `_whole`, in which blocks that do not come are zero.
+
+        Every update of the log is a step, also one of which no block is applied: so all servers count the same steps.
+        """
+        stepper.apply(self._whole, self.model, self.model)
+        self.finite = self.finite and finite(self.model)
 
     def reply(
         self,

@@ -191,8 +191,9 @@ class SyncServer:
             "epochs": self._part.schedule.ended(self.round),
         }
         counted = {} if self._answers is None else {"counter": self._answers.state()}
-        model = on_host(self._part.shard.model)
-        return State({"model": model}, facts).having(rule=self._rule_state.state(), **counted)
+        model, stepper = on_host(self._part.shard.model), self._part.shard.stepper
+        stepped = {} if stepper is None else {"optimizer": stepper.state()}
+        return State({"model": model}, facts).having(rule=self._rule_state.state(), **counted, **stepped)
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
@@ -205,6 +206,8 @@ class SyncServer:
         if isinstance(part.collector, QuorumCollector):
             part.collector.begin(self.round)
         self._rule_state.restore(state.part("rule"))
+        if part.shard.stepper is not None and "optimizer" in facts:  # not in a checkpoint of an earlier version
+            part.shard.stepper.restore(state.part("optimizer"))
         if isinstance(part.schedule, OpenSchedule):
             part.schedule.learn(self.round - 1, facts["epochs"])
         if self._answers is not None:
@@ -331,7 +334,8 @@ class SyncServer:
         fields, rejections = part.collector.report()
         yield from rejections
         counted = {} if self._answers is None else self._answers.round_fields(part.steps_per_epoch)
-        yield Record("round", ({} if self._roster.validators else fields) | counted)
+        stepped = {} if part.shard.stepper is None else part.shard.stepper.turn()
+        yield Record("round", ({} if self._roster.validators else fields) | counted | stepped)
         if not self._diverged and not part.shard.finite:
             self._diverged = True
             yield Record("diverged", {"what": "the model is not finite"})

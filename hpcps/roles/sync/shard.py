@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-import numpy as np
-
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.updates import Destination
 from hpcps.numerics.vectors import finite
+from hpcps.optimizers import NoOptimizer, Stepper
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of, shards_of
@@ -32,7 +31,8 @@ class SyncShard:
             a partition may have to be made again.
         coming: the slice of the next round.
         first_block: the index in the model of the first block of the slice.
-        finite: whether all combined updates so far were finite.
+        finite: whether all models so far were finite.
+        stepper: the server optimizer; None if the rule adds its result to the model.
     """
 
     def __init__(self, server: Peer, run: Run, table: list[list[Any]], resources: Resources) -> None:
@@ -46,8 +46,9 @@ class SyncShard:
         self.size = stop - start
         self.model, self.coming = resources.allocate(self.size), resources.allocate(self.size)
         self._threads = resources.threads
-        self._global_lr = np.float32(run.train.global_lr)
-        self._adds = self._global_lr == 1  # then the rule adds its result to the model
+        optimizer = run.server_optimizer
+        adds = isinstance(optimizer, NoOptimizer)
+        self.stepper = None if adds else Stepper(optimizer, self.size, resources.local)
         prepare(run.topology.workers * self.size)
         self.finite = True
         self._allocate = resources.allocate
@@ -57,11 +58,10 @@ class SyncShard:
         """Make the next partition: that of this round's model plus the combined updates."""
         columns = collector.partition.columns
         model, coming = self.model[columns], self.coming[columns]
-        to = Destination(model if self._adds else None, coming, self._threads)
+        to = Destination(None if self.stepper else model, coming, self._threads)
         good = collector.combine(rule, Context(random=kept.random, state=kept.arrays), to).finite
-        if not self._adds:
-            coming *= self._global_lr
-            np.add(model, coming, out=coming)
+        if self.stepper:
+            self.stepper.apply(coming, model, coming, columns)
             good = finite(coming)
         self.finite = self.finite and good
 

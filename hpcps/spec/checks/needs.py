@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hpcps.attacks import Infinite, Nan
+from hpcps.optimizers import NoOptimizer
 from hpcps.registry import active
 from hpcps.rules import AsyncRule, Rule
 from hpcps.rules.coordinate_wise import Average, Mean
@@ -16,7 +17,7 @@ from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Measured, Modelled, NoSimulation
 
 KIND, RULE, ATTACK = ("transport", "kind"), ("validation", "rule"), ("attack", "kind")
-QUORUM = ("train", "quorum")
+QUORUM, OPTIMIZER = ("train", "quorum"), ("server", "optimizer")
 STEPS, GLOBAL_LR, BATCHNORM = ("train", "local_steps"), ("train", "global_lr"), ("validation", "batchnorm")
 
 
@@ -69,7 +70,18 @@ def offers(run: Run) -> dict[str, tuple[bool, tuple[Path, ...]]]:
 def unmet(run: Run) -> Iterator[Problem]:
     """Yield the needs that the run does not meet; of several of one key, the first."""
     offered, seen = offers(run), set()
-    for declare in (_exchange, _transport, _policy, _quorum, _rule, _attack, _gradients, _evaluation, _simulation):
+    for declare in (
+        _exchange,
+        _transport,
+        _policy,
+        _quorum,
+        _rule,
+        _attack,
+        _optimizer,
+        _gradients,
+        _evaluation,
+        _simulation,
+    ):
         for need in declare(run):
             there, keys = offered[need.what] if need.what else (False, ())
             if not there and need.path not in seen:
@@ -225,6 +237,23 @@ def _attack(run: Run) -> Iterator[Need]:
         yield Need(ATTACK, "", f'{message}: use skipped = "zero", or another attack', ((*RULE, "skipped"),))
 
 
+def _optimizer(run: Run) -> Iterator[Need]:
+    optimizer, mode = run.server.optimizer, run.train.mode
+    if isinstance(optimizer, NoOptimizer):
+        return
+    message = f"with train.exchange = {quote(run.train.exchange)} no server keeps its state: leave it out"
+    yield Need(OPTIMIZER, "servers", message)
+    message = "the single-process baseline combines no updates: leave it out"
+    yield Need(OPTIMIZER, "messages", message)
+    if mode not in optimizer.modes:
+        able = ", ".join(name for name, other in active().of("optimizers").usable().items() if mode in other.modes)
+        message = f"{optimizer.kind} is not for train.mode = {quote(mode)}: use one of {able}"
+        yield Need(OPTIMIZER, "", message, (MODE,))
+    if run.train.global_lr != 1:
+        message = f"the server optimizer {optimizer.kind} has a learning rate of its own: leave it out"
+        yield Need(GLOBAL_LR, "", message, (OPTIMIZER,))
+
+
 def _gradients(run: Run) -> Iterator[Need]:
     """A rule that compensates delays takes an update as one gradient, multiplied by the learning rate of its step."""
     rule, train = run.validation.rule, run.train
@@ -234,8 +263,12 @@ def _gradients(run: Run) -> Iterator[Need]:
     earlier = f"not the sum of momentum = {quote(optimizer.momentum)} over earlier steps: set it to 0"
     reasons: list[tuple[Path, bool, str]] = [
         (STEPS, train.policy is None and steps != 1, f"not {steps} local steps: use 1"),
-        (("train", "optimizer", "name"), optimizer.name == "adam", 'adam divides it: use "sgd" with momentum = 0'),
-        (("train", "optimizer", "momentum"), optimizer.name != "adam" and optimizer.momentum > 0, earlier),
+        (
+            ("train", "optimizer", "name"),
+            optimizer.adaptive,
+            f'{optimizer.name} divides it: use "sgd" with momentum = 0',
+        ),
+        (("train", "optimizer", "momentum"), not optimizer.adaptive and optimizer.momentum > 0, earlier),
         (
             ("asynchronous", "proximal", "worker"),
             run.asynchronous.proximal.worker > 0,

@@ -158,13 +158,18 @@ def _images_can_be_resized(run: Run) -> Iterator[Problem]:
 def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
     """A key that is set must have an effect; otherwise two files with the same results would be two runs."""
     optimizer, data = run.train.optimizer, run.data
-    for key, users in (("momentum", ("sgd", "nag")), ("betas", ("adam",))):
+    for key, users in (("momentum", ("sgd", "nag")), ("betas", ("adam", "adamw"))):
         if key in optimizer.model_fields_set and optimizer.name not in users:
             yield Problem(
                 ("train", "optimizer", key),
                 f"{optimizer.name} has no {key}, only {' and '.join(users)}: leave it out",
                 (("train", "optimizer", "name"),),
             )
+    decay = run.train.lr_decay
+    for key in ("final",) if decay.schedule == "steps" else ("factor", "epochs", "validator_epochs"):
+        if key in decay.model_fields_set:
+            message = f"the schedule {quote(decay.schedule)} does not use it: leave it out"
+            yield Problem(("train", "lr_decay", key), message, (("train", "lr_decay", "schedule"),))
     steps = (
         (("train", "lr_decay"), "factor", run.train.lr_decay),
         (("train", "warmup"), "start", run.train.warmup),
@@ -172,6 +177,8 @@ def _keys_have_an_effect(run: Run) -> Iterator[Problem]:
     )
     for path, key, table in steps:
         # An explicit empty list of epochs is valid, for example as the first value of a sweep.
+        if getattr(table, "schedule", "steps") == "cosine":
+            continue
         if key in table.model_fields_set and not table.model_fields_set & {"epochs", "validator_epochs"}:
             message = "has an effect only with epochs: set them, or leave it out"
             yield Problem((*path, key), message, ((*path, "epochs"),))

@@ -17,7 +17,7 @@ from typing import Any
 from mxnet import nd, optimizer
 
 from hpcps.numerics.state import State
-from hpcps.spec.schema import Optimizer as OptimizerConfig
+from hpcps.spec.optimization import Optimizer as OptimizerConfig
 from hpcps.training.trainer import FlatOptimizer
 
 
@@ -53,12 +53,17 @@ class MxnetSgd(FlatOptimizer):
 
 
 class MxnetAdam(FlatOptimizer):
-    """Gluon's `adam`, with L2 weight decay (Kingma, Ba, "Adam: a method for stochastic optimization", 2015)."""
+    """Gluon's `adam`, with L2 weight decay or, as AdamW, decoupled weight decay.
+
+    (Kingma, Ba, "Adam: a method for stochastic optimization", 2015; Loshchilov, Hutter, "Decoupled weight decay
+    regularization", 2019.)
+    """
 
     EPSILON = 1e-8
 
-    def __init__(self, betas: tuple[float, float], weight_decay: float) -> None:
+    def __init__(self, betas: tuple[float, float], weight_decay: float, *, decoupled: bool) -> None:
         self._betas = betas
+        self._decoupled = decoupled
         self._weight_decay = weight_decay
         self._steps = 0
         self._moments: Any = (nd.zeros(1), nd.zeros(1))
@@ -73,7 +78,9 @@ class MxnetAdam(FlatOptimizer):
         if not self._steps:
             self._moments = self._gluon.create_state(0, parameters)
         self._steps += 1
-        if self._weight_decay:
+        if self._decoupled:
+            parameters *= 1 - rate * self._weight_decay
+        elif self._weight_decay:
             gradient += self._weight_decay * parameters
         self._gluon.set_learning_rate(rate)
         self._gluon.epsilon = self.EPSILON * (1 - self._betas[1] ** self._steps) ** 0.5
@@ -91,6 +98,6 @@ class MxnetAdam(FlatOptimizer):
 
 def build_optimizer(config: OptimizerConfig) -> FlatOptimizer:
     """Return the optimizer that an experiment file selects."""
-    if config.name == "adam":
-        return MxnetAdam(config.betas, config.weight_decay)
+    if config.adaptive:
+        return MxnetAdam(config.betas, config.weight_decay, decoupled=config.name == "adamw")
     return MxnetSgd(config.name, config.momentum, config.weight_decay)

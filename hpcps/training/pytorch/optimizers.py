@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hpcps.numerics.state import State
-from hpcps.spec.schema import Optimizer as OptimizerConfig
+from hpcps.spec.optimization import Optimizer as OptimizerConfig
 from hpcps.training.trainer import FlatOptimizer
 
 
@@ -48,15 +48,17 @@ class TorchSgd(FlatOptimizer):
 
 
 class TorchAdam(FlatOptimizer):
-    """Adam with L2 weight decay.
+    """Adam with L2 weight decay, or with decoupled weight decay (AdamW): x ← (1 − rate·λ)x before the step.
 
-    (Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1.)
+    (Kingma, Ba, "Adam: a method for stochastic optimization", 2015, algorithm 1; Loshchilov, Hutter, "Decoupled weight
+    decay regularization", 2019, algorithm 2, with torch's λ.)
     """
 
     EPSILON = 1e-8
 
-    def __init__(self, betas: tuple[float, float], weight_decay: float) -> None:
+    def __init__(self, betas: tuple[float, float], weight_decay: float, *, decoupled: bool) -> None:
         self._betas = betas
+        self._decoupled = decoupled
         self._weight_decay = weight_decay
         self._steps = 0
         self._first = self._second = torch.empty(0)
@@ -66,7 +68,9 @@ class TorchAdam(FlatOptimizer):
             self._first, self._second = torch.zeros_like(parameters), torch.zeros_like(parameters)
         self._steps += 1
         beta1, beta2 = self._betas
-        if self._weight_decay:
+        if self._decoupled:
+            parameters.mul_(1 - rate * self._weight_decay)
+        elif self._weight_decay:
             gradient.add_(parameters, alpha=self._weight_decay)
         self._first.lerp_(gradient, 1 - beta1)
         self._second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
@@ -85,6 +89,6 @@ class TorchAdam(FlatOptimizer):
 
 def build_optimizer(config: OptimizerConfig) -> FlatOptimizer:
     """Return the optimizer that an experiment file selects."""
-    if config.name == "adam":
-        return TorchAdam(config.betas, config.weight_decay)
+    if config.adaptive:
+        return TorchAdam(config.betas, config.weight_decay, decoupled=config.name == "adamw")
     return TorchSgd(config.momentum, config.weight_decay, nesterov=config.name == "nag")

@@ -1,0 +1,60 @@
+"""The optimizer of the local steps, and the learning rate of each of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hpcps.registry import Config
+from hpcps.registry.config import LARGEST_FACTOR, MOST
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Epochs = Annotated[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], Field(strict=False, max_length=100)]
+
+
+class Optimizer(Config):
+    """The optimizer of the local steps; its state stays in its process."""
+
+    name: Literal["sgd", "nag", "adam", "adamw"] = Field(
+        "nag",
+        description="sgd (momentum), nag (Nesterov), adam, or adamw (adam with decoupled weight decay).",
+    )
+    lr: float = Field(0.1, gt=0, le=LARGEST_FACTOR, description="Learning rate before any decay.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of sgd and nag.")
+    betas: Annotated[tuple[Beta, Beta], Field(strict=False)] = Field(
+        (0.9, 0.999), description="Decay rates of adam and adamw."
+    )
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        le=LARGEST_FACTOR,
+        description="Weight decay, on every tensor: L2 in the gradient; with adamw each step multiplies the weights by "
+        "1 - learning rate * weight_decay.",
+    )
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether a step divides the gradient by a second moment."""
+        return self.name in ("adam", "adamw")
+
+
+class LrDecay(Config):
+    """Decay of the learning rate; an epoch is one of that role, and epoch n takes effect from the (n+1)th on."""
+
+    schedule: Literal["steps", "cosine"] = Field(
+        "steps",
+        description="`steps`: the rate is multiplied by `factor` after each of `epochs`; `cosine`: from the end of the "
+        "warm-up to the end of the run it falls by half a period of the cosine (Loshchilov, Hutter, 2017).",
+    )
+    factor: float = Field(0.1, gt=0, le=10, description="`steps`: the multiplier at each of the epochs.")
+    epochs: Epochs = Field((), description="`steps`: epochs after which the rate is multiplied.")
+    validator_epochs: Epochs | None = Field(None, description="The same for validators; default: `epochs`.")
+    final: float = Field(0.0, ge=0, le=1, description="`cosine`: the fraction of the rate at the end of the run.")
+
+
+class WarmUp(Config):
+    """Linear warm-up of the learning rate."""
+
+    epochs: int = Field(0, ge=0, le=MOST, description="Epochs over which the rate rises; 0: none.")
+    start: float = Field(0.1, gt=0, le=1, description="Fraction of the rate at the first step.")
