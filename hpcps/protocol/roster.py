@@ -9,6 +9,10 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Bounds, Partitioning
 from hpcps.spec.schema import Run
 
+SERVER_0 = Peer("server", 0)
+"""The server that decides when there is a checkpoint, and seals it; it also closes the rounds of a quorum, answers
+queries of local steps, and keeps the log of an asynchronous run."""
+
 ADVERSARY = Peer("adversary", 0)
 """The role that knows the honest updates and who is Byzantine, in a run whose attack needs to know others' updates."""
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.events import Effect, Finish, Seal, Send, Snapped
-
-KEEPER = Peer("server", 0)
-"""The role that decides when there is a checkpoint, and seals it, in a run with servers."""
 
 CHECKPOINT_FLAGS = Flag.SNAPSHOT | Flag.SUSPEND
 
 
 def report(peer: Peer, run_id: str, snapped: Snapped) -> Send:
-    """Return the message that tells the keeper that this process's part is written."""
+    """Return the message that tells server 0 that this process's part is written."""
     note = {"checksum": snapped.checksum}
-    return Send(KEEPER, Message(Kind.PART, peer, run_id, snapped.position, note=note))
+    return Send(SERVER_0, Message(Kind.PART, peer, run_id, snapped.position, note=note))
 
 
 def periodic(every: int, before: int, after: int) -> bool:
@@ -26,7 +23,7 @@ def periodic(every: int, before: int, after: int) -> bool:
 
 
 class CheckpointParts:
-    """The keeper's list of the processes that have written their parts of the checkpoint under way.
+    """The list of server 0 of the processes that have written their parts of the checkpoint under way.
 
     Attributes:
         open: the round or log position of that checkpoint; None if none is under way.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Kind, Message, Peer
+from hpcps.protocol.roster import SERVER_0
 from hpcps.roles.adversary import Adversary, Crafted
 from hpcps.roles.attack_group import Knowledge
-from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import rejection, wrong_blocks
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
 from hpcps.roles.resources import ALONE, Resources
@@ -32,7 +32,7 @@ class AsyncAdversary(Adversary):
         return self._workers if self._known else (self._coordinator,)
 
     def _takes(self, source: Peer, message: Message) -> bool:
-        ordered = source == KEEPER and message.kind in (Kind.CHECKPOINT, Kind.STOP)
+        ordered = source == SERVER_0 and message.kind in (Kind.CHECKPOINT, Kind.STOP)
         return ordered or super()._takes(source, message)
 
     def _take(self, source: Peer, message: Message, known: Knowledge) -> Iterator[Effect]:

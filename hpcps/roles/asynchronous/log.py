@@ -11,8 +11,7 @@ from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import DeviceVector, beside, pack
 from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
-from hpcps.protocol.roster import Roster, shards_of
-from hpcps.roles.checkpointing import KEEPER
+from hpcps.protocol.roster import SERVER_0, Roster, shards_of
 from hpcps.roles.checks import rate_of, rejection, wrong_rate
 from hpcps.roles.events import Effect, Finish, Send, Stage
 from hpcps.roles.local_training import LocalTraining
@@ -56,7 +55,7 @@ class LogEntry:
     @staticmethod
     def checkpoint(flags: Flag) -> LogEntry:
         """Return server 0's own entry, at which everyone writes a checkpoint."""
-        return LogEntry(Kind.CHECKPOINT, KEEPER, 0, KEEPER, 0, flags=flags)
+        return LogEntry(Kind.CHECKPOINT, SERVER_0, 0, SERVER_0, 0, flags=flags)
 
     def message(self, run_id: str, shard: int) -> Message:
         """Return it as a message to one server."""
@@ -268,7 +267,7 @@ class Log:
     def order(self, place: LogPosition, flags: Flag) -> None:
         """Note the place that server 0 gave an entry; an entry of server 0 itself is a checkpoint."""
         self._places.append(place)
-        if place.submitter == KEEPER:
+        if place.submitter == SERVER_0:
             self._checkpoints.append(LogEntry.checkpoint(flags))
 
     def state(self) -> State:
@@ -293,7 +292,7 @@ class Log:
             return None
         place = self._places[0]
         assert place.submitter is not None
-        waiting = self._checkpoints if place.submitter == KEEPER else self._entries[place.submitter]
+        waiting = self._checkpoints if place.submitter == SERVER_0 else self._entries[place.submitter]
         if not waiting:
             return None
         entry = waiting.popleft()

@@ -9,10 +9,10 @@ from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
-from hpcps.roles.checkpointing import KEEPER, CheckpointParts, periodic, report
+from hpcps.roles.checkpointing import CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_blocks, wrong_size
 from hpcps.roles.events import (
     Effect,
@@ -77,7 +77,7 @@ class AsyncServer:
     def _receive(self, source: Peer, message: Message) -> Iterator[Effect]:
         if self._shard is None:
             yield from self._initialise(source, message)
-        elif message.kind is Kind.ORDER and source == KEEPER:
+        elif message.kind is Kind.ORDER and source == SERVER_0:
             self._log.order(LogPosition.of(message), message.flags)
             yield from self._execute_ordered(self._shard)
         elif message.kind is Kind.PART and self.keeps_checkpoints:
@@ -112,7 +112,7 @@ class AsyncServer:
     @property
     def keeps_checkpoints(self) -> bool:
         """Server 0 does."""
-        return self.peer == KEEPER
+        return self.peer == SERVER_0
 
     def state(self) -> State:
         """Return the model at this place of the log."""
@@ -197,7 +197,7 @@ class AsyncServer:
             yield from self._log_entry(LogEntry(Kind.READ, source, number, source, number), self._shard)
 
     def _log_entry(self, entry: LogEntry, shard: AsyncShard) -> Iterator[Effect]:
-        if self.peer != KEEPER:
+        if self.peer != SERVER_0:
             self._log.put(entry.kept())
             yield from self._execute_ordered(shard)
             return

@@ -10,10 +10,9 @@ from functools import partial
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
-from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_blocks, wrong_rate
 from hpcps.roles.combiner_state import Acceptance, RuleState, Tally
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
@@ -70,7 +69,7 @@ class AsyncValidator(TrainingRole):
                 yield from self._log.take_model(source, message)
             case Received(source, Message(kind=Kind.UPDATE | Kind.ABSENT) as message) if source in self._requests:
                 yield from self._take_update(source, message)
-            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == KEEPER:
+            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == SERVER_0:
                 yield from self._training.take_checkpoint(message)
             case Received() | Malformed() if not self._training.takes(event):
                 yield from self._refuse(event.source, unwanted(event, str(self.peer)))

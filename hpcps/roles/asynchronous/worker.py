@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.adversary import AdversaryClient
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
-from hpcps.roles.checkpointing import KEEPER
 from hpcps.roles.checks import unwanted, vetted
 from hpcps.roles.events import Computed, Drain, Effect, Event, Idle, Pause, Record, Resumed, Send, Stage
 from hpcps.roles.packer import Packed, TrainingWorker
@@ -44,7 +43,7 @@ class AsyncWorker(TrainingWorker):
         match event:
             case Received(source, Message(kind=Kind.MODEL) as message) if source.role == "server":
                 yield from self._log.take_model(source, message)
-            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == KEEPER:
+            case Received(source, Message(kind=Kind.CHECKPOINT) as message) if source == SERVER_0:
                 yield from self._training.take_checkpoint(message)
             case Received() | Malformed() if self._adversary.answers(event):
                 self._packed = self._adversary.take(event)

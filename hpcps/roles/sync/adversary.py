@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.roster import SERVER_0
 from hpcps.protocol.schedule import OpenSchedule
 from hpcps.roles.adversary import Adversary, Crafted
 from hpcps.roles.attack_group import AttackGroup, Knowledge
-from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, KEEPER
+from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
 from hpcps.roles.checks import rejection, wrong_blocks
 from hpcps.roles.events import Effect, Finish, Record, SetDeadline, Snapshot
 from hpcps.roles.resources import ALONE, Resources
@@ -41,7 +42,7 @@ class SyncAdversary(Adversary):
         return known
 
     def _takes(self, source: Peer, message: Message) -> bool:
-        stops = message.kind is Kind.STOP and source == KEEPER and self._run.train.policy is not None
+        stops = message.kind is Kind.STOP and source == SERVER_0 and self._run.train.policy is not None
         return stops or super()._takes(source, message)
 
     def _take(self, source: Peer, message: Message, known: Knowledge) -> Iterator[Effect]:

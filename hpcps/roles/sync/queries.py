@@ -10,14 +10,13 @@ from hpcps.numerics.state import State
 from hpcps.policies import Policy
 from hpcps.policies.state_server import StateServer
 from hpcps.protocol.messages import Kind, Message, Peer
-from hpcps.protocol.roster import Roster
-from hpcps.roles.checkpointing import KEEPER
+from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.checks import rejection
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Drain, Effect, Record, Send, SetDeadline
 from hpcps.spec.schema import Run
 
-STATE_SERVER = KEEPER
+STATE_SERVER = SERVER_0
 """The role that answers queries, by its own clock."""
 
 

@@ -13,9 +13,9 @@ from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
-from hpcps.protocol.roster import Roster
+from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
-from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, KEEPER, CheckpointParts, periodic, report
+from hpcps.roles.checkpointing import CHECKPOINT_FLAGS, CheckpointParts, periodic, report
 from hpcps.roles.checks import rejection, vetted, wrong_size
 from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.events import (
@@ -77,7 +77,7 @@ class SyncServer:
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
         policy = run.train.policy
-        self._answers = QueryAnswers(peer, run, run_id, policy) if policy and peer == KEEPER else None
+        self._answers = QueryAnswers(peer, run, run_id, policy) if policy and peer == SERVER_0 else None
         self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
@@ -92,7 +92,7 @@ class SyncServer:
     @property
     def keeps_checkpoints(self) -> bool:
         """Server 0 does."""
-        return self.peer == KEEPER
+        return self.peer == SERVER_0
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
@@ -126,7 +126,7 @@ class SyncServer:
     def _receive(self, source: Peer, message: Message, moment: float) -> Iterator[Effect]:
         if self._part is None:
             yield from self._initialise(source, message)
-        elif message.kind is Kind.STOP and source == KEEPER and isinstance(self._part.schedule, OpenSchedule):
+        elif message.kind is Kind.STOP and source == SERVER_0 and isinstance(self._part.schedule, OpenSchedule):
             self._part.schedule.learn(message.round, self._run.train.epochs)
             if self.round == message.round and self._stage is ServerStage.GATHERING:
                 yield from self._begin_round(self._part)
@@ -139,7 +139,7 @@ class SyncServer:
                 if self._readers and "answered" in message.note:
                     self._readers.learn(message.note)
             yield from self._combine_when_ready(self._part)
-        elif message.kind is Kind.CLOSED and source == KEEPER and isinstance(self._part.collector, QuorumCollector):
+        elif message.kind is Kind.CLOSED and source == SERVER_0 and isinstance(self._part.collector, QuorumCollector):
             yield from self._part.collector.follow(message)
             yield from self._combine_when_ready(self._part)
         else:
