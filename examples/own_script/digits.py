@@ -28,7 +28,8 @@ for epoch in range(args.epochs):
         optimizer.zero_grad()
         loss(model(batch), labels).backward()
         optimizer.step()
-accuracy = (model(test_x).argmax(1) == test_y).float().mean()
-accuracy = bps.push_pull(accuracy, name="accuracy")
+    accuracy = (model(test_x).argmax(1) == test_y).float().mean()
+    accuracy = bps.push_pull(accuracy, name="accuracy")
+    bps.log(accuracy=accuracy)  # for `hpcps status` and `hpcps plot digits`
 if bps.rank() == 0:
     print(f"{bps.size()} processes: accuracy {accuracy:.3f}", flush=True)

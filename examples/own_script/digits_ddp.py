@@ -30,7 +30,8 @@ for epoch in range(args.epochs):
         optimizer.zero_grad()
         loss(ddp(batch), labels).backward()
         optimizer.step()
-accuracy = (model(test_x).argmax(1) == test_y).float().mean()
+    accuracy = (model(test_x).argmax(1) == test_y).float().mean()
+    hpcps.torch.log(accuracy=accuracy)  # for `hpcps status` and `hpcps plot digits_ddp`
 if dist.get_rank() == 0:
     print(f"{dist.get_world_size()} processes: accuracy {accuracy:.3f}", flush=True)
 dist.destroy_process_group()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import shutil
 import sys
-from contextlib import suppress
+import time
 from pathlib import Path
 
 from hpcps.cli.arguments import add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, installed_site
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder
-from hpcps.registry.config import MOST_ROLES
+from hpcps.registry.config import MOST_ROLES, NAME
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,6 +34,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         default=0,
         help="processes that combine the tensors; 0, the default: each worker combines a part",
     )
+    parser.add_argument(
+        "--name",
+        type=_name,
+        help="the name of the experiment in the results, for `hpcps status`, `plot` and `report` (default: the name of "
+        "the Python file)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="write the files of the launch, but start nothing")
     add_results_argument(parser)
     add_site_arguments(parser)
@@ -41,32 +48,43 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     parser.set_defaults(handler=handle)
 
 
+def _name(text: str) -> str:
+    if not re.fullmatch(NAME, text):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be the name of an experiment")
+    return text
+
+
 def handle(args: argparse.Namespace) -> int:
     """Start the processes and wait for their end; return 0 if none failed."""
-    from hpcps.launch.script import prepare_script  # here, because their imports take long
+    from hpcps.launch.script import name_of, prepare_script, run_of  # here, because their imports take long
     from hpcps.launch.supervise import supervise
+    from hpcps.records.provenance import provenance, source_state
+    from hpcps.records.run_directory import RunDirectory
 
-    folder = launch_folder(args.results, "scripts")
-    launch = prepare_script([args.program, *args.arguments], args.n, args.servers, folder, installed_site(args))
+    command = [args.program, *args.arguments]
+    experiment = args.results / (args.name or name_of(command))
+    folder = launch_folder(args.results, experiment.name)
+    run = run_of(command, args.n, args.servers, experiment)
+    launch = prepare_script(command, args.n, args.servers, run, folder, installed_site(args))
     folder.mkdir(parents=True, exist_ok=True)
     launch.write()
     if args.dry_run:
         print(launch.summary("script"))
         return 0
+    directory = RunDirectory(Path(run.directory))
+    directory.create(run.spec)
+    directory.check_writable()
+    code = source_state(Path.cwd())
+    directory.write_provenance(provenance(sys.argv, code) | {"mpi": str(launch.job.mpirun)}, code.uncommitted)
+    began = time.monotonic()
     outcome = supervise(launch, lambda line: print(line, flush=True))
-    if outcome.status == 0 or outcome.stopped:
-        _remove(folder)
+    if outcome.status == 0:
+        if directory.records:
+            directory.finish(time.monotonic() - began, map(str, launch.job.plan.world))
+        else:
+            shutil.rmtree(directory.path)  # the program has not used hpcps
     if outcome.stopped:
         print(f"hpcps: stopped by {outcome.stopped.name}", file=sys.stderr)
     elif outcome.status:
-        command = shlex.join([args.program, *args.arguments])
-        print(f"hpcps: {command}: {outcome}\n  the reports are in {folder}", file=sys.stderr)
+        print(f"hpcps: {shlex.join(command)}: {outcome}", file=sys.stderr)
     return outcome.status if outcome.stopped or not outcome.status else ExitStatus.FAILED
-
-
-def _remove(folder: Path) -> None:
-    """Remove the files of a launch, and the folders above them that are empty then."""
-    shutil.rmtree(folder, ignore_errors=True)
-    with suppress(OSError):
-        for parent in (folder.parent, folder.parent.parent, folder.parent.parent.parent):
-            parent.rmdir()

@@ -94,7 +94,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 run.run_id,
                 run.label,
                 state,
-                f"{run.epoch:.1f}/{run.epochs}" if run.epochs else "",
+                f"{run.epoch:.1f}/{run.epochs}" if run.epochs else f"{run.epoch:.1f}" if run.epoch else "",
                 f"{run.attempt}." if run.attempt > 1 and run.state != "done" else "",
                 duration(run.left) if run.left is not None else "",
                 _percent(run.accuracy),

@@ -161,6 +161,9 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
         epochs: describes the epochs, if the numbers alone do not.
     """
 
+    def known(*columns: str) -> list[str]:
+        return [column for column in columns if column in rows and rows[column].notna().any()]  # not those of a script
+
     def values(column: str) -> list[Any]:
         return list(dict.fromkeys(rows[column].astype(object)))
 
@@ -175,10 +178,12 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
     runs = rows["run_id"].nunique()
     whole, lengths = text(rows.attrs.get("epochs_of_file")), [text(number) for number in values("epochs")]
     facts = [
-        *("/".join(text(name) for name in values(column)) for column in ("model", "data") if column in rows),
+        *("/".join(text(name) for name in values(column)) for column in known("model", "data")),
         ", ".join(counted(column) for column in ("workers", "validators", "servers")),
-        epochs or (counted("epochs") if whole in ("none", *lengths) else f"{'/'.join(lengths)} of {whole} epochs"),
-        f"fidelity {'/'.join(text(name) for name in values('fidelity'))}",
+        epochs or (counted("epochs") if whole in ("none", *lengths) else f"{'/'.join(lengths)} of {whole} epochs")
+        if epochs or known("epochs")
+        else "",
+        *(f"fidelity {'/'.join(text(name) for name in values(column))}" for column in known("fidelity")),
         f"seed {text(seeds[0])}" if len(seeds) == 1 else f"{len(seeds)} seeds",
     ]
     if "simulation" in rows and any(text(kind) != "none" for kind in values("simulation")):
@@ -199,4 +204,4 @@ def describe(rows: pd.DataFrame, lost: pd.DataFrame, epochs: str = "") -> str:
         where = [f"{len(reached)} at epoch {span.replace('/', ' to ')}"] if span else []
         where += [f"{len(lost)} without a result"] if len(lost) else []
         facts.append(f"{unfinished} of {runs + len(lost)} runs unfinished ({', '.join(where)})")
-    return " · ".join(facts)
+    return " · ".join(filter(None, facts))

@@ -116,7 +116,7 @@ def find_cause(run: PlannedRun, deaths: Sequence[ProcessDeath], known: Collectio
                 index=death.index,
                 host=death.host,
                 round=round if isinstance(round, int) else None,
-                phase=f"after its record `{line['event']}`" if line else "start" if run.spec else "script",
+                phase=f"after its record `{line['event']}`" if line else "start",
                 error=death.end,
             )
         )

@@ -2,27 +2,67 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hpcps.launch.batch import remote_agent
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.placement import place
-from hpcps.launch.plan import Plan, Script
+from hpcps.launch.plan import Plan, PlannedRun, Script
 from hpcps.launch.prepare import Site, own_umask, variables_of
+from hpcps.registry.config import NAME
 from hpcps.spec.schema import Topology
 
 
-def prepare_script(command: Sequence[str], workers: int, servers: int, folder: Path, site: Site) -> Launch:
+def name_of(command: Sequence[str]) -> str:
+    """Return the name of an experiment for a program: that of its Python file, if it has one."""
+    file = next((word for word in command if word.endswith(".py")), command[0])
+    name = re.sub(r"[^A-Za-z0-9_.-]", "-", Path(file).stem).lstrip("_.-")[:100]
+    return name if re.fullmatch(NAME, name) else "script"
+
+
+def run_of(command: Sequence[str], workers: int, servers: int, experiment: Path) -> PlannedRun:
+    """Return the run of a launch: each launch is a run of its own, and launches of one command are repetitions.
+
+    Args:
+        command: the program and its arguments.
+        workers: the number of processes that execute it.
+        servers: the number of servers.
+        experiment: the folder of the results of all runs.
+    """
+    words = command[1:] if re.match("python[0-9.]*$", Path(command[0]).name) else command
+    text = " ".join(words)
+    run_id = hashlib.sha256(repr((command, time.time_ns(), os.getpid())).encode()).hexdigest()[:10]
+    label = f"{text} ({workers} workers, {servers} servers)"
+    index = len(list((experiment / "runs").glob("*")))
+    swept = {"command": text, "topology.workers": workers, "topology.servers": servers}
+    run = {
+        "name": experiment.name,
+        "seed": index,
+        "command": text,
+        "topology": {"workers": workers, "validators": 0, "servers": servers},
+        "train": {"mode": "sync"},
+    }
+    spec = {"run_id": run_id, "label": label, "index": index, "swept": swept, "run": run}
+    return PlannedRun(run_id, label, str(experiment.absolute() / "runs" / run_id), spec)
+
+
+def prepare_script(
+    command: Sequence[str], workers: int, servers: int, run: PlannedRun, folder: Path, site: Site
+) -> Launch:
     """Return the launch of a script.
 
     Args:
         command: the program and its arguments.
         workers: the number of processes that execute it.
         servers: the number of processes that combine their tensors; 0: the workers do.
+        run: the run that records it.
         folder: the folder for the files of the launch, which every host must be able to read.
         site: the launcher and the hosts.
 
@@ -33,7 +73,7 @@ def prepare_script(command: Sequence[str], workers: int, servers: int, folder: P
     script = Script(tuple(command), os.getcwd(), _free_port())
     threads = os.environ.get("OMP_NUM_THREADS", "")
     job = Job(
-        plan=Plan(world, (), umask=own_umask(), script=script),
+        plan=Plan(world, (run,), umask=own_umask(), script=script),
         plan_file=folder / "conf.plan.json",
         configfile=folder / "conf",
         mpirun=site.mpirun,

@@ -193,7 +193,7 @@ def supervise(
     # The status of a launcher that we killed is no information about the run.
     ended = 0 if saved or (hangs and not failed and not deaths) else process.returncode
     unharmed = ended == 0 or (stops and run is not None and not begun(run, launch.job.plan_file))
-    suspended = run is not None and bool(unharmed)
+    suspended = run is not None and bool(unharmed) and not script
     outcome = Outcome(ExitStatus.SUSPENDED if suspended else 0, suspended=suspended)
     if stops:
         finished = run is None and bool(launch.job.plan.runs)
@@ -329,13 +329,11 @@ def _explain(
     """Return the outcome of a failed launch: the run and, if known, the process that failed."""
     printed = tuple(tail)[-_LAST_LINES:]
     run = next((run for run in launch.job.plan.runs if not RunDirectory(Path(run.directory)).done), None)
-    if launch.job.plan.script is not None:
-        # The processes of a script report their failures in the folder of the plan.
-        folder = PlannedRun("", "", str(launch.job.plan_file.parent), {})
-        return Outcome(status, failure=find_cause(folder, deaths, known), launcher=launcher)
     if run is None:
         return Outcome(status, launcher=launcher, last_lines=printed)
     failure = find_cause(run, deaths, known)
+    if launch.job.plan.script is not None:
+        return Outcome(status, run=run, failure=failure, launcher=launcher)
     lines = last_lines(run, failure) if failure else printed
     return Outcome(status, run=run, failure=failure, launcher=launcher, last_lines=lines)
 

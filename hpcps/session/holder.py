@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -28,6 +30,7 @@ class _Collected:
         self.bucket = Bucket(first)
         self.results = allocate(self.bucket.capacity)
         self._sent = dict.fromkeys(workers, 0)
+        self.since = 0.0
         self._pieces: dict[Peer, list[_Piece]] = {worker: [] for worker in workers}
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
@@ -65,6 +68,11 @@ class _Collected:
             self._sent[worker] &= ~run(first, stop)
         return stop, rows
 
+    @property
+    def begun(self) -> bool:
+        """Whether a worker has sent slots that others have not."""
+        return any(self._sent.values())
+
     def waiting_for(self, slot: int) -> list[Peer]:
         """Return the workers that have not sent a slot."""
         return [worker for worker, sent in self._sent.items() if not sent >> slot & 1]
@@ -78,9 +86,20 @@ class _Collected:
 
 
 class Holder:
-    """Combines its parts of all tensors, each as soon as all workers have sent it."""
+    """Combines its parts of all tensors, each as soon as all workers have sent it.
 
-    def __init__(self, peer: Peer, session: str, workers: Sequence[Peer], holders: Sequence[Peer]) -> None:
+    Attributes:
+        waited: the seconds in which it waited for the last worker of an exchange after the first one, by the last.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        session: str,
+        workers: Sequence[Peer],
+        holders: Sequence[Peer],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """Begin without tensors.
 
         Args:
@@ -88,6 +107,7 @@ class Holder:
             session: the id of the session.
             workers: all workers.
             holders: all holders; the first one gets every declaration.
+            clock: returns seconds.
         """
         self.peer = peer
         self._session = session
@@ -97,6 +117,9 @@ class Holder:
         self._collected: dict[int, _Collected] = {}
         self._disputed = False
         self._left: dict[Peer, str] = {}
+        self._clock = clock
+        self._counted = 0.0
+        self.waited: defaultdict[Peer, float] = defaultdict(float)
         self.allocate: Callable[[int], Vector]
 
     def take(self, source: Peer, message: Message) -> Iterator[Send | Now]:
@@ -153,7 +176,12 @@ class Holder:
         collected = self._collected[message.index]
         first, count = message.partition, 0 if message.mask is None else len(message.mask)
         payload = None if message.kind is Kind.ABSENT else message.values
+        if not collected.begun:
+            collected.since = self._clock()
         for low, high in collected.put(source, first, first + count, payload):
+            now = self._clock()
+            self.waited[source] += now - max(collected.since, self._counted)
+            self._counted = now
             while low < high:
                 stop, rows = collected.take(low, high)
                 out = collected.results[collected.bucket.words(low, stop)]

@@ -15,8 +15,10 @@ from hpcps.execution.bootstrap import process_group
 from hpcps.launch.plan import Plan
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
+from hpcps.records.writer import RecordWriter
 from hpcps.session.member import TIMEOUT
 from hpcps.session.participant import Copies
+from hpcps.session.record import ScriptRecord
 from hpcps.session.session import Session, report
 
 PLAN = "HPCPS_PLAN"
@@ -49,7 +51,13 @@ def join_launch(timeout: float = TIMEOUT, copies: Copies | None = None) -> Launc
     stack = ExitStack()
     group = stack.enter_context(process_group(plan, plan_file))
     atexit.register(stack.close)
-    return LaunchedSession(group, [Peer(rank.role, rank.index) for rank in plan.world], timeout, copies)
+    session = LaunchedSession(group, [Peer(rank.role, rank.index) for rank in plan.world], timeout, copies)
+    me, run = session.member.peer, plan.runs[0]
+    writer = RecordWriter(Path(run.directory), run.run_id, me.role, me.index, session.host)
+    facts = {"rank": group.rank, "transport": "mpi", "gpu": plan.world[group.rank].gpu}
+    neighbours = [str(peer) for peer in group.in_memory()]
+    session.record = ScriptRecord(writer, session.member, **facts, shared_memory=neighbours)
+    return session
 
 
 class ScriptEnding:
@@ -109,10 +117,13 @@ class ScriptEnding:
         if plan := os.environ.get(PLAN):
             peer = self._session.member.peer
             with suppress(OSError):
-                RunDirectory(Path(plan).parent).fail(peer.role, peer.index, self._session.host, None, "script", error)
+                run = RunDirectory(Path(Plan.read(Path(plan)).runs[0].directory))
+                run.fail(peer.role, peer.index, self._session.host, None, "script", error)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if waits := self._session.describe():
             report(self._session, f"stopped by SIGTERM while it waited for {waits}")
+        if self._session.record is not None:
+            self._session.record.end("stopped")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)

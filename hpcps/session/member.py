@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpcps.errors import HpcpsError, RunError
@@ -14,7 +14,7 @@ from hpcps.roles.events import Now, Send
 from hpcps.session.holder import Holder
 from hpcps.session.participant import ByteCopies, Copies, Participant, TensorExchange
 from hpcps.session.tensors import Reduction, Tensor
-from hpcps.transport.base import MessageTransport
+from hpcps.transport.base import MessageTransport, Traffic
 
 ID = "session"
 """The run id of messages."""
@@ -39,6 +39,8 @@ class Member:
         participant: its participant; None if it is a server.
         gone: the processes that have ended, and the end of the sentence that says why.
         error: why the session cannot go on; None if it can.
+        combined: the seconds in which its holder combined tensors.
+        in_flight: the seconds in which exchanges of its participant were not done.
     """
 
     def __init__(
@@ -74,6 +76,8 @@ class Member:
         )
         self.gone: dict[Peer, str] = {}
         self.error: HpcpsError | None = None
+        self.combined = self.in_flight = 0.0
+        self._began: float | None = None
         self._ended, self._timeout = ended, timeout
         self._own: deque[Message] = deque()
         self._looked = 0.0
@@ -101,6 +105,8 @@ class Member:
                 name = tensor.declaration.name
                 raise RunError(f"{self.peer} cannot exchange tensor '{name}': {worker} {self.gone[worker]}")
         exchange, messages = self.participant.start(tensor, source, target, time.monotonic())
+        if self._began is None:
+            self._began = exchange.began
         self._send_all(messages)
         return exchange
 
@@ -113,6 +119,16 @@ class Member:
         """Raise the error of the session, if there is one."""
         if self.error is not None:
             raise RunError(str(self.error))
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes of all its messages to and from other processes."""
+        return self._transport.traffic
+
+    @property
+    def waited(self) -> Mapping[Peer, float]:
+        """The seconds in which its holder waited for the last worker, by that worker."""
+        return self._holder.waited
 
     def step(self) -> bool:
         """Handle one message, if there is one; return whether there was one."""
@@ -201,6 +217,9 @@ class Member:
         match message.kind:
             case Kind.COMBINED | Kind.ANSWER if self.participant is not None and self.error is None:
                 self.participant.take(source, message)
+                if self._began is not None and not self.participant.open:
+                    self.in_flight += time.monotonic() - self._began
+                    self._began = None
             case Kind.ABORT:
                 self.fail(RunError(str(message.note["reason"])), tell=False)
             case Kind.LEAVE:
@@ -213,7 +232,9 @@ class Member:
             case _ if self.error is None:
                 for effect in self._holder.take(source, message):
                     if isinstance(effect, Now):
+                        began = time.perf_counter()
                         effect.work()
+                        self.combined += time.perf_counter() - began
                     else:
                         self._send(effect)
 

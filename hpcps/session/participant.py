@@ -163,6 +163,7 @@ class Participant:
 
     Attributes:
         waits_since: when the first tensor that waits for `flush` began, in seconds; None if none waits.
+        open: the number of exchanges that are not done.
     """
 
     def __init__(
@@ -194,6 +195,7 @@ class Participant:
         self._last: dict[Tensor, TensorExchange] = {}
         self._queue: dict[_Sender, None] = {}
         self.waits_since: float | None = None
+        self.open = 0
 
     @property
     def exchanges(self) -> list[TensorExchange]:
@@ -256,6 +258,7 @@ class Participant:
         if last is not None and not last.done:
             raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: synchronize its handle first")
         exchange = self._last[tensor] = TensorExchange(tensor, target, now)
+        self.open += 1
         senders = self._of[tensor]
         if not tensor.small:
             return exchange, self._send_parts(exchange, senders, source)
@@ -313,6 +316,7 @@ class Participant:
         for exchange in sender.take(first, stop, message.values):
             exchange.left -= 1
             if not exchange.left:
+                self.open -= 1
                 exchange.end()
 
     def missing(self, exchange: TensorExchange) -> list[Peer]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies, TensorExchange
+from hpcps.session.record import ScriptRecord
 from hpcps.session.tensors import Reduction, Tensor
 from hpcps.transport.process_group import ProcessGroup
 
@@ -26,7 +27,10 @@ class Session:
         size: the number of workers.
         local_rank: its number among the workers of its host.
         local_size: the number of workers of its host.
+        record: the record of this process; None unless `hpcps launch` has started it.
     """
+
+    record: ScriptRecord | None = None
 
     def __init__(
         self, group: ProcessGroup, world: Sequence[Peer], timeout: float = TIMEOUT, copies: Copies | None = None
@@ -75,6 +79,24 @@ class Session:
         self._flush(exchange)
         return exchange.done
 
+    def charge(self, task: str) -> None:
+        """Add the time since the last charge to a task of the record: `train` or `wait`."""
+        with self._lock:
+            if self.record is not None:
+                self.record.charge(task)
+
+    def log(self, epoch: float | None, numbers: Mapping[str, Any]) -> None:
+        """Write numbers of the script into the record of worker 0; see `ScriptRecord.log`."""
+        with self._lock:
+            if self.record is not None and self.rank == 0:
+                self.record.log(epoch, numbers)
+
+    def step(self) -> None:
+        """Record that a step of the script has ended."""
+        with self._lock:
+            if self.record is not None:
+                self.record.step()
+
     def then(self, exchange: TensorExchange, call: Callable[[], None]) -> None:
         """Call a function when an exchange is done, in the thread that finds this out; at once if it is."""
         with self._lock:
@@ -88,8 +110,10 @@ class Session:
             RunError: there is no result; the message says whom this process waited for, and in which tensor.
         """
         if not exchange.done:
+            self.charge("train")
             self._flush(exchange)
             self._until(lambda: exchange.done)
+            self.charge("wait")
         if exchange.error is not None:
             raise RunError(str(exchange.error))
 
@@ -113,6 +137,12 @@ class Session:
             self.member.leave(error)
         if not error:
             self._until(lambda: self.member.alone)
+        with self._lock:
+            if self.record is not None:
+                self.record.end("failed" if error else "finished", error)
+                if not error:
+                    report(self, str(self.record))
+                self.record = None
         self._closing = True
         self._resume.set()
         if threading.current_thread() is not self._thread:

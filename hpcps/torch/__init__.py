@@ -16,7 +16,7 @@ from hpcps.torch.exchange import (
 )
 from hpcps.torch.hook import exchange, hook
 from hpcps.torch.optimizer import DistributedOptimizer
-from hpcps.torch.state import init, is_initialized, local_rank, local_size, rank, shutdown, size
+from hpcps.torch.state import init, is_initialized, local_rank, local_size, log, rank, shutdown, size
 
 __all__ = [
     "DistributedOptimizer",
@@ -31,6 +31,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "log",
     "poll",
     "push_pull",
     "push_pull_async",

@@ -61,6 +61,11 @@ def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
             future.set_exception(pending.exchange.error)  # type: ignore[arg-type]
         else:
             future.set_result(pending.finish())
+            if bucket.is_last():
+                session().charge("wait")
+                session().step()
 
     session().then(pending.exchange, done)
+    if bucket.is_last():  # the script now waits for the buckets
+        session().charge("train")
     return future

@@ -12,6 +12,7 @@ from torch import Tensor
 from hpcps.errors import RunError, SpecError
 from hpcps.session.tensors import Reduction
 from hpcps.torch.exchange import PendingTensor, begin, declared, reduction_of
+from hpcps.torch.state import session
 
 
 class _Gradients:
@@ -53,6 +54,7 @@ class _Gradients:
         self.left = dict.fromkeys(self.names, self.passes)
         for each in pending.values():
             each.finish()
+        session().step()
         self.synchronized = True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -49,6 +50,19 @@ def shutdown() -> None:
     if _current is not None:
         (_, ending), _current = _current, None
         ending.shutdown()
+
+
+def log(*, epoch: float | None = None, **numbers: Any) -> None:
+    """Write numbers, such as `loss=0.3, accuracy=0.91`, into the record of the run, for plots and reports.
+
+    The numbers are those of process 0: in the others, and without `hpcps launch`, this has no effect.
+
+    Args:
+        epoch: the finished epochs; by default, the number of this call, from 1.
+        numbers: numbers or tensors with one element; `accuracy`, from 0 to 1, and `loss` on the test set are those that
+            plots draw.
+    """
+    session().log(epoch, numbers)
 
 
 def session() -> Session:

@@ -1,12 +1,20 @@
 """`hpcps launch`: scripts without a framework, so that they start fast; what each process says when one fails."""
 
-import os
 import re
 import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from members import Members
+
+from hpcps.errors import SpecError
+from hpcps.records.collect import collect
+from hpcps.records.files import read_lines
+from hpcps.records.status import SweepProgress
+from hpcps.records.writer import RecordWriter
+from hpcps.session.record import ScriptRecord
 
 SCRIPT = """
 import os, signal, sys, time
@@ -18,7 +26,7 @@ if mode.startswith("apart"):  # as on separate hosts: no process reads another's
     Neighbours.reach = lambda self, cards, me: [False] * len(cards)
     mode = mode[6:]
 session = join_launch()
-ScriptEnding(session)
+ending = ScriptEnding(session)
 def exchange(name, size):
     data = np.arange(size, dtype=np.float32) * (session.rank + 1)
     tensor = session.declare(name, "float32", (size,), "sum")
@@ -32,7 +40,10 @@ if session.rank == 1:
     if mode == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if mode == "hang": time.sleep(60)
 size = 500_001 if (mode, session.rank) != ("size", 1) else 500_002
-assert exchange("layer.weight", size)[5] == 30.0
+for step in range(3):
+    assert exchange("layer.weight", size)[5] == 30.0
+    session.step()
+    session.log(None, {"accuracy": 0.5 + step / 10, "note": float("nan")})
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
 sys.stdout.write(" ".join(["done", *(os.environ[name] for name in names), os.getcwd()]) + "\\n")
 """
@@ -52,7 +63,22 @@ def test_a_script_runs_to_its_end_and_leaves_nothing(tmp_path, servers, mode):
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("done"))
     assert found == [f"done {k} 3 {k} 3 127.0.0.1 {tmp_path}" for k in range(3)]
-    assert os.listdir(tmp_path) == ["script.py"]
+    names = [*(f"worker-{k}" for k in range(3)), *(f"server-{k}" for k in range(int(servers)))]
+    lines = [line for line in done.stdout.splitlines() if line.startswith("hpcps: ")]
+    assert sorted(line.split()[1] for line in lines) == sorted(names), done.stdout
+    worker = "3 steps, .* steps/s; .* MB sent, .* MB received; .*% of the exchange hidden .*; limited by .*"
+    for line in lines:
+        assert re.search(worker if "worker" in line.split()[1] else "waited .* for worker-., which came last", line)
+    (status,) = SweepProgress(list(tmp_path.glob("results/script/runs/*")), verify=True).poll()
+    assert (status.state, status.round, status.epoch) == ("done", 3, 3.0)
+    assert status.accuracy == pytest.approx(0.7)
+    table = collect(tmp_path / "results" / "script").table
+    assert sorted(f"{row.role}-{row.index:.0f}" for row in table[table["event"] == "end"].itertuples()) == sorted(names)
+    assert table[table["event"] == "evaluation"]["accuracy"].tolist() == pytest.approx([0.5, 0.6, 0.7])
+    rounds = table[table["event"] == "round"]
+    assert (rounds.groupby("index").size() == 3).all()
+    assert (rounds["bytes_sent"] > 500_000).all()
+    assert str(table["command"][0]) == f"script.py {mode}"
 
 
 @pytest.mark.parametrize(
@@ -71,6 +97,9 @@ def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why)
     said = [line for line in done.stdout.splitlines() if re.match("hpcps: worker-[02] on ", line) and why in line]
     assert said, done.stdout
     assert all("layer.weight" in line for line in said)
+    (status,) = SweepProgress(list(tmp_path.glob("results/script/runs/*"))).poll()
+    assert status.state == "failed"
+    assert mode == "exit" or str(status.failures[0]) in done.stderr
 
 
 def test_a_signal_ends_the_script(tmp_path):
@@ -79,7 +108,7 @@ def test_a_signal_ends_the_script(tmp_path):
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:
-        while not list(tmp_path.glob("results/scripts/launch/*/conf.plan.json.lost/worker-1")):
+        while len(list(tmp_path.glob("results/script/runs/*/records/worker-*.jsonl"))) < 2:
             time.sleep(0.05)
             assert process.poll() is None
         time.sleep(0.5)
@@ -87,14 +116,17 @@ def test_a_signal_ends_the_script(tmp_path):
         printed, _ = process.communicate(timeout=30)
     assert process.returncode == 143
     assert "stopped by SIGTERM" in printed
+    (status,) = SweepProgress(list(tmp_path.glob("results/script/runs/*"))).poll()
+    assert status.state == "stopped"
 
 
 def test_dry_run_starts_nothing(tmp_path):
-    done = launch(tmp_path, "--servers", "1", "--dry-run", "none")
+    done = launch(tmp_path, "--servers", "1", "--name", "mine", "--dry-run", "none")
     assert done.returncode == 0, done.stderr
     assert "1 script on 4 processes" in done.stdout
     assert "done" not in done.stdout
-    (plan,) = tmp_path.glob("results/scripts/launch/*/conf.plan.json")
+    (plan,) = tmp_path.glob("results/mine/launch/*/conf.plan.json")
+    assert not (tmp_path / "results/mine/runs").exists()
     assert '"script.py"' in plan.read_text()
 
 
@@ -105,6 +137,38 @@ def test_a_program_that_does_not_exist(tmp_path):
     )  # fmt: skip
     assert done.returncode == 1
     assert "no-such-program: no such program" in done.stdout
+
+
+def test_what_a_script_may_log(tmp_path):
+    record = ScriptRecord(RecordWriter(tmp_path, "r", "worker", 0, "h"), Members(1).all[0])
+    record.log(None, {"loss": np.float32(2.0), "accuracy": 1})
+    record.log(7.5, {"loss": float("inf")})
+    record.log(None, {})
+    with pytest.raises(SpecError, match="has the field round already"):
+        record.log(None, {"round": 3})
+    with pytest.raises(SpecError, match="expects numbers"):
+        record.log(None, {"loss": "low"})
+    record.end("finished")
+    lines = read_lines(tmp_path / "records/worker-0.jsonl").lines
+    logged = [line for line in lines if line["event"] == "evaluation"]
+    assert [line["epoch"] for line in logged] == [1.0, 7.5, 3.0]
+    assert (logged[0]["loss"], logged[0]["accuracy"], logged[0]["step"]) == (2.0, 1.0, 0)
+
+
+def test_what_limits_a_script(tmp_path):
+    member = Members(2).all[0]
+    record = ScriptRecord(RecordWriter(tmp_path, "r", "worker", 0, "h"), member)
+    for task, text in [("train", "computing (100%"), ("wait", "the exchange (")]:
+        for _ in range(2):
+            time.sleep(0.02 if task == "train" else 0.2)
+            record.charge(task)
+            record.step()
+        assert f"limited by {text}" in str(record)
+    member.combined += 0.5
+    record.step()
+    assert "limited by combining" in str(record)
+    member.waited[member.workers[1]] = 0.5
+    assert "limited by worker-1, for which the others wait" in str(record)
 
 
 def test_importing_hpcps_imports_no_torch():

@@ -1,0 +1,118 @@
+"""The record of one process of a script: its steps, the numbers that the script logs, and what limited it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from hpcps.errors import SpecError
+from hpcps.execution.stopwatch import Stopwatch
+from hpcps.records.provenance import machine
+from hpcps.records.writer import RecordWriter
+from hpcps.session.member import Member
+
+_RESERVED = ("event", "run", "role", "index", "host", "time", "round", "step")
+_COMPUTING = 0.9
+"""The share of the time from which on computing limits a script."""
+
+
+class ScriptRecord:
+    """Writes the record of a process, and measures its exchange.
+
+    The time of a worker is divided into `compute`, that of its own code, and `wait`, that of waiting for results; in a
+    part of both it combined tensors for all, `combine`, and exchanges were in flight, `in_flight`.
+    """
+
+    def __init__(self, writer: RecordWriter, member: Member, **facts: object) -> None:
+        """Write the first line.
+
+        Args:
+            writer: writes the lines.
+            member: the process.
+            facts: further facts for the first line.
+        """
+        self._writer, self._member = writer, member
+        self._stopwatch = Stopwatch(alone=True)
+        self._sums: defaultdict[str, float] = defaultdict(float)
+        self._reported = (0, 0, 0.0, 0.0)
+        self._first_step = self._last_step = 0.0
+        self._steps = self._logged = 0
+        writer.write("start", pid=os.getpid(), **facts, cpu_model=machine()["cpu"])
+
+    def charge(self, task: str) -> None:
+        """Add the time since the last charge to a task: `train` or `wait`."""
+        self._stopwatch.charge(task)
+
+    def step(self) -> None:
+        """Write a line: a step of the script has ended."""
+        self._last_step = time.perf_counter()
+        self._first_step = self._first_step or self._last_step
+        self._steps += 1
+        self._writer.write("round", round=self._steps - 1, step=self._steps, **self._since_the_last())
+        if self._steps == 1:  # the time before is mostly that of the start
+            self._sums |= dict.fromkeys(("compute", "wait", "combine", "in_flight"), 0.0)
+
+    def log(self, epoch: float | None, numbers: Mapping[str, Any]) -> None:
+        """Write a line with numbers of the script; without an epoch, the lines are counted.
+
+        Raises:
+            SpecError: a name is that of another field, or a value is no number.
+        """
+        if taken := sorted(set(numbers) & set(_RESERVED)):
+            raise SpecError(f"log: every line of a record has the field {taken[0]} already: use another name")
+        self._logged += 1
+        try:
+            values = {name: float(value) for name, value in numbers.items()}
+            place = {"epoch": float(self._logged if epoch is None else epoch), "round": self._steps}
+        except (TypeError, ValueError) as error:
+            raise SpecError(f"log expects numbers, or tensors with one element: {error}") from error
+        self._writer.write("evaluation", **place, step=self._steps, **values)
+
+    def end(self, reason: str, error: str = "") -> None:
+        """Write the last line."""
+        self._writer.write("end", reason=reason, **({"error": error} if error else {}), **self._since_the_last())
+        self._writer.close()
+
+    def __str__(self) -> str:
+        """Return the steps per second, the bytes, the share of the exchange that was hidden, and what limited it."""
+        sums, parts = self._sums, []
+        if self._steps > 1:
+            rate = (self._steps - 1) / (self._last_step - self._first_step)
+            parts.append(f"{self._steps} steps, {rate:.3g} steps/s")
+        parts.append(f"{sums['bytes_sent'] / 1e6:.1f} MB sent, {sums['bytes_received'] / 1e6:.1f} MB received")
+        if sums["in_flight"]:
+            hidden = max(0.0, 1 - sums["wait"] / sums["in_flight"])
+            parts.append(f"{hidden:.0%} of the exchange hidden behind computing")
+        return "; ".join([*parts, self._limit()])
+
+    def _limit(self) -> str:
+        """Return what limited the process: computing, one worker for which others wait, combining, or the exchange."""
+        sums, waited = self._sums, self._member.waited
+        last = max(waited, key=lambda peer: waited[peer], default=None)
+        seconds = waited[last] if last else 0.0
+        if self._member.participant is None:
+            return f"waited {seconds:.1f} s for {last}, which came last" if last else "combined nothing"
+        share = sums["compute"] / max(sums["compute"] + sums["wait"], 1e-9)
+        if share >= _COMPUTING:
+            return f"limited by computing ({share:.0%} of the time)"
+        waits = f"{1 - share:.0%} of the time"
+        if last and last != self._member.peer and seconds > sums["wait"] / 2:
+            return f"limited by {last}, for which the others wait ({waits})"
+        if sums["combine"] > sums["wait"] / 2:
+            return f"limited by combining ({waits})"
+        return f"limited by the exchange ({waits})"
+
+    def _since_the_last(self) -> dict[str, float]:
+        sent, received, combined, in_flight = self._reported
+        traffic = self._member.traffic
+        self._reported = traffic.sent, traffic.received, self._member.combined, self._member.in_flight
+        self._stopwatch.charge("wait" if self._member.participant is None else "train")
+        self._stopwatch.add("combine", self._member.combined - combined, 0.0)
+        found: dict[str, float] = {"bytes_sent": traffic.sent - sent, "bytes_received": traffic.received - received}
+        found |= self._stopwatch.take() | {"in_flight": round(self._member.in_flight - in_flight, 6)}
+        for name, value in found.items():
+            self._sums[name] += value
+        return found
