@@ -114,6 +114,8 @@ def overview(runs: Sequence[RunStatus]) -> str:
             notes += [f"  {run.run_id}: {_local_steps(step)}" for step in run.step_states]
         if run.quorum and (counts := participation(RunDirectory(run.path))) is not None:
             notes.append(f"  {run.run_id}: {least_present(counts)}")
+        if run.evaluator:
+            notes.append(f"  {run.run_id}: {run.evaluator}")
         if run.state != "done":
             notes += [f"  {run.run_id}: an earlier attempt: {failure}" for failure in run.earlier]
     if any(run.acceptance.rate is not None for run in runs):

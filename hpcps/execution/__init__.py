@@ -10,6 +10,7 @@ launches.
 - `bootstrap`: creates the process group of a launch
 - `device_buffers`: chooses where the buffers of a run are
 - `evaluate`: evaluates models after their run
+- `evaluation_process`: evaluates for the evaluator, in another process
 - `inprocess`: executes a whole run in one process
 - `launch_progress`: the progress of a launch that no `hpcps run` supervises
 - `observer`: what a run in one process tells an observer

@@ -60,16 +60,21 @@ class Background(BackgroundExecutor):
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu: Callable[[], float] = time.process_time,
+        elsewhere: Callable[[], float] = float,
     ) -> None:
         """Create the executor; the first task starts its thread.
 
         Args:
             clock: returns seconds.
             cpu: returns the CPU seconds of the whole process.
+            elsewhere: returns the CPU seconds that tasks have used in other processes.
         """
         self._clock = clock
         self._process_cpu = cpu
+        self._elsewhere = elsewhere
         self._thread: threading.Thread | None = None
         self._cpu_id: int | None = None
         self._given: SimpleQueue[tuple[str, int, Callable[[], Any]] | None] = SimpleQueue()
@@ -126,14 +131,15 @@ class Background(BackgroundExecutor):
         self._cpu_id = time.pthread_getcpuclockid(threading.get_ident())
         while (given := self._given.get()) is not None:
             task, round, work = given
-            start, cpu, result, error = self._clock(), time.thread_time(), None, None
+            start, cpu, result, error = self._clock(), time.thread_time() + self._elsewhere(), None, None
             try:
                 # numpy keeps this setting per thread; `RoleDriver._compute` explains it.
                 with np.errstate(over="ignore", invalid="ignore"):
                     result = work()
             except Exception as raised:
                 error = raised
-            self._finished = Finished(task, round, result, error, start, self._clock(), time.thread_time() - cpu)
+            cpu = time.thread_time() + self._elsewhere() - cpu
+            self._finished = Finished(task, round, result, error, start, self._clock(), cpu)
             # Release what the task held, such as a copy of the model, now and not when the next task starts.
             del given, work, result
             self._over.set()

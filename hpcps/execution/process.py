@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from types import FrameType
 from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.background import Background
 from hpcps.execution.device_buffers import Buffers, DeviceBuffers
+from hpcps.execution.evaluation_process import EvaluationProcess
 from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext
 from hpcps.execution.resume import Resume, search, take_back
@@ -28,6 +30,7 @@ from hpcps.launch.stop import StopFile
 from hpcps.launch.verify import problems
 from hpcps.numerics.layout import private
 from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import EVALUATOR
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.provenance import machine, provenance, provenance_of, source_state
 from hpcps.records.trace.clocks import Clocks
@@ -108,19 +111,20 @@ def _play(plan: Plan, role: str, stop: StopFile, group: ProcessGroup, mps: bool)
     clocks = Clocks(group, Peer(me.role, me.index)) if plan.trace else None
     display = LaunchProgress(plan) if plan.progress and me == _coordinator(plan) else None
     devices = DeviceBuffers(plan, group)
-    for planned in plan.runs:
-        if group.share(stop.requested()):
-            if group.rank == 0:
-                print("hpcps: stopped; start it again to go on", flush=True)
-                stop.clear()
-            break
-        context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
-        try:
-            if not _play_one(context, stop, group, clocks, display, devices):
-                return 1
-        except LostError as error:
-            context.report(None, "exchange", error)
-            raise
+    with EvaluationProcess() if me.role == EVALUATOR.role else nullcontext() as evaluations:
+        for planned in plan.runs:
+            if group.share(stop.requested()):
+                if group.rank == 0:
+                    print("hpcps: stopped; start it again to go on", flush=True)
+                    stop.clear()
+                break
+            context = ProcessContext(planned, plan.world, group.rank, host, mps=mps)
+            try:
+                if not _play_one(context, stop, group, clocks, display, devices, evaluations):
+                    return 1
+            except LostError as error:
+                context.report(None, "exchange", error)
+                raise
     return 0
 
 
@@ -137,6 +141,7 @@ def _play_one(
     clocks: Clocks | None,
     display: LaunchProgress | None,
     devices: DeviceBuffers,
+    evaluations: EvaluationProcess | None,
 ) -> bool:
     """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
     role, problem, report = None, "", nothing
@@ -150,7 +155,10 @@ def _play_one(
             raise RunError(buffers.refusal)
         if context.active:
             on_host = group.allocate if context.run.transport.reads_in_place else private
-            resources = Resources(buffers.allocate or on_host, buffers.allocate or private, on_host, context.threads)
+            if evaluations is not None:
+                evaluations.load(context)
+            allocate, local = buffers.allocate or on_host, buffers.allocate or private
+            resources = Resources(allocate, local, on_host, context.threads, evaluations)
             role = make_role(context.run, context.planned.run_id, Peer(context.me.role, context.me.index), resources)
     except Exception as error:
         problem = str(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
@@ -168,7 +176,7 @@ def _play_one(
     suspended = False
     with tracing(context, clocks) as tracer:
         if role is not None:
-            driver = _perform(role, context, resume.part, stop, group, tracer, display, buffers)
+            driver = _perform(role, context, resume.part, stop, group, tracer, display, buffers, evaluations)
             if driver is None:
                 return False
             suspended = driver.suspended
@@ -203,6 +211,7 @@ def _perform(
     tracer: Tracer | None,
     display: LaunchProgress | None,
     buffers: Buffers,
+    evaluations: EvaluationProcess | None,
 ) -> RoleDriver | None:
     """Execute the role from start to end; return its driver, or None if it failed."""
     me, driver = context.me, None
@@ -217,11 +226,11 @@ def _perform(
                 part=before,
                 on_line=display.update if display else None,
             ) as record,
-            Background() as background,
+            Background(elsewhere=lambda: evaluations.cpu if evaluations else 0.0) as background,
         ):
             record.write(
                 "start",
-                pid=os.getpid(),
+                pid=evaluations.pid if evaluations else os.getpid(),
                 rank=me.rank,
                 transport=context.run.transport.kind,
                 shared_memory=[str(peer) for peer in group.in_memory()] if context.run.transport.reads_in_place else [],

@@ -19,6 +19,13 @@ from hpcps.spec.schema import Run
 from hpcps.transport.process_group import LostError
 
 
+def planned_run(planned: PlannedRun) -> Run:
+    """Activate the plugins of a run, and return the run."""
+    texts = [(plugin["file"], plugin["text"]) for plugin in planned.spec.get("plugins", ())]
+    activate(registry_of(texts, Path(planned.directory) / PLUGINS))
+    return Run.model_validate(planned.spec["run"])
+
+
 class ProcessContext:
     """The context of one process in one run.
 
@@ -43,9 +50,7 @@ class ProcessContext:
         """
         me = world[rank]
         self.planned = planned
-        texts = [(plugin["file"], plugin["text"]) for plugin in planned.spec.get("plugins", ())]
-        activate(registry_of(texts, Path(planned.directory) / PLUGINS))
-        self.run = spread(Run.model_validate(planned.spec["run"]), len({member.host for member in world}))
+        self.run = spread(planned_run(planned), len({member.host for member in world}))
         self.directory = RunDirectory(Path(planned.directory))
         self.me = me
         self.host = host

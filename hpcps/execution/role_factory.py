@@ -9,6 +9,7 @@ from hpcps.roles.asynchronous.server import AsyncServer
 from hpcps.roles.asynchronous.validator import AsyncValidator
 from hpcps.roles.asynchronous.worker import AsyncWorker
 from hpcps.roles.collective.worker import CollectiveWorker
+from hpcps.roles.evaluation_job import TrainerEvaluations
 from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.roles.events import Role
 from hpcps.roles.resources import ALONE, Resources
@@ -60,6 +61,8 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
         return SyncServer(peer, run, run_id, resources)
     if peer == ADVERSARY:
         return (AsyncAdversary if run.train.mode == "async" else SyncAdversary)(peer, run, run_id, resources)
+    if peer == EVALUATOR and resources.evaluations is not None:
+        return EvaluatorRole(peer, run, run_id, resources.evaluations)
     # Imported here, because it imports the framework, which a server does not need.
     from hpcps.training.build import build_trainer
 
@@ -84,7 +87,8 @@ def class_facts(run: Run, peer: Peer) -> dict[str, str]:
 def make_training_role(run: Run, run_id: str, peer: Peer, trainer: Trainer, resources: Resources = ALONE) -> Role:
     """Return a worker or validator that trains with this trainer, or the evaluator, which only evaluates with it."""
     if peer == EVALUATOR:
-        return EvaluatorRole(peer, run, run_id, trainer)
+        reestimate = run.validation.batchnorm == "reestimated"
+        return EvaluatorRole(peer, run, run_id, TrainerEvaluations(trainer, reestimate=reestimate))
     if run.topology.alone:
         return SingleProcess(peer, run, run_id, trainer)
     if run.collective:

@@ -9,6 +9,7 @@
 - `esync_log`: the log of one device of the published ESync code
 - `esync_table`: the logs of that code as a table
 - `evaluation`: the file of an evaluation
+- `evaluator`: how often the process that evaluates ended
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
 - `export`: writes CSV files and event files of TensorBoard
 - `failure`: the processes of a run that failed

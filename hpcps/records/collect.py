@@ -28,7 +28,7 @@ from hpcps.spec.tree import get
 
 EVENTS = (
     *("start", "round", "applied", "published", "evaluation", "evaluated", "not_evaluated", "rejected", "diverged"),
-    *("waiting", "checkpoint", "snapshot", "end", "local_steps"),
+    *("evaluator_died", "waiting", "checkpoint", "snapshot", "end", "local_steps"),
     *(UPDATES, BYPASS, TOTALS),
 )
 """The events of record lines, and the events of the rows that `collect` adds."""

@@ -12,7 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from hpcps.inputs import finite
+from hpcps.protocol.roster import EVALUATOR
 from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance
+from hpcps.records.evaluator import DIED, evaluator_note
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
 from hpcps.records.forecast import kinds_of
@@ -91,6 +93,7 @@ class RunStatus:
         step_states: with a policy of local steps, what the state server last recorded of each role.
         kinds: the kinds of runs that it belongs to, for forecasts; see `kinds_of`.
         quorum: whether its rounds may close without all workers.
+        evaluator: what there is to say of its evaluator; see `evaluator_note`.
     """
 
     path: Path
@@ -117,6 +120,7 @@ class RunStatus:
     step_states: tuple[StepState, ...] = ()
     kinds: tuple[str, ...] = ()
     quorum: bool = False
+    evaluator: str = ""
 
     @property
     def stalled(self) -> bool:
@@ -166,6 +170,7 @@ class _Rank:
         self.round: dict[str, Any] = {}
         self.evaluation: dict[str, Any] = {}
         self.diverged = False
+        self.deaths: list[dict[str, Any]] = []
         self.step_states: dict[str, Any] = {}
         self.pairs: dict[float, tuple[float, ...]] = {}
         self.paces: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
@@ -194,6 +199,8 @@ class _Rank:
                 self.step_states = line
             elif event == "diverged":
                 self.diverged = True
+            elif event == DIED:
+                self.deaths.append(line)
             if "received_pairs" in line:  # a resumed attempt states some rounds again
                 self.pairs[_number(line, "round")] = _pairs(line)
             self.last = line
@@ -235,7 +242,7 @@ class _Followed:
         coordinator, combiners = ("validator-0", "validator-") if validated else ("worker-0", "server-")
         for path in self._directory.records:
             if path not in self._ranks:
-                tail = _COORDINATOR_TAIL if path.stem == coordinator else _TAIL
+                tail = _COORDINATOR_TAIL if path.stem in (coordinator, str(EVALUATOR)) else _TAIL
                 # The acceptance rate is that of the whole run.
                 self._ranks[path] = _Rank(path, _WHOLE if path.stem.startswith(combiners) else tail)
             self._ranks[path].follow()
@@ -270,7 +277,10 @@ class _Followed:
         changed = max((rank.tail.changed for rank in ranks.values()), default=0.0)
         age = max(0.0, now - changed) if changed else None
         longest = max((rank.interval for rank in ranks.values()), default=0.0)
-        ends = {str(rank.last.get("reason")) for rank in ranks.values() if rank.last.get("event") == "end"}
+        ended = {name: rank for name, rank in ranks.items() if rank.last.get("event") == "end"}
+        ends = {str(rank.last.get("reason")) for rank in ended.values()}
+        evaluator = ranks.get(str(EVALUATOR))
+        left = {rank.name for rank in (coordinator, evaluator) if rank is not None}
         state: State = "running"
         if done:
             state = "done"
@@ -322,6 +332,9 @@ class _Followed:
             step_states=StepState.of(ranks["server-0"].step_states) if "server-0" in ranks else (),
             kinds=self._kinds,
             quorum=get(self._spec, ("run", "train", "quorum")) is not None,
+            evaluator=""
+            if evaluator is None
+            else evaluator_note(evaluator.deaths, awaited=bool(ended) and ranks.keys() - ended.keys() == left),
         )
 
 

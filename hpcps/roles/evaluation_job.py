@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -73,10 +74,70 @@ class EvaluationJob:
             last = {key: self.fields[-1][key] for key in ("epoch", "round", "time")}
             yield Record("diverged", {**last, "what": "outputs on the test set are not finite"})
 
-    def omission(self) -> Iterator[Record]:
-        """Return the records of epochs that are not evaluated, because a later model came first."""
+    def omission(self, reason: str) -> Iterator[Record]:
+        """Return the records of epochs that are not evaluated, for this reason."""
         for fields in self.fields:
-            yield Record("not_evaluated", {key: fields[key] for key in ("epoch", "round", "time")})
+            yield Record(
+                "not_evaluated", {**{key: fields[key] for key in ("epoch", "round", "time")}, "reason": reason}
+            )
+
+
+@dataclass(frozen=True)
+class Died:
+    """The end of the process that evaluated a model, before it had finished.
+
+    Attributes:
+        pid: the process.
+        how: how it ended, such as `was killed by signal 9 (SIGKILL)`.
+    """
+
+    pid: int
+    how: str
+
+
+class ModelEvaluations(Protocol):
+    """Evaluates the models of a run for the evaluator.
+
+    Attributes:
+        pid: the process that does it.
+        device: where it computes.
+        parameters: the number of parameters of a model.
+        statistics: the number of its BatchNorm statistics.
+    """
+
+    pid: int
+    device: str
+    parameters: int
+    statistics: int
+
+    def evaluating(self, job: EvaluationJob) -> Compute | InBackground:
+        """Return the effect that evaluates a model; `Computed` gets the job, and its evaluation; None if cancelled."""
+
+    def restart(self) -> None:
+        """Start the process again after it has `Died`."""
+
+    def cancel(self) -> None:
+        """Cancel the evaluation under way."""
+
+
+class TrainerEvaluations(ModelEvaluations):
+    """Evaluates with a trainer that does not train, in the process of the role."""
+
+    def __init__(self, trainer: Trainer, *, reestimate: bool) -> None:
+        """Take a trainer; see `evaluate_with`."""
+        self.pid, self.device = os.getpid(), trainer.device
+        self.parameters, self.statistics = trainer.layout.size, trainer.statistics.size
+        self._trainer, self._reestimate = trainer, reestimate
+
+    def evaluating(self, job: EvaluationJob) -> Compute | InBackground:
+        return evaluating(self._trainer, job, reestimate=self._reestimate)
+
+    def restart(self) -> None:
+        raise AssertionError("it ends with the role")
+
+    def cancel(self) -> None:
+        if self._trainer.evaluator is not None:
+            self._trainer.evaluator.cancel()
 
 
 def evaluate_with(evaluator: Evaluator | Trainer, job: EvaluationJob, *, reestimate: bool) -> Evaluation:

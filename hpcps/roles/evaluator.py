@@ -12,11 +12,16 @@ from hpcps.numerics.state import State
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.roles.checks import unwanted, vetted, wrong_size
-from hpcps.roles.evaluation_job import EvaluationJob, evaluating
+from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
 from hpcps.roles.events import Computed, Effect, Event, Finish, Record, SaveEvaluation, Send, SetDeadline, Start
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Evaluation
-from hpcps.training.trainer import Trainer
+
+_ATTEMPTS = 2
+"""How often the evaluation of a model may begin, because the process that evaluates has ended."""
+
+LOST = "lost"
+"""The key of a note that says why a model could not be evaluated."""
 
 
 class EvaluatorRole:
@@ -24,18 +29,20 @@ class EvaluatorRole:
 
     A model is read where the coordinator keeps it, and loaded into the network before the answer. The wait for the next
     model has no limit: the other roles wait for the coordinator too, and end the run if they lose it.
+
+    If the process that evaluates is not that of the role, it may end at any moment: another one takes its place.
     """
 
     keeps_checkpoints = False
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer) -> None:
+    def __init__(self, peer: Peer, run: Run, run_id: str, evaluations: ModelEvaluations) -> None:
         self.peer = peer
         self.round = 0
-        self.device = trainer.device
+        self.device = evaluations.device
         self._run_id = run_id
-        self._trainer = trainer
+        self._evaluations = evaluations
         self._coordinator = Roster.of(run).coordinator
-        self._reestimate = run.validation.batchnorm == "reestimated"
+        self._deaths = 0  # of the process that evaluated the present model
         self._busy = self._suspended = False
 
     def handle(self, event: Event) -> Iterator[Effect]:
@@ -51,20 +58,36 @@ class EvaluatorRole:
             case Received() | Malformed():
                 reason = unwanted(event, "the evaluator")
                 raise RunError(f"{self.peer} cannot use what {event.source} sent in round {self.round}: {reason}")
+            case Computed("evaluate", (job, Died() as died)) if not self._suspended:
+                yield from self._repeat(job, died)
             case Computed("evaluate", (_, evaluation)):
-                self._busy = False
                 yield from self._answer(evaluation)
 
     def _evaluate(self, message: Message) -> Iterator[Effect]:
         """Evaluate a model."""
-        size = self._trainer.layout.size
-        self.round, self._busy = message.round, True
-        if reason := wrong_size(message, size + self._trainer.statistics.size):
+        size = self._evaluations.parameters
+        self.round, self._busy, self._deaths = message.round, True, 0
+        if reason := wrong_size(message, size + self._evaluations.statistics):
             raise RunError(f"{self.peer} cannot use the model of round {self.round} of {message.sender}: {reason}")
         job = EvaluationJob(self.round, (), (), message.values[:size], message.values[size:])
-        yield evaluating(self._trainer, job, reestimate=self._reestimate)
+        yield self._evaluations.evaluating(job)
+
+    def _repeat(self, job: EvaluationJob, died: Died) -> Iterator[Effect]:
+        """Evaluate a model again, in a new process; give it up if that ends too."""
+        self._deaths += 1
+        self._evaluations.restart()
+        again = self._deaths < _ATTEMPTS
+        facts = {"pid": died.pid, "how": died.how, "again": again, "next_pid": self._evaluations.pid}
+        yield Record("evaluator_died", facts)
+        if again:
+            yield self._evaluations.evaluating(job)
+            return
+        self._busy = False
+        reason = f"the process that evaluates ended {self._deaths} times; the last one, {died.pid}, {died.how}"
+        yield Send(self._coordinator, Message(Kind.EVALUATED, self.peer, self._run_id, self.round, note={LOST: reason}))
 
     def _answer(self, evaluation: Evaluation | None) -> Iterator[Effect]:
+        self._busy = False
         if self._suspended:
             yield Finish(suspended=True)
         elif evaluation is not None:
@@ -76,8 +99,8 @@ class EvaluatorRole:
     def _stop(self, *, suspended: bool) -> Iterator[Effect]:
         """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
         self._suspended = suspended
-        if self._busy and self._trainer.evaluator is not None:
-            self._trainer.evaluator.cancel()
+        if self._busy:
+            self._evaluations.cancel()
         else:
             yield Finish(suspended=suspended)
 
@@ -115,7 +138,7 @@ class EvaluatorClient:
     def submit(self, job: EvaluationJob) -> Iterator[Effect]:
         """Have a model evaluated, in place of an earlier one that waits."""
         if self._next is not None:
-            yield from self._next.omission()
+            yield from self._next.omission("a later model came first")
         self._next = self._kept(job)
         yield from self.send()
 
@@ -153,7 +176,10 @@ class EvaluatorClient:
         if message.kind is not Kind.EVALUATED or job is None or message.round != job.round:
             raise self.unusable(f"a message {message.kind.name} of round {message.round}")
         measured: dict[str, Any] = dict(message.note)
-        yield from job.records(measured, finite=measured.pop("finite"))
+        if LOST in measured:
+            yield from job.omission(measured[LOST])
+        else:
+            yield from job.records(measured, finite=measured.pop("finite"))
         yield from self.send()
         if self._ending:
             yield from self.finish()

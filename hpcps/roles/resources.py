@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcps.numerics.layout import Allocate, private
+from hpcps.roles.evaluation_job import ModelEvaluations
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,14 @@ class Resources:
             `DeviceVector`.
         on_host: allocates memory of the host to send from, also if `allocate` gives the memory of a device.
         threads: the number of threads that combine updates; in a synchronous run the other processes wait then.
+        evaluations: evaluates for the evaluator; None: the evaluator does it with a trainer of its own.
     """
 
     allocate: Allocate = private
     local: Allocate = private
     on_host: Allocate = private
     threads: int = 1
+    evaluations: ModelEvaluations | None = None
 
 
 ALONE = Resources()

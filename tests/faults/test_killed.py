@@ -8,10 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fault_runs import MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet, within
+from fault_runs import ENDLESS, MIDDLE, ROOT, SOON, Play, assert_blamed, assert_quiet, within
 
+import hpcps
 from hpcps.cli.main import main
 from hpcps.records.table import read_table
 
@@ -32,7 +34,7 @@ CASES = {
         (*SERVERS, *PATIENCE),
         r"it sent nothing for 2 s, and \w+-0.* waited",
     ),
-    # Neither a lost evaluator nor one that never answers is waited for without end.
+    # Neither a lost evaluator nor one that never answers is waited for without end. This is the process of the launch.
     "evaluator": ("evaluator-0", signal.SIGKILL, EVALUATOR, r"the process was killed by signal 9 \(SIGKILL\)"),
     "quorum": ("worker-1", signal.SIGKILL, QUORUM, r"the process was killed by signal 9 \(SIGKILL\)"),
     "ring": ("worker-1", signal.SIGKILL, (*WORKERS, "train.exchange=ring"), r"killed by signal 9 \(SIGKILL\)"),
@@ -46,12 +48,54 @@ def test_the_lost_process_is_named(case: str, start: Callable[..., Play], capsys
     play.until(with_rounds(who))
     if who == "evaluator-0":
         within(SOON, lambda: any(line["event"] == "evaluated" for line in play.lines(who)), "an evaluation")
-    os.kill(play.pid(who), number)
+    pid = play.pid(who)
+    os.kill(pid if who != "evaluator-0" else parent(pid), number)
     assert_failed(play, who, why, capsys)
     if case == "hang":
         # Long before anybody gives up it is on record who waits for whom.
         (wait,) = (line for line in play.lines("worker-0") if line["event"] == "waiting")
         assert wait["waiting_for"] == [who]
+
+
+EPOCHS = 100
+
+
+@pytest.mark.parametrize("transport", ["mpi", "pslite"], ids=str.upper)  # `mpi` is a mark of a plugin
+def test_training_does_not_notice_that_the_process_that_evaluates_is_killed(
+    transport: str, start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--set", f"train.epochs={EPOCHS}", "--set", f"transport.kind={transport}")
+    play = start(*EVALUATOR, *options)
+    play.until("worker-0")
+    within(SOON, lambda: any(line["event"] == "evaluated" for line in play.lines("evaluator-0")), "an evaluation")
+    os.kill(play.pid("evaluator-0"), signal.SIGKILL)
+
+    def died() -> list[dict[str, Any]]:
+        return [line for line in play.lines("evaluator-0") if line["event"] == "evaluator_died"]
+
+    within(SOON, died, "the note of its death")
+    os.kill(died()[0]["next_pid"], signal.SIGKILL)  # before it has evaluated the same model
+    assert play.end(3 * SOON) == 0, play.text
+    assert play.left() == {}
+    assert [line["how"] for line in died()] == ["was killed by signal 9 (SIGKILL)"] * 2
+    assert [line["again"] for line in died()] == [True, False]
+    lines = play.lines("worker-0")
+    (lost,) = (line for line in lines if line["event"] == "not_evaluated" and "ended 2 times" in line["reason"])
+    assert lost["round"] == died()[1]["round"]
+    assert [line["epoch"] for line in lines if line["event"] == "evaluation"][-1] == EPOCHS
+
+    assert main(["status", str(play.run.path.parents[1])]) == 0
+    assert "the process that evaluates ended 2 times" in capsys.readouterr().out
+    report = play.run.path / "report.html"
+    assert main(["report", str(play.run.path.parents[1]), "-o", str(report)]) == 0
+    assert "1 model could not be evaluated" in report.read_text()
+
+    file = play.results.parent / "alone.toml"
+    file.write_text(ENDLESS)
+    alone, settings = file.with_suffix(""), {"train.epochs": EPOCHS, "transport.kind": "inproc"}
+    hpcps.run(file, set=settings, results=alone, progress=False)
+    (model,) = alone.glob("*/runs/*/final/*.npy")
+    assert model.read_bytes() == (play.run.path / "final" / model.name).read_bytes()
 
 
 BUFFERS = Path(__file__).parents[1] / "buffers"
@@ -98,6 +142,11 @@ def test_a_server_imports_no_framework() -> None:
         [sys.executable, "-c", SERVER, str(QUICKSTART)], capture_output=True, text=True, timeout=60, check=False
     )
     assert (called.returncode, called.stdout, called.stderr) == (0, "\n", "")
+
+
+def parent(pid: int) -> int:
+    """Return the process that started this one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def with_rounds(who: str) -> str:

@@ -204,7 +204,9 @@ def read_all(terminal: int) -> str:
     return shown.decode()
 
 
-def test_training_does_not_wait_for_a_stopped_evaluator(start: Callable[..., Play]) -> None:
+def test_training_does_not_wait_for_a_stopped_evaluator(
+    start: Callable[..., Play], capsys: pytest.CaptureFixture[str]
+) -> None:
     epochs, rounds = 60, 300
     play = start("--set", "topology.evaluators=1", "--set", f"train.epochs={epochs}")
     play.until("worker-0")
@@ -213,6 +215,9 @@ def test_training_does_not_wait_for_a_stopped_evaluator(start: Callable[..., Pla
     play.until("worker-0", rounds - 1)
     within(SOON, lambda: not_evaluated(play)[-1:] == [epochs - 1], "all models but the last one and one before it")
     assert play.process.poll() is None, "it waits for the evaluation of the last model"
+    within(SOON, lambda: play.lines("server-0")[-1]["event"] == "end", "the end of the server")
+    assert main(["status", str(play.run.path.parents[1])]) == 0
+    assert "the training is over, and the evaluation of the last model is awaited" in capsys.readouterr().out
     os.kill(evaluator, signal.SIGCONT)
     assert play.end() == 0, play.text
     evaluated = [line["epoch"] for line in play.lines("worker-0") if line["event"] == "evaluation"]

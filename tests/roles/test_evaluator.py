@@ -19,7 +19,7 @@ from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Receiv
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.files import read_lines
 from hpcps.records.run_directory import RunDirectory
-from hpcps.roles.evaluation_job import EvaluationJob
+from hpcps.roles.evaluation_job import Died, EvaluationJob, TrainerEvaluations
 from hpcps.roles.evaluator import EvaluatorClient, EvaluatorRole
 from hpcps.roles.events import Computed, Finish, InBackground, Record, SaveEvaluation, Send, SetDeadline, Start
 from hpcps.spec.checks import contradictions
@@ -230,7 +230,11 @@ def evaluator(network=None):
     trainer = SimpleNamespace(
         device="cpu", layout=LAYOUT, statistics=np.zeros(2, np.float32), evaluator=network or Cancelled()
     )
-    role = EvaluatorRole(EVALUATOR, spec(topology={"evaluators": 1}), "run", trainer)
+    return started(TrainerEvaluations(trainer, reestimate=False))
+
+
+def started(evaluations):
+    role = EvaluatorRole(EVALUATOR, spec(topology={"evaluators": 1}), "run", evaluations)
     (wait,) = role.handle(Start())
     assert wait == SetDeadline((CHIEF,), limited=False)
     return role
@@ -260,6 +264,38 @@ def test_a_suspended_run_does_not_wait_for_an_evaluation():
     assert list(role.handle(received(Kind.STOP, flags=Flag.SUSPEND))) == []
     assert list(role.handle(Computed("evaluate", begun.work()))) == [Finish(suspended=True)]
     assert list(evaluator().handle(received(Kind.STOP, flags=Flag.SUSPEND))) == [Finish(suspended=True)]
+
+
+class InAnother:
+    """Evaluates in processes of the numbers 1, 2, …, each of which dies."""
+
+    pid, device, parameters, statistics = 1, "cpu", LAYOUT.size, 0
+
+    def evaluating(self, job):
+        return job
+
+    def restart(self):
+        self.pid += 1
+
+
+def test_a_process_that_ends_is_replaced_twice_for_a_model_which_is_then_given_up():
+    role = started(InAnother())
+    for first in (1, 3):
+        (begun,) = role.handle(received(Kind.EVALUATE, payload=np.zeros(LAYOUT.size, np.float32)))
+        noted, again = role.handle(Computed("evaluate", (begun, Died(first, "was killed"))))
+        facts = {"pid": first, "how": "was killed", "again": True, "next_pid": first + 1}
+        assert noted == Record("evaluator_died", facts)
+        assert again is begun
+        noted, sent = role.handle(Computed("evaluate", (begun, Died(first + 1, "was killed"))))
+        assert noted.fields == {"pid": first + 1, "how": "was killed", "again": False, "next_pid": first + 2}
+        assert f"ended 2 times; the last one, {first + 1}, was killed" in sent.message.note["lost"]
+    giving, _ = client()
+    for number in (7, 8):
+        list(giving.submit(job(number, np.zeros(3, np.float32))))
+    omitted, following = giving.take(replace(sent.message, round=7))
+    assert (omitted.event, omitted.fields["epoch"]) == ("not_evaluated", 7)
+    assert omitted.fields["reason"] == sent.message.note["lost"]
+    assert following.message.round == 8
 
 
 @pytest.mark.parametrize(
