@@ -56,7 +56,10 @@ def handle(args: argparse.Namespace) -> int:
         print(f"wrote {file}")
     if lost := sum(score.lost for of_group in scores for score in of_group):
         runs = "a run" if lost == 1 else f"{lost} runs"
-        print(f"hpcps: caution: {runs} of the search diverged or failed, and cannot win", flush=True)
+        print(
+            f"hpcps: caution: {runs} of the search diverged or failed: configurations with fewer of them win",
+            flush=True,
+        )
     conclude(groups, scores, args.file, args.overrides)
     for group in groups:
         print(f"wrote {group.result}")

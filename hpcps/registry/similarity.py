@@ -8,7 +8,7 @@ from functools import lru_cache
 
 
 def nearest(name: str, valid: Iterable[str]) -> str | None:
-    """Return the valid name that is most similar to this one; for keys also one whose last part is similar.
+    """Return the valid name that is most similar to this one; for keys also one whose last part is the same or similar.
 
     Of several equally similar names, return the first: callers list the more probable names first.
     """
@@ -17,11 +17,17 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 
 @lru_cache(1024)  # many points of a sweep share a mistake
 def _nearest(name: str, valid: tuple[str, ...]) -> str | None:
-    whole = _most_like(name, valid, 0.6)
-    if whole is not None:
+    table, _, ending = name.rpartition(".")
+    # As a whole, all keys of a table are similar to each other and to the table: compare the last parts.
+    beside = {choice.rpartition(".")[2]: choice for choice in valid if table and choice.rpartition(".")[0] == table}
+    if own := _most_like(ending, beside, 0.6):
+        return beside[own]
+    if same := [choice for choice in valid if choice.rpartition(".")[2] == ending]:
+        return _most_like(name, same, 0.0)  # a key in the wrong table
+    if not beside and (whole := _most_like(name, valid, 0.6)):
         return whole
     last = {choice.rpartition(".")[2]: choice for choice in reversed(valid)}
-    close = _most_like(name.rpartition(".")[2], reversed(last), 0.75)
+    close = _most_like(ending, reversed(last), 0.75)
     return None if close is None else last[close]
 
 

@@ -26,6 +26,7 @@ def cautions(run: Run) -> Iterator[Problem]:
         yield from _some_signs_are_trusted(run)
         yield from _imposed_steps_last(run)
         yield from _quorum_goes_on_without_the_slow(run)
+        yield from _somebody_may_be_late(run)
     yield from _shards_have_all_classes(run)
 
 
@@ -145,6 +146,18 @@ def _quorum_goes_on_without_the_slow(run: Run) -> Iterator[Problem]:
             f"and is slower than {faster} others: use a validator, or make another worker slow",
             (("topology", "validators"), ("heterogeneity",)),
         )
+
+
+def _somebody_may_be_late(run: Run) -> Iterator[Problem]:
+    """A quorum of all workers leaves nobody late."""
+    train = run.train
+    if train.quorum is None or run.has_quorum:
+        return
+    for key, value in (("grace", train.grace), ("late", train.late), ("abandon", train.abandon)):
+        if value != type(train).model_fields[key].default:
+            reason = f"a round waits for all {run.topology.workers} workers"
+            message = f"has no effect, because {reason}: leave it out, or use a lower train.quorum"
+            yield Problem(("train", key), message, (("train", "quorum"), WORKERS))
 
 
 def _shards_have_all_classes(run: Run) -> Iterator[Problem]:

@@ -16,6 +16,9 @@ from hpcps.spec.tree import Tree, get, kind_of
 SEPARATOR = " · "
 
 
+_EXACT = 2**53
+"""Whole numbers below it are exact as floating-point numbers, so their digits are those of the file."""
+
 Defaults = Mapping[tuple[str, str], Mapping[str, object]]
 """The defaults of components that may not be loaded, by the last part of their key and their name."""
 
@@ -126,7 +129,7 @@ def _short(value: object, defaults: Defaults | None = None) -> str:
         return f"[{', '.join(_listed(item, defaults or {}) for item in value)}]"
     if value == []:
         return "nothing"
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
         return str(int(value))
     return value if isinstance(value, str) else quote(value)
 

@@ -74,6 +74,12 @@ def read_search(
     keys = list(assignments(search.values, place, lambda value: isinstance(value, dict) and bool(_RANGE & {*value})))
     problems = [problem for key, values, where in keys for problem in _misuse(search, key, values, where, drafts)]
     problems += _misused_per(search, drafts)
+    for name, listed in (("seeds", search.seeds), ("per", search.per)):
+        problems += [
+            Problem(("search", name, place), f"{quote(value)} is listed twice")
+            for place, value in enumerate(listed)
+            if value in listed[:place]
+        ]
     if not keys:
         problems.append(Problem(place, 'no values: give it keys, such as "train.optimizer.lr" = [0.01, 0.1]'))
     if problems:

@@ -156,8 +156,8 @@ def test_set_and_include_end_the_search_of_a_key(write: Write) -> None:
 
 
 MISTAKES_OF_RUNS = [
-    "data.limit: 16 training samples in 3 shards leave 5 in each, fewer than a batch of 8: use smaller batches, fewer "
-    "shards or more samples (with data.holdout = 0.9 in line 14)",
+    "data.holdout: 16 training samples in 3 shards leave 5 in each, fewer than a batch of 8: use smaller batches, "
+    "fewer shards or more samples, or hold out fewer",
     "train.optimizer.lr: expects a number > 0 and ≤ 1e+100 (default 0.1), got -0.1",
     'train.optimizer.lr: expects a number > 0 and ≤ 1e+100 (default 0.1), got "x"',
 ]
@@ -168,8 +168,10 @@ def test_all_mistakes_of_a_search_are_listed_at_once(write: Write) -> None:
 kind = "grid"
 epochs = 1
 holdout = 0.9
-per = ["train.batch_size", "attack"]
+per = ["train.batch_size", "attack", "attack"]
+seeds = [1, 2, 1]
 [search.values]
+"train.lr" = [0.1]
 train.optimizer.l = [0.1]
 "train.epochs" = [1, 2]
 "data.limit" = []
@@ -180,6 +182,10 @@ train.optimizer.l = [0.1]
     assert mistakes(write(search, RULES)) == [
         "search.per[0]: train.batch_size is not swept; the swept keys are: validation.rule",
         "search.per[1]: attack is not swept; the swept keys are: validation.rule",
+        "search.per[2]: attack is not swept; the swept keys are: validation.rule",
+        'search.per[2]: "attack" is listed twice',
+        "search.seeds[2]: 1 is listed twice",
+        "search.values.train.lr: unknown key train.lr: did you mean train.optimizer.lr?",
         "search.values.train.optimizer.l: unknown key train.optimizer.l: did you mean train.optimizer.lr?",
         "search.values.train.epochs: train.epochs cannot be searched: `epochs` of [search] sets it",
         "search.values.data.limit: expects a list of values to try, got []",
@@ -280,7 +286,7 @@ def test_a_search_is_resumed_and_its_values_are_those_of_the_runs(
     shown = capsys.readouterr()
     assert "lr.search: 2 runs of 1 epoch\n" in shown.out
     assert "1 diverged" in shown.out
-    assert "hpcps: caution: a run of the search diverged or failed, and cannot win" in shown.out
+    assert "hpcps: caution: a run of the search diverged or failed: configurations with fewer of them win" in shown.out
     assert (results / "lr.search/figures/search.png").stat().st_size > 10_000
     assert command(file, "run") == 2
     assert "has no result yet for median" in capsys.readouterr().err

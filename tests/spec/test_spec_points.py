@@ -274,6 +274,7 @@ def test_a_model_of_another_backend_is_a_mistake_that_names_it() -> None:
         ("'validation.rule' = [{kind='zeno'}, {kind='zeno', rho=0.1}]", ["zeno rho -0.001", "zeno rho 0.1"]),
         ("attack = [{kind='random', rate=0.1}, {kind='random', rate=0.3}]", ["random 1 rate 0.1", "random 1 rate 0.3"]),
         ("'model.name' = ['cnn', 'mlp']", ["cnn", "mlp"]),
+        ("'train.optimizer.lr' = [2.0, 1e30]", ["lr 2", "lr 1e+30"]),
         ("'topology.colocate_validators' = [true, false]", ["colocate_validators true", "colocate_validators false"]),
         ("'train.lr_decay.epochs' = [[1], [1, 2]]", ["epochs [1]", "epochs [1, 2]"]),
         ("'train.epochs' = [2, 3]\n'train.warmup.epochs' = [0, 1]",

@@ -114,6 +114,15 @@ def test_a_quorum_waits_for_worker_0_with_a_factor(write: Write) -> None:
     )
 
 
+def test_a_quorum_of_all_workers_leaves_nobody_late(write: Write) -> None:
+    path = write("")
+    keys = ["train.quorum=4", "train.grace=1", "train.abandon=true", "train.local_steps=2"]
+    grace, abandon = load_experiment(path, keys).cautions
+    assert "train.grace: has no effect, because a round waits for all 4 workers" in grace
+    assert "train.abandon: has no effect" in abandon
+    assert not load_experiment(path, ["train.quorum=3", "train.grace=1"]).cautions
+
+
 def test_imposed_seconds_are_compared_with_a_simulated_step(write: Write) -> None:
     """Only then is the time of the computation known beforehand."""
     text = f"{FAST}seconds = 0.5\n[transport]\nkind = 'inproc'\n[simulation]\nkind = 'modelled'\n"

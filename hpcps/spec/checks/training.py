@@ -48,10 +48,12 @@ def _shards_fill_a_batch(run: Run) -> Iterator[Problem]:
     own = [(("heterogeneity", "classes", n, "batch_size"), each.batch_size) for n, each in classes]
     for key, batch in [(("train", "batch_size"), run.train.batch_size), *own]:
         if batch is not None and samples // shards < batch:
+            limit = ("data", "limit") if run.data.limit and key[0] == "train" else key
+            held_out = run.data.limited_size // shards >= batch
             yield Problem(
-                ("data", "limit") if run.data.limit and key[0] == "train" else key,
+                ("data", "holdout") if held_out else limit,
                 f"{samples} training samples in {shards} shards leave {samples // shards} in each, fewer than a batch "
-                f"of {batch}: use smaller batches, fewer shards or more samples",
+                f"of {batch}: use smaller batches, fewer shards or more samples{', or hold out fewer' * held_out}",
                 (("data", "limit"), ("data", "holdout"), key, ("data", "shards"), WORKERS, DATA),
             )
 
