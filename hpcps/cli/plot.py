@@ -191,7 +191,7 @@ def _plot_timeline(what: str, args: argparse.Namespace) -> int:
 
 def _plot_participation(what: str, args: argparse.Namespace) -> int:
     """Draw the participation of the workers of a run, and print its counts."""
-    from hpcps.figures.participation import draw_participation, participation_table
+    from hpcps.figures.participation import draw_participation, participation_table, settings
     from hpcps.figures.publish import write_files
     from hpcps.records.participation import participation
     from hpcps.records.run_directory import RunDirectory
@@ -202,7 +202,8 @@ def _plot_participation(what: str, args: argparse.Namespace) -> int:
     if (counts := participation(directory)) is None:
         raise RunError(none.format(run))
     name = directory.spec.get("run", {}).get("name", run.name)
-    heading = " · ".join(dict.fromkeys((name, directory.spec.get("label") or run.name)))
+    heading = " · ".join(dict.fromkeys((name, directory.spec.get("label") or run.name, f"run {run.name}")))
+    heading += f"\n{settings(directory.spec.get('run', {}))}"
     print(participation_table(counts))
     folder = args.output or run.parent.parent / "figures"
     for file in write_files([(f"participation-{run.name}", draw_participation(counts, heading))], folder):

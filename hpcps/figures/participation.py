@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from hpcps.figures.page import RC
+from hpcps.spec.tree import get
 
 # Colours of Okabe and Ito; pale where a worker was not in a round.
 _PARTS = {"in_time": "#0072B2", "late": "#56B4E9", "absent": "#E69F00", "missed": "#EEEEEE"}
@@ -15,7 +19,7 @@ _WIDTH = 7.2
 
 
 def draw_participation(counts: pd.DataFrame, heading: str) -> Figure:
-    """Draw the rounds of each worker as a bar, and the mean staleness of its late and dropped updates.
+    """Draw the rounds of each worker as a bar, and the mean staleness of its late, dropped and abandoned updates.
 
     Args:
         counts: see `participation`.
@@ -48,3 +52,15 @@ def participation_table(counts: pd.DataFrame) -> str:
         rows.append([*whole, "" if np.isnan(stale) else f"{stale:.1f}"])
     rows.insert(1, ["---"] * len(rows[0]))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def settings(run: Mapping[str, Any]) -> str:
+    """Describe the quorum of a run: how many answers close a round, and what becomes of late updates."""
+    train = run.get("train", {})
+    said = [
+        f"quorum {train.get('quorum')} of {get(dict(run), ('topology', 'workers'))} workers",
+        f"late {train.get('late')}",
+    ]
+    said += [f"grace {train.get('grace'):g} s"] * bool(train.get("grace"))
+    said += [f"abandoned {train.get('abandoned')}"] * bool(train.get("abandon"))
+    return " · ".join(said)

@@ -105,10 +105,11 @@ def speedups_of(frame: pd.DataFrame) -> list[Speedup]:
     if not found:
         amounts = sorted({(int(run["workers"]), int(run["samples"])) for _, run in runs.iterrows()})
         listed = ", ".join(f"{workers}: {samples:,}" for workers, samples in amounts)
+        quorum = ". With a quorum, late workers take fewer steps, so samples may differ" if runs["quorum"].any() else ""
         raise RunError(
             f"{name} has no runs to compare: speed-up needs several numbers of workers (sweep topology.workers) with "
             "equal samples of all workers together, or equal samples of each worker (sweep data.shards together with "
-            f"topology.workers). The samples by the number of workers are {listed}"
+            f"topology.workers). The samples by the number of workers are {listed}{quorum}"
         )
     return found
 

@@ -36,7 +36,7 @@ def participation(directory: RunDirectory) -> pd.DataFrame | None:
         A row per worker with `COLUMNS`: `rounds` of its combiner; those that it was in with an update made from the
         model of the round (`in_time`) or from an earlier one (`late`), or without one (`absent`); the updates that were
         `dropped`; the rounds that it `abandoned`; and the rounds that it `missed`, in which it was not. `staleness` is
-        the mean of its late and dropped updates in rounds, NaN if there is none. None without a quorum.
+        the mean of its late, dropped and abandoned updates in rounds, NaN if there is none. None without a quorum.
     """
     counts: dict[int, _Counts] = {}
     combiners = [path for path in directory.records if path.stem.startswith("validator-")]
@@ -63,12 +63,12 @@ def _count(line: Mapping[str, Any], members: Iterable[int], counts: dict[int, _C
             if worker in counts:
                 each = counts[worker]
                 setattr(each, key, getattr(each, key) + 1)
-                each.stale += age if key != "abandoned" else 0
+                each.stale += age
 
 
 def _rows(counts: Mapping[int, _Counts]) -> Iterable[tuple[float, ...]]:
     for worker, each in sorted(counts.items()):
-        stale = each.late + each.dropped
+        stale = each.late + each.dropped + each.abandoned
         yield (
             *(worker, each.rounds, each.arrived - each.late - each.absent, each.late, each.absent),
             *(each.dropped, each.abandoned, each.rounds - each.arrived, each.stale / stale if stale else float("nan")),

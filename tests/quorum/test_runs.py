@@ -13,6 +13,7 @@ from toy_trainers import Toy
 
 from hpcps.cli.plot import handle as plot
 from hpcps.execution.inprocess import run_in_process
+from hpcps.figures.participation import settings
 from hpcps.protocol.messages import Kind
 from hpcps.records.participation import participation
 from hpcps.records.run_directory import RunDirectory
@@ -210,9 +211,14 @@ def test_a_slow_worker_no_longer_decides_the_pace(tmp_path):
 def test_participation_is_drawn(tmp_path, capsys):
     from argparse import Namespace
 
-    directory = execute(digits(train={"late": "next"}), tmp_path / "runs" / "one")
+    classes = [{"name": "slow", "workers": [3], "seconds": 2.0}, {"name": "fast", "workers": 3, "seconds": 0.4}]
+    run = digits(train={"abandon": True}, heterogeneity={"classes": classes})
+    directory = execute(run, tmp_path / "runs" / "one")
     args = {"compare": [], "style": None, "overrides": [], "output": tmp_path / "figures", "results": tmp_path}
     assert plot(Namespace(what=["participation", str(directory.path)], **args)) == 0
     assert (tmp_path / "figures/participation-one.pdf").exists()
+    assert settings(directory.spec["run"]) == "quorum 3 of 4 workers · late drop · abandoned residual"
     printed = capsys.readouterr().out
+    (slow,) = participation(directory).query("worker == 3").itertuples()
+    assert (slow.late, slow.dropped, slow.abandoned, slow.staleness) == (0, 0, 2, 1.5)
     assert "| worker | rounds | in time | late | absent | dropped | abandoned | missed | mean lateness |" in printed
