@@ -12,7 +12,7 @@ from hpcps.spec.load import load_experiment
 
 ONE = """
 name = "installed"
-topology.workers = 2
+topology = { workers = 1, validators = 0 }
 model.name = "mlp"
 data = { name = "digits", limit = 160, test_limit = 50 }
 train = { epochs = 1, batch_size = 16 }

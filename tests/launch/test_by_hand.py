@@ -7,7 +7,7 @@ from hpcps.cli.configgen import main as configgen
 
 FILE = """
 name = "typed"
-topology.workers = 2
+topology = { workers = 1, validators = 0 }
 model.name = "mlp"
 data = { name = "digits", limit = 160, test_limit = 50 }
 train = { epochs = 1, batch_size = 16 }

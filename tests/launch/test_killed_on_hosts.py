@@ -16,7 +16,8 @@ from environments import ROOT, interpreter
 ENDLESS = """
 name = "hosts"
 [topology]
-workers = 3
+workers = 1
+servers = 3
 validators = 0
 [model]
 name = "mlp"

@@ -121,7 +121,7 @@ def test_the_folder_of_a_dead_daemon_is_not_used(machine):
 
 
 def test_a_whole_run(machine, driver):
-    """Two workers, a validator and a server run over mpirun; only the driver is replaced."""
+    """A worker, a validator and a server run over mpirun; only the driver is replaced."""
     patch = machine.folder / "patch"
     patch.mkdir()
     (patch / "sitecustomize.py").write_text(
@@ -129,7 +129,7 @@ def test_a_whole_run(machine, driver):
     )
     experiment = machine.folder / "shared.toml"
     experiment.write_text(
-        'name = "shared"\n[topology]\nworkers = 2\n[model]\nname = "mlp"\n[data]\nname = "digits"\nlimit = 96\n'
+        'name = "shared"\n[topology]\nworkers = 1\n[model]\nname = "mlp"\n[data]\nname = "digits"\nlimit = 96\n'
         "test_limit = 32\n[train]\nepochs = 1\nbatch_size = 8\n"
     )
     environment = {**machine.environment, "PYTHONPATH": f"{patch}:{ROOT}"}
@@ -139,7 +139,7 @@ def test_a_whole_run(machine, driver):
     records = machine.folder.glob("r/*/runs/*/records/*.jsonl")
     starts = {path.stem: json.loads(path.read_text().splitlines()[0]) for path in records}
     assert {name: line["mps"] for name, line in starts.items()} == dict.fromkeys(
-        ("worker-0", "worker-1", "validator-0", "server-0"), False
+        ("worker-0", "validator-0", "server-0"), False
     ), "torch trained on the CPU all the same"
     assert [line.split()[0] for line in machine.noted] == ["asked", "started", "quit"]
     assert not machine.daemons()

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = """
 name = "small"
 [topology]
-workers = 2
+workers = 1
 servers = 2
 [transport]
 kind = "pslite"

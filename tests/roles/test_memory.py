@@ -11,7 +11,7 @@ from hpcps.spec.schema import Run
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-WORKERS = 6
+WORKERS = 4
 
 
 def growth(folder, partition):
@@ -45,7 +45,7 @@ def test_a_combiner_never_holds_all_updates(tmp_path):
     (cut, model), (whole, same) = (growth(tmp_path / str(partition), partition) for partition in (1 << 18, "auto"))
     np.testing.assert_array_equal(model, same)
     # A server has this model, the next one, and at first the initial one in its message; a validator its base, its
-    # network, its own update, what it combines and the model that comes. Besides, six workers' windows are two fifths
+    # network, its own update, what it combines and the model that comes. Besides, four workers' windows are a quarter
     # of a model, and MPI has two or three of its own.
     assert cut["validator"] < 9, cut
     assert cut["server"] < 7, cut

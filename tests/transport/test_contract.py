@@ -96,7 +96,7 @@ def load_plugin(path):
 EXPERIMENT = """
 name = "small"
 plugins = ["./my_transport.py"]
-topology = { workers = 2, servers = 2 }
+topology = { workers = 2, servers = 2, validators = 0 }
 transport.kind = "my_transport"
 model.name = "mlp"
 data = { name = "digits", limit = 320, test_limit = 32 }
