@@ -298,15 +298,16 @@ def test_an_asynchronous_rule_that_decides_nothing_ends_the_run(tmp_path):
 
 
 def test_a_rule_that_leaves_its_process_ends_the_run_over_mpi(tmp_path):
-    said = play(tmp_path, HEAD + LATE.replace("BODY", "raise SystemExit(0)"), "mpi")
-    assert re.search(r"validator-0 on \S+ failed in round 1, phase combine: .*SystemExit: 0", said), said
+    few = FILE.replace("workers = 2", "validators = 0\ntopology.workers = 1")
+    said = play(tmp_path, HEAD + LATE.replace("BODY", "raise SystemExit(0)"), "mpi", experiment=few)
+    assert re.search(r"server-0 on \S+ failed in round 1, phase combine: .*SystemExit: 0", said), said
 
 
-def play(folder, plugin, transport, tables="", rule="mine"):
+def play(folder, plugin, transport, tables="", rule="mine", experiment=FILE):
     (folder / "mine.py").write_text(plugin)
     file = folder / "experiment.toml"
     file.write_text(
-        FILE
+        experiment
         + f'plugins = ["mine.py"]\nvalidation.rule.kind = "{rule}"\ndata.limit = 200\nmodel.backend = "{BACKEND}"\n'
         + tables
         + f'transport = {{ kind = "{transport}", timeout = 20 }}\n'

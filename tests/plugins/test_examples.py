@@ -26,7 +26,7 @@ def folder(tmp_path):
     for there, instead in (
         ('name = "digits"\n', 'name = "digits"\nlimit = 160\ntest_limit = 100\n'),
         ("epochs = 3\n", "epochs = 1\n"),
-        ("workers = 4\n", "workers = 2\n"),
+        ("workers = 4\n", "workers = 2\nvalidators = 0\n"),
         ("rate = 0.2\n", "rate = 0.5\n"),
     ):
         assert text.count(there) == 1
