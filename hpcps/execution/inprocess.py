@@ -11,14 +11,13 @@ from functools import partial
 
 from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.observer import Observer
-from hpcps.execution.resume import Resume, take_back
+from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.event_queue import EventQueue
-from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
-from hpcps.records.checkpoint import CheckpointPart
+from hpcps.records.failure import failure_text
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.tracer import Tracer, names_of
 from hpcps.records.writer import RecordWriter
@@ -57,7 +56,9 @@ def run_in_process(
     simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
     run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), EventQueue())
-    parts = _parts(run, run_id, directory, peers)
+    resume = Resume(directory, run, run_id, peers)
+    directory.checkpoints.forget_after(resume.find(_check))
+    parts = resume.parts
     ticks = simulation.clock if simulation else time.monotonic
     session = time.time_ns()
     began = ticks()
@@ -71,7 +72,7 @@ def run_in_process(
             try:
                 role = make_role(run, run_id, peer)
                 if part:
-                    problem = take_back(role, part)
+                    problem = restore_role(role, part)
                     if problem:
                         raise RunError(problem)
             except HpcpsError as error:
@@ -124,18 +125,11 @@ def run_in_process(
     return True
 
 
-def _parts(run: Run, run_id: str, directory: RunDirectory, peers: Sequence[Peer]) -> dict[Peer, CheckpointPart]:
-    """Return the part of the checkpoint for each role; empty if the run starts from the beginning."""
-    searches = {peer: Resume(directory, run, run_id) for peer in peers}
-    position = searches[peers[0]].before(None)
-    while position >= 0:
-        problems = [problem for peer, resume in searches.items() if (problem := resume.take(position, peer))]
-        if not problems:
-            break
-        print(f"hpcps: {problems[0]}", file=sys.stderr, flush=True)
-        position = searches[peers[0]].before(position)
-    directory.checkpoints.forget_after(position)
-    return {peer: resume.part for peer, resume in searches.items() if resume.part} if position >= 0 else {}
+def _check(problem: str) -> bool:
+    """Print the problem of a checkpoint; return whether there is none."""
+    if problem:
+        print(f"hpcps: {problem}", file=sys.stderr, flush=True)
+    return not problem
 
 
 def take_turns(drivers: Sequence[RoleDriver], directory: RunDirectory, clock: EventQueue) -> None:
@@ -172,8 +166,7 @@ def reporting(driver: RoleDriver, directory: RunDirectory) -> Iterator[None]:
         host = socket.gethostname()
         with suppress(OSError):
             directory.fail(driver.peer.role, driver.peer.index, host, driver.round, driver.phase, error)
-        said = error if isinstance(error, HpcpsError) else f"{type(error).__name__}: {error}"
-        raise RunError(f"{driver.peer} on {host} failed in round {driver.round} ({driver.phase}): {said}") from error
+        raise RunError(failure_text(driver.peer, host, driver.round, driver.phase, error)) from error
 
 
 def check_finished(drivers: Sequence[RoleDriver]) -> None:

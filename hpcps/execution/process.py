@@ -20,7 +20,7 @@ from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.evaluation_process import EvaluationProcess
 from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext
-from hpcps.execution.resume import Resume, search, take_back
+from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts
 from hpcps.execution.stopwatch import Stopwatch
@@ -145,7 +145,8 @@ def _play_one(
 ) -> bool:
     """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
     role, problem, report = None, "", nothing
-    resume = Resume(context.directory, context.run, context.planned.run_id)
+    peers = () if context.peer is None else (context.peer,)
+    resume = Resume(context.directory, context.run, context.planned.run_id, peers)
     buffers = devices.choose(context.run)
     group.exchange(buffers.link)
     try:
@@ -165,18 +166,19 @@ def _play_one(
         report = partial(context.report, None, "start", error)
     if not collective_check(group, problem, report):
         return False
-    position = search(resume, context.peer, group.share, partial(collective_check, group))
-    if position >= 0 and not collective_check(group, take_back(role, resume.part)):
+    position = resume.find(partial(collective_check, group), group.share)
+    part = next(iter(resume.parts.values()), None)
+    if position >= 0 and not collective_check(group, restore_role(role, part)):
         return False
     if position >= 0 and context.me.rank == 0:
         print(f"hpcps: {context.planned.label} goes on from its checkpoint at {position}", flush=True)
     if context.me.rank == 0:
         context.directory.checkpoints.forget_after(position)
-    began = time.monotonic() - (resume.part.elapsed if resume.part else 0.0)
+    began = time.monotonic() - (part.elapsed if part else 0.0)
     suspended = False
     with tracing(context, clocks) as tracer:
         if role is not None:
-            driver = _perform(role, context, resume.part, stop, group, tracer, display, buffers, evaluations)
+            driver = _perform(role, context, part, stop, group, tracer, display, buffers, evaluations)
             if driver is None:
                 return False
             suspended = driver.suspended

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hpcps.errors import HpcpsError
 from hpcps.execution.role_factory import spread
 from hpcps.launch.limits import own_cores
 from hpcps.launch.plan import PlannedRun, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
+from hpcps.records.failure import failure_text
 from hpcps.records.run_directory import PLUGINS, RunDirectory
 from hpcps.registry import activate
 from hpcps.registry.plugins import registry_of
@@ -85,9 +85,7 @@ class ProcessContext:
 
     def failed(self, round: int | None, phase: str, error: BaseException) -> str:
         """Return a message that names the failed process, its host, the round, the phase and the error."""
-        when = f" in round {round}" if round is not None else ""
-        kind = "" if isinstance(error, HpcpsError) else f"{type(error).__name__}: "
-        return f"{self.me} on {self.host} failed{when} ({phase}) of run {self.planned.run_id}: {kind}{error}"
+        return failure_text(self.me, self.host, round, phase, error, self.planned.run_id)
 
     def report(self, round: int | None, phase: str, error: BaseException) -> None:
         """Write a report of a failure into the run's folder, if possible; a lost process that caused it comes first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hpcps.errors import HpcpsError
 from hpcps.numerics.state import State
@@ -16,41 +16,66 @@ from hpcps.spec.schema import Run
 
 
 class Resume:
-    """The search for a checkpoint, for one process of the run.
+    """The search for a checkpoint, for the roles of one process.
 
     Attributes:
-        part: the part of the checkpoint for this process; None if the run starts from the beginning.
+        parts: the part of the checkpoint for each role of this process; empty if the run starts from the beginning.
     """
 
-    def __init__(self, directory: RunDirectory, run: Run, run_id: str) -> None:
+    def __init__(self, directory: RunDirectory, run: Run, run_id: str, peers: Sequence[Peer]) -> None:
+        """Begin the search.
+
+        Args:
+            directory: the folder of the run.
+            run: the run.
+            run_id: its id.
+            peers: the roles of this process; none if it has none in this run.
+        """
         self._checkpoints = directory.checkpoints
         self._run_id = run_id
+        self._peers = tuple(peers)
         roster = Roster.of(run)
         self._everyone = frozenset(map(str, roster.with_state()))
         self._coordinator = str(roster.coordinator)
-        self.part: CheckpointPart | None = None
+        self.parts: dict[Peer, CheckpointPart] = {}
 
-    def before(self, position: int | None) -> int:
+    def find(
+        self, check: Callable[[str], bool], on_every_process: Callable[[int], int] = lambda position: position
+    ) -> int:
+        """Try checkpoints, the newest first, until all processes can use one; return its position, or -1.
+
+        Args:
+            check: reports the problem of each process (empty if it has none); returns whether no process has one.
+            on_every_process: returns the number of rank 0 on every process.
+        """
+        position = on_every_process(self._before(None))
+        while position >= 0 and not check(self._read(position)):
+            position = on_every_process(self._before(position))
+        if position < 0:
+            self.parts = {}
+        return position
+
+    def _before(self, position: int | None) -> int:
         """Return the newest checkpoint before `position` (None: the newest of all); -1 if there is none."""
         return next((m for m in self._checkpoints.positions() if position is None or m < position), -1)
 
-    def take(self, position: int, peer: Peer | None) -> str:
-        """Read the part of a process; return the problem of the checkpoint, or an empty text."""
-        self.part = None
+    def _read(self, position: int) -> str:
+        """Read the parts of the roles; return the problem of the checkpoint, or an empty text."""
         try:
             self._checkpoints.check(position, self._run_id, self._everyone)
-            if peer == EVALUATOR:
-                # It has no state, and all lines of its record stay valid: the coordinator records the evaluations.
-                elapsed = self._checkpoints.read(position, self._coordinator).elapsed
-                self.part = CheckpointPart(State(), sys.maxsize, elapsed)
-            elif peer is not None:
-                self.part = self._checkpoints.read(position, str(peer))
+            self.parts = {peer: self._part(position, peer) for peer in self._peers}
         except HpcpsError as error:
             return str(error)
         return ""
 
+    def _part(self, position: int, peer: Peer) -> CheckpointPart:
+        if peer == EVALUATOR:
+            # It has no state, and all lines of its record stay valid: the coordinator records the evaluations.
+            return CheckpointPart(State(), sys.maxsize, self._checkpoints.read(position, self._coordinator).elapsed)
+        return self._checkpoints.read(position, str(peer))
 
-def take_back(role: Role | None, part: CheckpointPart | None) -> str:
+
+def restore_role(role: Role | None, part: CheckpointPart | None) -> str:
     """Restore a role, if there is one, from its part of a checkpoint; return the problem, or an empty text."""
     if role is None or part is None:
         return ""
@@ -62,20 +87,3 @@ def take_back(role: Role | None, part: CheckpointPart | None) -> str:
             f"({type(error).__name__}: {error}); --no-resume starts the run from the beginning"
         )
     return ""
-
-
-def search(resume: Resume, peer: Peer | None, share: Callable[[int], int], check: Callable[[str], bool]) -> int:
-    """Try checkpoints, the newest first, until all processes can use one; return its position, or -1.
-
-    Args:
-        resume: the search of this process.
-        peer: the role of this process; None if it has none in this run.
-        share: returns the number of rank 0 on every process.
-        check: exchanges the problem of each process (empty if it has none); returns whether no process has one.
-    """
-    position = share(resume.before(None))
-    while position >= 0 and not check(resume.take(position, peer)):
-        position = share(resume.before(position))
-    if position < 0:
-        resume.part = None
-    return position

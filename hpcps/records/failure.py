@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcps.errors import InputError
+from hpcps.errors import HpcpsError, InputError
 from hpcps.inputs import finite, read_json
 
 
@@ -35,6 +35,14 @@ class Failure:
         doing = self.phase if killed else f"phase {self.phase or 'unknown'}"
         when = f"in round {self.round}, " if self.round is not None else "" if killed else "in "
         return f"{where} failed {when}{doing}: {self.error}"
+
+
+def failure_text(process: object, host: str, round: int | None, phase: str, error: BaseException, run: str = "") -> str:
+    """Return the message of a failure: the process, its host, the round, the phase, the run, and the error."""
+    when = f" in round {round}" if round is not None else ""
+    of = f" of run {run}" if run else ""
+    kind = "" if isinstance(error, HpcpsError) else f"{type(error).__name__}: "
+    return f"{process} on {host} failed{when} ({phase}){of}: {kind}{error}"
 
 
 def failure_reports(folder: Path) -> list[tuple[Path, Failure]]:

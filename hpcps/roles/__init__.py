@@ -18,8 +18,9 @@
 - `local_training`: the way of a training role from one model to the next
 - `model_inbox`: the model that comes from the servers
 - `packer`: a worker and its update, and the residual
+- `queries`: a role asks how many local steps it may take, and server 0 answers
 - `resources`: the part of a machine that a role may use
 - `single_process`: the single-process baseline
-- `sync/`: server, validator, worker and adversary with rounds; partitions; quorums; a policy of local steps
+- `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `training_role`: a role that trains: what workers and validators have in common
 """

@@ -13,8 +13,8 @@ from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule, Segment
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Compute, Computed, Effect
+from hpcps.roles.queries import QueriedSteps
 from hpcps.roles.sync.abandoning import AbandonableSteps
-from hpcps.roles.sync.queries import QueriedSteps
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
 from hpcps.training.trainer import Trainer, training_fields

@@ -11,7 +11,7 @@ from hpcps.errors import RunError
 from hpcps.policies import DyLU, ESync
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Compute, Drain, Record, Send, SetDeadline
-from hpcps.roles.sync.queries import QueriedSteps, QueryAnswers
+from hpcps.roles.queries import QueriedSteps, QueryAnswers
 from hpcps.spec.schema import Run
 
 SERVER = Peer("server", 0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcps.errors import RunError
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver
 from hpcps.execution.replay.environment import of_provenance, of_starts
-from hpcps.execution.resume import take_back
+from hpcps.execution.resume import restore_role
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
@@ -140,7 +140,7 @@ def _play(
             own = None if peer == EVALUATOR else position
             part = None if own is None else directory.checkpoints.read(own, str(peer))
             role = make_role(run, run_id, peer)
-            if problem := take_back(role, part):
+            if problem := restore_role(role, part):
                 raise RunError(problem)
             record = ComparedRecord(directory.path, run_id, peer, attempt, part)
             stack.enter_context(record)

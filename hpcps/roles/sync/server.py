@@ -35,9 +35,9 @@ from hpcps.roles.events import (
     Start,
     StopRequested,
 )
+from hpcps.roles.queries import QueryAnswers
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, grants
-from hpcps.roles.sync.queries import QueryAnswers
 from hpcps.roles.sync.quorum import QuorumCollector, Readers
 from hpcps.roles.sync.shard import SyncShard
 from hpcps.rules import Average, Rule
