@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,7 @@ class Attempt:
         self.start = start
         self.position = position
         self._name = f"{file.parent.name}/{file.name}"
-        self._order: deque[tuple[str, int]] = deque()
-        for number, line in lines:
-            order = line.get("order", [])
-            if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
-                raise DifferenceError(self._line(number), "`order` is not a list of names")
-            self._order += [(name, number) for name in order]
+        self._order = deque((name, number) for number, line in lines for name in line.get("order", ()))
         self.after_last = self._line(first + len(lines) + 1)
         final = lines[-1][1] if lines else {}
         reason = final.get("reason") if final.get("event") == "end" else None
@@ -95,6 +90,10 @@ class Attempt:
     def expected(self) -> str | None:
         """The next event from outside, by its name in `order`; None after the last one that was recorded."""
         return self._order[0][0] if self._order else None
+
+    def following(self, event: str) -> list[dict[str, Any]]:
+        """Return the lines of an event that no replay has written yet."""
+        return [line for _, line in self._lines[False] if line["event"] == event]
 
     def advance(self) -> None:
         """Go on to the event after the expected one."""
@@ -141,15 +140,24 @@ def _is_beside(line: Mapping[str, Any]) -> bool:
     return line["event"] == "evaluation" or (line["event"] == "diverged" and "epoch" in line)
 
 
-def attempts_of(file: Path, *, finished: bool) -> list[Attempt]:
+def _fault_of_order(order: object, events: Collection[str]) -> str | None:
+    if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+        return "`order` is not a list of names"
+    unknown = next((name for name in order if name not in events), None)
+    return None if unknown is None else f"`order` has `{unknown}`, which is no event of this run"
+
+
+def attempts_of(file: Path, events: Collection[str], *, finished: bool) -> list[Attempt]:
     """Read the attempts of a process from its record.
 
     Args:
         file: the record.
+        events: the names that `order` may have.
         finished: whether the run is finished, so that the record is not truncated.
 
     Raises:
-        DifferenceError: a line is damaged, and not only truncated at the end of the record of an unfinished run.
+        DifferenceError: a line is damaged, and not only truncated at the end of the record of an unfinished run; or
+            its `order` is not one of events.
         RunError: the record cannot be read, or does not belong to a process with attempts.
     """
     try:
@@ -162,6 +170,8 @@ def attempts_of(file: Path, *, finished: bool) -> list[Attempt]:
         line = known.get(number)
         if line is None:
             raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", "it is not a record line")
+        if wrong := _fault_of_order(line.get("order", []), events):
+            raise DifferenceError(f"{file.parent.name}/{file.name}, line {number + 1}", wrong)
         if line["event"] == "start":
             # The line before the checkpoint states its position.
             continues = line.get("continues")

@@ -40,7 +40,7 @@ class EvaluatorRole:
         self.round = 0
         self.device = evaluations.device
         self._run_id = run_id
-        self._evaluations = evaluations
+        self.evaluations = evaluations
         self._coordinator = Roster.of(run).coordinator
         self._deaths = 0  # of the process that evaluated the present model
         self._busy = self._suspended = False
@@ -65,22 +65,22 @@ class EvaluatorRole:
 
     def _evaluate(self, message: Message) -> Iterator[Effect]:
         """Evaluate a model."""
-        size = self._evaluations.parameters
+        size = self.evaluations.parameters
         self.round, self._busy, self._deaths = message.round, True, 0
-        if reason := wrong_size(message, size + self._evaluations.statistics):
+        if reason := wrong_size(message, size + self.evaluations.statistics):
             raise RunError(f"{self.peer} cannot use the model of round {self.round} of {message.sender}: {reason}")
         job = EvaluationJob(self.round, (), (), message.values[:size], message.values[size:])
-        yield self._evaluations.evaluating(job)
+        yield self.evaluations.evaluating(job)
 
     def _repeat(self, job: EvaluationJob, died: Died) -> Iterator[Effect]:
         """Evaluate a model again, in a new process; give it up if that ends too."""
         self._deaths += 1
-        self._evaluations.restart()
+        self.evaluations.restart()
         again = self._deaths < _ATTEMPTS
-        facts = {"pid": died.pid, "how": died.how, "again": again, "next_pid": self._evaluations.pid}
+        facts = {"pid": died.pid, "how": died.how, "again": again, "next_pid": self.evaluations.pid}
         yield Record("evaluator_died", facts)
         if again:
-            yield self._evaluations.evaluating(job)
+            yield self.evaluations.evaluating(job)
             return
         self._busy = False
         reason = f"the process that evaluates ended {self._deaths} times; the last one, {died.pid}, {died.how}"
@@ -100,7 +100,7 @@ class EvaluatorRole:
         """End; cancel the evaluation under way if the run is suspended, because the resumed run repeats it."""
         self._suspended = suspended
         if self._busy:
-            self._evaluations.cancel()
+            self.evaluations.cancel()
         else:
             yield Finish(suspended=suspended)
 

@@ -16,6 +16,8 @@ from hpcps.execution.replay.driver import ReplayDriver
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.records.provenance import installed_code, machine
 from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.evaluation_job import Died, TrainerEvaluations
+from hpcps.roles.events import InBackground
 
 RUNS = {
     "validators": asynchronous((2, 2, 4), validation={"rule": {"kind": "zeno++"}}, attack={"kind": "sign_flip"}),
@@ -50,6 +52,23 @@ def assert_equal(directory, folder, left=0):
 def test_a_run_is_replayed(name, tmp_path):
     directory = play(RUNS[name], tmp_path, seed=name)
     assert (directory.path / "DONE").exists()
+    assert_equal(directory, tmp_path / "replay")
+
+
+def test_the_ends_of_the_process_that_evaluates_are_replayed(tmp_path):
+    evaluating, calls = TrainerEvaluations.evaluating, iter(range(100))
+
+    def dying(self, job):
+        if next(calls) not in (1, 3, 4):
+            return evaluating(self, job)
+        return InBackground("evaluate", lambda: (job, Died(self.pid, "was killed")), self.cancel)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TrainerEvaluations, "evaluating", dying)
+        patch.setattr(TrainerEvaluations, "restart", lambda self: setattr(self, "pid", self.pid + 1))
+        directory = play(asynchronous((1, 1, 3), epochs=6, topology={"evaluators": 1}), tmp_path, seed=1)
+    died = [line["again"] for line in lines(directory, "evaluator-0") if line["event"] == "evaluator_died"]
+    assert died == [True, True, False]
     assert_equal(directory, tmp_path / "replay")
 
 
@@ -113,7 +132,12 @@ CHANGES = {
         "`accuracy`: the record has 2",
     ),
     "a missing line": ("server-0", "applied", lambda line: [], "`round`: the record has "),
-    "another event": ("server-0", "applied", lambda line: [line | {"order": ["worker-9"]}], "the event `worker-9`"),
+    "another event": (
+        "server-0",
+        "applied",
+        lambda line: [line | {"order": ["worker-9"]}],
+        "`order` has `worker-9`, which is no event of this run",
+    ),
     "a wrong order": ("worker-0", "round", lambda line: [line | {"order": 5}], "`order` is not a list of names"),
     "damage": ("worker-0", "round", lambda line: ["{"], "it is not a record line"),
 }

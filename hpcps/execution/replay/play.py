@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcps.errors import RunError
+from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver
 from hpcps.execution.replay.environment import of_provenance, of_starts
+from hpcps.execution.replay.evaluations import ReplayedEvaluations
 from hpcps.execution.resume import restore_role
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.attempts import Attempt, DifferenceError, attempts_of
+from hpcps.records.evaluator import DIED
 from hpcps.records.run_directory import RunDirectory
+from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
 from hpcps.transport.inproc import Exchange
@@ -98,8 +102,10 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
     Raises:
         RunError: the records do not suffice for a replay.
     """
-    files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in Roster.of(run).everyone()}
-    attempts = {peer: attempts_of(file, finished=finished) for peer, file in files.items()}
+    everyone = Roster.of(run).everyone()
+    events = {IDLE, RESULT, STOP, TIMER, *(f"{same}{peer}" for peer in everyone for same in ("", SAME))}
+    files = {peer: directory.path / "records" / f"{peer}.jsonl" for peer in everyone}
+    attempts = {peer: attempts_of(file, events, finished=finished) for peer, file in files.items()}
     numbers = {len(found) for found in attempts.values()}
     if len(numbers) > 1:
         few = min(attempts, key=lambda peer: len(attempts[peer]))
@@ -140,6 +146,8 @@ def _play(
             own = None if peer == EVALUATOR else position
             part = None if own is None else directory.checkpoints.read(own, str(peer))
             role = make_role(run, run_id, peer)
+            if isinstance(role, EvaluatorRole):
+                role.evaluations = ReplayedEvaluations(role.evaluations, attempt.following(DIED))
             if problem := restore_role(role, part):
                 raise RunError(problem)
             record = ComparedRecord(directory.path, run_id, peer, attempt, part)
