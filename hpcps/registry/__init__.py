@@ -4,6 +4,16 @@ A component is a class whose fields are its keys in the experiment file. It is b
 (an entry point of the group `hpcps.rules`, `hpcps.attacks`, …) or from a file that the experiment names under
 `plugins`; all three work in the same way. `registry.rules`, `registry.attacks` and so on map the names of each kind to
 components; `load_plugins` adds those of files.
+
+- `components`: the components of each kind; start here
+- `config`: the base class of everything that has keys in the experiment file
+- `failures`: what goes wrong in the code of a component, as an error for people
+- `field`: a key whose value is a component
+- `kinds`: the kinds of components
+- `plugins`: the files of an experiment that define components
+- `similarity`: the valid name that a person probably meant
+- `trial`: executes a plugin file in a child process first
+- `validation`: checks whether a class is a usable component
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,17 @@
-"""Rules that combine or filter updates before they are added to the model."""
+"""Rules that combine or filter updates before they are added to the model.
+
+- `asynchronous`: the base class of rules that decide on one update at a time, and rules by staleness
+- `base`: the base classes; start here
+- `combining`: combines updates with a rule, after screening and pre-aggregators
+- `context`: what a rule may use in addition to the updates
+- `coordinate_wise`: means of all values of a coordinate, or of some of them; votes on the sign
+- `preaggregation`: what is done with the updates before a rule combines them
+- `selection`: averages of a selection of the updates
+- `spectral`: rules that look for the direction in which the updates differ most
+- `tolerance`: a number of updates, as a count or as a share
+- `trusted`: rules that compare updates with the validator's own, or measure the loss on its data
+- `weighted`: the base class of weighted sums, and rules that weigh all updates
+"""
 
 from hpcps.numerics.operations import screen
 from hpcps.numerics.updates import Combined, NotFiniteError

@@ -141,8 +141,9 @@ def test_figures_are_named_in_experiment_files_only():
 
 
 LISTED = {
-    "execution", "execution/sweep", "figures", "launch", "numerics", "records", "roles", "spec", "spec/checks",
-    "training", "transport/pslite",
+    "execution", "execution/simulation", "execution/sweep", "figures", "launch", "library", "numerics",
+    "numerics/kernels", "records", "records/trace", "registry", "roles", "roles/asynchronous", "roles/sync", "rules",
+    "spec", "spec/checks", "training", "training/pytorch", "transport", "transport/pslite", "transport/shared_memory",
 }  # fmt: skip
 """The packages whose docstrings list their modules, because there are many or their names do not say enough."""
 

@@ -1,6 +1,20 @@
 """Compiled kernels of the rules, which read the updates in place and equal the numpy definitions bit for bit.
 
 They need numba, which is optional. Without numba, and for small updates, rules use the numpy definitions.
+
+- `__main__`: compiles the kernels before a run
+- `compiled`: compiles kernels and caches their machine code
+- `engine`: the operations of `numerics/operations.py` with kernels; start here
+- `filtering`: products with the validator's own update, and the mean of accepted updates
+- `loading`: loads all kernels from the cache, or compiles them once
+- `means`: means and votes on signs, added to the model in the same pass
+- `memory`: access to memory at an address
+- `mixing`: several weighted sums of the same updates
+- `ordered`: means of ranks, for rules that sort the values of each coordinate
+- `pairs`: inner products of all pairs of updates, and weighted sums
+- `places`: the addresses of updates, and their division among threads
+- `registers`: inner loops that keep values of several rows in registers
+- `scores`: products of updates with a vector, for screening and for scaling
 """
 
 from __future__ import annotations

@@ -1,1 +1,11 @@
-"""The synchronous protocol: rounds that everyone agrees on."""
+"""The synchronous protocol: rounds that everyone agrees on.
+
+- `abandoning`: local steps that a late worker leaves when its round has closed
+- `adversary`: the adversary
+- `partitions`: how a role sends the partitions of a round, and how a combiner collects them
+- `quorum`: rounds that do not wait for every worker
+- `server`: the server
+- `shard`: the slice of the model that a server keeps
+- `validator`: the validator
+- `worker`: the worker; start here
+"""
