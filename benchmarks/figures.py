@@ -38,10 +38,9 @@ from hpcps.execution.sweep.slots import divide
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
 from hpcps.launch.limits import Cores, bind, own_cores
-from hpcps.launch.prepare import run_folder
 from hpcps.launch.stop import stops_of
 from hpcps.records.forecast import duration, time_left
-from hpcps.records.locate import PUBLISHED
+from hpcps.records.locate import PUBLISHED, run_folder
 from hpcps.records.status import RunStatus, SweepProgress
 from hpcps.records.table import read_table
 from hpcps.spec.load import Point, load_experiment, select

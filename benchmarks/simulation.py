@@ -20,7 +20,7 @@ from processes import Command, MeasurementError, clean_up_on_sigterm, run_togeth
 
 from hpcps.execution.simulation.calibration import RunRecords, fit
 from hpcps.execution.simulation.replay import seconds_per_round, speed_of
-from hpcps.launch.prepare import run_folder
+from hpcps.records.locate import run_folder
 from hpcps.spec.load import Point, load_experiment
 from hpcps.spec.simulation import Measured
 

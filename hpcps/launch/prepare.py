@@ -21,6 +21,7 @@ from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_further
 from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.records.locate import absolute, run_folder
 
 if TYPE_CHECKING:
     from hpcps.spec.load import Point
@@ -74,7 +75,7 @@ def prepare(
     Raises:
         LaunchError: roles cannot be placed, or the launcher cannot express the job.
     """
-    results, configfile = _absolute(results), _absolute(configfile)
+    results, configfile = absolute(results), absolute(configfile)
     launches = []
     ordered = sorted(points, key=lambda point: (launch_kind(point.run), point.index))
     groups = [list(group) for _, group in groupby(ordered, key=lambda point: launch_kind(point.run))]
@@ -113,7 +114,7 @@ def launch_folder(results: Path, experiment: str, environment: Mapping[str, str]
     now = time.strftime("%Y%m%d-%H%M%S")
     # The id of an array subjob contains brackets, which a configfile cannot contain.
     job = "".join(c if c.isalnum() or c in "._-" else "-" for c in job_id(environment))
-    return _absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
+    return absolute(results) / experiment / "launch" / "-".join(part for part in (job, now, str(os.getpid())) if part)
 
 
 def launch_kind(run: Run) -> str:
@@ -121,11 +122,6 @@ def launch_kind(run: Run) -> str:
     transport = run.transport.model_dump(mode="json", exclude={"timeout"})
     settings = [transport, run.topology.model_dump(mode="json"), run.train.threads]
     return json.dumps([*settings, *(["adversary"] if run.has_adversary else [])], sort_keys=True)
-
-
-def run_folder(point: Point, results: Path) -> Path:
-    """Return the folder of a point's run."""
-    return _absolute(results) / point.run.name / "runs" / point.run_id
 
 
 def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
@@ -157,7 +153,7 @@ def variables_of(threads: int, environment: Mapping[str, str]) -> dict[str, str]
         inherited = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
         variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([str(root), *inherited]))
     if data := environment.get("HPCPS_DATA"):
-        variables["HPCPS_DATA"] = str(_absolute(Path(data)))
+        variables["HPCPS_DATA"] = str(absolute(Path(data)))
     return variables
 
 
@@ -165,8 +161,3 @@ def own_umask() -> int:
     """Return the umask of this process, which can only be read by setting it."""
     os.umask(umask := os.umask(0o077))
     return umask
-
-
-def _absolute(path: Path) -> Path:
-    """Make a path absolute, but keep its symbolic links: their targets may differ between hosts."""
-    return Path(os.path.abspath(path))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcps.errors import LaunchError, RunError, SpecError
-from hpcps.launch.prepare import run_folder
+from hpcps.execution.sweep.claims import directory_of
 from hpcps.library.callbacks import Callbacks
 from hpcps.library.content import DICTIONARY, Content, named, overrides_of
 from hpcps.numerics.layout import Vector
@@ -196,7 +196,7 @@ class Experiment:
         point = next((point for point in self.points if point.run_id == run_id), None)
         if point is None:
             raise SpecError(f"{self.name} has no run {run_id!r}; its runs are {', '.join(self.ids)}")
-        return RunDirectory(run_folder(point, self.results))
+        return directory_of(point, self.results)
 
 
 def load(

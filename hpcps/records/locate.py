@@ -8,15 +8,28 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcps.errors import RunError
+
+if TYPE_CHECKING:
+    from hpcps.spec.load import Point
 
 PUBLISHED = "published"
 """The folder, in the folder of all results, that has the published copies."""
 
 EXPERIMENTS = Path("experiments")
 """The folder of all experiment files."""
+
+
+def absolute(path: Path) -> Path:
+    """Make a path absolute, but keep its symbolic links: their targets may differ between hosts."""
+    return Path(os.path.abspath(path))
+
+
+def run_folder(point: Point, results: Path) -> Path:
+    """Return the folder of the run of a point, in the folder of all results."""
+    return absolute(results) / point.run.name / "runs" / point.run_id
 
 
 @dataclass(frozen=True)

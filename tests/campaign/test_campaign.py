@@ -8,8 +8,8 @@ import pytest
 from small_experiment import small_experiment
 
 from hpcps.cli.main import main
-from hpcps.launch.prepare import run_folder
 from hpcps.records.files import read_lines
+from hpcps.records.locate import run_folder
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import load_experiment
 

@@ -87,7 +87,7 @@ def test_a_run_whose_folder_is_deleted_fails_and_is_executed_again(start: Callab
 
 def planned_folder(experiment: Path, *overrides: str) -> Path:
     """Return where the only run of an experiment will be."""
-    from hpcps.launch.prepare import run_folder
+    from hpcps.records.locate import run_folder
     from hpcps.spec.load import load_experiment
 
     (point,) = load_experiment(experiment, [text for text in overrides if text != "--set"]).points

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from fault_runs import Play, within
 
-from hpcps.launch.prepare import run_folder
 from hpcps.records.files import read_lines
+from hpcps.records.locate import run_folder
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import load_experiment
 

@@ -10,12 +10,11 @@ import pytest
 from hpcps.cli.main import main
 from hpcps.cli.status import overview
 from hpcps.errors import RunError
-from hpcps.launch.prepare import run_folder
 from hpcps.numerics.state import State
 from hpcps.records.acceptance import RunAcceptance
 from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.forecast import Forecast, kinds_of, summary, time_left
-from hpcps.records.locate import locate
+from hpcps.records.locate import locate, run_folder
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SILENT_AFTER, RunStatus, SweepProgress
 from hpcps.records.sweep import write_sweep

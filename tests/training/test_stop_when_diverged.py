@@ -3,8 +3,8 @@
 import pytest
 
 from hpcps.execution.sweep.batch import play_point
-from hpcps.launch.prepare import run_folder
 from hpcps.records.files import read_lines
+from hpcps.records.locate import run_folder
 from hpcps.spec.load import load_experiment
 
 SERVERS = """

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcps.errors import HpcpsError
+from hpcps.execution.sweep.claims import directory_of
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.launchers import Launch
-from hpcps.launch.prepare import run_folder
 from hpcps.launch.stop import stops_of
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
@@ -45,7 +45,7 @@ class Batch:
 
     def directory(self, point: Point) -> RunDirectory:
         """Return a point's folder."""
-        return RunDirectory(run_folder(point, self.results))
+        return directory_of(point, self.results)
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def play_point(
     from hpcps.execution.inprocess import run_in_process
     from hpcps.records.provenance import provenance, provenance_of, source_state
 
-    directory, spec = RunDirectory(run_folder(point, results)), point.spec
+    directory, spec = directory_of(point, results), point.spec
     directory.create(spec)
     code = source_state(Path(__file__).parent)
     facts = provenance(arguments, code) | provenance_of(spec) | {"host": socket.gethostname()}

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from hpcps.errors import HpcpsError, RunError
-from hpcps.launch.prepare import run_folder
 from hpcps.records.inventory import UNDAMAGED, Damage
+from hpcps.records.locate import run_folder
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.load import Point
 from hpcps.training.build import find_framework
