@@ -19,7 +19,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.protocol.schedule import OpenSchedule, Schedule
 from hpcps.roles.combiner_state import RuleState, arrays_state, restore_arrays
 from hpcps.roles.resources import Resources
-from hpcps.rules import Arrays, Context, Rule, combine
+from hpcps.rules import Arrays, BaseRule, Context, Rule, combine
 from hpcps.seeds import generator
 from hpcps.spec.schema import Run
 
@@ -39,7 +39,9 @@ class AttackGroup:
         index: int,
         workers: Sequence[int],
         byzantine: Collection[int],
-        run: Run,
+        attack: Omniscient,
+        rule: BaseRule,
+        seed: int,
         layout: Layout,
         resources: Resources,
     ) -> None:
@@ -50,12 +52,12 @@ class AttackGroup:
             index: the number of the group.
             workers: the indices of its workers.
             byzantine: the indices of all Byzantine workers of the run.
-            run: the run.
+            attack: the attack.
+            rule: the rule of the combiner.
+            seed: the seed of the run.
             layout: the blocks of the d elements.
             resources: the resources of the machine that the adversary may use.
         """
-        attack, rule = run.attack, run.validation.rule
-        assert isinstance(attack, Omniscient), "the specification has been checked"
         self._attack = attack
         self.layout = layout
         self._threads = resources.threads
@@ -69,10 +71,10 @@ class AttackGroup:
         self._rows: dict[int, Vector] = dict(rows)
         self._sent: dict[int, Mask] = {}
         self._outgoing = {worker: resources.allocate(layout.size) for worker in self.byzantine}
-        self._random = generator(run.seed, adversary.role, index, "attack")
+        self._random = generator(seed, adversary.role, index, "attack")
         self._arrays = Arrays()
         self._rule = rule if isinstance(rule, Rule) and "rule" in attack.needs else None
-        self._rule_state = RuleState(rule, run.seed, Peer(adversary.role, index))
+        self._rule_state = RuleState(rule, seed, Peer(adversary.role, index))
         if self._rule is not None:
             prepare(len(workers) * layout.size)
 
@@ -221,7 +223,9 @@ class Knowledge:
             self.schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside)
         byzantine = attackers(run.attack, run.topology.workers, run.seed)
         self.groups = tuple(
-            AttackGroup(adversary, index, workers, byzantine, run, self.layout, resources)
+            AttackGroup(
+                adversary, index, workers, byzantine, run.attack, run.validation.rule, run.seed, self.layout, resources
+            )
             for index, workers in enumerate(Roster.of(run).groups())
         )
         self._group_of = {worker: group for group in self.groups for worker in group.workers}

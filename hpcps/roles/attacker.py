@@ -10,6 +10,7 @@ import numpy as np
 from hpcps.attacks import (
     Attack,
     AttackContext,
+    ByzantineAttack,
     LabelAttack,
     NoAttack,
     SendingAttack,
@@ -20,7 +21,6 @@ from hpcps.numerics import arrays
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.protocol.messages import Peer
-from hpcps.spec.schema import Run
 from hpcps.training.trainer import Relabel
 
 
@@ -28,30 +28,39 @@ class Attacker:
     """Applies the run's attack to one worker, which may be honest."""
 
     def __init__(
-        self, peer: Peer, run: Run, layout: Layout, choice: np.random.Generator, noise: np.random.Generator
+        self,
+        peer: Peer,
+        attack: ByzantineAttack | NoAttack,
+        workers: int,
+        seed: int,
+        classes: int,
+        layout: Layout,
+        choice: np.random.Generator,
+        noise: np.random.Generator,
     ) -> None:
         """Prepare the attack of a worker.
 
         Args:
             peer: the worker.
-            run: the run.
+            attack: the attack of the run.
+            workers: the number of workers of the run.
+            seed: the seed of the run.
+            classes: the number of classes of its data.
             layout: the blocks of the model.
             choice: draws the blocks to attack.
             noise: draws what the attack needs.
         """
-        self._attack = run.attack
+        self._attack = attack
         self._layout = layout
         self._worker = peer.index
-        self._classes = run.data.facts.classes
-        omniscient = run.attack.omniscient
+        self._classes = classes
         # Of an attack that knows other updates, only the adversary knows who attacks.
-        self._attackers = frozenset() if omniscient else attackers(run.attack, run.topology.workers, run.seed)
+        self._attackers = frozenset() if attack.omniscient else attackers(attack, workers, seed)
         self._choice, self._noise = choice, noise
         # The last model and its last change `[d]`, kept only by those who need them.
         self._model: Vector | None = None
         self._change: Vector | None = None
         self._seen = False
-        attack = run.attack
         attacks = not isinstance(attack, NoAttack) and (attack.scope == "block" or self._worker in self._attackers)
         if attacks and "model" in attack.needs:
             self._model, self._change = np.zeros(layout.size, np.float32), np.zeros(layout.size, np.float32)

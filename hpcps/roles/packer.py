@@ -111,7 +111,9 @@ class Packer:
         purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
         self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
         choice, noise = self._streams["attacked blocks"], self._streams["attack noise"]
-        self.attacker = Attacker(peer, run, layout, choice, noise)
+        self.attacker = Attacker(
+            peer, run.attack, run.topology.workers, run.seed, run.data.facts.classes, layout, choice, noise
+        )
 
     def pack(self, trainer: Trainer, base: Vector, round: int, epoch: int, abandoned: int | None = None) -> Packed:
         """Compute Δ since `base`, choose the blocks to send, attack and pack them, and keep the rest.

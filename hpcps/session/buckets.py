@@ -10,16 +10,22 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.operations import average
 from hpcps.numerics.updates import Destination, NotFiniteError, Updates
+from hpcps.protocol.messages import Peer
+from hpcps.roles.combiner_state import RuleState
 from hpcps.rules.combining import combine_received
-from hpcps.rules.context import NO_CONTEXT
+from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.session.elements import Bytes, add, size_of, to_float32, write
-from hpcps.session.tensors import Declaration, TensorPart
+from hpcps.session.tensors import Declaration, TensorPart, simulated
+
+if TYPE_CHECKING:
+    from hpcps.session.whole import SimulatedAttack
 
 _WORDS = 1 << 16
 """The size of a bucket of small tensors, in float32."""
@@ -80,6 +86,8 @@ class Bucket:
         self.parts: list[TensorPart] = []
         self.edges = [0]
         self._layout: tuple[tuple[int, int], Layout] | None = None
+        self._kept: RuleState | None = None
+        self._attack: SimulatedAttack | None = None
 
     def add(self, part: TensorPart) -> None:
         """Give the next slot to a part."""
@@ -109,10 +117,27 @@ class Bucket:
             layout = self._layout_of(first, stop)
             values = [to_float32(payload.view(np.uint8), dtype) for payload in payloads]
             sent = np.ones((len(values), len(layout.blocks)), np.bool_)
+            context = self._context(values, layout) if tensor.declaration.whole else NO_CONTEXT
             result: Vector = np.empty(layout.size, np.float32) if dtype != "float32" else out
-            combine_received(tensor.rule, layout, values, sent, NO_CONTEXT, Destination(out=result))
+            combine_received(tensor.rule, layout, values, sent, context, Destination(out=result))
             if result is not out:
                 write(result, dtype, out.view(np.uint8))
+
+    def _context(self, values: list[Vector], layout: Layout) -> Context:
+        """Return what the rule keeps from step to step; replace the updates of simulated attackers."""
+        tensor = self.parts[0].tensor
+        assert tensor.rule is not None, "otherwise it would not be whole"
+        reduction = tensor.declaration.reduction
+        seed = reduction["seed"] if simulated(reduction) else 0
+        # The seeds are those of an experiment with one server.
+        kept = self._kept = self._kept or RuleState(tensor.rule, seed, Peer("server", 0))
+        if simulated(reduction):
+            from hpcps.session.whole import SimulatedAttack, attack_of  # here, because their imports take long
+
+            attack = attack_of(reduction["attack"])
+            self._attack = self._attack or SimulatedAttack(attack, tensor.rule, seed, len(values), layout)
+            values[:] = self._attack.replaced(values)
+        return Context(random=kept.random, state=kept.arrays)
 
     def _layout_of(self, first: int, stop: int) -> Layout:
         """Return the blocks of a run; elements that fill the last word of a slot are a block of their own."""

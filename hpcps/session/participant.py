@@ -16,7 +16,7 @@ from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Send
 from hpcps.session.buckets import Bucket, Placement, runs
 from hpcps.session.elements import Bytes
-from hpcps.session.tensors import Reduction, Tensor, TensorPart, declared, rule_of
+from hpcps.session.tensors import Reduction, Tensor, TensorPart, declared, is_whole, rule_of
 
 
 class Copies(Protocol):
@@ -217,12 +217,12 @@ class Participant:
         declaration = declared(len(self._tensors), name, dtype, shape, reduction, blocks)
         if known is not None:
             was = known.declaration
-            if difference := replace(declaration, key=was.key, bucket=was.bucket).difference(was):
+            if difference := replace(declaration, key=was.key, bucket=was.bucket, whole=was.whole).difference(was):
                 now = was.difference(declaration)
                 raise SpecError(f"a tensor was declared before as {now}, and is now {difference}: use another name")
             return known, ()
         rule = rule_of(reduction, self._workers)
-        declaration = self._placement.place(declaration)
+        declaration = self._placement.place(replace(declaration, whole=is_whole(reduction, rule)))
         tensor = Tensor(declaration, self._holders, rule)
         self._tensors[name] = tensor, given
         self._of[tensor] = tuple(self._place(part) for part in tensor.parts)

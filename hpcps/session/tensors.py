@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from hpcps.errors import SpecError
 from hpcps.numerics.layout import Layout
@@ -22,7 +22,9 @@ _PARTITION = 1 << 22
 """Bytes of a partition, so that combining overlaps copying."""
 
 Reduction = str | Mapping[str, Any]
-"""How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule."""
+"""How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
+table also has the `attack`, a table, and the `seed` of their random numbers."""
+_ATTACK = ("attack", "seed")
 
 
 def rule_of(reduction: Reduction, workers: int) -> Rule | None:
@@ -35,23 +37,38 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
         return None
     from hpcps.spec.schema import Validation  # here, because its import takes long
 
-    rule = Validation(rule=reduction).rule  # type: ignore[arg-type]  # its constructor words mistakes
+    table = (
+        {key: value for key, value in reduction.items() if key not in _ATTACK} if simulated(reduction) else reduction
+    )
+    rule = Validation(rule=table).rule  # type: ignore[arg-type]  # its constructor words mistakes
     if not isinstance(rule, Rule):
         raise SpecError(f"rule {rule.kind} is for asynchronous training: a script exchanges its tensors synchronously")
-    if rule.requires:
-        raise SpecError(f"rule {rule.title} needs {', '.join(sorted(rule.requires))}, which a script cannot give to it")
-    if rule.scope == "vector":
+    if needs := sorted(rule.requires & {"reference", "loss"}):
         raise SpecError(
-            f"rule {rule.title} sees whole gradients, but a script exchanges them tensor by tensor: use a rule that "
-            "sees coordinates or blocks, such as trimmed_mean or median; `hpcps components rules` says what each sees"
+            f"rule {rule.title} needs the {' and the '.join(needs)} of a validator with data of its own, and a script "
+            "has none: use a rule without such needs, such as krum or trimmed_mean; `hpcps components rules` lists them"
         )
+    if simulated(reduction):
+        from hpcps.session.whole import attack_of
+
+        attack_of(reduction["attack"])
     if reason := rule.contradiction() or rule.reason_against(workers):
         raise SpecError(f"rule {rule.title}: {reason}")
     return rule
 
 
-def table_of(rule: object) -> Reduction:
-    """Return a rule, given by its name, its table or itself, as a table of JSON values.
+def simulated(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether a reduction simulates attackers."""
+    return not isinstance(reduction, str) and "attack" in reduction
+
+
+def is_whole(reduction: Reduction, rule: Rule | None) -> bool:
+    """Return whether the gradients of a step must be combined at once, as its rule or its attack sees all of them."""
+    return simulated(reduction) or (rule is not None and rule.scope == "vector")
+
+
+def table_of(rule: object, what: str = "rule") -> dict[str, Any]:
+    """Return a rule or an attack, given by its name, its table or itself, as a table of JSON values.
 
     Raises:
         SpecError: it is none of these.
@@ -62,7 +79,9 @@ def table_of(rule: object) -> Reduction:
         return rule.model_dump(mode="json", exclude_none=True)
     if isinstance(rule, Mapping):
         return {str(key): value for key, value in rule.items()}
-    raise SpecError(f"rule must be the name, the table or an object of a rule, such as 'median', not {rule!r}")
+    raise SpecError(
+        f"{what} must be the name, the table or an object of one, such as 'median' for a rule, not {rule!r}"
+    )
 
 
 @dataclass(frozen=True)
@@ -75,6 +94,7 @@ class Declaration:
         dtype: the type of its elements, one of `elements.TYPES`.
         blocks: the number of elements of each of its blocks; most tensors are one block.
         reduction: how the tensors of all processes are combined.
+        whole: whether one holder combines all of it at once, see `is_whole`.
         bucket: the number of its bucket: a small tensor shares one with others, a large tensor has its own.
     """
 
@@ -83,6 +103,7 @@ class Declaration:
     dtype: str
     blocks: tuple[int, ...]
     reduction: Reduction = "mean"
+    whole: bool = False
     bucket: int = 0
 
     @cached_property
@@ -98,7 +119,7 @@ class Declaration:
     @property
     def small(self) -> bool:
         """Whether one holder combines all of it, with other tensors."""
-        return self.size * size_of(self.dtype) <= SMALL
+        return not self.whole and self.size * size_of(self.dtype) <= SMALL
 
     def to_note(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -176,7 +197,7 @@ class Tensor:
 
     def _divide(self, holders: Sequence[Peer]) -> list[tuple[Peer, tuple[Bounds, ...]]]:
         bucket, size = self.declaration.bucket, self.layout.size
-        if self.small:
+        if self.small or self.declaration.whole:
             return [(holders[bucket % len(holders)], ((0, size),))]
         whole = self.rule is not None and self.rule.scope == "block"
         bounds = self.layout.bounds(len(holders), whole=whole)

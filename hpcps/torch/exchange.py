@@ -50,8 +50,40 @@ class PendingTensor:
         return self.output
 
 
-def reduction_of(average: bool, rule: object) -> tensors.Reduction:
+@dataclass(slots=True)
+class PendingStep:
+    """An exchange of all gradients of a step as one tensor, for rules and attacks that see all of them.
+
+    Attributes:
+        pending: the exchange.
+        gradients: what gets the parts of the result.
+    """
+
+    pending: PendingTensor
+    gradients: Sequence[Tensor]
+
+    @classmethod
+    def begin(
+        cls, gradients: Sequence[Tensor], blocks: Sequence[int], name: str, reduction: tensors.Reduction
+    ) -> PendingStep:
+        """Begin the exchange; see `begin`."""
+        flat = torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
+        return cls(begin(flat, flat, name, reduction, blocks=blocks), [gradient.detach() for gradient in gradients])
+
+    def finish(self) -> None:
+        """Wait for the result, and copy it into the gradients."""
+        parts = torch.split(self.pending.finish(), [gradient.numel() for gradient in self.gradients])
+        for gradient, part in zip(self.gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+def reduction_of(average: bool, rule: object, attack: object = None, seed: int = 0) -> tensors.Reduction:
     """Return how tensors are combined: by a rule if there is one, else by their mean or sum."""
+    if attack is not None:
+        if rule is None and not average:
+            raise SpecError("attack= is for the mean or a rule: use average=True")
+        rule_table, attack_table = tensors.table_of(rule or "mean"), tensors.table_of(attack, "attack")
+        return {**rule_table, "attack": attack_table, "seed": seed}
     if rule is not None:
         return tensors.table_of(rule)
     return "mean" if average else "sum"

@@ -1,14 +1,15 @@
 """The communication hook of DistributedDataParallel, which reads the annotations of the hook: they must be classes."""
 
+from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch does not declare the name
 
-from hpcps.session.tensors import rule_of
-from hpcps.torch.exchange import begin, reduction_of
+from hpcps.session.tensors import is_whole, rule_of
+from hpcps.torch.exchange import PendingStep, begin, reduction_of
 from hpcps.torch.state import init, session, size
 
 _models = count()
@@ -22,7 +23,8 @@ class Buckets:
 
     def __init__(self, reduction: Any) -> None:
         """Begin without buckets."""
-        self.reduction = reduction
+        self.reduction, self.whole = reduction, is_whole(reduction, rule_of(reduction, size()))
+        self.step: list[tuple[Tensor, list[int], torch.futures.Future[Tensor]]] = []
         self._model = next(_models)
         self._names: dict[tuple[object, ...], str] = {}
 
@@ -32,40 +34,55 @@ class Buckets:
         return self._names.setdefault(known, f"ddp {self._model} bucket {bucket.index()} ({len(self._names)})")
 
 
-def exchange(rule: object = None, *, average: bool = True) -> Buckets:
+def exchange(rule: object = None, *, average: bool = True, attack: object = None, seed: int = 0) -> Buckets:
     """Return the state of `hook`: `ddp.register_comm_hook(exchange(rule="trimmed_mean"), hook)`.
 
     Args:
         rule: the rule that combines the gradients of the processes, see `push_pull`; by default the mean. A rule that
-            sees blocks gets the gradient of each parameter as a block.
+            sees blocks gets the gradient of each parameter as a block; one that sees whole vectors gets all of a step.
         average: without a rule, whether to return the mean, else the sum.
+        attack: an attack to simulate, see `DistributedOptimizer`.
+        seed: the seed of the attack's random numbers.
 
     Raises:
         SpecError: the rule cannot be used.
     """
     init()
-    reduction = reduction_of(average, rule)
-    rule_of(reduction, size())
-    return Buckets(reduction)
+    return Buckets(reduction_of(average, rule, attack, seed))
 
 
 def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """Combine the gradients of a bucket with those of the other processes, while the backward pass goes on."""
     blocks = [parameter.numel() for parameter in bucket.parameters()]
     values = bucket.buffer()
-    pending = begin(values, values, state.name(bucket, blocks), state.reduction, blocks=blocks)
     future: torch.futures.Future[Tensor] = torch.futures.Future()
+    if state.whole:
+        state.step.append((values, blocks, future))
+        if not bucket.is_last():
+            return future
+        buffers, sizes, futures = zip(*state.step, strict=True)
+        state.step = []
+        blocks = [size for each in sizes for size in each]
+        step = PendingStep.begin(buffers, blocks, state.name(bucket, blocks), state.reduction)
+        exchange, finish = step.pending.exchange, cast(Callable[[], object], step.finish)
+    else:
+        pending = begin(values, values, state.name(bucket, blocks), state.reduction, blocks=blocks)
+        exchange, finish = pending.exchange, pending.finish
+        buffers, futures = (values,), (future,)
 
     def done() -> None:
-        if pending.exchange.error is not None:
-            future.set_exception(pending.exchange.error)  # type: ignore[arg-type]
-        else:
-            future.set_result(pending.finish())
-            if bucket.is_last():
-                session().charge("wait")
-                session().step()
+        if exchange.error is not None:
+            for each in futures:
+                each.set_exception(exchange.error)
+            return
+        finish()
+        for each, buffer in zip(futures, buffers, strict=True):
+            each.set_result(buffer)
+        if bucket.is_last():
+            session().charge("wait")
+            session().step()
 
-    session().then(pending.exchange, done)
+    session().then(exchange, done)
     if bucket.is_last():  # the script now waits for the buckets
         session().charge("train")
     return future

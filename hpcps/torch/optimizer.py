@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
-from hpcps.session.tensors import Reduction
-from hpcps.torch.exchange import PendingTensor, begin, declared, reduction_of
-from hpcps.torch.state import session
+from hpcps.session.tensors import Reduction, is_whole, rule_of
+from hpcps.torch.exchange import PendingStep, PendingTensor, begin, declared, reduction_of
+from hpcps.torch.state import session, size
+
+_steps = count()
 
 
 class _Gradients:
@@ -23,8 +26,10 @@ class _Gradients:
         self.left = dict.fromkeys(names, passes)
         self.pending: dict[Tensor, PendingTensor] = {}
         self.synchronizes, self.synchronized = True, False
+        self.whole = f"gradients {next(_steps)}" if is_whole(reduction, rule_of(reduction, size())) else ""
         for parameter, name in names.items():
-            declared(name, parameter, reduction)
+            if not self.whole:
+                declared(name, parameter, reduction)
             parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
 
     def count(self, parameter: Tensor) -> None:
@@ -35,19 +40,27 @@ class _Gradients:
                 "synchronize(), or raise backward_passes_per_step"
             )
         self.left[parameter] -= 1
-        if self.left[parameter] == 0:
+        if self.left[parameter] == 0 and not self.whole:
             self.begin(parameter)
 
     def begin(self, parameter: Tensor) -> None:
         """Begin the exchange of a gradient; that of an unused parameter is zero."""
+        gradient = self.gradient(parameter)
+        self.pending[parameter] = begin(gradient, gradient.detach(), self.names[parameter], self.reduction)
+
+    def gradient(self, parameter: Tensor) -> Tensor:
+        """Return a gradient; that of an unused parameter is zero."""
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
-        gradient = parameter.grad
-        self.pending[parameter] = begin(gradient, gradient.detach(), self.names[parameter], self.reduction)
+        return parameter.grad
 
     def synchronize(self) -> None:
         """Wait for all gradients; begin the exchange of those that no backward pass has reached."""
-        for parameter in self.names:
+        if self.whole:
+            gradients = [self.gradient(parameter) for parameter in self.names]
+            blocks = [gradient.numel() for gradient in gradients]
+            PendingStep.begin(gradients, blocks, self.whole, self.reduction).finish()
+        for parameter in () if self.whole else self.names:
             if parameter not in self.pending:
                 self.begin(parameter)
         pending, self.pending = self.pending, {}
@@ -105,6 +118,8 @@ def DistributedOptimizer(  # noqa: N802
     *,
     average: bool = True,
     rule: object = None,
+    attack: object = None,
+    seed: int = 0,
 ) -> Any:
     """Make an optimizer combine the gradients of all processes before each step, and return it.
 
@@ -117,7 +132,11 @@ def DistributedOptimizer(  # noqa: N802
         named_parameters: `model.named_parameters()`; without it, parameters are numbered.
         backward_passes_per_step: backward passes that add up before the gradients are exchanged; scale the loss.
         average: whether steps use the mean of the gradients, else their sum.
-        rule: the rule that combines the gradients instead, see `push_pull`; each gradient is one block.
+        rule: the rule that combines the gradients instead, see `push_pull`; each gradient is one block. A rule that
+            sees whole vectors gets all gradients of the step.
+        attack: an attack of hpcps, by its name, its table or an object: the attackers of an experiment with this
+            `seed` are simulated.
+        seed: the seed of the attack's random numbers.
 
     Raises:
         SpecError: names are missing or occur twice, or the rule cannot be used.
@@ -135,7 +154,7 @@ def DistributedOptimizer(  # noqa: N802
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
     own = {parameter: known[parameter] for parameter in used}
-    gradients = _Gradients(own, reduction_of(average, rule), backward_passes_per_step)
+    gradients = _Gradients(own, reduction_of(average, rule, attack, seed), backward_passes_per_step)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer._gradients = gradients  # type: ignore[attr-defined]

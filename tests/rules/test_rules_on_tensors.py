@@ -168,15 +168,17 @@ def test_gram_matrices_of_tensors_are_float64() -> None:
 
 
 def test_attacks_on_a_tensor_are_those_on_an_array() -> None:
+    workers, classes = RUN.topology.workers, RUN.data.facts.classes
     for kind, attack in active().of("attacks").items():
         made_of = attack(rate=1.0) if "rate" in attack.model_fields else attack()
         if made_of.omniscient:
             continue
-        run = RUN.model_copy(update={"attack": made_of})
         update = np.random.default_rng(1).standard_normal(LAYOUT.size, dtype=np.float32)
         tensor, sent = torch.from_numpy(update.copy()), np.ones(len(LAYOUT.blocks), np.bool_)
         masks = [
-            Attacker(Peer("worker", 0), run, LAYOUT, *generators()).corrupt(each, sent, 1, 0)
+            Attacker(Peer("worker", 0), made_of, workers, RUN.seed, classes, LAYOUT, *generators()).corrupt(
+                each, sent, 1, 0
+            )
             for each in (update, tensor)
         ]
         assert np.array_equal(*masks), kind

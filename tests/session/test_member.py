@@ -129,8 +129,6 @@ def test_many_small_tensors_take_few_messages():
 @pytest.mark.parametrize(
     ("rule", "reason"),
     [
-        ("krum", "sees whole gradients"),
-        ("zeno", "needs"),
         ("naive_async", "asynchronous"),
         ("medain", "median"),
         ({"kind": "trimmed_mean", "f": 2}, "f = 2"),

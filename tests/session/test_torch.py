@@ -10,9 +10,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not in every process
 
 import hpcps.torch as bps  # noqa: E402
+from hpcps.attacks import SignFlip, attackers  # noqa: E402
 from hpcps.errors import RunError, SpecError  # noqa: E402
-from hpcps.rules import Median, TrimmedMean  # noqa: E402
+from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
 
+FLIP = SignFlip(rate=0.25, scope="worker")
 TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 
 
@@ -155,12 +157,15 @@ def test_mistakes_with_the_optimizer():
     fork(2, body)
 
 
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(trim=0.25)])
-def test_a_rule_equals_the_rule_on_the_stacked_gradients(rule):
+@pytest.mark.parametrize(
+    ("rule", "attack"), [(Median(), None), (TrimmedMean(trim=0.25), None), (GeometricMedian(), None), (Krum(f=0), FLIP)]
+)
+def test_a_rule_equals_the_rule_on_the_stacked_gradients(rule, attack):
     def body():
         rank, size = bps.rank(), bps.size()
         loss, model = torch.nn.CrossEntropyLoss(), network()
-        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), rule=rule)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = bps.DistributedOptimizer(sgd, rule=rule, attack=attack, seed=3)
         ((xs, ys),) = batches(1, size, 1)
         every = []
         for k in range(size):
@@ -169,9 +174,13 @@ def test_a_rule_equals_the_rule_on_the_stacked_gradients(rule):
             every.append([p.grad for p in other.parameters()])
         loss(model(xs[0, 8 * rank : 8 * rank + 8]), ys[0, 8 * rank : 8 * rank + 8]).backward()
         optimizer.synchronize()
-        for k, p in enumerate(model.parameters()):
-            wanted = rule(torch.stack([gradients[k].reshape(-1) for gradients in every]))
-            np.testing.assert_array_equal(p.grad.reshape(-1).numpy(), wanted.numpy())
+        sizes = [p.numel() for p in model.parameters()]
+        stacked = torch.stack([torch.cat([gradient.reshape(-1) for gradient in gradients]) for gradients in every])
+        if attack is not None:
+            stacked[[*attackers(attack, 4, 3)]] *= -1
+        wanted = rule(stacked, blocks=sizes).split(sizes)
+        for p, each in zip(model.parameters(), wanted, strict=True):
+            np.testing.assert_array_equal(p.grad.reshape(-1).numpy(), each.numpy())
 
     fork(4, body)
 
@@ -182,7 +191,7 @@ def test_the_hook_equals_one_process_and_the_rule():
 
         dist.init_process_group("gloo")
         rank, size, loss = bps.rank(), bps.size(), torch.nn.CrossEntropyLoss()
-        for rule in (None, Median()):
+        for rule in (None, Median(), GeometricMedian()):
             model, one = network(), network()
             ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0005)
             ddp.register_comm_hook(bps.exchange(rule=rule), bps.hook)
@@ -195,9 +204,10 @@ def test_the_hook_equals_one_process_and_the_rule():
                     one.zero_grad()
                     loss(one(xs[0, 8 * k : 8 * k + 8]), ys[0, 8 * k : 8 * k + 8]).backward()
                     every.append([p.grad.clone().reshape(-1) for p in one.parameters()])
-                for k, p in enumerate(one.parameters()):
-                    stacked = torch.stack([gradients[k] for gradients in every])
-                    p.grad = (stacked.double().mean(0).float() if rule is None else rule(stacked)).reshape(p.shape)
+                stacked = torch.stack([torch.cat(gradients) for gradients in every])
+                wanted = stacked.double().mean(0).float() if rule is None else rule(stacked)
+                for p, part in zip(one.parameters(), wanted.split([p.numel() for p in one.parameters()]), strict=True):
+                    p.grad = part.reshape(p.shape)
                 mine.step()
                 whole.step()
             for a, b in zip(model.parameters(), one.parameters(), strict=True):

@@ -1,0 +1,87 @@
+"""Steps that are combined as a whole: what a rule keeps from one to the next, and the attackers that are simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+
+from hpcps.attacks import Attack, ByzantineAttack, Omniscient, attackers
+from hpcps.errors import SpecError
+from hpcps.numerics.layout import Layout, Vector
+from hpcps.protocol.messages import Peer
+from hpcps.protocol.roster import ADVERSARY
+from hpcps.registry.config import Config
+from hpcps.registry.field import OneOf
+from hpcps.roles.attack_group import AttackGroup
+from hpcps.roles.attacker import Attacker
+from hpcps.roles.resources import ALONE
+from hpcps.rules import Rule
+from hpcps.seeds import generator
+
+
+class _Simulated(Config):
+    attack: Annotated[ByzantineAttack, OneOf("attacks")]
+
+
+def attack_of(table: object) -> ByzantineAttack:
+    """Return the attack of a table.
+
+    Raises:
+        SpecError: there is no such attack, its keys are wrong, or a session cannot simulate it.
+    """
+    attack = _Simulated(attack=table).attack  # type: ignore[arg-type]  # its constructor words mistakes
+    reason = ""
+    if not isinstance(attack, Attack | Omniscient):
+        reason = "it does not change updates, and a session gets nothing else"
+    elif "model" in attack.needs:
+        reason = "it needs the model, which a session does not get"
+    elif attack.from_epoch:
+        reason = "a session does not know the epoch: remove from_epoch"
+    if reason:
+        raise SpecError(f"attack {attack.kind}: {reason}")
+    return attack
+
+
+class SimulatedAttack:
+    """Replaces the updates of Byzantine workers, with the bits that an experiment without validators gets."""
+
+    def __init__(self, attack: ByzantineAttack, rule: Rule, seed: int, workers: int, layout: Layout) -> None:
+        """Choose the attackers.
+
+        Args:
+            attack: the attack.
+            rule: the rule, which the attack may try.
+            seed: the seed of all random numbers, as that of an experiment.
+            workers: the number of workers.
+            layout: the blocks of the d elements of an update.
+        """
+        self._round, self._layout = 0, layout
+        self._attack, byzantine = attack, attackers(attack, workers, seed)
+        self._group: AttackGroup | None = None
+        self._attackers: list[Attacker] = []
+        if isinstance(attack, Omniscient):
+            self._group = AttackGroup(ADVERSARY, 0, range(workers), byzantine, attack, rule, seed, layout, ALONE)
+        else:
+            for k in range(workers):
+                streams = (generator(seed, "worker", k, purpose) for purpose in ("attacked blocks", "attack noise"))
+                self._attackers.append(Attacker(Peer("worker", k), attack, workers, seed, 0, layout, *streams))
+
+    def replaced(self, updates: Sequence[Vector]) -> list[Vector]:
+        """Return the updates of all workers `[n][d]` of the next step, with those of the attackers replaced."""
+        found, sent = list(updates), np.ones(len(self._layout.blocks), np.bool_)
+        for worker, attacker in enumerate(self._attackers):
+            found[worker] = updates[worker].copy()  # the memory of a worker
+            attacker.corrupt(found[worker], sent, self._round, 0)
+        if self._group is not None:
+            for worker, update in enumerate(updates):
+                self._group.put(worker, sent, update)
+            active = self._attack.active(self._round, 0)
+            replacements = self._group.craft(self._round, self._group.byzantine if active else ())
+            self._group.follow(replacements)
+            self._group.clear()
+            for worker, update in replacements.items():
+                found[worker] = update
+        self._round += 1
+        return found
