@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hpcps.compression import Compressor
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Bounds, Partitioning
@@ -98,10 +99,11 @@ def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
     Without servers every worker keeps the whole model: the shard of each worker.
     """
     topology, sees = run.topology, run.validation.rule.scope
+    whole = not topology.validators and _whole_blocks(run)
     if run.collective:
         return ((0, layout.size),) * topology.workers
     assert topology.validators or topology.servers < 2 or sees != "vector", "the specification has been checked"
-    return layout.bounds(topology.servers, whole=not topology.validators and sees == "block")
+    return layout.bounds(topology.servers, whole=whole)
 
 
 def partitioning_of(run: Run, layout: Layout) -> Partitioning:
@@ -112,4 +114,11 @@ def partitioning_of(run: Run, layout: Layout) -> Partitioning:
     size, sees = run.transport.partition, run.validation.rule.scope
     whole = run.train.mode == "async" or run.collective or sees == "vector"
     elements = None if size == "auto" or whole else size // 64 * 16  # whole cache lines
-    return Partitioning(layout, shards_of(run, layout), run.topology.validators, elements, whole=sees == "block")
+    shards = shards_of(run, layout)
+    return Partitioning(layout, shards, run.topology.validators, elements, whole=_whole_blocks(run))
+
+
+def _whole_blocks(run: Run) -> bool:
+    """Return whether the rule or the compressor sees whole blocks of an update."""
+    compressor = run.communication.compression
+    return run.validation.rule.scope == "block" or (isinstance(compressor, Compressor) and compressor.sees == "block")

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     policies: Components
     attacks: Components
     optimizers: Components
+    compressors: Components
     datasets: Components
     splits: Components
     models: Components

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from hpcps.compression import Codec
 from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, hexadecimal, private
 from hpcps.numerics.state import Kept, State, generators_state, restore_generators
 from hpcps.numerics.vectors import finite, on_host, on_memory, pack, unpack
@@ -26,7 +27,7 @@ from hpcps.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class UpdatePart:
-    """One partition of an update: its combiner, its number there, the mask of its sent blocks, and these blocks."""
+    """One partition of an update: its combiner, its number there, the mask of its sent blocks, and their payload."""
 
     combiner: Peer
     number: int
@@ -45,7 +46,8 @@ class Packed:
         attacked: the number of blocks that the attack changed, made late or withheld.
         delay: the seconds that the experiment adds before the update is sent.
         mask: the blocks that are sent `[B]`.
-        payload: these blocks, one after another; the payloads of the partitions are parts of it.
+        payload: these blocks, one after another, before they are encoded; without a compressor the payloads of the
+            partitions are parts of it.
         attacked_blocks: the attacked blocks, as a hexadecimal number, if others are sent too; else empty.
     """
 
@@ -73,8 +75,13 @@ class Packed:
 class Packer:
     """Makes updates with error reset: the worker keeps what it does not send, and adds it to the next model.
 
+    With the memory `residual` of a compressor it keeps the error of the encoding too, and adds the residual to its next
+    update instead of the model (error feedback; Seide et al., 2014): what it has sent and the residual add up to the
+    differences that all its steps made.
+
     Attributes:
         delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e.
+        feeds_back: whether the residual is added to the next update, not to the next model.
         attacker: what the run's attack does to this worker.
     """
 
@@ -107,6 +114,14 @@ class Packer:
         self.delta = local(layout.size)
         self.delta[:] = 0
         self._outgoing = allocate(layout.size)
+        self._codec = codec = Codec.of(run.communication.compression, layout)
+        if codec is not None:
+            parts = (partition for _, _, partition in self._partitions)
+            self._words = allocate(sum(codec.most_words(part.layout, part.blocks.start) for part in parts))
+        self.feeds_back = codec is not None and codec.feeds_back
+        self._steps = private(layout.size if self.feeds_back else 0)
+        self._loses = run.train.abandoned == "lost"
+        self._grows = run.train.mode == "async" and run.asynchronous.absent == "accumulate"
         self._replacement: Vector | None = None
         purposes = ("participation", "skipping", "attacked blocks", "attack noise", "delay")
         self._streams = {purpose: generator(run.seed, "worker", peer.index, purpose) for purpose in purposes}
@@ -128,25 +143,42 @@ class Packer:
             abandoned: the local steps after which the worker abandoned the round; None if it did not.
         """
         run, layout, delta = self._run, self._layout, self.delta
-        trainer.copy_to(delta)
-        delta -= base
+        if not self.feeds_back:
+            trainer.copy_to(delta)
+            delta -= base
         participates = self._streams["participation"].random() < run.communication.participation
         participates = participates and abandoned is None
         kept = self._streams["skipping"].random(len(layout.blocks)) >= run.communication.skip_rate
         sent = kept & participates
+        withheld = not participates or self.attacker.withholds(round, epoch)
+        # A worker whose update grows goes on from its own network, whose next difference contains these steps.
+        if self.feeds_back and not (withheld and self._grows) and not (abandoned is not None and self._loses):
+            self._add_steps(trainer, base)
         attacked = on_memory(lambda values: self.attacker.corrupt(values, sent, round, epoch), delta)
         delay = run.heterogeneity.delay.draw(self._streams["delay"]) + self.attacker.delay(round, epoch)
         if abandoned is not None:
             delay = 0.0
-            if run.train.abandoned == "lost":
+            if self._loses and not self.feeds_back:
                 delta[:] = 0
-        if not participates or self.attacker.withholds(round, epoch):
+        if withheld:
             return Packed((), 0, 0, int(attacked.sum()), delay, sent, self._outgoing[:0])
         packed = self._pack(delta, sent, int(attacked.sum()), delay)
-        for start, stop in layout.runs(sent):
+        # An attacker does not keep what the encoding of its attack loses.
+        for start, stop in layout.runs(attacked & sent if self.feeds_back else sent):
             delta[start:stop] = 0
         some = attacked.any() and (attacked != sent).any()
         return replace(packed, attacked_blocks=hexadecimal(attacked)) if some else packed
+
+    def _add_steps(self, trainer: Trainer, base: Vector) -> None:
+        """Add the difference that the local steps made to the residual; blocks that are not finite begin at it anew."""
+        trainer.copy_to(self._steps)
+        self._steps -= base
+        self.delta += self._steps
+        if not finite(self.delta):
+            for block in self._layout.blocks:
+                part = slice(block.offset, block.stop)
+                if not finite(self.delta[part]):
+                    self.delta[part] = self._steps[part]
 
     def replaced(self, packed: Packed, payload: Vector) -> Packed:
         """Return an update with other values, of which all are attacked.
@@ -163,7 +195,10 @@ class Packer:
         return self._pack(values, packed.mask, packed.sent, packed.delay)
 
     def _pack(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
-        """Pack the sent blocks of a vector `[d]`; those that are divided and not finite become NaN."""
+        """Pack the sent blocks of a vector `[d]`; those that are divided and not finite become NaN.
+
+        With a compressor, the parts are encoded; of the own update, what that loses replaces the blocks if it is kept.
+        """
         for index, slices in self._divided:
             # Combiners refuse a block that is not finite as a whole, so every partition of it must be not finite.
             if sent[index] and not all(finite(values[piece]) for piece in slices):
@@ -171,12 +206,18 @@ class Packer:
                     values[piece] = np.nan
         payload = pack(self._layout, values, sent, self._outgoing)
         parts: dict[int, UpdatePart] = {}
-        position = 0
+        position = words = 0
         for place in self._positions:
             combiner, number, partition = self._partitions[place]
             mask = sent[partition.blocks]
             stop = position + partition.layout.packed_size(mask)
-            parts[place] = UpdatePart(combiner, number, mask, payload[position:stop])
+            part = payload[position:stop]
+            if self._codec is not None:
+                errors = values[partition.columns] if self.feeds_back and values is self.delta else None
+                first, out = partition.blocks.start, self._words[words:]
+                part = self._codec.encode(partition.layout, first, mask, part, out, errors)
+                words += part.size
+            parts[place] = UpdatePart(combiner, number, mask, part)
             position = stop
         ordered = tuple(parts[place] for place in range(len(parts)))
         return Packed(ordered, int(sent.sum()), int((~sent).sum()), attacked, delay, sent, payload)
@@ -220,8 +261,8 @@ class TrainingWorker(TrainingRole):
         return {"packer": self._packer}
 
     @property
-    def residual(self) -> Vector:
-        return self._packer.delta
+    def residual(self) -> Vector | None:
+        return None if self._packer.feeds_back else self._packer.delta
 
     def see_model(self, read: Callable[[Vector], None]) -> None:
         self._packer.attacker.see_model(read)

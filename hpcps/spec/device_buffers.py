@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcps.compression import Compressor
 from hpcps.spec.schema import Run
 
 
@@ -15,6 +16,10 @@ def obstacle(run: Run) -> tuple[tuple[str, ...], str] | None:
         ("train", "exchange"): (run.train.exchange, run.collective),
         ("model", "backend"): (run.model.backend, run.model.backend != "torch"),
         ("train", "device"): (run.train.device, run.train.device == "cpu"),
+        ("communication", "compression"): (
+            run.communication.compression.kind,
+            isinstance(run.communication.compression, Compressor),
+        ),
         ("topology", "servers"): (run.topology.servers, run.topology.alone),
     }
     for path, (value, holds) in found.items():

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, PositiveInt, model_validator
 
 from hpcps.attacks import ByzantineAttack, NoAttack
+from hpcps.compression import BaseCompressor, NoCompression
 from hpcps.data.base import Data
 from hpcps.models import Model
 from hpcps.optimizers import NoOptimizer, ServerOptimizer, ServerSgd
@@ -165,10 +166,13 @@ class ServerStep(Config):
 
 
 class Communication(Config):
-    """How much of an update is sent."""
+    """How much of an update is sent, and how it is encoded."""
 
     participation: float = Field(1.0, ge=0, le=1, description="Probability that a worker sends in a round.")
     skip_rate: float = Field(0.0, ge=0, le=1, description="Probability that a worker skips a block of an update.")
+    compression: Annotated[BaseCompressor, OneOf("compressors")] = Field(
+        NoCompression(), description="How workers encode the blocks of an update that they send; a name, or a table."
+    )
 
 
 class Validation(Config):

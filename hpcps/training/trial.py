@@ -17,6 +17,7 @@ from hpcps.attacks import (
     NoAttack,
     Omniscient,
 )
+from hpcps.compression import BaseCompressor, Codec
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError
@@ -24,7 +25,7 @@ from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Updates
 from hpcps.optimizers import ServerOptimizer, Stepper
 from hpcps.registry import BUILT_IN
-from hpcps.registry.failures import errors_of
+from hpcps.registry.failures import errors_of, returned
 from hpcps.rules import Arrays, AsyncContext, AsyncRule, BaseRule, Context, Rule, combine
 from hpcps.spec.plugins import used
 from hpcps.spec.schema import Run
@@ -110,6 +111,26 @@ def try_optimizer(optimizer: ServerOptimizer) -> None:
         stepper.turn()
 
 
+def try_compressor(compressor: BaseCompressor) -> None:
+    """Encode and decode a made-up update of two blocks.
+
+    Raises:
+        SpecError: the compressor is not usable.
+    """
+    codec = Codec.of(compressor, _LAYOUT)
+    if codec is None:
+        return
+    values, mask = np.linspace(-1, 1, _LAYOUT.size, dtype=np.float32), np.ones(2, np.bool_)
+    for each in (values, np.full_like(values, np.nan)):
+        words = codec.encode(_LAYOUT, 0, mask, each, np.empty(codec.most_words(_LAYOUT, 0), np.float32))
+        try:
+            back = codec.decode(_LAYOUT, 0, mask, words)
+        except ValueError as error:
+            raise returned(compressor, "write", f"a code that its read() refuses: {error}") from error
+    if np.isfinite(back).any():
+        raise returned(compressor, "write", "a code of finite values for values that are NaN")
+
+
 def try_components(runs: Iterable[Run]) -> None:
     """Try the components that are not built in: data sets and models as far as their files and framework are here.
 
@@ -147,14 +168,19 @@ def try_components(runs: Iterable[Run]) -> None:
 
 
 def _try_arithmetic(run: Run, foreign: Set[str], tried: set[object]) -> None:
-    """Try the rule, the attack and the server optimizer of a run, once for all runs that have the same."""
+    """Try the components of a run that compute on updates, once for all runs that have the same."""
     rule, attack, optimizer, topology = run.validation.rule, run.attack, run.server.optimizer, run.topology
     if not topology.workers:
         return  # there is no update
+    compressor = run.communication.compression
     fewest, classes = topology.workers // max(1, topology.validators), run.data.facts.classes
     trials: dict[str, tuple[object, Callable[[], None]]] = {
         "validation.rule": ((rule.model_dump_json(), fewest), lambda: try_rule(rule.model_copy(deep=True), fewest)),
         "server.optimizer": (optimizer.model_dump_json(), lambda: try_optimizer(optimizer.model_copy(deep=True))),
+        "communication.compression": (
+            compressor.model_dump_json(),
+            lambda: try_compressor(compressor.model_copy(deep=True, update={"min_bytes": 0})),
+        ),
         "attack": ((attack.model_dump_json(), classes), lambda: try_attack(attack.model_copy(deep=True), classes)),
     }
     for key, (case, trial) in trials.items():

@@ -89,6 +89,25 @@ def test_a_server_optimizer_runs_from_a_file_and_its_mistakes_name_it(folder, tm
     assert "server optimizer signed (plugin my_optimizer.py, line 23): its step() failed: ZeroDivisionError" in said
 
 
+def test_a_compressor_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path):
+    file = folder / "experiment.toml"
+    file.write_text(file.read_text().replace('"my_attack.py"', '"my_attack.py", "my_compressor.py"'))
+    changed = ("--set", "communication.compression={kind='fixed',step=0.0001}", "--set", "transport.kind=inproc")
+    hpcps("run", file, *changed, "--only", "0", "--results", tmp_path)
+    (run,) = tmp_path.glob("*/runs/*")
+    steps = component("my_compressor.py")(step=0.5).decode(np.array([3, -4], np.int16).tobytes(), 2)
+    assert steps.tolist() == [1.5, -2.0]
+    lines = [json.loads(line) for line in (run / "records/validator-0.jsonl").read_text().splitlines()]
+    assert {line["malformed"] for line in lines if line["event"] == "round"} == {0}
+    compressor = folder / "my_compressor.py"
+    compressor.write_text(compressor.read_text().replace("return len(code)", "return len(code) - 2"))
+    said = hpcps("check", file, *changed, expect=2)
+    assert (
+        "compressor fixed (plugin my_compressor.py, line 22): its write() returned a code that its read() refuses"
+        in said
+    )
+
+
 def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
     file, results = folder / "experiment.toml", tmp_path / "mpi"
     assert "2 points, no mistakes" in hpcps("check", file)

@@ -131,6 +131,9 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         ),
         (["server.optimizer=nesterof"], 'got "nesterof": did you mean { kind = "nesterov" }?'),
         (["server.optimizer={kind='yogi',momentum=0.5}"], "server.optimizer.momentum: unknown key"),
+        (["communication.compression=fp16", *ALONE], "communication.compression: the single-process baseline sends no"),
+        (["communication.compression=fp61"], 'got "fp61": did you mean { kind = "fp16" }?'),
+        (["communication.compression={kind='fp16',memory='ef'}"], 'compression.memory: expects "none" or "residual"'),
         (["server.optimizer=adam", *ALONE], "server.optimizer: the single-process baseline combines no updates"),
         (["train.lr_decay.final=0.1"], 'train.lr_decay.final: the schedule "steps" does not use it: leave it out'),
         (
@@ -390,6 +393,7 @@ RING, ALLREDUCE = (
         (RING, ["attack={kind='ipm', rate=0.5}"], 'attack.kind: with train.exchange = "ring" no process sees the upda'),
         (RING, ["attack={kind='nan', rate=0.5}"], 'attack.kind: with train.exchange = "ring" each worker screens its'),
         (RING, ["transport.device_buffers=direct"], "transport.device_buffers: has an effect only on"),
+        (RING, ["communication.compression=int8"], 'communication.compression: with train.exchange = "ring" sums of'),
         (RING, ["server.optimizer=adam"], 'server.optimizer: with train.exchange = "ring" no server keeps its state'),
         (RING, ["train.global_lr=0.5"], 'train.global_lr: with train.exchange = "ring" the mean is added as it is'),
         (RING, ["train.local_steps={kind='esync'}"], 'train.local_steps: with train.exchange = "ring" no server'),

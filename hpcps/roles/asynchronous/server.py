@@ -13,7 +13,7 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
 from hpcps.roles.checkpointing import CheckpointParts, periodic, report
-from hpcps.roles.checks import rejection, vetted, wrong_blocks, wrong_size
+from hpcps.roles.checks import decoded, rejection, vetted, wrong_blocks, wrong_size
 from hpcps.roles.events import (
     Effect,
     Event,
@@ -169,7 +169,13 @@ class AsyncServer:
         if message.round < expected:
             yield rejection(source, f"a second or late message (of request {message.round})")
             return
-        reason = f"it is of request {message.round}" if message.round > expected else self._wrong(message, shard)
+        if message.round > expected:
+            reason: str | None = f"it is of request {message.round}"
+        elif message.kind is Kind.UPDATE and not self._roster.validators:
+            values, reason = decoded(message, shard.layout, shard.codec, shard.first_block)
+            message = replace(message, payload=values)
+        else:
+            reason = self._wrong(message, shard)
         if reason is None:
             try:
                 yield from self._log_entry(LogEntry.of(message), shard)
@@ -180,8 +186,7 @@ class AsyncServer:
 
     def _wrong(self, message: Message, shard: AsyncShard) -> str | None:
         """Return what is wrong with the kind or the blocks of a submitter's message; None if nothing is."""
-        updates = Kind.APPLY if self._roster.validators else Kind.UPDATE
-        if message.kind is updates:
+        if message.kind is Kind.APPLY and self._roster.validators:
             return wrong_blocks(message, shard.layout)
         if message.kind is Kind.READ or (message.kind is Kind.STOP and message.sender == self._roster.coordinator):
             return None

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcps.compression import Codec
 from hpcps.numerics.layout import Layout, Mask, Vector, private
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import beside, copied, copy, finite, on_host, pack, unpack
@@ -101,6 +102,8 @@ class AsyncShard:
     Attributes:
         table: the layout of the whole model, as the coordinator described it.
         layout: its blocks and pieces of blocks.
+        first_block: the index in the model of the first of them.
+        codec: decodes the updates of workers; None if they are sent as they are.
         model: the slice.
         finite: whether the slice was finite after every update.
         filter: filters updates in a run without validators.
@@ -123,7 +126,9 @@ class AsyncShard:
         self._server = server
         self._rule = rule
         self.table = table
-        self.layout = whole.restrict(*shards_of(run, whole)[server.index])
+        start, stop = shards_of(run, whole)[server.index]
+        self.layout, self.first_block = whole.restrict(start, stop), whole.first_in(start)
+        self.codec = Codec.of(run.communication.compression, whole)
         self.model = resources.local(self.layout.size)
         self.model[:] = model
         self.finite = finite(self.model)

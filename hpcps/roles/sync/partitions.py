@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hpcps.compression import Codec
 from hpcps.numerics.layout import Mask, Vector, hexadecimal
 from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
-from hpcps.roles.checks import not_finite, rejection, wrong_blocks, wrong_size
+from hpcps.roles.checks import decoded, not_finite, rejection, wrong_size
 from hpcps.roles.combiner_state import BlockOutcomes, Tally
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Effect, Send, SetDeadline, Stage
@@ -132,15 +133,18 @@ class PartitionCollector:
         tally: the counts of the last `report`.
     """
 
-    def __init__(self, share: Sequence[Peer], partitions: Sequence[Partition], first_block: int = 0) -> None:
+    def __init__(
+        self, share: Sequence[Peer], partitions: Sequence[Partition], first_block: int = 0, codec: Codec | None = None
+    ) -> None:
         """Begin to collect the first round.
 
         Args:
             share: the senders.
             partitions: the partitions of an update.
             first_block: the number of the first block of the partitions in the whole model.
+            codec: decodes updates; None if they are sent as they are.
         """
-        self._first_block = first_block
+        self._first_block, self._codec = first_block, codec
         self._share = tuple(share)
         self._row = {peer: row for row, peer in enumerate(self._share)}
         self._partitions = partitions
@@ -230,7 +234,7 @@ class PartitionCollector:
             yield rejection(source, f"a second or late message (of round {message.round})")
             return
         partition = self._partitions[number]
-        whole = message.kind is Kind.COMBINED
+        whole, values = message.kind is Kind.COMBINED, message.values
         reason: str | None
         if message.round > round:
             reason = f"it is of round {message.round}"
@@ -241,16 +245,18 @@ class PartitionCollector:
             return
         elif message.partition != number:
             reason = f"it is partition {message.partition}, and {number} comes next"
+        elif whole:
+            reason = wrong_size(message, partition.layout.size)
         else:
-            layout = partition.layout
-            reason = wrong_size(message, layout.size) if whole else wrong_blocks(message, layout)
+            first = self._first_block + partition.blocks.start
+            values, reason = decoded(message, partition.layout, self._codec, first)
         if reason:
             yield from self.refuse(source, reason, message.kind, moment)
         elif whole:
-            self._take(source, np.ones(len(partition.layout.blocks), np.bool_), message.values)
+            self._take(source, np.ones(len(partition.layout.blocks), np.bool_), values)
         else:
             # A shard without blocks has no mask.
-            self._take(source, np.zeros(0, np.bool_) if message.mask is None else message.mask, message.values)
+            self._take(source, np.zeros(0, np.bool_) if message.mask is None else message.mask, values)
 
     def refuse(self, source: Peer, reason: str, kind: Kind | None = None, moment: float = 0.0) -> Iterator[Effect]:
         """Count a bad message as a partition with every block skipped, if its sender still owes one.

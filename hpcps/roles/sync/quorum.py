@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpcps.compression import Codec
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
@@ -90,6 +91,7 @@ class QuorumCollector(PartitionCollector):
         share: Sequence[Peer],
         partitions: Sequence[Partition],
         first_block: int = 0,
+        codec: Codec | None = None,
     ) -> None:
         """Begin to collect the first round."""
         self._peer, self._run_id, self._train = peer, run_id, run.train
@@ -107,7 +109,7 @@ class QuorumCollector(PartitionCollector):
         self._alarms: deque[int] = deque()
         self._over = False
         self.closing: Closing | None = None
-        super().__init__(share, partitions, first_block)
+        super().__init__(share, partitions, first_block, codec)
         self.begin(0)
 
     def begin(self, round: int) -> None:

@@ -173,9 +173,10 @@ class SyncServer:
         if train.policy is None:
             schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside_rounds=inside)
         senders, partitions, first = self._senders, shard.partitions, shard.first_block
-        collector = PartitionCollector(senders, partitions, first)
+        codec = None if self._roster.validators else shard.codec
+        collector = PartitionCollector(senders, partitions, first, codec)
         if self._readers and not self._roster.validators:
-            collector = QuorumCollector(self.peer, self._run, self._run_id, senders, partitions, first)
+            collector = QuorumCollector(self.peer, self._run, self._run_id, senders, partitions, first, codec)
         self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
 

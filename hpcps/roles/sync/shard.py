@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from hpcps.compression import Codec
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.updates import Destination
@@ -32,6 +33,7 @@ class SyncShard:
         coming: the slice of the next round.
         first_block: the index in the model of the first block of the slice.
         finite: whether all models so far were finite.
+        codec: decodes the updates of workers; None if they are sent as they are.
         stepper: the server optimizer; None if the rule adds its result to the model.
     """
 
@@ -40,6 +42,7 @@ class SyncShard:
         whole = Layout.from_json(table)
         start, stop = shards_of(run, whole)[server.index]
         layout = whole.restrict(start, stop)
+        self.codec = Codec.of(run.communication.compression, whole)
         self.first_block = whole.first_in(start)
         slices = partitioning_of(run, whole).shards[server.index]
         self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hpcps.compression import Codec
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
@@ -42,10 +43,11 @@ class SyncValidator(TrainingRole):
         self._partitioning = partitioning_of(run, layout)
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._partitioning.updates[peer.index])
         share = roster.share(peer)
+        codec = Codec.of(run.communication.compression, layout)
         self._collector = (
-            QuorumCollector(peer, run, run_id, share, partitions)
+            QuorumCollector(peer, run, run_id, share, partitions, codec=codec)
             if run.has_quorum
-            else PartitionCollector(share, partitions)
+            else PartitionCollector(share, partitions, codec=codec)
         )
         self._reference = resources.local(layout.size) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)

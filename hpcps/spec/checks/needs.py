@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hpcps.attacks import Infinite, Nan
+from hpcps.compression import Compressor
 from hpcps.optimizers import NoOptimizer
 from hpcps.registry import active
 from hpcps.rules import AsyncRule, Rule
@@ -78,6 +79,7 @@ def unmet(run: Run) -> Iterator[Problem]:
         _rule,
         _attack,
         _optimizer,
+        _compression,
         _gradients,
         _evaluation,
         _simulation,
@@ -252,6 +254,15 @@ def _optimizer(run: Run) -> Iterator[Need]:
     if run.train.global_lr != 1:
         message = f"the server optimizer {optimizer.kind} has a learning rate of its own: leave it out"
         yield Need(GLOBAL_LR, "", message, (OPTIMIZER,))
+
+
+def _compression(run: Run) -> Iterator[Need]:
+    compressor, path = run.communication.compression, ("communication", "compression")
+    if not isinstance(compressor, Compressor):
+        return
+    message = f"with train.exchange = {quote(run.train.exchange)} sums of updates travel, which no worker can encode "
+    yield Need(path, "servers", f'{message}without a new error at each step: leave it out, or use exchange = "servers"')
+    yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")
 
 
 def _gradients(run: Run) -> Iterator[Need]:

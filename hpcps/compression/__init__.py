@@ -1,0 +1,8 @@
+"""Compressors: how the blocks of an update are encoded before they are sent; functions on arrays, with their keys."""
+
+from hpcps.compression.base import BaseCompressor, Code, Compressor, NoCompression
+from hpcps.compression.codec import Codec
+from hpcps.compression.rounding import Bf16, Fp16, Int8
+from hpcps.compression.signs import Onebit, Sign
+
+__all__ = ["BaseCompressor", "Bf16", "Code", "Codec", "Compressor", "Fp16", "Int8", "NoCompression", "Onebit", "Sign"]

@@ -1,0 +1,120 @@
+"""The base of compressors."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hpcps.numerics.arrays import as_numpy
+from hpcps.numerics.layout import Vector
+from hpcps.registry import Config
+
+Code = NDArray[np.uint8]
+"""Encoded values."""
+
+Sees = Literal["coordinate", "block"]
+
+TILE = 1 << 14
+"""Elements that are encoded at a time: temporary arrays of a tile stay in the cache."""
+
+
+def tiles(size: int) -> Iterator[slice]:
+    """Yield the tiles of a vector of `size` elements; all but the last have a whole number of bytes of bits."""
+    for start in range(0, size, TILE):
+        yield slice(start, min(start + TILE, size))
+
+
+class BaseCompressor(Config, ABC):
+    """How updates are encoded, or that they are not; `kind` is its name in the experiment file."""
+
+    kind: str
+
+
+class NoCompression(BaseCompressor):
+    """Sends float32 values as they are."""
+
+    kind: Literal["none"] = "none"
+
+
+class Compressor(BaseCompressor):
+    """Encodes the blocks of an update; a subclass adds `kind` and its own keys, and defines three methods.
+
+    Attributes:
+        sees: `coordinate`: the decoded values do not depend on how a vector is divided, so partitions and shards may
+            divide blocks; `block`: the encoding depends on the whole block, so a block is not divided.
+    """
+
+    sees: ClassVar[Sees] = "block"
+
+    memory: Literal["none", "residual"] = Field(
+        "residual",
+        description="What becomes of the error of the encoding: `residual`: it stays in the worker's residual, with "
+        "all that the worker does not send, and is added to its next update (error feedback); `none`: it is lost.",
+    )
+    min_bytes: int = Field(
+        1024, ge=0, le=2**40, description="Bytes of the smallest block that is encoded; others are sent as they are."
+    )
+
+    @abstractmethod
+    def most_bytes(self, n: int) -> int:
+        """Return the maximum size of an encoding of n values."""
+
+    @abstractmethod
+    def write(self, values: Vector, code: Code) -> int:
+        """Encode values `[n]`, which may be not finite; then the decoded values must not be finite either.
+
+        Args:
+            values: the values, which must not be changed.
+            code: gets the encoding: `[most_bytes(n)]`.
+
+        Returns:
+            The size of the encoding in bytes.
+        """
+
+    @abstractmethod
+    def read(self, code: Code, values: Vector) -> None:
+        """Decode into `values`: `[n]`. The code may come from an attacker.
+
+        Raises:
+            ValueError: it is not an encoding of n values; the text is the reason.
+        """
+
+    def encode(self, values: Any) -> Code:
+        """Return the encoding of values, an array or a tensor `[n]`."""
+        vector = np.ascontiguousarray(as_numpy(values, 1, "values"), np.float32)
+        code = np.empty(self.most_bytes(len(vector)), np.uint8)
+        return code[: self.write(vector, code)]
+
+    def decode(self, code: Any, n: int) -> Vector:
+        """Return the n values of an encoding, bytes or an array.
+
+        Raises:
+            ValueError: it is not an encoding of n values.
+        """
+        values = np.empty(n, np.float32)
+        self.read(np.frombuffer(code, np.uint8), values)
+        return values
+
+    @classmethod
+    def declarations(cls) -> dict[str, object]:
+        return {"sees": cls.sees}
+
+    @classmethod
+    def faults(cls) -> list[str]:
+        wrong = f"sees {cls.sees!r}, but a compressor sees {' or '.join(get_args(Sees))}"
+        return [] if cls.sees in get_args(Sees) else [wrong]
+
+
+def require_size(code: Code, size: int) -> None:
+    """Check the size of an encoding.
+
+    Raises:
+        ValueError: it has another size.
+    """
+    if len(code) != size:
+        raise ValueError(f"an encoding of {len(code)} bytes instead of {size}")

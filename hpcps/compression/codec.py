@@ -1,0 +1,131 @@
+"""The encoding of the sent blocks of an update, or of the parts of them in a partition."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcps.compression.base import BaseCompressor, Code, Compressor
+from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.registry.failures import errors_of, returned
+
+_INVALID = (ValueError, IndexError, OverflowError)
+
+
+class Codec:
+    """Encodes and decodes packed blocks with a compressor.
+
+    A block below `min_bytes` is float32. Each other one is a little-endian uint32, the bytes of its encoding; then the
+    encoding; then zeros up to a whole number of words. So the code is an array of words, as messages carry.
+
+    Attributes:
+        feeds_back: whether the error of the encoding is added to the next update.
+    """
+
+    @staticmethod
+    def of(compressor: BaseCompressor, layout: Layout) -> Codec | None:
+        """Return the codec of a run's compressor for its whole model; None if updates are sent as they are."""
+        return Codec(compressor, layout) if isinstance(compressor, Compressor) else None
+
+    def __init__(self, compressor: Compressor, layout: Layout) -> None:
+        self._compressor = compressor
+        # Whether a block is encoded does not depend on how partitions and shards divide it.
+        self._encoded = layout.sizes * 4 >= max(compressor.min_bytes, 1)
+        self.feeds_back = compressor.memory == "residual"
+
+    def most_words(self, layout: Layout, first: int) -> int:
+        """Return the maximum number of words of some blocks, the first of which has this index in the model."""
+        blocks = enumerate(layout.blocks, first)
+        return sum(1 + -(-self._most(b.size) // 4) if self._encoded[n] else b.size for n, b in blocks)
+
+    def encode(
+        self, layout: Layout, first: int, mask: Mask, values: Vector, out: Vector, errors: Vector | None = None
+    ) -> Vector:
+        """Encode the masked blocks.
+
+        Args:
+            layout: the blocks, or parts of blocks.
+            first: the index of the first of them in the model.
+            mask: the blocks that are encoded `[B]`.
+            values: these blocks, one after another.
+            out: gets the words: at least `most_words`.
+            errors: gets what is lost, in the places of the blocks in the layout `[d]`; zero for blocks that are not
+                finite.
+
+        Returns:
+            The filled part of `out`.
+        """
+        taken = filled = 0
+        for index in np.flatnonzero(mask):
+            block = layout.blocks[index]
+            part = values[taken : taken + block.size]
+            lost = None if errors is None else errors[block.offset : block.stop]
+            if self._encoded[first + index]:
+                filled += self._write(part, out[filled:], lost)
+            else:
+                out[filled : filled + block.size] = part
+                filled += block.size
+                if lost is not None:
+                    lost[:] = 0
+            taken += block.size
+        return out[:filled]
+
+    def _write(self, values: Vector, out: Vector, lost: Vector | None) -> int:
+        """Write a block's size and encoding; return the number of words."""
+        code = out[1:].view(np.uint8)
+        most = self._most(len(values))
+        with errors_of(self._compressor, "its write() failed", foreign=True), np.errstate(all="ignore"):
+            size: object = self._compressor.write(values, code[:most])
+            if not isinstance(size, int) or not 0 <= size <= most:
+                raise returned(self._compressor, "write", f"{size!r}: it must be a size of at most {most} bytes")
+            if lost is not None:
+                self._compressor.read(code[:size], lost)
+                np.subtract(values, lost, out=lost)
+                if not np.isfinite(lost).all():
+                    lost[:] = 0
+        out[:1].view(np.uint32)[0] = size
+        words = 1 + -(-size // 4)
+        code[size : 4 * (words - 1)] = 0
+        return words
+
+    def decode(self, layout: Layout, first: int, mask: Mask, words: Vector) -> Vector:
+        """Return the masked blocks, one after another; the words may come from an attacker.
+
+        Raises:
+            ValueError: they are not an encoding of these blocks; the text is the reason.
+        """
+        values = np.empty(layout.packed_size(mask), np.float32)
+        taken = filled = 0
+        for index in np.flatnonzero(mask):
+            block = layout.blocks[index]
+            part, rest = values[filled : filled + block.size], words[taken:]
+            if self._encoded[first + index]:
+                taken += self._read(block.name, rest, part)
+            elif len(rest) < block.size:
+                raise ValueError(f"its encoding ends within block {block.name}")
+            else:
+                part[:] = rest[: block.size]
+                taken += block.size
+            filled += block.size
+        if taken != len(words):
+            raise ValueError(f"its encoding has {len(words)} words, and its mask announces {taken}")
+        return values
+
+    def _read(self, name: str, rest: Vector, values: Vector) -> int:
+        """Decode a block; return its number of words."""
+        size = int(rest[:1].view(np.uint32)[0]) if len(rest) else 0
+        words = 1 + -(-size // 4)
+        if size > self._most(len(values)) or words > len(rest):
+            raise ValueError(f"its encoding of block {name} announces {size} bytes")
+        code: Code = rest[1:].view(np.uint8)[:size]
+        try:
+            failures = errors_of(self._compressor, "its read() failed", foreign=True, passing=_INVALID)
+            with failures, np.errstate(all="ignore"):
+                self._compressor.read(code, values)
+        except _INVALID as error:
+            raise ValueError(f"its encoding of block {name} is invalid: {error}") from error
+        return words
+
+    def _most(self, n: int) -> int:
+        """Return the maximum number of bytes of the encoding of n values."""
+        with errors_of(self._compressor, "its most_bytes() failed", foreign=True):
+            return self._compressor.most_bytes(n)

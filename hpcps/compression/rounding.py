@@ -1,0 +1,152 @@
+"""Compressors that round each value: to 16-bit floats, and to 8-bit integers."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.compression.base import Code, Compressor, Sees, require_size, tiles
+from hpcps.numerics.layout import Vector
+
+
+class Fp16(Compressor):
+    """Half precision: 16 bits a value, rounded to nearest; finite values beyond ±65504 become ±65504."""
+
+    kind: Literal["fp16"] = "fp16"
+    sees: ClassVar[Sees] = "coordinate"
+
+    def most_bytes(self, n: int) -> int:
+        return 2 * n
+
+    def write(self, values: Vector, code: Code) -> int:
+        halves, bits = code[: 2 * len(values)].view(np.uint16), values.view(np.uint32)
+        for tile in tiles(len(values)):
+            _round_to_half(bits[tile], halves[tile])
+            # The bits of infinities and NaN are the largest ones.
+            if (halves[tile] & 0x7FFF).max() >= 0x7C00:
+                with np.errstate(over="ignore"):
+                    bound = np.where(np.isfinite(values[tile]), np.clip(values[tile], -65504, 65504), values[tile])
+                    halves[tile] = bound.astype(np.float16).view(np.uint16)
+        return 2 * len(values)
+
+    def read(self, code: Code, values: Vector) -> None:
+        require_size(code, 2 * len(values))
+        values[:] = code.view(np.float16)
+
+
+_SMALLEST_NORMAL_HALF = np.uint32(113 << 23)
+"""The bits of 2**-14 as float32."""
+
+
+def _round_to_half(bits: NDArray[np.uint32], halves: NDArray[np.uint16]) -> None:
+    """Round the bits of float32 values to those of float16; values beyond its range become infinities or other bits.
+
+    It does what numpy's conversion does, in whole vectors.
+    """
+    absolute = bits & np.uint32(0x7FFFFFFF)
+    # Half of the last place, less one for even values, carries into it as rounding does; 112 is the biases' difference.
+    normal = absolute >> 13
+    normal &= 1
+    normal += absolute
+    normal -= np.uint32((112 << 23) - 0xFFF)
+    normal >>= 13
+    # Beside 0.5 the last place of a float32 is that of the subnormal halves.
+    subnormal = (absolute.view(np.float32) + np.float32(0.5)).view(np.uint32)
+    subnormal -= np.uint32(0x3F000000)
+    np.copyto(normal, subnormal, where=absolute < _SMALLEST_NORMAL_HALF)
+    np.minimum(normal, np.uint32(0x7C00), out=normal)
+    sign = bits >> 16
+    sign &= 0x8000
+    sign |= normal
+    halves[:] = sign
+
+
+class Bf16(Compressor):
+    """Brain floating point: the upper 16 bits of float32, rounded to nearest, ties to even."""
+
+    kind: Literal["bf16"] = "bf16"
+    sees: ClassVar[Sees] = "coordinate"
+
+    def most_bytes(self, n: int) -> int:
+        return 2 * n
+
+    def write(self, values: Vector, code: Code) -> int:
+        upper, bits = code[: 2 * len(values)].view(np.uint16), values.view(np.uint32)
+        for tile in tiles(len(values)):
+            exact, rounded = bits[tile], upper[tile]
+            # Adding half of the last place, less one for even values, carries into it as rounding does.
+            sum_ = exact >> 16
+            sum_ &= 1
+            sum_ += 0x7FFF
+            sum_ += exact
+            sum_ >>= 16
+            rounded[:] = sum_
+            if (rounded & 0x7FFF).max() >= 0x7F80 or not np.isfinite(values[tile]).all():
+                _bound(values[tile], rounded)
+        return 2 * len(values)
+
+    def read(self, code: Code, values: Vector) -> None:
+        require_size(code, 2 * len(values))
+        bits, upper = values.view(np.uint32), code.view(np.uint16)
+        for tile in tiles(len(values)):
+            bits[tile] = upper[tile]
+            bits[tile] <<= 16
+
+
+def _bound(values: Vector, rounded: NDArray[np.uint16]) -> None:
+    """Keep NaN and infinities, and bound finite values that were rounded to an infinity."""
+    sign = (values.view(np.uint32) >> 16 & 0x8000).astype(np.uint16)
+    infinite = np.isfinite(values) & ((rounded & 0x7FFF) >= 0x7F80)
+    rounded[infinite] = sign[infinite] | np.uint16(0x7F7F)
+    rounded[np.isnan(values)] = 0x7FC0
+
+
+_SMALLEST = np.float32(1e-35)
+"""A largest value below this counts as zero: 127 divided by it would overflow."""
+
+
+_LARGEST_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))
+
+
+class Int8(Compressor):
+    """8-bit integers, uniform: the block's largest absolute value, divided by 127, and a code from -127 to 127 a value.
+
+    The encoding is the scale, float32, then the codes.
+    """
+
+    kind: Literal["int8"] = "int8"
+
+    def most_bytes(self, n: int) -> int:
+        return 4 + n
+
+    def write(self, values: Vector, code: Code) -> int:
+        largest = np.float32(0)
+        for tile in tiles(len(values)):
+            # NaN is the largest of all; an infinity remains.
+            largest = np.maximum(largest, np.maximum(values[tile].max(), -values[tile].min()))
+        scale = code[:4].view(np.float32)
+        codes = code[4 : 4 + len(values)].view(np.int8)
+        if not np.isfinite(largest) or largest < _SMALLEST:
+            scale[0] = 0 if largest < _SMALLEST else np.nan
+            codes[:] = 0
+            return 4 + len(values)
+        # The product of 127 and the scale must not be an infinity.
+        scale[0] = min(largest / np.float32(127), _LARGEST_SCALE)
+        factor = np.float32(127) / largest
+        for tile in tiles(len(values)):
+            product = values[tile] * factor
+            codes[tile] = np.rint(product, out=product)
+        return 4 + len(values)
+
+    def read(self, code: Code, values: Vector) -> None:
+        require_size(code, 4 + len(values))
+        scale, codes = code[:4].view(np.float32)[0], code[4:].view(np.int8)
+        if scale < 0:
+            raise ValueError(f"a scale of {scale}")
+        factor = scale if np.isfinite(scale) else np.float32(np.nan)
+        with np.errstate(over="ignore"):
+            for tile in tiles(len(values)):
+                values[tile] = codes[tile]
+                values[tile] *= factor

@@ -1,0 +1,206 @@
+"""Compressors against plain transcriptions, value by value; their codes from anywhere; the codec of an update."""
+
+import math
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from hpcps.compression import Bf16, Codec, Compressor, Fp16, Int8, Onebit, Sign
+from hpcps.compression.base import TILE
+from hpcps.compression.signs import mean_in_order
+from hpcps.errors import SpecError
+from hpcps.numerics.layout import Layout
+from hpcps.registry import active
+
+GENERATOR = np.random.default_rng(5)
+EDGES = [0.0, -0.0, 1.0, -1.0, 65504, 65519, 65520, -70000, 3.4028235e38, -3.4028235e38, 1e-45, 5.9e-8, 3e-8, 2.0**-24]
+EDGES += [2.0**-14, 6.1e-5, -6.0e-5, 2.0**-25, 1 + 2.0**-11, 1 + 3 * 2.0**-11, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 2049, 2051]
+VECTORS = {
+    "edges": np.array(EDGES, np.float32),
+    "normal": GENERATOR.standard_normal(TILE + 37).astype(np.float32),
+    "small": (GENERATOR.standard_normal(1000) * 2e-5).astype(np.float32),
+    "bits": GENERATOR.integers(0, 2**32, 5000, np.uint32).view(np.float32),
+    "one": np.array([-3.5], np.float32),
+    "zero": np.zeros(70, np.float32),
+}
+FINITE = {name: values[np.isfinite(values)] for name, values in VECTORS.items()}
+
+
+def every_compressor():
+    kinds = active().of("compressors").usable()
+    return [kinds[name]() for name in kinds if issubclass(kinds[name], Compressor)]
+
+
+COMPRESSORS = every_compressor()
+
+
+def decoded(compressor, values):
+    return compressor.decode(compressor.encode(values).tobytes(), len(values))
+
+
+@pytest.mark.parametrize("values", FINITE.values(), ids=FINITE)
+def test_fp16_rounds_as_struct_and_saturates(values):
+    with np.errstate(over="ignore"):
+        expected = [math.copysign(min(abs(x), 65504), x) for x in values.tolist()]
+        expected = [struct.unpack("<e", struct.pack("<e", x))[0] for x in expected]
+    np.testing.assert_array_equal(decoded(Fp16(), values), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("values", FINITE.values(), ids=FINITE)
+def test_bf16_rounds_as_torch_and_saturates(values):
+    expected = torch.from_numpy(values.copy()).to(torch.bfloat16).float().numpy()
+    largest = struct.unpack("<f", struct.pack("<I", 0x7F7F0000))[0]
+    expected = np.where(np.isinf(expected), np.copysign(np.float32(largest), values), expected)
+    np.testing.assert_array_equal(decoded(Bf16(), values), expected)
+
+
+@pytest.mark.parametrize("values", FINITE.values(), ids=FINITE)
+def test_int8_is_within_half_a_step_of_the_largest(values):
+    largest = float(np.abs(values).max())
+    code = Int8().encode(values)
+    assert len(code) == 4 + len(values)
+    assert struct.unpack("<f", code[:4].tobytes())[0] == pytest.approx(largest / 127)
+    error = np.abs(decoded(Int8(), values).astype(np.float64) - values)
+    assert error.max() <= largest / 127 * 0.5001
+    if largest:
+        assert np.abs(code[4:].view(np.int8)).max() == 127
+
+
+def onebit(values, scaling):
+    """Return the encoding as BytePS 0.2.5 computes it, one value after another."""
+    total = 0.0
+    for x in values.tolist():
+        total += abs(x)
+    scale = total / len(values) if scaling else 1.0
+    code = b""
+    for start in range(0, len(values), 32):
+        word = 0
+        for x in [*values[start : start + 32].tolist(), *[0.0] * 32][:32]:
+            word = word << 1 | (x < 0)
+        code += struct.pack("<I", word)
+    return code + struct.pack("<f", scale)
+
+
+@pytest.mark.parametrize("scaling", [True, False])
+@pytest.mark.parametrize("name", FINITE)
+def test_onebit_has_the_bytes_of_byteps(name, scaling):
+    values = FINITE[name]
+    compressor = Onebit(scaling=scaling)
+    code = compressor.encode(values).tobytes()
+    assert code == onebit(values, scaling)
+    scale = struct.unpack("<f", code[-4:])[0]
+    expected = np.where(values < 0, np.float32(-scale), np.float32(scale))
+    np.testing.assert_array_equal(compressor.decode(code, len(values)), expected)
+
+
+def test_the_mean_is_that_of_a_sum_in_order_also_where_rounding_decides():
+    """A value on the boundary between two float32 numbers: the fast sum cannot decide."""
+    boundary = 1 + 2.0**-24
+    for values in ([boundary * 4, 0, 0, 0], [4, 2.0**-22, 1e-9, -1e-9], [2.0**-22, 4, 0, 1e-30]):
+        values = np.array(values, np.float32)
+        total = 0.0
+        for x in values.tolist():
+            total += abs(x)
+        assert mean_in_order(values) == np.float32(total / 4)
+
+
+def test_sign_is_a_bit_and_a_fixed_scale():
+    values = np.array([0.5, -2, 0, -0.0, -1e-30, 3, 4, 5, -6], np.float32)
+    compressor = Sign(scale=0.25)
+    assert compressor.encode(values).tobytes() == struct.pack("<f", 0.25) + bytes([0b01001000, 0b10000000])
+    assert decoded(compressor, values).tolist() == [0.25, -0.25, 0.25, 0.25, -0.25, 0.25, 0.25, 0.25, -0.25]
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_stay_so(compressor, bad):
+    for place in (0, 700, TILE + 5):
+        values = VECTORS["normal"].copy()
+        values[place] = bad
+        assert not np.isfinite(decoded(compressor, values)).all()
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
+def test_where_a_vector_is_divided_does_not_show_if_coordinates_are_seen(compressor):
+    values = VECTORS["normal"]
+    parts = np.concatenate([decoded(compressor, part) for part in np.split(values, [1, 100, TILE - 3])])
+    same = np.array_equal(parts, decoded(compressor, values))
+    assert same == (compressor.sees == "coordinate")
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
+def test_codes_from_anywhere_are_refused_or_decoded_and_nothing_else(compressor):
+    """Truncated, extended, with changed bits, and of noise: nothing is written beyond the values."""
+    values = VECTORS["normal"][:333]
+    code = compressor.encode(values)
+    outcomes = {"refused": 0, "decoded": 0}
+    for trial in range(300):
+        changed = code.copy()
+        match trial % 3:
+            case 0:
+                changed = np.resize(changed, GENERATOR.integers(0, 2 * len(code)))
+            case 1:
+                changed[GENERATOR.integers(0, len(code), 3)] ^= GENERATOR.integers(0, 256, 3).astype(np.uint8)
+            case 2:
+                changed = GENERATOR.integers(0, 256, len(code)).astype(np.uint8)
+        out = np.full(len(values) + 2, np.float32(7))
+        try:
+            compressor.read(changed, out[1:-1])
+            outcomes["decoded"] += 1
+        except ValueError:
+            outcomes["refused"] += 1
+        assert out[0] == out[-1] == 7
+    assert outcomes["refused"] > 80
+    assert outcomes["decoded"] > 0 or compressor.kind == "sign"
+
+
+LAYOUT = Layout.of([("a", (40, 30)), ("b", (3,)), ("c", (700,)), ("d", (0,)), ("e", (257,))])
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
+@pytest.mark.parametrize("mask", [[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0]])
+def test_the_codec_leaves_small_blocks_alone_and_says_what_is_lost(compressor, mask):
+    codec, mask = Codec(compressor, LAYOUT), np.array(mask, np.bool_)
+    values = GENERATOR.standard_normal(LAYOUT.size).astype(np.float32)
+    payload = values[LAYOUT.spread(mask)]
+    out, errors = np.empty(codec.most_words(LAYOUT, 0), np.float32), np.full(LAYOUT.size, np.float32(9))
+    words = codec.encode(LAYOUT, 0, mask, payload, out, errors)
+    back = codec.decode(LAYOUT, 0, mask, words)
+    # What is sent and what is lost add up to the values, and what is not sent is not touched.
+    np.testing.assert_allclose(back + errors[LAYOUT.spread(mask)], payload, rtol=1e-6, atol=1e-6)
+    assert (errors[~LAYOUT.spread(mask)] == 9).all()
+    if mask[1]:
+        assert (errors[1200:1203] == 0).all()
+    assert words.size <= payload.size
+    if mask.all():
+        assert (errors[:1200] != 0).any()
+        expected = compressor.decode(compressor.encode(payload[:1200]).tobytes(), 1200)
+        np.testing.assert_array_equal(back[:1200], expected)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
+def test_the_codec_refuses_what_is_not_an_update(compressor):
+    codec, mask = Codec(compressor, LAYOUT), np.array([1, 1, 1, 1, 1], np.bool_)
+    values = GENERATOR.standard_normal(LAYOUT.size).astype(np.float32)
+    words = codec.encode(LAYOUT, 0, mask, values, np.empty(codec.most_words(LAYOUT, 0), np.float32)).copy()
+    wrong = [words[:-1], words[:0], words[:5], np.append(words, np.float32(0)), np.append(words, words)]
+    for size in (2**32 - 1, 2**31, 5000, 0, 1):
+        changed = words.copy()
+        changed[:1].view(np.uint32)[0] = size
+        wrong.append(changed)
+    for each in wrong:
+        with pytest.raises(ValueError, match="its encoding"):
+            codec.decode(LAYOUT, 0, mask, each)
+
+
+def test_a_plugin_that_says_a_wrong_size_is_an_error():
+    class Own(Fp16):
+        def write(self, values, code):
+            return 2 * len(values) + 1
+
+    with pytest.raises(SpecError, match=r"its write\(\) returned 2401: it must be a size of at most 2400 bytes"):
+        Codec(Own(), LAYOUT).encode(
+            LAYOUT, 0, np.array([1, 0, 0, 0, 0], np.bool_), np.zeros(1200, np.float32), np.zeros(9000, np.float32)
+        )
