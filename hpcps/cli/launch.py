@@ -40,6 +40,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="the name of the experiment in the results, for `hpcps status`, `plot` and `report` (default: the name of "
         "the Python file)",
     )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="record the activities of every process, for trace.json and `hpcps plot timeline`, and the exchanges of "
+        "every worker with the names of BytePS, in trace/worker-N/comm.json",
+    )
     parser.add_argument("--dry-run", action="store_true", help="write the files of the launch, but start nothing")
     add_results_argument(parser)
     add_site_arguments(parser)
@@ -60,12 +66,13 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.launch.supervise import supervise
     from hpcps.records.provenance import provenance, source_state
     from hpcps.records.run_directory import RunDirectory
+    from hpcps.records.trace.chrome import is_stale, merge
 
     command = [args.program, *args.arguments]
     experiment = args.results / (args.name or name_of(command))
     folder = launch_folder(args.results, experiment.name)
     run = run_of(command, args.n, args.servers, experiment)
-    launch = prepare_script(command, args.n, args.servers, run, folder, installed_site(args))
+    launch = prepare_script(command, args.n, args.servers, run, folder, installed_site(args), trace=args.trace)
     folder.mkdir(parents=True, exist_ok=True)
     launch.write()
     if args.dry_run:
@@ -83,6 +90,8 @@ def handle(args: argparse.Namespace) -> int:
             directory.finish(time.monotonic() - began, map(str, launch.job.plan.world))
         else:
             shutil.rmtree(directory.path)  # the program has not used hpcps
+    if args.trace and is_stale(directory.path):
+        print(f"wrote {merge(directory.path)}: open it in ui.perfetto.dev, or `hpcps plot timeline {run.run_id}`")
     if outcome.stopped:
         print(f"hpcps: stopped by {outcome.stopped.name}", file=sys.stderr)
     elif outcome.status:

@@ -54,7 +54,14 @@ def run_of(command: Sequence[str], workers: int, servers: int, experiment: Path)
 
 
 def prepare_script(
-    command: Sequence[str], workers: int, servers: int, run: PlannedRun, folder: Path, site: Site
+    command: Sequence[str],
+    workers: int,
+    servers: int,
+    run: PlannedRun,
+    folder: Path,
+    site: Site,
+    *,
+    trace: bool = False,
 ) -> Launch:
     """Return the launch of a script.
 
@@ -65,6 +72,7 @@ def prepare_script(
         run: the run that records it.
         folder: the folder for the files of the launch, which every host must be able to read.
         site: the launcher and the hosts.
+        trace: whether every rank shall write a trace.
 
     Raises:
         LaunchError: the processes cannot be placed, or the launcher cannot express the job.
@@ -73,7 +81,7 @@ def prepare_script(
     script = Script(tuple(command), os.getcwd(), _free_port())
     threads = os.environ.get("OMP_NUM_THREADS", "")
     job = Job(
-        plan=Plan(world, (run,), umask=own_umask(), script=script),
+        plan=Plan(world, (run,), trace=trace, umask=own_umask(), script=script),
         plan_file=folder / "conf.plan.json",
         configfile=folder / "conf",
         mpirun=site.mpirun,

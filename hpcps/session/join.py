@@ -15,11 +15,14 @@ from hpcps.execution.bootstrap import process_group
 from hpcps.launch.plan import Plan
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
+from hpcps.records.trace.clocks import Clocks
+from hpcps.records.trace.tracer import Tracer
 from hpcps.records.writer import RecordWriter
 from hpcps.session.member import TIMEOUT
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
 from hpcps.session.session import Session, report
+from hpcps.session.trace import SessionTrace
 
 PLAN = "HPCPS_PLAN"
 """The variable with the path of the plan, which `hpcps launch` sets."""
@@ -51,12 +54,20 @@ def join_launch(timeout: float = TIMEOUT, copies: Copies | None = None) -> Launc
     stack = ExitStack()
     group = stack.enter_context(process_group(plan, plan_file))
     atexit.register(stack.close)
-    session = LaunchedSession(group, [Peer(rank.role, rank.index) for rank in plan.world], timeout, copies)
-    me, run = session.member.peer, plan.runs[0]
-    writer = RecordWriter(Path(run.directory), run.run_id, me.role, me.index, session.host)
+    world, run = [Peer(rank.role, rank.index) for rank in plan.world], plan.runs[0]
+    me, folder = world[group.rank], Path(run.directory)
+    clocks = Clocks(group, me) if plan.trace else None
+    offset = clocks.compare() if clocks else None
+    session = LaunchedSession(group, world, timeout, copies)
+    writer = RecordWriter(folder, run.run_id, me.role, me.index, session.host)
     facts = {"rank": group.rank, "transport": "mpi", "gpu": plan.world[group.rank].gpu}
     neighbours = [str(peer) for peer in group.in_memory()]
     session.record = ScriptRecord(writer, session.member, **facts, shared_memory=neighbours)
+    if clocks is not None and offset is not None:
+        tracer = Tracer(folder, run.run_id, me, session.host, clocks.session)
+        tracer.compare(offset)
+        activity = "train" if me.role == "worker" else "wait"
+        session.member.trace = SessionTrace(tracer, folder / "trace" / str(me) / "comm.json", activity)
     return session
 
 

@@ -14,6 +14,7 @@ from hpcps.roles.events import Now, Send
 from hpcps.session.holder import Holder
 from hpcps.session.participant import ByteCopies, Copies, Participant, TensorExchange
 from hpcps.session.tensors import Reduction, Tensor
+from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
 
 ID = "session"
@@ -41,7 +42,10 @@ class Member:
         error: why the session cannot go on; None if it can.
         combined: the seconds in which its holder combined tensors.
         in_flight: the seconds in which exchanges of its participant were not done.
+        trace: the trace of the process, if there is one.
     """
+
+    trace: SessionTrace | None = None
 
     def __init__(
         self,
@@ -138,6 +142,8 @@ class Member:
                 return True
             arrival = self._transport.receive()
             if isinstance(arrival, Received):
+                if self.trace is not None:
+                    self.trace.took(arrival)
                 self._take(arrival.source, arrival.message)
             elif isinstance(arrival, Malformed):
                 raise RunError(f"{self.peer} cannot read a message of {arrival.source}: {arrival.reason}")
@@ -216,6 +222,8 @@ class Member:
     def _take(self, source: Peer, message: Message) -> None:
         match message.kind:
             case Kind.COMBINED | Kind.ANSWER if self.participant is not None and self.error is None:
+                if self.trace is not None and message.kind is Kind.COMBINED:
+                    self.trace.pulled(source, message.partition, self.participant.exchanges_of(source, message))
                 self.participant.take(source, message)
                 if self._began is not None and not self.participant.open:
                     self.in_flight += time.monotonic() - self._began
@@ -232,9 +240,11 @@ class Member:
             case _ if self.error is None:
                 for effect in self._holder.take(source, message):
                     if isinstance(effect, Now):
-                        began = time.perf_counter()
+                        began = time.perf_counter() if self.trace is None else self.trace.begin(effect)
                         effect.work()
                         self.combined += time.perf_counter() - began
+                        if self.trace is not None:
+                            self.trace.carried_out(effect, began)
                     else:
                         self._send(effect)
 
@@ -257,10 +267,16 @@ class Member:
             self._send(each)
 
     def _send(self, effect: Send) -> None:
+        began = 0.0 if self.trace is None else self.trace.begin(effect)
         if effect.to == self.peer:
             self._own.append(effect.message)
         else:
             self._transport.send(effect.to, effect.message)
+            if self.trace is not None:
+                self.trace.carried_out(effect, began)
+        if self.trace is not None and effect.message.kind is Kind.UPDATE and self.participant is not None:
+            exchanges = self.participant.exchanges_of(effect.to, effect.message)
+            self.trace.pushed(effect.to, effect.message.partition, exchanges)
 
     def _tell(self, message: Message) -> None:
         for peer in self._world:

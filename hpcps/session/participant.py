@@ -319,6 +319,12 @@ class Participant:
                 self.open -= 1
                 exchange.end()
 
+    def exchanges_of(self, holder: Peer, message: Message) -> list[TensorExchange]:
+        """Return the exchanges of a message to or from a holder."""
+        count = 0 if message.mask is None else len(message.mask)
+        found = self._senders[message.index, holder].exchanges[message.partition : message.partition + count]
+        return [exchange for exchange in found if exchange is not None]
+
     def missing(self, exchange: TensorExchange) -> list[Peer]:
         """Return the holders of the parts whose result has not come."""
         both = zip(exchange.tensor.parts, self._of[exchange.tensor], strict=True)

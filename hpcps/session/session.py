@@ -84,6 +84,8 @@ class Session:
         with self._lock:
             if self.record is not None:
                 self.record.charge(task)
+            if self.member.trace is not None:
+                self.member.trace.rest("wait" if task == "train" else "train")
 
     def log(self, epoch: float | None, numbers: Mapping[str, Any]) -> None:
         """Write numbers of the script into the record of worker 0; see `ScriptRecord.log`."""
@@ -96,6 +98,8 @@ class Session:
         with self._lock:
             if self.record is not None:
                 self.record.step()
+            if self.member.trace is not None:
+                self.member.trace.step += 1
 
     def then(self, exchange: TensorExchange, call: Callable[[], None]) -> None:
         """Call a function when an exchange is done, in the thread that finds this out; at once if it is."""
@@ -143,6 +147,9 @@ class Session:
                 if not error:
                     report(self, str(self.record))
                 self.record = None
+            if self.member.trace is not None:
+                self.member.trace.close()
+                self.member.trace = None
         self._closing = True
         self._resume.set()
         if threading.current_thread() is not self._thread:

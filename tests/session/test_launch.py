@@ -1,9 +1,11 @@
 """`hpcps launch`: scripts without a framework, so that they start fast; what each process says when one fails."""
 
+import json
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hpcps.errors import SpecError
 from hpcps.records.collect import collect
 from hpcps.records.files import read_lines
 from hpcps.records.status import SweepProgress
+from hpcps.records.trace.reader import read_trace
 from hpcps.records.writer import RecordWriter
 from hpcps.session.record import ScriptRecord
 
@@ -58,8 +61,9 @@ def launch(tmp_path, *arguments, **keys):
 
 
 @pytest.mark.parametrize(("servers", "mode"), [("0", "none"), ("2", "none"), ("0", "apart-none")])
-def test_a_script_runs_to_its_end_and_leaves_nothing(tmp_path, servers, mode):
-    done = launch(tmp_path, "--servers", servers, mode)
+def test_a_script_runs_to_its_end(tmp_path, servers, mode, monkeypatch):
+    monkeypatch.setenv("BYTEPS_TRACE_START_STEP", "2")
+    done = launch(tmp_path, "--servers", servers, *(["--trace"] if servers == "2" else []), mode)
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("done"))
     assert found == [f"done {k} 3 {k} 3 127.0.0.1 {tmp_path}" for k in range(3)]
@@ -79,6 +83,34 @@ def test_a_script_runs_to_its_end_and_leaves_nothing(tmp_path, servers, mode):
     assert (rounds.groupby("index").size() == 3).all()
     assert (rounds["bytes_sent"] > 500_000).all()
     assert str(table["command"][0]) == f"script.py {mode}"
+    if servers == "2":
+        check_trace(status.path, names)
+
+
+def check_trace(run, names):
+    trace = read_trace(run)
+    assert sorted(str(process.peer) for process in trace.processes) == sorted(names)
+    spans = trace.spans.groupby(["process", "activity"]).size()
+    for name in names:
+        wanted = {"send", "receive", "wait"} | ({"combine"} if "server" in name else {"train"})
+        assert wanted <= {*spans[name].index} <= wanted | {"handle"}
+    # Messages have come from those that sent them.
+    sent, received = (trace.spans[trace.spans["activity"] == kind] for kind in ("send", "receive"))
+    both = sent.merge(received, left_on=["process", "other", "number"], right_on=["other", "process", "number"])
+    assert len(both) >= len(names)
+    assert (both["kind_x"] == both["kind_y"]).all()
+    assert (run / "trace.json").exists()
+    for name in names:
+        file = run / "trace" / name / "comm.json"
+        assert file.exists() == ("worker" in name)
+        events = json.loads(file.read_text())["traceEvents"] if file.exists() else []
+        # Two exchanges of a tensor with a part at each server; the first one is not recorded.
+        stages = Counter(event["name"] for event in events)
+        each = {"Comm.layer.weight": 2, "Comm.layer.weight.PUSH": 4, "Comm.layer.weight.PULL": 4}
+        assert stages == (each if events else {})
+        for event in events:
+            assert event["pid"] == "Comm.layer.weight"
+            assert event["dur"] >= 0
 
 
 @pytest.mark.parametrize(
