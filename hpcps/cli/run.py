@@ -22,11 +22,11 @@ from hpcps.execution.sweep.claims import (
     is_done,
 )
 from hpcps.execution.sweep.slots import crowding, divide
+from hpcps.launch.batch import may_go_on, predecessors, seconds
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.limits import Cores, own_cores
 from hpcps.launch.prepare import launch_folder, prepare
 from hpcps.launch.stop import stops_of
-from hpcps.launch.walltime import may_go_on, predecessors, seconds
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import Point, cautions_of, load_experiment
 

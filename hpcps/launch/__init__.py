@@ -1,6 +1,6 @@
 """Hosts, placement, launchers and supervision: from a run to its processes.
 
-- `batch`: batch systems: the job of this process, and its hosts
+- `batch`: batch systems: the job of this process, its hosts and walltime, and its successors
 - `bounded`: runs a command that may hang or crash, with a deadline
 - `cause`: finds the process that failed first
 - `cuda`: CUDA's driver, without a framework
@@ -24,5 +24,4 @@
 - `stop`: the signals and the file that ask a launch to stop
 - `supervise`: runs a launcher to its end and explains a failure
 - `verify`: checks that a process has the rank, role and host of the plan
-- `walltime`: the walltime of a job, and its successor jobs
 """

@@ -53,58 +53,56 @@ def traffic(folder):
     return [sum(line.get(f"bytes_{way}", 0) for line in lines) for way in ("sent", "received")]
 
 
-@pytest.fixture
-def under_way(monkeypatch):
-    """Return what tells how many bytes were sent, in all exchanges so far, that nobody took before the end."""
-    exchanges = []
+@pytest.fixture(scope="module")
+def play_case(tmp_path_factory):
+    """Return what plays a case once: whole, with a checkpoint in every epoch, or stopped and continued.
 
-    class Watched(Exchange):
-        def __init__(self):
-            super().__init__()
-            exchanges.append(self)
+    It returns the folder of the results, and how many bytes were sent that nobody took before the end.
+    """
+    played = {}
 
-    monkeypatch.setattr(inprocess, "Exchange", Watched)
+    def play_case(case, kind):
+        if (case, kind) not in played:
+            results = tmp_path_factory.mktemp("results")
+            run = small(**{**SYNC, **ASYNC}[case], checkpoint={"every": int(kind == "checkpoints")})
+            exchanges = []
 
-    def size():
-        letters = (letter for exchange in exchanges for box in exchange._boxes.values() for letter in box)
-        return sum(len(header) + len(payload or b"") for _, header, payload in letters)
+            class Watched(Exchange):
+                def __init__(self):
+                    super().__init__()
+                    exchanges.append(self)
 
-    return size
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(inprocess, "Exchange", Watched)
+                if kind == "stopped":
+                    assert not play(run, results / "runs/small", stop=stop_after(30))
+                assert play(run, results / "runs/small")
+            letters = [letter for exchange in exchanges for box in exchange._boxes.values() for letter in box]
+            under_way = sum(len(header) + len(payload or b"") for _, header, payload in letters)
+            played[case, kind] = results, under_way
+        return played[case, kind]
+
+    return play_case
 
 
-@pytest.mark.parametrize("every", [0, 1])
+@pytest.mark.parametrize("kind", ["whole", "checkpoints", "stopped"])
 @pytest.mark.parametrize("case", [*SYNC, *ASYNC])
-def test_what_is_sent_is_received(case, every, under_way, tmp_path):
-    run = small(**{**SYNC, **ASYNC}[case], checkpoint={"every": every})
-    assert play(run, tmp_path)
-    sent, received = traffic(tmp_path)
-    assert sent == received + under_way()
-    assert case in ASYNC or under_way() == 0
-
-
-@pytest.mark.parametrize("case", [*SYNC, *ASYNC])
-def test_what_is_sent_before_and_after_a_stop_is_received(case, under_way, tmp_path):
-    run = small(**{**SYNC, **ASYNC}[case], checkpoint={"every": 0})
-    assert not play(run, tmp_path, stop=stop_after(30))
-    assert play(run, tmp_path)
-    sent, received = traffic(tmp_path)
-    assert sent == received + under_way()
-    assert case in ASYNC or under_way() == 0
+def test_what_is_sent_is_received(case, kind, play_case):
+    results, under_way = play_case(case, kind)
+    sent, received = traffic(results / "runs/small")
+    assert sent == received + under_way
+    assert case in ASYNC or under_way == 0
 
 
 @pytest.mark.parametrize("case", SYNC)
-def test_a_checkpoint_puts_nothing_off_to_the_next_epoch(case, tmp_path):
+def test_a_checkpoint_puts_nothing_off_to_the_next_epoch(case, play_case):
     totals = {}
-    for name in ("plain", "checkpoints", "stopped"):
-        run = small(**SYNC[case], checkpoint={"every": int(name == "checkpoints")})
-        folder = tmp_path / name / "runs/small"
-        if name == "stopped":
-            assert not play(run, folder, stop=stop_after(30))
-        assert play(run, folder)
-        table = collect(tmp_path / name).table
-        totals[name] = table.loc[table["event"] == "evaluation", "bytes_sent_total"].to_numpy()
-    shard = model(tmp_path / "plain/runs/small").nbytes / run.topology.servers
-    for name in ("checkpoints", "stopped"):
+    for kind in ("whole", "checkpoints", "stopped"):
+        results, _ = play_case(case, kind)
+        table = collect(results).table
+        totals[kind] = table.loc[table["event"] == "evaluation", "bytes_sent_total"].to_numpy()
+    shard = model(play_case(case, "whole")[0] / "runs/small").nbytes / small(**SYNC[case]).topology.servers
+    for kind in ("checkpoints", "stopped"):
         # What processes tell one another of checkpoints is small, even if they write one in every epoch.
-        more = totals[name] - totals["plain"]
+        more = totals[kind] - totals["whole"]
         assert np.all((more >= 0) & (more < shard))

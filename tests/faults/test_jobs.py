@@ -37,7 +37,7 @@ def together(start: Callable[..., Play], experiment: Path) -> Play:
 
 def test_each_has_its_own_cores_and_both_are_stopped(start: Callable[..., Play], experiment: Path) -> None:
     play = together(start, experiment)
-    assert sum("hpcps.execution.sweep.slot" in command for command in play.left().values()) == 2
+    assert sum("hpcps.execution.sweep.slots" in command for command in play.left().values()) == 2
     cores = [os.sched_getaffinity(int(line["pid"])) for line in starts(play)]
     assert cores[0] | cores[1] == os.sched_getaffinity(0)
     assert not cores[0] & cores[1]

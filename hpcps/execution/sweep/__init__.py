@@ -8,6 +8,5 @@ parent process executes them. With `--jobs`, a child process for each slot does 
 - `play`: executes the points until each is done or has failed; start here
 - `queue`: the points that are left, repeated attempts, failed points
 - `search`: the rungs of a search
-- `slot`: the program that executes one batch on its own cores
 - `slots`: several batches at a time, each on its share of the cores
 """

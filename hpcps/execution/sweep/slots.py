@@ -1,4 +1,9 @@
-"""Execute several batches at a time, each in its own process on its share of the cores."""
+"""Execute several batches at a time, each in its own process on its share of the cores.
+
+`python -m hpcps.execution.sweep.slots` is the program of such a process: signals, orphaned processes of a launch and
+cores belong to a process. It reads a batch from its standard input and writes JSON lines: the messages to print and, at
+the end, how the batch ended.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +17,19 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
+from types import FrameType
 from typing import IO, TYPE_CHECKING
 
-from hpcps.errors import LaunchError
-from hpcps.execution.sweep.batch import Batch, Ending
-from hpcps.launch.limits import Cores
+from hpcps.errors import HpcpsError, LaunchError
+from hpcps.execution.sweep.batch import Batch, Ending, play
+from hpcps.launch.exit_status import ExitStatus
+from hpcps.launch.guard import tie_to_parent
+from hpcps.launch.limits import Cores, bind
+from hpcps.registry import activate
+from hpcps.registry.plugins import registry_of
 
 if TYPE_CHECKING:
     from hpcps.spec.schema import Run
@@ -100,7 +111,7 @@ class Slots:
         slot = next(slot for slot in self._slots if slot.batch is None)
         slot.batch, slot.ending = batch, None
         slot.process = subprocess.Popen(
-            [sys.executable, "-m", "hpcps.execution.sweep.slot"],
+            [sys.executable, "-m", "hpcps.execution.sweep.slots"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             # In its own process group: Ctrl-C reaches only us, and we forward it.
@@ -152,3 +163,41 @@ class Slots:
         slot.batch = slot.process = None
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
         return slot.ending or Ending(1, f"the process on cores {', '.join(map(str, slot.cores))} {how}")
+
+
+def main() -> int:
+    """Execute the batch that `Slots.start` sends; return 0, even if the batch fails."""
+    parent = os.getppid()
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    tie_to_parent(signal.SIGTERM)
+    if os.getppid() != parent:
+        return 1
+    # Redirect other output to stderr, so that stdout holds only the JSON lines.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def answer(**fields: object) -> None:
+        print(json.dumps(fields), file=answers, flush=True)
+
+    batch: Batch
+    cores: Cores
+    activate(registry_of(pickle.load(sys.stdin.buffer), Path()))
+    batch, cores = pickle.load(sys.stdin.buffer)
+    bind(cores)
+    try:
+        ending = play(batch, lambda text: answer(say=text), lambda: None)
+    except KeyboardInterrupt:
+        ending = Ending(ExitStatus.INTERRUPTED, "stopped", over=True)
+    except HpcpsError as error:
+        ending = Ending(ExitStatus.REFUSED, str(error), over=True)
+    answer(ending=asdict(ending))
+    return 0
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())
