@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+import numpy as np
+
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Now, Send
 from hpcps.session.buckets import Bucket, run, runs
+from hpcps.session.elements import add
 from hpcps.session.participant import slots_of
-from hpcps.session.tensors import Declaration, Tensor, TensorPart, rule_of
+from hpcps.session.tensors import ACCUMULATE, Declaration, Tensor, TensorPart, rule_of
 
 _Piece = tuple[int, int, Vector | None]
 """A run that a worker has sent, as (first, stop), and its words; None if the worker gives nothing."""
@@ -31,7 +34,33 @@ class _Collected:
         self.results = allocate(self.bucket.capacity)
         self._sent = dict.fromkeys(workers, 0)
         self.since = 0.0
+        self.accumulates = first.tensor.declaration.reduction == ACCUMULATE
         self._pieces: dict[Peer, list[_Piece]] = {worker: [] for worker in workers}
+        self.stored = 0
+        self._weights: Vector = np.zeros(0, np.float32)
+        self._answers: dict[Peer, Vector] = {}
+
+    def store(self, first: int, stop: int) -> None:
+        """Keep the results of a run as weights, to which workers add from now on; see `ACCUMULATE`."""
+        if not self._weights.size:
+            self._weights = np.zeros(self.bucket.capacity, np.float32)
+        self.stored |= run(first, stop)
+        words = self.bucket.words(first, stop)
+        self._weights[words] = self.results[words]
+
+    def accumulate(self, payload: Vector | None, weights: Vector, answer: Vector) -> None:
+        """Add the words of a worker to weights, and copy these to its answer, which stays until it sends again."""
+        if payload is not None:
+            dtype = self.bucket.parts[0].tensor.declaration.dtype
+            add([weights.view(np.uint8), payload.view(np.uint8)], dtype, 1, weights.view(np.uint8))
+        answer[:] = weights
+
+    def weights(self, worker: Peer, first: int, stop: int, allocate: Allocate) -> tuple[Vector, Vector]:
+        """Return the weights of a run, and the memory of the answer to a worker."""
+        if worker not in self._answers:
+            self._answers[worker] = allocate(self.bucket.capacity)
+        words = self.bucket.words(first, stop)
+        return self._weights[words], self._answers[worker][words]
 
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
         """Take a run of a worker, and return the runs that all workers have sent."""
@@ -135,7 +164,8 @@ class Holder:
                 yield from self._collect(source, message)
             case Kind.QUERY:
                 found = self._collected.get(message.index)
-                names = [str(peer) for peer in found.waiting_for(message.partition)] if found else []
+                waits = found is not None and not found.stored >> message.partition & 1
+                names = [str(peer) for peer in found.waiting_for(message.partition)] if found and waits else []
                 yield Send(source, self._message(Kind.ANSWER, message.index, message.partition, waiting_for=names))
             case _:
                 raise RunError(f"{self.peer} gets no {message.kind.name} from {source}")
@@ -176,9 +206,25 @@ class Holder:
         collected = self._collected[message.index]
         first, count = message.partition, 0 if message.mask is None else len(message.mask)
         payload = None if message.kind is Kind.ABSENT else message.values
+        slots, edges = run(first, first + count), collected.bucket.edges
+        for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
+            for low, stop in runs(found):
+                part = None if payload is None else payload[edges[low] - edges[first] : edges[stop] - edges[first]]
+                if stored:
+                    weights, answer = collected.weights(source, low, stop, self.allocate)
+                    yield Now("combine", partial(collected.accumulate, part, weights, answer), answer.size)
+                    yield Send(source, self._message(Kind.COMBINED, message.index, low, stop - low, answer))
+                else:
+                    yield from self._combine(source, collected, low, stop, part)
+        self._check(collected)
+
+    def _combine(
+        self, source: Peer, collected: _Collected, first: int, end: int, payload: Vector | None
+    ) -> Iterator[Send | Now]:
+        """Combine the slots of a run that all workers have sent now."""
         if not collected.begun:
             collected.since = self._clock()
-        for low, high in collected.put(source, first, first + count, payload):
+        for low, high in collected.put(source, first, end, payload):
             now = self._clock()
             self.waited[source] += now - max(collected.since, self._counted)
             self._counted = now
@@ -186,12 +232,13 @@ class Holder:
                 stop, rows = collected.take(low, high)
                 out = collected.results[collected.bucket.words(low, stop)]
                 yield Now("combine", partial(collected.bucket.combine, low, stop, rows, out), out.size)
-                combined = self._message(Kind.COMBINED, message.index, low, stop - low, out)
+                if collected.accumulates:
+                    collected.store(low, stop)
+                combined = self._message(Kind.COMBINED, collected.bucket.number, low, stop - low, out)
                 for worker in self._workers:
                     if worker not in self._left:
                         yield Send(worker, combined)
                 low = stop
-        self._check(collected)
 
     def _message(
         self, kind: Kind, bucket: int, first: int, count: int = 0, payload: Vector | None = None, **note: object

@@ -13,7 +13,7 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.roles.events import Now, Send
 from hpcps.session.holder import Holder
 from hpcps.session.participant import ByteCopies, Copies, Participant, TensorExchange
-from hpcps.session.tensors import Reduction, Tensor
+from hpcps.session.tensors import ACCUMULATE, Reduction, Tensor
 from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
 
@@ -23,6 +23,7 @@ TIMEOUT = 600.0
 """Seconds in which an exchange must end."""
 _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
 """Seconds after which a worker asks for whom it waits, and between two questions."""
+_ENDED = "has ended its script or called shutdown"
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
 _GATHER = 0.002
@@ -105,7 +106,8 @@ class Member:
         self.check()
         assert self.participant is not None, "servers run no script"
         for worker in self.gone:
-            if worker.role == "worker":
+            # One that has ended its script still answers until all have.
+            if worker.role == "worker" and (tensor.declaration.reduction != ACCUMULATE or self.gone[worker] != _ENDED):
                 name = tensor.declaration.name
                 raise RunError(f"{self.peer} cannot exchange tensor '{name}': {worker} {self.gone[worker]}")
         exchange, messages = self.participant.start(tensor, source, target, time.monotonic())
@@ -236,7 +238,7 @@ class Member:
                     # All workers have left it; their own messages to this process may come later.
                     self.gone[source] = "has ended"
                     return
-                self._note(source, f"has failed: {error}" if error else "has ended its script or called shutdown")
+                self._note(source, f"has failed: {error}" if error else _ENDED)
             case _ if self.error is None:
                 for effect in self._holder.take(source, message):
                     if isinstance(effect, Now):
@@ -254,7 +256,8 @@ class Member:
             return
         if self.participant is not None:
             for exchange in self.participant.exchanges:
-                if peer in self.participant.missing(exchange):
+                ends = why == _ENDED and exchange.tensor.declaration.reduction == ACCUMULATE
+                if not ends and peer in self.participant.missing(exchange):
                     name = exchange.tensor.declaration
                     raise RunError(f"{self.peer} waited for {peer} in tensor {name}: {peer} {why}")
         if peer.role == "worker":

@@ -25,6 +25,9 @@ Reduction = str | Mapping[str, Any]
 """How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
 table also has the `attack`, a table, and the `seed` of their random numbers."""
 _ATTACK = ("attack", "seed")
+ACCUMULATE = "accumulate"
+"""The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the holder adds
+what a worker sends to its weights, and answers this worker at once with the newest weights."""
 
 
 def rule_of(reduction: Reduction, workers: int) -> Rule | None:
@@ -33,7 +36,7 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
     Raises:
         SpecError: there is no such rule, its keys are wrong, or a session cannot use it with so many workers.
     """
-    if reduction in ("sum", "mean"):
+    if reduction in ("sum", "mean", ACCUMULATE):
         return None
     from hpcps.spec.schema import Validation  # here, because its import takes long
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch does not declare the name
 
+from hpcps.errors import SpecError
 from hpcps.session.tensors import is_whole, rule_of
 from hpcps.torch.exchange import PendingStep, begin, reduction_of
-from hpcps.torch.state import init, session, size
+from hpcps.torch.state import init, is_asynchronous, session, size
 
 _models = count()
 
@@ -48,6 +49,8 @@ def exchange(rule: object = None, *, average: bool = True, attack: object = None
         SpecError: the rule cannot be used.
     """
     init()
+    if is_asynchronous():
+        raise SpecError("asynchronous training is for DistributedOptimizer: DistributedDataParallel waits for all")
     return Buckets(reduction_of(average, rule, attack, seed))
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from typing import Any
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
-from hpcps.session.tensors import Reduction, is_whole, rule_of
+from hpcps.session.tensors import ACCUMULATE, Reduction, is_whole, rule_of
 from hpcps.torch.exchange import PendingStep, PendingTensor, begin, declared, reduction_of
-from hpcps.torch.state import session, size
+from hpcps.torch.state import is_asynchronous, rank, session, size
 
 _steps = count()
 
@@ -111,6 +111,34 @@ class _Distributed(torch.optim.Optimizer):
         super().zero_grad(set_to_none)
 
 
+class _Asynchronous(torch.optim.Optimizer):
+    """What `DistributedOptimizer` adds to the class of an optimizer in asynchronous training."""
+
+    _weights: dict[Tensor, str]
+
+    def synchronize(self) -> None:
+        """Do nothing: gradients are not exchanged."""
+
+    def skip_synchronize(self) -> AbstractContextManager[None]:
+        """Return a context without effect: `step` waits for no gradients."""
+        return nullcontext()
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step, push the difference of the weights, and pull the newest weights."""
+        before = [parameter.detach().clone() for parameter in self._weights]
+        result = super().step() if closure is None else super().step(closure)
+        changes = [p.detach() - old for p, old in zip(self._weights, before, strict=True)]
+        self._exchange(changes)
+        session().step()
+        return result
+
+    def _exchange(self, changes: Sequence[Tensor], *, given: bool = True) -> None:
+        pairs = zip(self._weights.items(), changes, strict=True)
+        pending = [begin(change, p.detach(), name, ACCUMULATE, given=given) for (p, name), change in pairs]
+        for each in pending:
+            each.finish()
+
+
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
@@ -126,6 +154,9 @@ def DistributedOptimizer(  # noqa: N802
     The exchange of a gradient begins as soon as the backward pass has computed it. The optimizer keeps its class and
     state, and gets two methods: `synchronize()` waits for the gradients, and `skip_synchronize()` is a context in which
     `step` does not exchange them again. The gradient of a parameter that no backward pass has reached counts as zero.
+
+    After `init(asynchronous=True)`, a step uses the gradients of this process only. It pushes the difference of the
+    weights, which the holders add to theirs, and pulls the newest weights.
 
     Args:
         optimizer: the optimizer; create schedulers of its learning rate afterwards.
@@ -154,8 +185,20 @@ def DistributedOptimizer(  # noqa: N802
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
     own = {parameter: known[parameter] for parameter in used}
+    if is_asynchronous():
+        return _asynchronously(optimizer, own, reduction_of(average, rule, attack, seed))
     gradients = _Gradients(own, reduction_of(average, rule, attack, seed), backward_passes_per_step)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer._gradients = gradients  # type: ignore[attr-defined]
+    return optimizer
+
+
+def _asynchronously(optimizer: Any, names: Mapping[Tensor, str], reduction: Reduction) -> Any:
+    """Make an optimizer exchange weights; all processes begin with those of process 0."""
+    if reduction not in ("mean", "sum"):
+        raise SpecError("asynchronous training adds the differences of weights: rule= and attack= are not for it")
+    optimizer.__class__ = type(type(optimizer).__name__, (_Asynchronous, type(optimizer)), {})
+    optimizer._weights = {parameter: name.replace("gradient/", "weights/", 1) for parameter, name in names.items()}
+    optimizer._exchange([parameter.detach() for parameter in names], given=rank() == 0)
     return optimizer

@@ -19,22 +19,26 @@ from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
 _ELSEWHERE = "under torchrun, all processes must be on one host; on several hosts, start the script with `hpcps launch`"
 
 _current: tuple[Session, ScriptEnding] | None = None
+_asynchronous = False
 
 
-def init(timeout: float = TIMEOUT) -> None:
+def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None) -> None:
     """Join the other processes of the script; without effect if this process has joined them.
 
     The processes are those of `hpcps launch`, or those of torchrun on one host, or this one alone.
 
     Args:
         timeout: seconds in which an exchange must end; the error says whom this process waited for.
+        asynchronous: whether `DistributedOptimizer` pushes differences of weights and pulls the newest weights, without
+            waiting for other processes; by default, whether BytePS's variable `BYTEPS_ENABLE_ASYNC` is set to 1.
 
     Raises:
         LaunchError: the processes cannot reach each other.
     """
-    global _current
+    global _current, _asynchronous
     if _current is not None:
         return
+    _asynchronous = os.environ.get("BYTEPS_ENABLE_ASYNC") == "1" if asynchronous is None else asynchronous
     if os.environ.get(PLAN):
         session: Session = join_launch(timeout, TensorCopies())
     elif os.environ.get("WORLD_SIZE", "1") != "1":
@@ -74,6 +78,11 @@ def session() -> Session:
     if _current is None:
         raise RunError("call hpcps.torch.init() first")
     return _current[0]
+
+
+def is_asynchronous() -> bool:
+    """Return whether `init` has chosen asynchronous training."""
+    return _asynchronous
 
 
 def is_initialized() -> bool:
