@@ -95,6 +95,9 @@ def test_batchnorm_goes_on_too(tmp_path):
     play_through(run, tmp_path / "cut", [90])
     assert "continues" in [line for line in records(tmp_path / "cut", "server-0") if line["event"] == "start"][-1]
     assert np.array_equal(model(tmp_path / "cut"), model(tmp_path / "whole"))
+    ends = [records(tmp_path / name, "validator-0") for name in ("cut", "whole")]
+    cut, whole = ([line["loss"] for line in lines if line["event"] == "evaluation"][-1] for lines in ends)
+    assert cut == whole, "only an evaluation uses the running statistics"
 
 
 def test_its_records_tell_one_story(tmp_path):
