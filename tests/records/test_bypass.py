@@ -70,7 +70,7 @@ def watch(monkeypatch):
         for row, peer in enumerate(collector._share):
             if peer.role == "worker" and collector._present[row]:
                 blocks = let_in.setdefault((collector.rounds, peer.index), np.ones(6, np.bool_))
-                accepted = collector._accepted[row] & ~collector._rejected[row]
+                accepted = ~collector._outcomes.kept_out[row]
                 blocks[collector._first_block :][: len(accepted)] &= accepted
         return report(collector)
 
