@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcps.numerics.kernels import enough
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.operations import average
 from hpcps.numerics.updates import Destination, NotFiniteError, Updates
@@ -154,11 +155,13 @@ class Bucket:
 
 
 def _averaged(payloads: Sequence[Vector], out: Vector) -> bool:
-    """Write the mean as experiments compute it, and return whether this was possible.
+    """Write the mean with a compiled kernel, and return whether there is one for so many values.
 
-    It is the same number as that of `add`, and faster where there are compiled kernels. It needs finite values; a mean
-    of other values is not finite, as loss scaling expects.
+    It is the same number as that of `add`. It needs finite values; a mean of other values is not finite, as loss
+    scaling expects.
     """
+    if not enough(len(payloads) * out.size):
+        return False
     layout = Layout.of([("", (out.size,))])
     ones = np.ones((len(payloads), 1), np.bool_)
     try:

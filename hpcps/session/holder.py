@@ -15,7 +15,7 @@ from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Now, Send
 from hpcps.session.buckets import Bucket, run, runs
 from hpcps.session.elements import add
-from hpcps.session.participant import slots_of
+from hpcps.session.participant import slots_in, slots_of
 from hpcps.session.tensors import ACCUMULATE, Declaration, Tensor, TensorPart, rule_of
 
 _Piece = tuple[int, int, Vector | None]
@@ -204,9 +204,9 @@ class Holder:
         if self._disputed:
             return
         collected = self._collected[message.index]
-        first, count = message.partition, 0 if message.mask is None else len(message.mask)
+        first = message.partition
         payload = None if message.kind is Kind.ABSENT else message.values
-        slots, edges = run(first, first + count), collected.bucket.edges
+        slots, edges = run(first, first + slots_in(message)), collected.bucket.edges
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in runs(found):
                 part = None if payload is None else payload[edges[low] - edges[first] : edges[stop] - edges[first]]

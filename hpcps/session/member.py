@@ -12,8 +12,8 @@ from hpcps.numerics.layout import Allocate
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.roles.events import Now, Send
 from hpcps.session.holder import Holder
-from hpcps.session.participant import ByteCopies, Copies, Participant, TensorExchange
-from hpcps.session.tensors import ACCUMULATE, Reduction, Tensor
+from hpcps.session.participant import Copies, Participant
+from hpcps.session.tensors import ACCUMULATE, Reduction, Tensor, TensorExchange
 from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
 
@@ -75,7 +75,7 @@ class Member:
         self._holder = Holder(peer, ID, self.workers, holders)
         self._holder.allocate = allocate
         self.participant = (
-            Participant(peer, ID, len(self.workers), holders, allocate, copies or ByteCopies())
+            Participant(peer, ID, len(self.workers), holders, allocate, copies or Copies())
             if peer.role == "worker"
             else None
         )
@@ -85,6 +85,7 @@ class Member:
         self._began: float | None = None
         self._ended, self._timeout = ended, timeout
         self._own: deque[Message] = deque()
+        self._queue: deque[TensorExchange] = deque()
         self._looked = 0.0
 
     def declare(
@@ -98,28 +99,40 @@ class Member:
         return tensor
 
     def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
-        """Begin an exchange; see `Participant.start`.
+        """Begin an exchange, see `TensorExchange`. A small tensor waits until `flush` sends it with others.
 
         Raises:
-            RunError: the session cannot go on, or a worker has left it.
+            RunError: the tensor is being exchanged, the session cannot go on, or a worker has left it.
         """
-        self.check()
-        assert self.participant is not None, "servers run no script"
-        for worker in self.gone:
-            # One that has ended its script still answers until all have.
-            if worker.role == "worker" and (tensor.declaration.reduction != ACCUMULATE or self.gone[worker] != _ENDED):
-                name = tensor.declaration.name
-                raise RunError(f"{self.peer} cannot exchange tensor '{name}': {worker} {self.gone[worker]}")
-        exchange, messages = self.participant.start(tensor, source, target, time.monotonic())
-        if self._began is None:
-            self._began = exchange.began
-        self._send_all(messages)
+        if self.error is not None or self.gone:
+            self._refuse(tensor)
+        exchange = TensorExchange(tensor, source, target, time.monotonic())
+        if tensor.small:
+            self._queue.append(exchange)  # without a lock: `flush` may run in another thread
+        else:
+            self._start([exchange])
         return exchange
 
     def flush(self) -> None:
-        """Send the small tensors that wait for others."""
-        if self.participant is not None and self.error is None:
-            self._send_all(self.participant.flush())
+        """Send the small tensors that wait."""
+        exchanges = []
+        while self._queue:
+            exchanges.append(self._queue.popleft())
+        if exchanges and self.error is None:
+            self._start(exchanges)
+
+    def _start(self, exchanges: list[TensorExchange]) -> None:
+        assert self.participant is not None, "servers run no script"
+        if self._began is None:
+            self._began = exchanges[0].began
+        self._send_all(self.participant.start(exchanges))
+
+    def _refuse(self, tensor: Tensor) -> None:
+        self.check()
+        for worker, why in self.gone.items():
+            # One that has ended its script still answers until all have.
+            if worker.role == "worker" and (tensor.declaration.reduction != ACCUMULATE or why != _ENDED):
+                raise RunError(f"{self.peer} cannot exchange tensor '{tensor.declaration.name}': {worker} {why}")
 
     def check(self) -> None:
         """Raise the error of the session, if there is one."""
@@ -162,7 +175,7 @@ class Member:
     def watch(self) -> None:
         """Look after what takes long: processes that have ended, and exchanges that wait for others."""
         now, participant = time.monotonic(), self.participant
-        if participant is not None and participant.waits_since is not None and now - participant.waits_since > _GATHER:
+        if self._queue and now - self._queue[0].began > _GATHER:
             self.flush()
         if now - self._looked < _LOOK_EVERY or self.error is not None:
             return
@@ -257,7 +270,8 @@ class Member:
         if self.participant is not None:
             for exchange in self.participant.exchanges:
                 ends = why == _ENDED and exchange.tensor.declaration.reduction == ACCUMULATE
-                if not ends and peer in self.participant.missing(exchange):
+                waits = peer in self.participant.missing(exchange) or (exchange in self._queue and peer in self.workers)
+                if waits and not ends:
                     name = exchange.tensor.declaration
                     raise RunError(f"{self.peer} waited for {peer} in tensor {name}: {peer} {why}")
         if peer.role == "worker":

@@ -11,10 +11,13 @@ from typing import Any
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
 from hpcps.session.member import TIMEOUT, Member
-from hpcps.session.participant import Copies, TensorExchange
+from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
-from hpcps.session.tensors import Reduction, Tensor
+from hpcps.session.tensors import Reduction, Tensor, TensorExchange
 from hpcps.transport.process_group import ProcessGroup
+
+_ENOUGH = 1 << 18
+"""Words of small tensors that are sent before anybody waits for them."""
 
 
 class Session:
@@ -52,8 +55,9 @@ class Session:
         here = sorted(peer.index for peer, host in both if host == self.host and peer.role == "worker")
         self.local_rank = here.index(self.rank) if self.rank in here else 0
         self.local_size = len(here)
+        self._declared: dict[str, tuple[object, Tensor]] = {}
         self._lock = threading.RLock()
-        self._waiters = 0
+        self._waiters = self._waiting = 0
         self._resume = threading.Event()
         self._resume.set()
         self._closing = False
@@ -64,11 +68,22 @@ class Session:
         self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
     ) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
-        with self._lock:
-            return self.member.declare(name, dtype, shape, reduction, blocks)
+        given = dtype, shape, reduction, blocks
+        known, tensor = self._declared.get(name, (None, None))
+        if tensor is None or known != given:
+            with self._lock:
+                tensor = self.member.declare(name, dtype, shape, reduction, blocks)
+            self._declared[name] = given, tensor
+        return tensor
 
     def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
-        """Begin an exchange; see `Participant.start`. Small tensors are gathered until somebody waits."""
+        """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one."""
+        if tensor.small:
+            self._waiting += tensor.declaration.words
+            exchange = self.member.start(tensor, source, target)
+            if self._waiting > _ENOUGH:
+                self._flush(exchange)
+            return exchange
         with self._lock:
             exchange = self.member.start(tensor, source, target)
             self.member.settle_own()
@@ -158,6 +173,7 @@ class Session:
     def _flush(self, exchange: TensorExchange) -> None:
         if not exchange.done:
             with self._lock:
+                self._waiting = 0
                 self.member.flush()
                 self.member.settle_own()
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from math import prod
+from math import inf, prod
 from typing import Any, TypeGuard
 
-from hpcps.errors import SpecError
+from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Bounds, Partitioning
@@ -114,7 +114,7 @@ class Declaration:
         """The number of its elements."""
         return sum(self.blocks)
 
-    @property
+    @cached_property
     def words(self) -> int:
         """Its size in a message, in float32."""
         return words_of(self.size, self.dtype)
@@ -186,11 +186,13 @@ class Tensor:
         rule: the rule that combines it; None for a sum or mean.
         layout: its blocks.
         parts: its parts, those of a holder in order.
+        exchange: its last exchange.
     """
 
     def __init__(self, declaration: Declaration, holders: Sequence[Peer], rule: Rule | None) -> None:
         """Divide a tensor; for the rule see `rule_of`."""
         self.declaration, self.small, self.rule = declaration, declaration.small, rule
+        self.exchange: TensorExchange | None = None
         self.layout = Layout.of([(str(k), (size,)) for k, size in enumerate(declaration.blocks)])
         self.parts = tuple(
             TensorPart(self, holder, bounds, words_of(bounds[1] - bounds[0], declaration.dtype))
@@ -213,6 +215,60 @@ class Tensor:
     def holders(self) -> tuple[Peer, ...]:
         """The processes that combine its parts."""
         return tuple(dict.fromkeys(part.holder for part in self.parts))
+
+
+class TensorExchange:
+    """One exchange of a tensor.
+
+    Attributes:
+        tensor: the tensor.
+        source: the bytes of the tensor, or, if it is small, anything that `Copies` copies; None if this worker gives
+            none. It must not change before the exchange is done.
+        target: gets the result, in the same form; it may be the source.
+        began: when it began, in seconds.
+        left: the number of parts whose result has not come.
+        error: why there will be no result; None if there is one, or may be.
+        waiting_for: the workers that have not sent the tensor, as far as a holder has said.
+        asked: when its holders were asked for them, in seconds.
+    """
+
+    __slots__ = ("_then", "asked", "began", "error", "left", "source", "target", "tensor", "waiting_for")
+
+    def __init__(self, tensor: Tensor, source: Any, target: Any, began: float) -> None:
+        """Begin an exchange.
+
+        Raises:
+            RunError: the tensor is being exchanged.
+        """
+        if tensor.exchange is not None and not tensor.exchange.done:
+            raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: synchronize its handle first")
+        tensor.exchange = self
+        self.tensor, self.source, self.target, self.began = tensor, source, target, began
+        self.left = len(tensor.parts)
+        self.error: BaseException | None = None
+        self.waiting_for: tuple[str, ...] = ()
+        self.asked = -inf
+        self._then: Callable[[], None] | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether the result has come, or will not come."""
+        return not self.left or self.error is not None
+
+    def then(self, call: Callable[[], None]) -> None:
+        """Call a function when the exchange is done; at once if it is."""
+        if self.done:
+            call()
+        else:
+            self._then = call
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Count a part as done, or end with an error; call what waits for the end."""
+        self.left, self.error = self.left - 1, error
+        if not self.left or error is not None:
+            self.source = self.target = None
+            if self._then is not None:
+                self._then()
 
 
 def words_of(size: int, dtype: str) -> int:

@@ -14,7 +14,7 @@ from hpcps.protocol.messages import Peer, Received
 from hpcps.records.files import write_whole
 from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import Now, Send
-from hpcps.session.participant import TensorExchange
+from hpcps.session.tensors import TensorExchange
 
 _FIRST, _LAST = "BYTEPS_TRACE_START_STEP", "BYTEPS_TRACE_END_STEP"
 

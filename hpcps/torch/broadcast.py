@@ -60,4 +60,4 @@ def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
 def _begin(tensor: Tensor, name: str, root_rank: int) -> PendingTensor:
     if root_rank not in range(size()):
         raise SpecError(f"root_rank is {root_rank}: the ranks go from 0 to {size() - 1}")
-    return begin(tensor, tensor.detach(), name, "sum", given=rank() == root_rank)
+    return begin(tensor, tensor, name, "sum", given=rank() == root_rank)

@@ -7,22 +7,24 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hpcps.session.elements import Bytes
+from hpcps.session.elements import TYPES, Bytes
+from hpcps.session.participant import Copies
 
 
-class TensorCopies:
+class TensorCopies(Copies):
     """Copies small tensors, many in one call: a call for each would take longer than the copies."""
 
     def view(self, values: Bytes, dtype: str, like: Tensor) -> Tensor:
-        """Return bytes as a tensor of a type, with the shape of another tensor."""
         return torch.from_numpy(values).view(getattr(torch, dtype)).view(like.shape)
 
+    @torch.no_grad()
     def copy(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-        """Copy each source to its target; the types and devices may differ."""
-        if len(targets) > 1:
+        if targets:
             torch._foreach_copy_(list(targets), list(sources))
-        elif targets:
-            targets[0].copy_(sources[0])
+
+
+NAMES = {getattr(torch, name): name for name in TYPES}
+"""The names of the types that can be exchanged."""
 
 
 def bytes_of(tensor: Tensor) -> Bytes:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
-from hpcps.session import participant, tensors
+from hpcps.session import tensors
 from hpcps.session.elements import TYPES
-from hpcps.torch.copies import bytes_of
+from hpcps.torch.copies import NAMES, bytes_of
 from hpcps.torch.state import session
 
 _handles: dict[int, PendingTensor] = {}
@@ -32,7 +32,7 @@ class PendingTensor:
         unnamed: the name that it uses, if it was given none.
     """
 
-    exchange: participant.TensorExchange
+    exchange: tensors.TensorExchange
     output: Tensor
     target: Tensor
     unnamed: str
@@ -111,11 +111,11 @@ def declared(
     name: str, tensor: Tensor, reduction: tensors.Reduction, blocks: Sequence[int] | None = None
 ) -> tensors.Tensor:
     """Return the declared tensor of a session for one of torch."""
+    dtype = NAMES.get(tensor.dtype)
+    if dtype is None:
+        raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
     if tensor.layout is not torch.strided:
         raise SpecError(f"tensor '{name}' is sparse: use sparse=False, or to_dense()")
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in TYPES:
-        raise SpecError(f"tensor '{name}' is {dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
     return session().declare(name, dtype, (tensor.numel(),), reduction, blocks)
 
 
@@ -139,15 +139,13 @@ def begin(
         blocks: the sizes of its blocks, for rules that see blocks; by default it is one block.
     """
     unnamed = "" if name else _free_name(tensor, reduction)
-    found = declared(name or unnamed, tensor, reduction, blocks)
-    given_tensor = tensor.detach() if given else None
-    target = output
+    found, target = declared(name or unnamed, tensor, reduction, blocks), output
     if found.small:
-        exchange = session().start(found, given_tensor, target)
+        exchange = session().start(found, tensor if given else None, output)
     else:
         if not output.is_contiguous() or output.device.type != "cpu":
             target = torch.empty(output.shape, dtype=output.dtype)
-        source = None if given_tensor is None else bytes_of(given_tensor.contiguous().cpu())
+        source = bytes_of(tensor.detach().contiguous().cpu()) if given else None
         exchange = session().start(found, source, bytes_of(target))
     if unnamed:
         _unnamed.add(unnamed)
@@ -159,14 +157,15 @@ def push_pull_async(tensor: Tensor, average: bool = True, name: str | None = Non
 
     See `push_pull`. The tensor may be changed as soon as this returns.
     """
-    return _kept(begin(tensor, torch.empty_like(tensor).detach(), name, reduction_of(average, rule)))
+    copy = tensor.detach().clone()
+    return _kept(begin(copy, copy, name, reduction_of(average, rule)))
 
 
 def push_pull_async_inplace(
     tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None
 ) -> int:
     """Begin to combine a tensor in place; return a handle. The tensor must not be used until `synchronize` returns."""
-    return _kept(begin(tensor, tensor.detach(), name, reduction_of(average, rule)))
+    return _kept(begin(tensor, tensor, name, reduction_of(average, rule)))
 
 
 def push_pull(tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None) -> Tensor:

@@ -46,7 +46,7 @@ class _Gradients:
     def begin(self, parameter: Tensor) -> None:
         """Begin the exchange of a gradient; that of an unused parameter is zero."""
         gradient = self.gradient(parameter)
-        self.pending[parameter] = begin(gradient, gradient.detach(), self.names[parameter], self.reduction)
+        self.pending[parameter] = begin(gradient, gradient, self.names[parameter], self.reduction)
 
     def gradient(self, parameter: Tensor) -> Tensor:
         """Return a gradient; that of an unused parameter is zero."""

@@ -222,6 +222,7 @@ def test_a_worker_may_leave_while_others_wait_for_results_that_it_has():
     targets = [np.zeros(3, np.uint8) for _ in range(2)]
     for member, target in zip(members.workers, targets, strict=True):
         member.start(member.declare("x", "uint8", (3,), "sum"), np.ones(3, np.uint8), target)
+        member.flush()
     while members.workers[1].participant.exchanges:
         members.all[2].step()
         members.workers[1].step()

@@ -297,7 +297,7 @@ class PartitionCollector:
             to: where the result is written; on a device if the updates are combined there.
         """
         partition = self.partition
-        gathered = self._next()
+        gathered = [row.popleft() for row, present in zip(self._gathered, self._present, strict=True) if present]
         sent = np.array([mask for mask, _ in gathered], np.bool_).reshape(len(gathered), len(partition.layout.blocks))
         payloads = [payload for _, payload in gathered]
         combined, rejected = combine_received(rule, partition.layout, payloads, sent, context, to)
@@ -306,15 +306,6 @@ class PartitionCollector:
         self._outcomes.add(rows, partition.blocks, sent, rejected, combined, rule)
         self.current += 1
         return combined
-
-    def take(self) -> list[Vector]:
-        """Return the payloads of the next partition, in the order of the senders, in place of combining them."""
-        payloads = [payload for _, payload in self._next()]
-        self.current += 1
-        return payloads
-
-    def _next(self) -> list[tuple[Mask, Vector]]:
-        return [row.popleft() for row, present in zip(self._gathered, self._present, strict=True) if present]
 
     def report(self) -> tuple[dict[str, object], list[Effect]]:
         """Return the fields of the round's record, and a record for every sender whose blocks were rejected."""
