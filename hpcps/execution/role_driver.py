@@ -20,7 +20,7 @@ from hpcps.execution.stopwatch import Stopwatch
 from hpcps.protocol.messages import Peer, Reduced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory
-from hpcps.records.trace.tracer import TOLD_APART, Tracer
+from hpcps.records.trace.tracer import TIMED_EFFECTS, Tracer
 from hpcps.records.writer import RecordWriter
 from hpcps.roles.events import (
     AwaitBackground,
@@ -208,7 +208,7 @@ class RoleDriver:
             if isinstance(effect, (Compute, Now, InBackground, AwaitBackground)) and not in_background:
                 self._stopwatch.charge("exchange")
                 self.phase = "evaluate" if isinstance(effect, AwaitBackground) else effect.task
-            tracer = None if in_background or type(effect) not in TOLD_APART else self._tracer
+            tracer = None if in_background or type(effect) not in TIMED_EFFECTS else self._tracer
             start = 0.0 if tracer is None else tracer.begin(effect)
             began = self._clock()
             yield effect

@@ -183,7 +183,7 @@ def on_host(values: Any) -> Vector:
     return array
 
 
-def beside(values: Vector, size: int) -> Vector:
+def empty_like(values: Vector, size: int) -> Vector:
     """Return a vector of `size` elements where `values` are, contents unspecified; see `Device.borrow`."""
     there: Any = values
     if not isinstance(there, DeviceVector):
@@ -193,7 +193,7 @@ def beside(values: Vector, size: int) -> Vector:
 
 def copied(values: Vector) -> Vector:
     """Return a copy of values where they are."""
-    there = beside(values, values.size)
+    there = empty_like(values, values.size)
     there[:] = values
     return there
 

@@ -16,7 +16,7 @@ EXPERIMENT = Path(__file__).parents[2] / "experiments/quickstart.toml"
 def accuracy(tmp_path_factory):
     """Final test accuracy by (rule, attack), of the runs that the claim is about."""
     results = tmp_path_factory.mktemp("results") / "quickstart"
-    points = load_experiment(EXPERIMENT, ["train.epochs=10"]).points
+    points = load_experiment(EXPERIMENT, ["train.epochs=6"]).points
     chosen = select(points, ["validation.rule.kind=zeno"]) + select(points, ["validation.rule.kind=average"])
     for point in chosen:
         directory = RunDirectory(results / "runs" / point.run_id)
@@ -25,17 +25,17 @@ def accuracy(tmp_path_factory):
         directory.create(spec)
         run_in_process(point.run, point.run_id, directory)
     table = collect(results, events=("evaluation",)).table
-    last = table[table["epoch"] == 10].set_index(["rule", "attack_kind"])["accuracy"]
+    last = table[table["epoch"] == 6].set_index(["rule", "attack_kind"])["accuracy"]
     return {(str(rule), str(attack)): float(value) for (rule, attack), value in last.items()}
 
 
 def test_zeno_keeps_its_accuracy(accuracy):
-    assert accuracy["zeno", "none"] > 0.92
+    assert accuracy["zeno", "none"] > 0.85
     for attack in ("negative", "random"):
         assert accuracy["zeno", attack] > accuracy["zeno", "none"] - 0.03
 
 
 def test_average_loses_it(accuracy):
-    assert accuracy["average", "none"] > 0.93
+    assert accuracy["average", "none"] > 0.85
     assert accuracy["average", "negative"] <= 0.20
     assert accuracy["average", "random"] <= 0.60

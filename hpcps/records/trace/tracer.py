@@ -23,7 +23,7 @@ _LATE = 0.1
 
 _NAMED = {AwaitBackground: "wait", Snapshot: "checkpoint", Seal: "checkpoint", Save: "save"}
 
-TOLD_APART = frozenset({Send, Compute, Now, InBackground, *_NAMED})
+TIMED_EFFECTS = frozenset({Send, Compute, Now, InBackground, *_NAMED})
 """The effects with a span of their own. All others are part of `handle`."""
 
 _RECEIVE, _SEND, _HANDLE = code("receive"), code("send"), code("handle")
@@ -112,7 +112,7 @@ class Tracer:
             self._add(_HANDLE, round, start)
 
     def begin(self, effect: Effect) -> float:
-        """Return the time at which an effect of `TOLD_APART` begins; before a long one, write the recorded spans."""
+        """Return the time at which an effect of `TIMED_EFFECTS` begins; before a long one, write the recorded spans."""
         now = self.clock()
         if now - self._written > _LATE and not isinstance(effect, Send):
             self._flush(now)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hpcps.errors import RunError
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import DeviceVector, beside, pack
+from hpcps.numerics.vectors import DeviceVector, empty_like, pack
 from hpcps.protocol.messages import ROLES, Flag, Kind, Message, Peer
 from hpcps.protocol.roster import SERVER_0, Roster, shards_of
 from hpcps.roles.checks import rate_of, rejection, wrong_rate
@@ -205,7 +205,7 @@ class LogClient:
 
     def cut(self, update: Vector, mask: Mask) -> list[tuple[Mask, Vector]]:
         """Cut the masked blocks of an update `[d]` into a part (mask, payload) for each server."""
-        payload = pack(self._layout, update, mask, beside(update, self._layout.packed_size(mask)))
+        payload = pack(self._layout, update, mask, empty_like(update, self._layout.packed_size(mask)))
         parts, taken = [], 0
         for start, _, layout in self._shards:
             first = self._layout.first_in(start)

@@ -10,7 +10,7 @@ import numpy as np
 from hpcps.compression import Codec
 from hpcps.numerics.layout import Layout, Mask, Vector, private
 from hpcps.numerics.state import State
-from hpcps.numerics.vectors import beside, copied, copy, finite, on_host, pack, unpack
+from hpcps.numerics.vectors import copied, copy, empty_like, finite, on_host, pack, unpack
 from hpcps.optimizers import NoOptimizer, Stepper
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.roster import shards_of
@@ -157,7 +157,7 @@ class AsyncShard:
         """Filter a worker's update, as a validator would; return the rest of it, and records of the rejected blocks."""
         update = UpdateHeader(entry.reader, entry.request, mask=entry.mask, payload=entry.payload, rate=entry.rate)
         filtered = self.filter(update, alpha)
-        payload = beside(self.filter.update, self.layout.packed_size(filtered.applied))
+        payload = empty_like(self.filter.update, self.layout.packed_size(filtered.applied))
         pack(self.layout, self.filter.update, filtered.applied, payload)
         records = [not_finite(entry.reader, filtered.rejected)] if filtered.rejected.any() else []
         return replace(entry, mask=filtered.applied, payload=payload, rate=filtered.rate), records
