@@ -19,7 +19,7 @@ class Fixed(Compressor):
         """Return the size of n values."""
         return 2 * n
 
-    def write(self, values, code):
+    def write(self, values, code, kept):
         """Encode; the smallest integer stands for what is not finite."""
         steps = np.clip(np.rint(values / np.float32(self.step)), -32767, 32767)
         code.view(np.int16)[:] = np.where(np.isfinite(values), steps, -32768)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -16,6 +16,9 @@ from hpcps.registry import Config
 
 Code = NDArray[np.uint8]
 """Encoded values."""
+
+Kept = MutableMapping[str, NDArray[Any]]
+"""What a compressor keeps of a block between two updates, such as a random generator; checkpoints contain it."""
 
 Sees = Literal["coordinate", "block"]
 
@@ -65,12 +68,13 @@ class Compressor(BaseCompressor):
         """Return the maximum size of an encoding of n values."""
 
     @abstractmethod
-    def write(self, values: Vector, code: Code) -> int:
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
         """Encode values `[n]`, which may be not finite; then the decoded values must not be finite either.
 
         Args:
             values: the values, which must not be changed.
             code: gets the encoding: `[most_bytes(n)]`.
+            kept: what the compressor keeps of the block; empty before its first update.
 
         Returns:
             The size of the encoding in bytes.
@@ -84,11 +88,16 @@ class Compressor(BaseCompressor):
             ValueError: it is not an encoding of n values; the text is the reason.
         """
 
-    def encode(self, values: Any) -> Code:
-        """Return the encoding of values, an array or a tensor `[n]`."""
+    def encode(self, values: Any, kept: Kept | None = None) -> Code:
+        """Return the encoding of values, an array or a tensor `[n]`.
+
+        Args:
+            values: the values.
+            kept: what the compressor keeps of them from one call to the next; by default nothing.
+        """
         vector = np.ascontiguousarray(as_numpy(values, 1, "values"), np.float32)
         code = np.empty(self.most_bytes(len(vector)), np.uint8)
-        return code[: self.write(vector, code)]
+        return code[: self.write(vector, code, {} if kept is None else kept)]
 
     def decode(self, code: Any, n: int) -> Vector:
         """Return the n values of an encoding, bytes or an array.

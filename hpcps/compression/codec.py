@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from hpcps.compression.base import BaseCompressor, Code, Compressor
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept
 from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.state import State
 from hpcps.registry.failures import errors_of, returned
 
 _INVALID = (ValueError, IndexError, OverflowError)
@@ -30,6 +34,7 @@ class Codec:
         self._compressor = compressor
         # Whether a block is encoded does not depend on how partitions and shards divide it.
         self._encoded = layout.sizes * 4 >= max(compressor.min_bytes, 1)
+        self._kept: list[dict[str, NDArray[Any]]] = [{} for _ in layout.blocks]
         self.feeds_back = compressor.memory == "residual"
 
     def most_words(self, layout: Layout, first: int) -> int:
@@ -60,7 +65,7 @@ class Codec:
             part = values[taken : taken + block.size]
             lost = None if errors is None else errors[block.offset : block.stop]
             if self._encoded[first + index]:
-                filled += self._write(part, out[filled:], lost)
+                filled += self._write(part, out[filled:], lost, self._kept[first + index])
             else:
                 out[filled : filled + block.size] = part
                 filled += block.size
@@ -69,12 +74,12 @@ class Codec:
             taken += block.size
         return out[:filled]
 
-    def _write(self, values: Vector, out: Vector, lost: Vector | None) -> int:
+    def _write(self, values: Vector, out: Vector, lost: Vector | None, kept: Kept) -> int:
         """Write a block's size and encoding; return the number of words."""
         code = out[1:].view(np.uint8)
         most = self._most(len(values))
         with errors_of(self._compressor, "its write() failed", foreign=True), np.errstate(all="ignore"):
-            size: object = self._compressor.write(values, code[:most])
+            size: object = self._compressor.write(values, code[:most], kept)
             if not isinstance(size, int) or not 0 <= size <= most:
                 raise returned(self._compressor, "write", f"{size!r}: it must be a size of at most {most} bytes")
             if lost is not None:
@@ -124,6 +129,19 @@ class Codec:
         except _INVALID as error:
             raise ValueError(f"its encoding of block {name} is invalid: {error}") from error
         return words
+
+    def state(self) -> State:
+        """Return what the compressor keeps of each block, for a checkpoint."""
+        arrays = {f"{n}.{name}": values for n, kept in enumerate(self._kept) for name, values in kept.items()}
+        return State({name: np.array(values) for name, values in arrays.items()})
+
+    def restore(self, state: State) -> None:
+        """Restore what the compressor keeps of each block."""
+        for kept in self._kept:
+            kept.clear()
+        for key, values in state.arrays.items():
+            block, _, name = key.partition(".")
+            self._kept[int(block)][name] = values.copy()
 
     def _most(self, n: int) -> int:
         """Return the maximum number of bytes of the encoding of n values."""

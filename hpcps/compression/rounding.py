@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.compression.base import Code, Compressor, Sees, require_size, tiles
+from hpcps.compression.base import Code, Compressor, Kept, Sees, require_size, tiles
 from hpcps.numerics.layout import Vector
 
 
@@ -20,7 +20,7 @@ class Fp16(Compressor):
     def most_bytes(self, n: int) -> int:
         return 2 * n
 
-    def write(self, values: Vector, code: Code) -> int:
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
         halves, bits = code[: 2 * len(values)].view(np.uint16), values.view(np.uint32)
         for tile in tiles(len(values)):
             _round_to_half(bits[tile], halves[tile])
@@ -72,7 +72,7 @@ class Bf16(Compressor):
     def most_bytes(self, n: int) -> int:
         return 2 * n
 
-    def write(self, values: Vector, code: Code) -> int:
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
         upper, bits = code[: 2 * len(values)].view(np.uint16), values.view(np.uint32)
         for tile in tiles(len(values)):
             exact, rounded = bits[tile], upper[tile]
@@ -121,7 +121,7 @@ class Int8(Compressor):
     def most_bytes(self, n: int) -> int:
         return 4 + n
 
-    def write(self, values: Vector, code: Code) -> int:
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
         largest = np.float32(0)
         for tile in tiles(len(values)):
             # NaN is the largest of all; an infinity remains.

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Sees, require_size, tiles
+from hpcps.compression.base import Code, Compressor, Kept, Sees, require_size, tiles
 from hpcps.numerics.layout import Vector
 
 
@@ -25,7 +25,7 @@ class Sign(Compressor):
     def most_bytes(self, n: int) -> int:
         return 4 + -(-n // 8)
 
-    def write(self, values: Vector, code: Code) -> int:
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
         bits, finite = code[4 : self.most_bytes(len(values))], True
         for tile in tiles(len(values)):
             finite = finite and bool(np.isfinite(values[tile]).all())
@@ -54,7 +54,7 @@ class Onebit(Compressor):
     def most_bytes(self, n: int) -> int:
         return 4 * -(-n // 32) + 4
 
-    def write(self, values: Vector, code: Code) -> int:
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
         size = self.most_bytes(len(values))
         bits, finite = code[: size - 4], True
         bits[-4:] = 0

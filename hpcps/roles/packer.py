@@ -225,7 +225,8 @@ class Packer:
     def state(self) -> State:
         """Return the residual, the random streams and what the attacker keeps."""
         streams, attacker = generators_state(self._streams), self.attacker.state()
-        return State({"residual": on_host(self.delta)}).having(streams=streams, attacker=attacker)
+        encoding = {} if self._codec is None else {"encoding": self._codec.state()}
+        return State({"residual": on_host(self.delta)}).having(streams=streams, attacker=attacker, **encoding)
 
     def restore(self, state: State) -> None:
         """Restore the residual, the random streams and what the attacker keeps."""
@@ -233,6 +234,8 @@ class Packer:
         restore_generators(self._streams, state.part("streams"))
         if "attacker" in state.facts:  # a checkpoint of an earlier version does not have it
             self.attacker.restore(state.part("attacker"))
+        if self._codec is not None:
+            self._codec.restore(state.part("encoding"))
 
 
 class TrainingWorker(TrainingRole):

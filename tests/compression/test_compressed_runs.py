@@ -28,7 +28,7 @@ def compressed(kind, **keys):
     return {"participation": 0.7, "skip_rate": 0.3, "compression": {"kind": kind, **keys}}
 
 
-@pytest.mark.parametrize("kind", ["fp16", "int8"])
+@pytest.mark.parametrize("kind", ["fp16", "randomk"])
 def test_servers_partitions_and_validators_do_not_show(kind, tmp_path):
     shapes = ((1, 0, "auto"), (3, 0, 4096), (1, 1, 4096), (2, 1, "auto"))
     models = [
@@ -68,7 +68,7 @@ def test_records_state_the_bytes_that_travelled(tmp_path):
     assert sent["onebit"] / sent["none"] == pytest.approx(1 / 32, abs=0.08)
 
 
-@pytest.mark.parametrize("kind", ["fp16", "onebit"])
+@pytest.mark.parametrize("kind", ["fp16", "randomk"])
 def test_ends_as_if_nothing_had_happened(kind, tmp_path):
     run = small(topology={"servers": 2, "validators": 0, "workers": 3}, communication=compressed(kind))
     assert play(run, tmp_path / "whole")
@@ -141,7 +141,7 @@ class Adder:
         out[:] = self.x
 
 
-@pytest.mark.parametrize("kind", ["fp16", "int8", "onebit", "sign"])
+@pytest.mark.parametrize("kind", ["fp16", "int8", "onebit", "sign", "topk", "randomk"])
 @pytest.mark.parametrize("memory", ["residual", "none"])
 def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
     """With memory; without it, what the encoding loses is lost. Blocks are skipped and rounds missed on the way."""

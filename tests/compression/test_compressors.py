@@ -1,5 +1,6 @@
 """Compressors against plain transcriptions, value by value; their codes from anywhere; the codec of an update."""
 
+import hashlib
 import math
 import struct
 
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from hpcps.compression import Bf16, Codec, Compressor, Fp16, Int8, Onebit, Sign
+from hpcps.compression import Bf16, Codec, Compressor, Fp16, Int8, Onebit, Randomk, Sign, Topk
 from hpcps.compression.base import TILE
 from hpcps.compression.signs import mean_in_order
 from hpcps.errors import SpecError
+from hpcps.numerics import coding, kernels
 from hpcps.numerics.layout import Layout
 from hpcps.registry import active
 
@@ -25,6 +27,13 @@ VECTORS = {
     "one": np.array([-3.5], np.float32),
     "zero": np.zeros(70, np.float32),
 }
+GOLDEN = [
+    ("topk", 0.01, 5000, "718d80b039dc2bd2"),
+    ("topk", 50, 333, "946c7043aeccec68"),
+    ("topk", 0.3, 64, "679e1bb5e86035b1"),
+    ("randomk", 0.01, 5000, "c38678fd0bf36e1d"),
+    ("randomk", 20, 333, "bdbd51c49460725e"),
+]
 FINITE = {name: values[np.isfinite(values)] for name, values in VECTORS.items()}
 
 
@@ -113,6 +122,87 @@ def test_sign_is_a_bit_and_a_fixed_scale():
     assert decoded(compressor, values).tolist() == [0.25, -0.25, 0.25, 0.25, -0.25, 0.25, 0.25, 0.25, -0.25]
 
 
+def pairs(code):
+    """Return the indices and the values of a sparse code."""
+    table = np.frombuffer(code, np.uint32).reshape(-1, 2)
+    return table[:, 0], table[:, 1].copy().view(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("k", "n", "count"), [(0.01, 333, 3), (0.1, 40, 4), (7, 1000, 7), (0.001, 50, 1), (90, 30, 15)]
+)
+def test_topk_sends_the_largest_values(k, n, count):
+    values = VECTORS["normal"][:n]
+    indices, found = pairs(Topk(k=k).encode(values))
+    assert sorted(indices) == sorted(np.argsort(-np.abs(values))[:count])
+    np.testing.assert_array_equal(found, values[indices])
+    expected = np.zeros(n, np.float32)
+    expected[indices] = found
+    np.testing.assert_array_equal(decoded(Topk(k=k), values), expected)
+
+
+def ramp(n):
+    """Return values that any program computes alike, with many equal magnitudes."""
+    return ((np.arange(n, dtype=np.int64) * 7919 % 201 - 100) / 64).astype(np.float32)
+
+
+@pytest.mark.parametrize(("kind", "k", "n", "digest"), GOLDEN)
+def test_sparse_codes_have_the_bytes_of_byteps(kind, k, n, digest):
+    """The digests are of what its sources, compiled, return: see test_byteps.py."""
+    compressor, kept = active().of("compressors")[kind](k=k), {}
+    code = b"".join(compressor.encode(ramp(n), kept).tobytes() for _ in range(3))
+    assert hashlib.sha256(code).hexdigest()[:16] == digest
+
+
+def test_randomk_draws_what_the_generator_says():
+    values, kept, compressor = VECTORS["normal"][:777], {}, Randomk(k=5, seed=2021)
+    a = b = 2021
+    for _ in range(3):
+        indices, found = pairs(compressor.encode(values, kept))
+        for index in indices:
+            t, s = a, b
+            t = (t ^ t << 23) % 2**64
+            t ^= t >> 17
+            t ^= s ^ s >> 26
+            a, b = s, t
+            assert index == (t + s) % 2**64 % 777
+        np.testing.assert_array_equal(found, values[indices])
+
+
+@pytest.mark.skipif(not kernels.installed(), reason="numba is missing")
+def test_compiled_loops_equal_their_definitions():
+    kernels.ready()
+    from hpcps.numerics.kernels import coding as compiled
+
+    for n, k in ((5, 1), (6, 2), (200, 50), (999, 3)):
+        here, there = [(np.empty(k, np.uint32), np.empty(k, np.float32)) for _ in range(2)]
+        for values in (ramp(n), VECTORS["normal"][:n]):
+            coding.select_largest(values, *here)
+            compiled.select_largest(values, *there)
+            np.testing.assert_array_equal(here, there)
+        states = np.full((2, 2), 77, np.uint64)
+        with np.errstate(over="ignore"):
+            coding.draw_indices(states[0], n, here[0])
+        compiled.draw_indices(states[1], n, there[0])
+        np.testing.assert_array_equal(here[0], there[0])
+        np.testing.assert_array_equal(states[0], states[1])
+
+
+def test_sparse_codes_with_wrong_indices_are_refused():
+    values = VECTORS["normal"][:100]
+    for compressor in (Topk(k=4), Randomk(k=4)):
+        code = compressor.encode(values)
+        for index in (100, 2**32 - 1):
+            changed = code.copy()
+            changed[:4].view(np.uint32)[0] = index
+            with pytest.raises(ValueError, match="an index of"):
+                compressor.decode(changed, 100)
+    twice = Topk(k=4).encode(values)
+    twice[:8] = twice[8:16]
+    with pytest.raises(ValueError, match="an index that occurs twice"):
+        Topk(k=4).decode(twice, 100)
+
+
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_stay_so(compressor, bad):
@@ -197,7 +287,7 @@ def test_the_codec_refuses_what_is_not_an_update(compressor):
 
 def test_a_plugin_that_says_a_wrong_size_is_an_error():
     class Own(Fp16):
-        def write(self, values, code):
+        def write(self, values, code, kept):
             return 2 * len(values) + 1
 
     with pytest.raises(SpecError, match=r"its write\(\) returned 2401: it must be a size of at most 2400 bytes"):

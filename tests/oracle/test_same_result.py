@@ -129,7 +129,7 @@ def points():
     for kind, servers, validators, transport in (
         ("fp16", 3, 0, {"partition": 4096}),
         ("int8", 2, 1, {"partition": 4096}),
-        ("onebit", 2, 0, {"shared_memory": "off"}),
+        ("randomk", 2, 0, {"shared_memory": "off"}),
     ):
         sent = {"communication": {"participation": 0.7, "skip_rate": 0.3, "compression": kind}, "transport": transport}
         yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **sent)

@@ -11,7 +11,7 @@ import numpy as np
 from numba.core import event
 from numba.core.dispatcher import Dispatcher
 
-from hpcps.numerics.kernels import engine, mixing
+from hpcps.numerics.kernels import coding, engine, mixing
 from hpcps.numerics.kernels.compiled import CACHE, compiled, kernels
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.updates import Destination, Updates
@@ -77,4 +77,7 @@ def _call_all() -> None:
     engine.weighted_sum(updates, np.ones((3, 1)))
     mixing.mix(updates, np.ones((1, 1, 3)), slice(0, 1), vector[None, :])
     mixing.mix(updates, np.eye(3)[None, :1], slice(0, 1), vector[None, :])
+    indices = np.zeros(1, np.uint32)
+    coding.select_largest(vector, indices, vector.copy())
+    coding.draw_indices(np.ones(2, np.uint64), 1, indices)
     engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1))
