@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hpcps.launch.prepare import Site, prepare
 from hpcps.records.sweep import write_sweep
 from hpcps.registry import active
 from hpcps.spec.load import Point, load_experiment
+from hpcps.spec.transport import Transport
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,7 +63,7 @@ def refuse_site_arguments(args: argparse.Namespace, points: Sequence[Point]) -> 
         )
 
 
-def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | None = None) -> Site:
+def site_of(args: argparse.Namespace, transports: Iterable[Transport], dialect: str | None = None) -> Site:
     """Read the host file and find the launcher that the site arguments ask for.
 
     Processes that do not use MPI start on this machine without a launcher, unless the arguments name one. On the hosts
@@ -70,7 +71,7 @@ def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | No
 
     Args:
         args: the arguments that `add_site_arguments` added.
-        points: the points to launch.
+        transports: the transports of what is launched.
         dialect: the name of the launcher to write for; None for the installed one.
     """
     hosts, options = _hosts_and_options(args)
@@ -78,7 +79,7 @@ def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | No
         launcher = find_launcher(dialect)
         return Site(launcher, args.mpirun or _executable(launcher), hosts, args.hostfile, options)
     own = Site(Plain(), Path(sys.executable), hosts, args.hostfile, options)
-    mpi_needed = any("mpi" in point.run.transport.offers for point in points)
+    mpi_needed = any("mpi" in transport.offers for transport in transports)
     here = hosts is None and args.mpirun is None
     if here and not mpi_needed:
         return own
@@ -89,13 +90,6 @@ def site_of(args: argparse.Namespace, points: Sequence[Point], dialect: str | No
             raise
         return own
     return Site(mpi.launcher, mpi.mpirun, hosts, args.hostfile, options, own.launcher if here else None)
-
-
-def installed_site(args: argparse.Namespace) -> Site:
-    """Read the host file and find the installed MPI launcher, or the one that the site arguments name."""
-    hosts, options = _hosts_and_options(args)
-    mpi = detect_mpi(args.mpirun)
-    return Site(mpi.launcher, mpi.mpirun, hosts, args.hostfile, options)
 
 
 def _hosts_and_options(args: argparse.Namespace) -> tuple[tuple[Host, ...] | None, list[str]]:
@@ -139,7 +133,13 @@ def _generate(args: argparse.Namespace) -> ExitStatus:
         args.output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LaunchError(f"the folder {args.output.parent} cannot be made: {error.strerror}") from error
-    launches = prepare(chosen, args.results, args.output, site_of(args, chosen, args.dialect), trace=args.trace)
+    launches = prepare(
+        chosen,
+        args.results,
+        args.output,
+        site_of(args, [point.run.transport for point in chosen], args.dialect),
+        trace=args.trace,
+    )
     whole = [point.spec for point in experiment.points]
     write_sweep(args.results / experiment.name, args.file, args.overrides, whole)
     for launch in launches:

@@ -11,9 +11,10 @@ import time
 from pathlib import Path
 
 from hpcps.cli.arguments import add_results_argument, count
-from hpcps.cli.configgen import add_site_arguments, installed_site
+from hpcps.cli.configgen import add_site_arguments, site_of
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.prepare import launch_folder
+from hpcps.protocol.messages import ROLES
 from hpcps.registry.config import MOST_ROLES, NAME
 
 
@@ -39,6 +40,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         type=_name,
         help="the name of the experiment in the results, for `hpcps status`, `plot` and `report` (default: the name of "
         "the Python file)",
+    )
+    parser.add_argument(
+        "--transport",
+        choices=("mpi", "pslite"),
+        default="mpi",
+        help="how the processes are connected: over MPI, or over TCP as ps-lite's nodes, without MPI (default: mpi)",
     )
     parser.add_argument(
         "--trace",
@@ -67,12 +74,15 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.records.provenance import provenance, source_state
     from hpcps.records.run_directory import RunDirectory
     from hpcps.records.trace.chrome import is_stale, merge
+    from hpcps.registry import active
 
     command = [args.program, *args.arguments]
     experiment = args.results / (args.name or name_of(command))
+    transport = active().of("transports")[args.transport]()
     folder = launch_folder(args.results, experiment.name)
-    run = run_of(command, args.n, args.servers, experiment)
-    launch = prepare_script(command, args.n, args.servers, run, folder, installed_site(args), trace=args.trace)
+    run = run_of(command, args.n, args.servers, transport, experiment)
+    site = site_of(args, [transport])
+    launch = prepare_script(command, args.n, args.servers, transport, run, folder, site, trace=args.trace)
     folder.mkdir(parents=True, exist_ok=True)
     launch.write()
     if args.dry_run:
@@ -87,7 +97,9 @@ def handle(args: argparse.Namespace) -> int:
     outcome = supervise(launch, lambda line: print(line, flush=True))
     if outcome.status == 0:
         if directory.records:
-            directory.finish(time.monotonic() - began, map(str, launch.job.plan.world))
+            directory.finish(
+                time.monotonic() - began, (str(each) for each in launch.job.plan.world if each.role in ROLES)
+            )
         else:
             shutil.rmtree(directory.path)  # the program has not used hpcps
     if args.trace and is_stale(directory.path):

@@ -166,7 +166,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     here = [point for point in left if point.run.transport.in_process]
     there = [point for point in left if not point.run.transport.in_process]
     folder = launch_folder(args.results, name)
-    site = site_of(args, there) if there else None
+    site = site_of(args, [point.run.transport for point in there]) if there else None
     # Report roles that cannot be placed before anything starts.
     launches = prepare(there, args.results, folder / "conf", site, trace=args.trace) if site else ()
     if launches:

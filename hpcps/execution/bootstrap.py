@@ -13,7 +13,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import PLUGINS
 from hpcps.registry import active, using
 from hpcps.registry.plugins import registry_of
-from hpcps.transport import LaunchedProcess, OverMpi, ProcessGroup, ProcessTransport
+from hpcps.transport import LaunchedProcess, ProcessGroup, ProcessTransport
 from hpcps.transport.rendezvous import Rendezvous
 
 
@@ -42,8 +42,6 @@ def process_group(plan: Plan, plan_file: Path) -> AbstractContextManager[Process
 
 def _transport(plan: Plan) -> ProcessTransport:
     """Return the transport that the runs of a plan share; load their plugins only if it is one of theirs."""
-    if plan.script is not None:
-        return OverMpi()
     first = plan.runs[0]
     registry = active()
     if first.spec["run"]["transport"]["kind"] not in registry.of("transports"):

@@ -20,12 +20,13 @@ from hpcps.launch.batch import job_id, remote_agent
 from hpcps.launch.hostfile import Host
 from hpcps.launch.launchers import Job, Launch, Launcher
 from hpcps.launch.placement import place, with_further
-from hpcps.launch.plan import Plan, PlannedRun
+from hpcps.launch.plan import Plan, PlannedRun, Rank
 from hpcps.records.locate import absolute, run_folder
 
 if TYPE_CHECKING:
     from hpcps.spec.load import Point
     from hpcps.spec.schema import Run
+    from hpcps.spec.transport import Transport
 
 
 @dataclass(frozen=True)
@@ -128,16 +129,22 @@ def _plan(points: Sequence[Point], results: Path, site: Site) -> Plan:
     run = points[0].run
     world = place(run.topology, site.hosts, site.hostfile, adversary=run.has_adversary)
     runs = tuple(_planned(point, results) for point in points)
-    transport = run.transport
+    return Plan(connected(world, run.transport), runs, mpi="mpi" in run.transport.offers)
+
+
+def connected(world: tuple[Rank, ...], transport: Transport) -> tuple[Rank, ...]:
+    """Return the processes of a launch, with the further role of their transport.
+
+    Raises:
+        LaunchError: the transport cannot be used here, or not between these hosts.
+    """
     if missing := transport.missing():
         raise LaunchError(f'transport.kind = "{transport.kind}": {missing}')
     hosts = len({rank.host for rank in world})
     if "hosts" not in transport.offers and hosts > 1:
         message = f"connects processes of one host, and the launch has {hosts} hosts: use one, or another transport"
         raise LaunchError(f'transport.kind = "{transport.kind}" {message}')
-    if transport.further_role:
-        world = with_further(transport.further_role, world)
-    return Plan(world, runs, mpi="mpi" in transport.offers)
+    return with_further(transport.further_role, world) if transport.further_role else world
 
 
 def _planned(point: Point, results: Path) -> PlannedRun:

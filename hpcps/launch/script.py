@@ -15,9 +15,10 @@ from hpcps.launch.batch import remote_agent
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.placement import place
 from hpcps.launch.plan import Plan, PlannedRun, Script
-from hpcps.launch.prepare import Site, own_umask, variables_of
+from hpcps.launch.prepare import Site, connected, own_umask, variables_of
 from hpcps.registry.config import NAME
 from hpcps.spec.schema import Topology
+from hpcps.transport import ProcessTransport
 
 
 def name_of(command: Sequence[str]) -> str:
@@ -27,13 +28,16 @@ def name_of(command: Sequence[str]) -> str:
     return name if re.fullmatch(NAME, name) else "script"
 
 
-def run_of(command: Sequence[str], workers: int, servers: int, experiment: Path) -> PlannedRun:
+def run_of(
+    command: Sequence[str], workers: int, servers: int, transport: ProcessTransport, experiment: Path
+) -> PlannedRun:
     """Return the run of a launch: each launch is a run of its own, and launches of one command are repetitions.
 
     Args:
         command: the program and its arguments.
         workers: the number of processes that execute it.
         servers: the number of servers.
+        transport: how they are connected.
         experiment: the folder of the results of all runs.
     """
     words = command[1:] if re.match("python[0-9.]*$", Path(command[0]).name) else command
@@ -48,6 +52,7 @@ def run_of(command: Sequence[str], workers: int, servers: int, experiment: Path)
         "command": text,
         "topology": {"workers": workers, "validators": 0, "servers": servers},
         "train": {"mode": "sync"},
+        "transport": transport.model_dump(mode="json"),
     }
     spec = {"run_id": run_id, "label": label, "index": index, "swept": swept, "run": run}
     return PlannedRun(run_id, label, str(experiment.absolute() / "runs" / run_id), spec)
@@ -57,6 +62,7 @@ def prepare_script(
     command: Sequence[str],
     workers: int,
     servers: int,
+    transport: ProcessTransport,
     run: PlannedRun,
     folder: Path,
     site: Site,
@@ -69,6 +75,7 @@ def prepare_script(
         command: the program and its arguments.
         workers: the number of processes that execute it.
         servers: the number of processes that combine their tensors; 0: the workers do.
+        transport: how they are connected.
         run: the run that records it.
         folder: the folder for the files of the launch, which every host must be able to read.
         site: the launcher and the hosts.
@@ -78,10 +85,11 @@ def prepare_script(
         LaunchError: the processes cannot be placed, or the launcher cannot express the job.
     """
     world = place(Topology(workers=workers, validators=0, servers=servers), site.hosts, site.hostfile)
+    world = connected(world, transport)
     script = Script(tuple(command), os.getcwd(), _free_port())
     threads = os.environ.get("OMP_NUM_THREADS", "")
     job = Job(
-        plan=Plan(world, (run,), trace=trace, umask=own_umask(), script=script),
+        plan=Plan(world, (run,), mpi="mpi" in transport.offers, trace=trace, umask=own_umask(), script=script),
         plan_file=folder / "conf.plan.json",
         configfile=folder / "conf",
         mpirun=site.mpirun,

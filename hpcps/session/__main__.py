@@ -42,6 +42,11 @@ def main() -> int:
             session = join_launch()
             started()
             return session.serve_to_end()
+        if me.role != "worker":
+            from hpcps.session.join import connect_to_end
+
+            connect_to_end(plan, plan_file, started)
+            return 0
         _become(plan, me)
     except HpcpsError as error:
         sys.stderr.write(f"hpcps: {socket.gethostname()}: {error}\n")

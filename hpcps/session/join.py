@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -31,6 +32,13 @@ PLAN = "HPCPS_PLAN"
 class LaunchedSession(Session):
     """The session of a process of `hpcps launch`."""
 
+    def shutdown(self, error: str = "") -> None:
+        """End the session; without an error, leave the process group together with all others."""
+        super().shutdown(error)
+        if not error:
+            self._group.barrier()
+            self._group.leave()
+
     def serve_to_end(self) -> int:
         """Serve until all workers have left; return the exit status."""
         ending = ScriptEnding(self)
@@ -39,8 +47,20 @@ class LaunchedSession(Session):
         except Exception as error:
             ending.failed(type(error), error, None)
             ending.end()
-        self.shutdown()
+        ending.shutdown()
         return 0
+
+
+def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> None:
+    """Connect the others until they leave: the further role of a transport, which has no session."""
+    with process_group(plan, plan_file) as group:
+        started()
+        # The collective operations of the others: `join_launch`, `Session` and `LaunchedSession.shutdown`.
+        if plan.trace:
+            Clocks(group, Peer(plan.world[group.rank].role, 0)).compare()
+        group.collect("")
+        group.barrier()
+        group.leave()
 
 
 def join_launch(timeout: float = TIMEOUT, copies: Copies | None = None) -> LaunchedSession:
@@ -60,7 +80,7 @@ def join_launch(timeout: float = TIMEOUT, copies: Copies | None = None) -> Launc
     offset = clocks.compare() if clocks else None
     session = LaunchedSession(group, world, timeout, copies)
     writer = RecordWriter(folder, run.run_id, me.role, me.index, session.host)
-    facts = {"rank": group.rank, "transport": "mpi", "gpu": plan.world[group.rank].gpu}
+    facts = {"rank": group.rank, "transport": run.spec["run"]["transport"]["kind"], "gpu": plan.world[group.rank].gpu}
     neighbours = [str(peer) for peer in group.in_memory()]
     session.record = ScriptRecord(writer, session.member, **facts, shared_memory=neighbours)
     if clocks is not None and offset is not None:

@@ -47,7 +47,8 @@ class Session:
             copies: copies small tensors; by default they are given as bytes.
         """
         self._group = group
-        self.member = Member(world[group.rank], world, group.transport, group.allocate, group.ended, timeout, copies)
+        members = [peer for peer in world if peer.role in ("worker", "server")]
+        self.member = Member(world[group.rank], members, group.transport, group.allocate, group.ended, timeout, copies)
         self.rank, self.size = self.member.peer.index, len(self.member.workers)
         self.host = socket.gethostname()
         hosts = group.collect(self.host)

@@ -60,10 +60,14 @@ def launch(tmp_path, *arguments, **keys):
     )
 
 
-@pytest.mark.parametrize(("servers", "mode"), [("0", "none"), ("2", "none"), ("0", "apart-none")])
-def test_a_script_runs_to_its_end(tmp_path, servers, mode, monkeypatch):
+@pytest.mark.parametrize(
+    ("servers", "mode", "transport"),
+    [("0", "none", "mpi"), ("2", "none", "mpi"), ("0", "apart-none", "mpi"), ("1", "none", "pslite")],
+)
+def test_a_script_runs_to_its_end(tmp_path, servers, mode, transport, monkeypatch):
     monkeypatch.setenv("BYTEPS_TRACE_START_STEP", "2")
-    done = launch(tmp_path, "--servers", servers, *(["--trace"] if servers == "2" else []), mode)
+    trace = ["--trace"] if servers == "2" else []
+    done = launch(tmp_path, "--servers", servers, "--transport", transport, *trace, mode)
     assert done.returncode == 0, done.stdout + done.stderr
     found = sorted(line for line in done.stdout.splitlines() if line.startswith("done"))
     assert found == [f"done {k} 3 {k} 3 127.0.0.1 {tmp_path}" for k in range(3)]
@@ -119,11 +123,13 @@ def check_trace(run, names):
         ("raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
         ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed, or it crashed"),
         ("exit", "worker-1 has ended its script", "worker-1 has ended its script or called shutdown"),
+        ("pslite-raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
         ("apart-size", "tensor 1 differs", "worker-1 declares 'layer.weight', 500002 x float32, sum"),
     ],
 )
 def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why):
-    done = launch(tmp_path, "--servers", "1" if mode == "raise" else "0", mode)
+    transport = ["--transport", "pslite"] if mode == "pslite-raise" else []
+    done = launch(tmp_path, "--servers", "1" if mode == "raise" else "0", *transport, mode.removeprefix("pslite-"))
     assert done.returncode == 1
     assert re.search(first, done.stderr), done.stderr
     said = [line for line in done.stdout.splitlines() if re.match("hpcps: worker-[02] on ", line) and why in line]
