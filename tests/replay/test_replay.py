@@ -162,9 +162,12 @@ def test_times_are_not_compared(done, tmp_path):
 @pytest.mark.parametrize(
     ("process", "count"), [("worker-1", 1), ("worker-1", 4), ("validator-0", 2), ("server-1", 2), ("evaluator-0", 2)]
 )
-def test_a_truncated_record_of_a_finished_run_is_found(process, count, tmp_path):
+def test_a_truncated_record_of_a_finished_run_is_found(process, count, done, tmp_path):
     """Also if the replay waits for events that were stated in the missing lines."""
-    directory = play(RUNS["evaluator" if process == "evaluator-0" else "validators"], tmp_path, seed="done")
+    if process == "evaluator-0":
+        directory = play(RUNS["evaluator"], tmp_path, seed="done")
+    else:
+        directory = RunDirectory(Path(shutil.copytree(done.path, tmp_path / done.path.name)))
     text = record(directory, process).read_text().splitlines(keepends=True)[:-count]
     record(directory, process).write_text("".join(text))
     result, _ = replayed(directory, tmp_path / "replay")

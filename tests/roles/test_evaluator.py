@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
+import interrupted
 import numpy as np
 import pytest
-from checkpoints import interrupted
 from roles.test_chief_measures import CASES, LAYOUT, Evaluator, Play, Slow, spec
 from toy_trainers import Endpoint, Stepped
 
