@@ -102,8 +102,9 @@ def test_every_example_runs(fresh, elsewhere):
     folder = shutil.copytree(ROOT / "examples/plugins", elsewhere / "copied")
     base = (folder / "experiment.toml").read_text().partition("[attack]")[0]
     (folder / "async.toml").write_text(
-        base.replace("my_rule.py", "my_async_rule.py")
+        base.replace('"my_rule.py", "my_attack.py"', '"my_async_rule.py", "my_compressor.py", "my_optimizer.py"')
         + 'mode = "async"\n[validation]\nrule = { kind = "clipped", radius = 0.5 }\n'
+        + '[server.optimizer]\nkind = "signed"\n[communication.compression]\nkind = "fixed"\n'
     )
     (folder / "extended.toml").write_text(
         base.replace(
