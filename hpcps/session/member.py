@@ -26,6 +26,8 @@ _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
 _ENDED = "has ended its script or called shutdown"
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
+RECENT = 10.0
+"""Seconds over which the speed of exchanges is measured."""
 _GATHER = 0.002
 """Seconds in which small tensors are gathered that begin one after another, if nobody waits for them."""
 
@@ -86,6 +88,7 @@ class Member:
         self._ended, self._timeout = ended, timeout
         self._own: deque[Message] = deque()
         self._queue: deque[TensorExchange] = deque()
+        self._recent: deque[tuple[float, int]] = deque()
         self._looked = 0.0
 
     def declare(
@@ -118,14 +121,24 @@ class Member:
         exchanges = []
         while self._queue:
             exchanges.append(self._queue.popleft())
-        if exchanges and self.error is None:
+        if self.error is not None:  # another thread may have failed after `start` has looked
+            for exchange in exchanges:
+                exchange.end(self.error)
+        elif exchanges:
             self._start(exchanges)
 
     def _start(self, exchanges: list[TensorExchange]) -> None:
         assert self.participant is not None, "servers run no script"
         if self._began is None:
             self._began = exchanges[0].began
+        self._recent.append((exchanges[-1].began, 4 * sum(each.tensor.declaration.words for each in exchanges)))
+        while self._recent[0][0] < exchanges[-1].began - RECENT:
+            self._recent.popleft()
         self._send_all(self.participant.start(exchanges))
+
+    def recent(self) -> int:
+        """Return the bytes of the exchanges that began in the last `RECENT` seconds."""
+        return sum(size for began, size in self._recent if began >= time.monotonic() - RECENT)
 
     def _refuse(self, tensor: Tensor) -> None:
         self.check()

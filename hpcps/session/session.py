@@ -137,6 +137,11 @@ class Session:
         if exchange.error is not None:
             raise RunError(str(exchange.error))
 
+    def recent(self) -> int:
+        """Return the bytes of recent exchanges; see `Member.recent`."""
+        with self._lock:
+            return self.member.recent()
+
     def describe(self) -> str:
         """Return for whom this process waits; empty if it waits for nobody."""
         exchanges = self.member.participant.exchanges if self.member.participant else []

@@ -242,13 +242,13 @@ class TensorExchange:
         """
         if tensor.exchange is not None and not tensor.exchange.done:
             raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: synchronize its handle first")
-        tensor.exchange = self
         self.tensor, self.source, self.target, self.began = tensor, source, target, began
         self.left = len(tensor.parts)
         self.error: BaseException | None = None
         self.waiting_for: tuple[str, ...] = ()
         self.asked = -inf
         self._then: Callable[[], None] | None = None
+        tensor.exchange = self  # complete, as another thread may look at it
 
     @property
     def done(self) -> bool:
@@ -264,6 +264,8 @@ class TensorExchange:
 
     def end(self, error: BaseException | None = None) -> None:
         """Count a part as done, or end with an error; call what waits for the end."""
+        if self.error is not None:
+            return
         self.left, self.error = self.left - 1, error
         if not self.left or error is not None:
             self.source = self.target = None

@@ -5,8 +5,9 @@ torchrun it works on one host. docs/how-to/own-script.md shows both.
 """
 
 from hpcps.torch.broadcast import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from hpcps.torch.compression import Compression
+from hpcps.torch.data_parallel import DistributedDataParallel
 from hpcps.torch.exchange import (
-    allreduce,
     declare,
     poll,
     push_pull,
@@ -15,17 +16,36 @@ from hpcps.torch.exchange import (
     synchronize,
 )
 from hpcps.torch.hook import exchange, hook
+from hpcps.torch.horovod import Average, Sum, allreduce, allreduce_, allreduce_async, allreduce_async_
 from hpcps.torch.optimizer import DistributedOptimizer
-from hpcps.torch.state import init, is_initialized, local_rank, local_size, log, rank, shutdown, size
+from hpcps.torch.state import (
+    get_pushpull_speed,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    log,
+    rank,
+    shutdown,
+    size,
+)
 
 __all__ = [
+    "Average",
+    "Compression",
+    "DistributedDataParallel",
     "DistributedOptimizer",
+    "Sum",
     "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "declare",
     "exchange",
+    "get_pushpull_speed",
     "hook",
     "init",
     "is_initialized",

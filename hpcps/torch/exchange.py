@@ -13,6 +13,7 @@ from torch import Tensor
 from hpcps.errors import RunError, SpecError
 from hpcps.session import tensors
 from hpcps.session.elements import TYPES
+from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.copies import NAMES, bytes_of
 from hpcps.torch.state import session
 
@@ -127,6 +128,7 @@ def begin(
     *,
     given: bool = True,
     blocks: Sequence[int] | None = None,
+    compression: type[NoneCompressor] = Compression.none,
 ) -> PendingTensor:
     """Begin an exchange.
 
@@ -137,7 +139,13 @@ def begin(
         reduction: how tensors are combined.
         given: whether this process gives its tensor.
         blocks: the sizes of its blocks, for rules that see blocks; by default it is one block.
+        compression: see `Compression`.
     """
+    if compression is not Compression.none:
+        compressed, _ = compression.compress(tensor)
+        if compressed is not tensor:
+            pending = begin(compressed, compressed, name, reduction, given=given, blocks=blocks)
+            return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
     unnamed = "" if name else _free_name(tensor, reduction)
     found, target = declared(name or unnamed, tensor, reduction, blocks), output
     if found.small:
@@ -168,7 +176,14 @@ def push_pull_async_inplace(
     return _kept(begin(tensor, tensor, name, reduction_of(average, rule)))
 
 
-def push_pull(tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None) -> Tensor:
+def push_pull(
+    tensor: Tensor,
+    average: bool = True,
+    name: str | None = None,
+    *,
+    compression: type[NoneCompressor] = Compression.none,
+    rule: object = None,
+) -> Tensor:
     """Return the mean or sum of the tensors that all processes give under the same name, or what a rule makes of them.
 
     Args:
@@ -176,6 +191,7 @@ def push_pull(tensor: Tensor, average: bool = True, name: str | None = None, *, 
             and so is the sum: the gradient is exchanged in the same way.
         average: whether to return the mean, else the sum; the mean is for floats.
         name: the name of the tensor in all processes; None: a name from its type and size.
+        compression: `Compression.fp16` exchanges it as float16.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
 
@@ -187,13 +203,10 @@ def push_pull(tensor: Tensor, average: bool = True, name: str | None = None, *, 
         RunError: the processes give different tensors, or one of them has ended; the message names it and the tensor.
     """
     if tensor.requires_grad and torch.is_grad_enabled() and rule is None:
-        result: Tensor = _PushPull.apply(tensor, average, name)  # type: ignore[no-untyped-call]
+        result: Tensor = _PushPull.apply(tensor, average, name, compression)  # type: ignore[no-untyped-call]
         return result
-    return synchronize(push_pull_async(tensor, average, name, rule=rule))
-
-
-allreduce = push_pull
-"""Horovod's name of `push_pull`."""
+    copy = tensor.detach().clone()
+    return begin(copy, copy, name, reduction_of(average, rule), compression=compression).finish()
 
 
 def poll(handle: int) -> bool:
@@ -210,14 +223,14 @@ def synchronize(handle: int) -> Tensor:
 
 class _PushPull(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, average: bool, name: str | None) -> Tensor:
-        ctx.average, ctx.name = average, name
-        return synchronize(push_pull_async(tensor, average, name))
+    def forward(ctx: Any, tensor: Tensor, average: bool, name: str | None, compression: type[NoneCompressor]) -> Tensor:
+        ctx.average, ctx.name, ctx.compression = average, name, compression
+        return push_pull(tensor.detach(), average, name, compression=compression)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         name = ctx.name and f"{ctx.name}.gradient"
-        return synchronize(push_pull_async(gradient, ctx.average, name)), None, None
+        return push_pull(gradient.detach(), ctx.average, name, compression=ctx.compression), None, None, None
 
 
 def _kept(pending: PendingTensor) -> int:

@@ -12,24 +12,41 @@ from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
 from hpcps.session.tensors import ACCUMULATE, Reduction, is_whole, rule_of
+from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import PendingStep, PendingTensor, begin, declared, reduction_of
+from hpcps.torch.horovod import averages
 from hpcps.torch.state import is_asynchronous, rank, session, size
 
 _steps = count()
 
 
-class _Gradients:
-    """The exchanges of the gradients of an optimizer."""
+class Gradients:
+    """The exchanges of the gradients of a step."""
 
-    def __init__(self, names: dict[Tensor, str], reduction: Reduction, passes: int) -> None:
-        self.names, self.reduction, self.passes = names, reduction, passes
+    def __init__(
+        self, names: dict[Tensor, str], reduction: Reduction, passes: int, compression: type[NoneCompressor]
+    ) -> None:
+        """Exchange the gradients of parameters from now on.
+
+        Args:
+            names: the names of the gradients, by parameter.
+            reduction: how they are combined.
+            passes: the backward passes of a step.
+            compression: see `Compression`.
+
+        Raises:
+            SpecError: gradients cannot be combined in this way.
+        """
+        self.names, self.reduction, self.passes, self.compression = names, reduction, passes, compression
         self.left = dict.fromkeys(names, passes)
         self.pending: dict[Tensor, PendingTensor] = {}
         self.synchronizes, self.synchronized = True, False
         self.whole = f"gradients {next(_steps)}" if is_whole(reduction, rule_of(reduction, size())) else ""
+        if self.whole and compression is not Compression.none:
+            raise SpecError("compression= is for the mean and rules that see coordinates or blocks")
         for parameter, name in names.items():
             if not self.whole:
-                declared(name, parameter, reduction)
+                declared(name, compression.compress(parameter.detach())[0], reduction)
             parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
 
     def count(self, parameter: Tensor) -> None:
@@ -46,7 +63,9 @@ class _Gradients:
     def begin(self, parameter: Tensor) -> None:
         """Begin the exchange of a gradient; that of an unused parameter is zero."""
         gradient = self.gradient(parameter)
-        self.pending[parameter] = begin(gradient, gradient, self.names[parameter], self.reduction)
+        self.pending[parameter] = begin(
+            gradient, gradient, self.names[parameter], self.reduction, compression=self.compression
+        )
 
     def gradient(self, parameter: Tensor) -> Tensor:
         """Return a gradient; that of an unused parameter is zero."""
@@ -74,7 +93,7 @@ class _Gradients:
 class _Distributed(torch.optim.Optimizer):
     """What `DistributedOptimizer` adds to the class of an optimizer."""
 
-    _gradients: _Gradients
+    _gradients: Gradients
 
     def synchronize(self) -> None:
         """Wait until the gradients of all processes are combined, such as to clip them before `step`."""
@@ -142,9 +161,11 @@ class _Asynchronous(torch.optim.Optimizer):
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
+    compression: type[NoneCompressor] = Compression.none,
     backward_passes_per_step: int = 1,
+    op: str | None = None,
     *,
-    average: bool = True,
+    average: bool | None = None,
     rule: object = None,
     attack: object = None,
     seed: int = 0,
@@ -161,8 +182,10 @@ def DistributedOptimizer(  # noqa: N802
     Args:
         optimizer: the optimizer; create schedulers of its learning rate afterwards.
         named_parameters: `model.named_parameters()`; without it, parameters are numbered.
+        compression: `Compression.fp16` exchanges gradients as float16.
         backward_passes_per_step: backward passes that add up before the gradients are exchanged; scale the loss.
-        average: whether steps use the mean of the gradients, else their sum.
+        op: whether steps use the mean of the gradients, `Average`, or their sum, `Sum`; the default is the mean.
+        average: another way to say so.
         rule: the rule that combines the gradients instead, see `push_pull`; each gradient is one block. A rule that
             sees whole vectors gets all gradients of the step.
         attack: an attack of hpcps, by its name, its table or an object: the attackers of an experiment with this
@@ -185,9 +208,12 @@ def DistributedOptimizer(  # noqa: N802
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
     own = {parameter: known[parameter] for parameter in used}
+    reduction = reduction_of(averages(average, op), rule, attack, seed)
     if is_asynchronous():
-        return _asynchronously(optimizer, own, reduction_of(average, rule, attack, seed))
-    gradients = _Gradients(own, reduction_of(average, rule, attack, seed), backward_passes_per_step)
+        if compression is not Compression.none:
+            raise SpecError("asynchronous training adds the differences of weights: compression= is not for it")
+        return _asynchronously(optimizer, own, reduction)
+    gradients = Gradients(own, reduction, backward_passes_per_step, compression)
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer._gradients = gradients  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
@@ -11,7 +12,7 @@ from torch.distributed.rendezvous import rendezvous
 from hpcps.errors import LaunchError, RunError
 from hpcps.protocol.messages import Peer
 from hpcps.session.join import PLAN, ScriptEnding, join_launch
-from hpcps.session.member import TIMEOUT
+from hpcps.session.member import RECENT, TIMEOUT
 from hpcps.session.session import Session
 from hpcps.torch.copies import TensorCopies
 from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
@@ -67,6 +68,11 @@ def log(*, epoch: float | None = None, **numbers: Any) -> None:
             plots draw.
     """
     session().log(epoch, numbers)
+
+
+def get_pushpull_speed() -> tuple[float, float]:
+    """Return the time, in ms since 1970, and the MB/s that this process has exchanged in the last 10 seconds."""
+    return 1e3 * time.time(), session().recent() / RECENT / 1e6
 
 
 def session() -> Session:

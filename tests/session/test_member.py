@@ -7,7 +7,7 @@ from members import Members
 from hpcps.errors import RunError, SpecError
 from hpcps.rules import Median, TrimmedMean
 from hpcps.session.member import ID
-from hpcps.session.tensors import table_of
+from hpcps.session.tensors import TensorExchange, table_of
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 
@@ -275,6 +275,21 @@ def test_random_programs_end_with_the_right_sums(seed):
             for k in range(workers):
                 assert size == len(wanted)
                 np.testing.assert_array_equal(results[k][t].view(np.float32), wanted, err_msg=f"step {step}")
+
+
+def test_small_tensors_that_wait_end_with_the_session():
+    member, other = Members(2).workers
+    tensors = [member.declare(name, "uint8", (3,), "sum") for name in "ab"]
+    data = np.zeros(3, np.uint8)
+    first = member.start(tensors[0], data, data)
+    member.fail(RunError("boom"))
+    assert str(first.error) == "boom"
+    late = TensorExchange(tensors[1], data, data, 0.0)  # another thread began it when it failed
+    member._queue.append(late)
+    member.flush()
+    assert str(late.error) == "boom"
+    other.step()
+    assert str(other.error) == "boom"
 
 
 @pytest.mark.parametrize("servers", [0, 1])

@@ -12,6 +12,16 @@ pytest.importorskip("sklearn.datasets")
 FOLDER = Path(__file__).resolve().parents[2] / "examples/own_script"
 
 
+def test_the_benchmark_measures(capfd):
+    def body():
+        options = ["--num-iters", "1", "--num-batches-per-iter", "1", "--batch-size", "2", "--width", "4"]
+        sys.argv, sys.path[:0] = ["synthetic_benchmark.py", *options, "--fp16-pushpull"], [str(FOLDER)]
+        runpy.run_path(str(FOLDER / "synthetic_benchmark.py"), run_name="__main__")
+
+    fork(2, body)
+    assert "images/s of 2 processes" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(("name", "rule"), [("digits.py", []), ("digits_ddp.py", ["--rule", "median"])])
 def test_an_example_learns_the_digits(name, rule, capfd):
     def body():

@@ -53,6 +53,46 @@ def test_tensors_of_every_type_and_form():
     fork(3, body)
 
 
+def test_the_names_of_horovod():
+    def body():
+        x = torch.full((3,), float(bps.rank()))
+        assert bps.allreduce(x).tolist() == [1.0] * 3
+        assert bps.allreduce(x, op=bps.Sum).tolist() == bps.allreduce(x, average=False, name="x").tolist() == [3.0] * 3
+        assert bps.synchronize(bps.allreduce_async(x, op=bps.Average)).tolist() == [1.0] * 3
+        assert x.tolist() == [bps.rank()] * 3
+        assert bps.allreduce_(x, op=bps.Sum) is x
+        bps.synchronize(bps.allreduce_async_(x, name="y"))
+        assert x.tolist() == [3.0] * 3
+        for wrong in ({"op": "max"}, {"op": bps.Sum, "average": True}):
+            with pytest.raises(SpecError, match="op"):
+                bps.allreduce(x, **wrong)
+        assert bps.get_pushpull_speed()[1] > 0
+
+    fork(3, body)
+
+
+def test_compression_exchanges_float16():
+    def body():
+        for size in (100, 50_001):
+            every = [torch.randn(size, generator=torch.Generator().manual_seed(k)) for k in range(2)]
+            got = bps.push_pull(every[bps.rank()], name=f"x{size}", compression=bps.Compression.fp16)
+            halves = [each.half().double() for each in every]
+            assert torch.equal(got, ((halves[0] + halves[1]) / 2).half().float())
+        number = torch.tensor([3 + bps.rank()])
+        assert bps.push_pull(number, False, "i", compression=bps.Compression.fp16).tolist() == [7]
+        parameter = torch.nn.Parameter(torch.zeros(2))
+        optimizer = bps.DistributedOptimizer(
+            torch.optim.SGD([parameter], lr=1.0), [("p", parameter)], bps.Compression.fp16, op=bps.Sum
+        )
+        (parameter * torch.tensor([0.1, 1.0])).sum().backward()
+        optimizer.step()
+        assert parameter.tolist() == [-2 * float(torch.tensor(0.1).half()), -2.0]
+        wire, context = bps.Compression.fp16.compress(torch.ones(2, dtype=torch.float64))
+        assert bps.Compression.fp16.decompress(wire, context).dtype == torch.float64
+
+    fork(2, body)
+
+
 def test_the_gradient_of_push_pull_is_exchanged():
     def body():
         x = torch.tensor([1.0, 2.0], requires_grad=True)
@@ -112,7 +152,10 @@ def test_the_optimizer_equals_one_process_with_the_whole_batch(passes):
         for kind, make in OPTIMIZERS.items():
             model, one = network(), network()
             named = [(f"{kind}.{name}", p) for name, p in model.named_parameters()]
-            optimizer, whole = bps.DistributedOptimizer(make(model.parameters()), named, passes), make(one.parameters())
+            optimizer, whole = (
+                bps.DistributedOptimizer(make(model.parameters()), named, backward_passes_per_step=passes),
+                make(one.parameters()),
+            )
             assert isinstance(optimizer, type(whole))
             for step, (xs, ys) in enumerate(batches(4, size, passes)):
                 for x, y in zip(xs, ys, strict=True):
@@ -130,6 +173,52 @@ def test_the_optimizer_equals_one_process_with_the_whole_batch(passes):
             for a, b in zip(model.parameters(), one.parameters(), strict=True):
                 # Adam divides by small numbers, which amplifies the rounding of sums in another order.
                 torch.testing.assert_close(a, b, rtol=0, atol=1e-6 if kind != "adam" else 2e-5)
+
+    fork(3, body)
+
+
+def test_the_model_equals_one_process_with_the_whole_batch():
+    """DistributedDataParallel with BatchNorm statistics of process 0, a pass without exchange, and an unused layer."""
+
+    def body():
+        loss, rank, size = torch.nn.MSELoss(), bps.rank(), bps.size()
+        torch.manual_seed(rank)  # the parameters of process 0 are those of all
+        model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5, affine=False), torch.nn.Linear(5, 1))
+        model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
+        ddp = bps.DistributedDataParallel(model)
+        one = torch.nn.Linear(6, 1)
+        assert bps.broadcast_object(model[0].weight.tolist()) == model[0].weight.tolist()
+        simple = torch.nn.Linear(6, 1)
+        wrapped = bps.DistributedDataParallel(simple, device_ids=[0], broadcast_buffers=False)
+        one.load_state_dict(simple.state_dict())
+        mine, whole = (torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (simple, one))
+        generator = torch.Generator().manual_seed(1)
+        for _ in range(3):
+            for k in range(2):
+                x, y = torch.randn(8 * size, 6, generator=generator), torch.randn(8 * size, 1, generator=generator)
+                part = slice(8 * rank, 8 * rank + 8)
+                loss(one(x), y).backward()
+                if k == 0:
+                    with wrapped.no_sync():
+                        loss(wrapped(x[part]), y[part]).backward()
+                else:
+                    loss(wrapped(x[part]), y[part]).backward()
+            mine.step(), whole.step()
+            mine.zero_grad(), whole.zero_grad()
+        for a, b in zip(simple.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+        loss(ddp(torch.randn(8, 6)), torch.zeros(8, 1)).backward()
+        assert not model.unused.grad.any()
+        assert bps.broadcast_object(model[0].weight.grad.tolist()) == model[0].weight.grad.tolist()
+        statistics = model[1].running_mean.clone()
+        ddp(torch.randn(8, 6))
+        ddp.eval()
+        assert ddp(torch.ones(1, 6)).shape == (1, 1)
+        ddp.train()
+        assert not torch.equal(model[1].running_mean, statistics)
+        bps.push_pull(torch.zeros(1), name="end")
+        with pytest.raises(SpecError, match="2 devices"):
+            bps.DistributedDataParallel(one, device_ids=[0, 1])
 
     fork(3, body)
 

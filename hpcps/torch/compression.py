@@ -1,0 +1,38 @@
+"""Compression: the types to which tensors are converted before they are exchanged."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class NoneCompressor:
+    """Exchanges tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
+        """Return the tensor that is exchanged, and the type to which `decompress` converts its result."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Tensor, ctx: torch.dtype | None) -> Tensor:
+        """Return a result as a tensor of the type that `compress` has returned."""
+        return tensor if ctx is None else tensor.to(ctx)
+
+
+class FP16Compressor(NoneCompressor):
+    """Exchanges float32 and float64 as float16: half of the bytes, with 11 significant bits, up to 65,504."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype | None]:
+        """Return the tensor as float16, and its type; other types as they are."""
+        if tensor.dtype not in (torch.float32, torch.float64):
+            return tensor, None
+        return tensor.detach().to(torch.float16), tensor.dtype
+
+
+class Compression:
+    """The compressors that `compression=` takes, with the names of BytePS and Horovod."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor

@@ -1,0 +1,100 @@
+"""DistributedDataParallel, as BytePS has it: combines the gradients of a model while its backward pass goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcps.errors import SpecError
+from hpcps.torch.broadcast import broadcast_parameters
+from hpcps.torch.compression import Compression, NoneCompressor
+from hpcps.torch.exchange import reduction_of
+from hpcps.torch.optimizer import Gradients
+
+_models = count()
+
+
+class _Backward(Gradients):
+    """Combines the gradients at the end of each backward pass."""
+
+    _begun = False
+
+    def count(self, parameter: Tensor) -> None:
+        if self.synchronizes:
+            if not self._begun:
+                self._begun = True
+                # The engine calls it at the end of this backward pass.
+                torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            super().count(parameter)
+
+    def _end(self) -> None:
+        self._begun = False
+        self.synchronize()
+
+
+class DistributedDataParallel(torch.nn.Module):
+    """A model whose gradients are combined with those of the other processes; plain optimizers train it.
+
+    All processes begin with the parameters and buffers of process 0.
+
+    Attributes:
+        module: the model.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        device_ids: Sequence[int | torch.device] | None = None,
+        broadcast_buffers: bool = True,
+        compression: type[NoneCompressor] = Compression.none,
+        *,
+        rule: object = None,
+    ) -> None:
+        """Wrap a model, on the device on which it is.
+
+        Args:
+            module: the model.
+            device_ids: at most one device, for scripts that give it: that of the model.
+            broadcast_buffers: whether each forward pass in training begins with the buffers of process 0, such as the
+                statistics of BatchNorm.
+            compression: see `Compression`.
+            rule: the rule that combines the gradients in place of the mean, see `push_pull`.
+
+        Raises:
+            SpecError: there are several devices, or the rule cannot be used.
+        """
+        super().__init__()
+        if device_ids is not None and len(device_ids) > 1:
+            raise SpecError(f"device_ids has {len(device_ids)} devices: a process uses one, that of its model")
+        self.module = module
+        self._prefix, self._broadcasts = f"model {next(_models)}/", broadcast_buffers
+        names: dict[Tensor, str] = {
+            parameter: f"{self._prefix}{name}"
+            for name, parameter in module.named_parameters()
+            if parameter.requires_grad
+        }
+        self._gradients = _Backward(names, reduction_of(True, rule), 1, compression)
+        self._broadcast(module.state_dict().items())
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        """Call the model."""
+        if self._broadcasts and self.training and self._gradients.synchronizes:
+            self._broadcast(self.module.named_buffers())
+        return self.module(*inputs, **keywords)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let backward passes add gradients without combining them; the first one after it combines the sums."""
+        before, self._gradients.synchronizes = self._gradients.synchronizes, False
+        try:
+            yield
+        finally:
+            self._gradients.synchronizes = before
+
+    def _broadcast(self, named: Any) -> None:
+        broadcast_parameters([(f"{self._prefix}{name}", value) for name, value in named])
