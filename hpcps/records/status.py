@@ -64,7 +64,7 @@ class StepState:
             return ()
         rows = zip(*(column for column in columns if isinstance(column, list)), strict=False)
         return tuple(
-            cls(str(who), int(finite(k)), _known(c), _known(te), ready is True, _number(line, "time"))
+            cls(str(who), int(finite(k)), _known(c), _known(te), ready is True, finite(line.get("time")))
             for who, k, c, te, ready in rows
         )
 
@@ -184,13 +184,13 @@ class _Rank:
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
                     self.pairs = {}
-                self.attempt = max(1, int(_number(line, "attempt")))
+                self.attempt = max(1, int(finite(line.get("attempt"))))
                 self.paces.clear()
             elif event == "round":
-                steps = _number(line, "step") - _number(self.round, "step") if self.round else 0.0
+                steps = finite(line.get("step")) - finite(self.round.get("step")) if self.round else 0.0
                 if steps > 0:
-                    self.paces.append((_number(line, "compute"), steps))
-                    self.interval = max(self.interval, _number(line, "time") - _number(self.round, "time"))
+                    self.paces.append((finite(line.get("compute")), steps))
+                    self.interval = max(self.interval, finite(line.get("time")) - finite(self.round.get("time")))
                 self.first = self.first or line
                 self.round = line
             elif event == "evaluation":
@@ -202,14 +202,14 @@ class _Rank:
             elif event == DIED:
                 self.deaths.append(line)
             if "received_pairs" in line:  # a resumed attempt states some rounds again
-                self.pairs[_number(line, "round")] = _pairs(line)
+                self.pairs[finite(line.get("round"))] = _pairs(line)
             self.last = line
 
     @property
     def pace(self) -> float | None:
         """Seconds per epoch, from the first known round of this attempt to the last one."""
-        epochs = _number(self.round, "epoch") - _number(self.first, "epoch")
-        return (_number(self.round, "time") - _number(self.first, "time")) / epochs if epochs > 0 else None
+        epochs = finite(self.round.get("epoch")) - finite(self.first.get("epoch"))
+        return (finite(self.round.get("time")) - finite(self.first.get("time"))) / epochs if epochs > 0 else None
 
     @property
     def step_seconds(self) -> float:
@@ -262,7 +262,7 @@ class _Followed:
         lines |= {"position": lines[clock], "received": lines["received_pairs"], "sent": lines["sent_pairs"]}
         lines["accepted"] = lines["accepted_sent_pairs"]
         workers = int(finite(get(self._spec, ("run", "topology", "workers"))))
-        position = _number(evaluation, clock) if evaluation else np.inf
+        position = finite(evaluation.get(clock)) if evaluation else np.inf
         return RunAcceptance.before(position, lines, max(1, workers) if asynchronous else 0)
 
     def _status(
@@ -299,7 +299,7 @@ class _Followed:
         latest, evaluation = (coordinator.round, coordinator.evaluation) if coordinator else ({}, {})
         epochs = int(finite(get(self._spec, ("run", "train", "epochs"))))
         # A round that is longer than an epoch may end after the last epoch.
-        epoch = min(max(_number(latest, "epoch"), _number(evaluation, "epoch")), float(epochs or "inf"))
+        epoch = min(max(finite(latest.get("epoch")), finite(evaluation.get("epoch"))), float(epochs or "inf"))
         pace = coordinator.pace if coordinator else None
         if done and epochs and (wall := self._directory.wall) is not None:
             pace = wall / epochs
@@ -314,11 +314,11 @@ class _Followed:
             epochs=epochs,
             pace=pace,
             left=max(0.0, (epochs - epoch) * pace - (age or 0.0)) if state == "running" and pace is not None else None,
-            round=int(_number(latest, "round")) + 1 if latest else 0,
-            accuracy=_number(evaluation, "accuracy") if evaluation else None,
+            round=int(finite(latest.get("round"))) + 1 if latest else 0,
+            accuracy=finite(evaluation.get("accuracy")) if evaluation else None,
             acceptance=self._acceptance(ranks, evaluation),
             refused=int(
-                _number(evaluation or latest, "rejected_blocks_cumulative" if evaluation else "rejected_blocks")
+                finite((evaluation or latest).get("rejected_blocks_cumulative" if evaluation else "rejected_blocks"))
             ),
             diverged=any(rank.diverged for rank in ranks.values()),
             slowest=slowest.name if slowest and paced else None,
@@ -343,12 +343,8 @@ def _pairs(line: Mapping[str, Any]) -> tuple[float, ...]:
     participants = line.get("participants")
     updates = len(participants) if isinstance(participants, list) else 0
     special = {"updates": updates, "accepted_sent_pairs": finite(line.get("accepted_sent_pairs"), np.nan)}
-    return tuple(special[name] if name in special else _number(line, name) for name in _LINE)
+    return tuple(special[name] if name in special else finite(line.get(name)) for name in _LINE)
 
 
 def _known(value: object) -> float | None:
     return finite(value) if isinstance(value, (int, float)) else None
-
-
-def _number(line: Mapping[str, Any], name: str) -> float:
-    return finite(line.get(name))
