@@ -202,6 +202,21 @@ def test_partitions_and_grace_change_no_decision(part, validators, servers, pois
         np.testing.assert_array_equal(model, play(spec(order, validators, servers, **keys))[1])
 
 
+@pytest.mark.parametrize("partition", [64, "auto"])
+@pytest.mark.parametrize(("validators", "servers"), TOPOLOGIES[:3])
+def test_an_answer_at_the_moment_of_the_last_of_the_quorum_is_dropped_whole(partition, validators, servers, poisoned):
+    """The first of equal moments are those of the smallest indices; the worker trains on from the next model."""
+    run = spec((1.0, 1.0, 1.0, 29.0), validators, servers, partition, rounds=4, quorum=2)
+    records, model, _ = play(run)
+    closed = [line for line in records["validator-0" if validators else "server-0"] if line["event"] == "round"]
+    assert [(line["participants"], line["dropped"]) for line in closed[:3]] == [([0, 1], [[2, 0]])] * 3
+    assert closed[3]["participants"] == [0, 1, 2]
+    lines = {k: [line for line in records[f"worker-{k}"] if line["event"] == "round"] for k in range(4)}
+    taken = [[(0, n), (1, n)] for n in range(3)] + [[(0, 3), (1, 3), (2, 3)]]
+    means = [sum(sum(update(lines[k], k, made)) for k, made in each) / len(each) for each in taken]
+    np.testing.assert_allclose(model, np.full(LAYOUT.size, sum(means)), rtol=1e-5)
+
+
 def at_random(seed):
     """Return a schedule in which for a while always the same roles go on, so that others fall far behind."""
     chance = random.Random(seed)
