@@ -43,7 +43,8 @@ def run_of(
     words = command[1:] if re.match("python[0-9.]*$", Path(command[0]).name) else command
     text = " ".join(words)
     run_id = hashlib.sha256(repr((command, time.time_ns(), os.getpid())).encode()).hexdigest()[:10]
-    label = f"{text} ({workers} workers, {servers} servers)"
+    counts = (f"{count} {role}{'s' * (count != 1)}" for count, role in ((workers, "worker"), (servers, "server")))
+    label = f"{text} ({', '.join(counts)})"
     index = len(list((experiment / "runs").glob("*")))
     swept = {"command": text, "topology.workers": workers, "topology.servers": servers}
     run = {

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from environments import ROOT, interpreter
 from slurm_cluster import make_slurm
+from test_script_on_hosts import SCRIPT
 
 from hpcps.launch.detect import find_launcher
 from hpcps.launch.hostfile import Host
@@ -158,3 +159,20 @@ def test_a_run_that_is_out_of_time_goes_on_in_the_next_job(slurm, submit, tmp_pa
     # Few on a busy machine, but each job makes one at least.
     assert len(rounds) >= 2
     assert rounds == list(range(len(rounds)))
+
+
+def test_a_script_in_a_job(slurm, tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    python = interpreter("mpich")
+    job = tmp_path / "job.sh"
+    job.write_text(
+        "#!/bin/bash\nscontrol show hostnames $SLURM_JOB_NODELIST > hosts\n"
+        f"exec {python} -m hpcps launch -n 3 --hostfile hosts --mpirun srun {python} train.py none\n"
+    )
+    out = tmp_path / "out"
+    slurm.say("sbatch", "--wait", "--nodes=3", "--cpus-per-task=2", f"--chdir={tmp_path}", f"--output={out}", job)
+    said = sorted(line.split() for line in out.read_text().splitlines() if line.startswith("at "))
+    nodes = [words[1] for words in said]
+    assert len({*nodes}) == 3, out.read_text()
+    assert sorted(words[2] for words in said) == ["0", "1", "2"]
+    assert {(words[3], words[4]) for words in said} == {("0", "1")}

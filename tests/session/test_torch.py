@@ -13,6 +13,7 @@ import hpcps.torch as bps  # noqa: E402
 from hpcps.attacks import SignFlip, attackers  # noqa: E402
 from hpcps.errors import RunError, SpecError  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
+from hpcps.transport.shared_memory import Neighbours  # noqa: E402
 
 FLIP = SignFlip(rate=0.25, scope="worker")
 TYPES = ["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
@@ -304,6 +305,12 @@ def test_the_hook_equals_one_process_and_the_rule():
         dist.destroy_process_group()
 
     fork(3, body)
+
+
+def test_torchrun_on_several_hosts_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(Neighbours, "reach", lambda self, cards, me: [False] * len(cards))
+    with pytest.raises(AssertionError, match="on several hosts, start the script with `hpcps launch`"):
+        fork(2, lambda: None)
 
 
 def test_one_process_needs_nothing():

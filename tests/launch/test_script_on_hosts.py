@@ -1,0 +1,69 @@
+"""`hpcps launch` on two hosts, within a job of PBS."""
+
+import os
+import subprocess
+
+import pytest
+from cluster import make_cluster
+from environments import ROOT, interpreter
+
+from hpcps.records.files import read_lines
+from hpcps.records.status import SweepProgress
+
+SCRIPT = """
+import os, socket, sys
+import numpy as np
+from hpcps.session.join import ScriptEnding, join_launch
+session = join_launch()
+ending = ScriptEnding(session)
+def exchange(name):
+    tensor = session.declare(name, "float32", (50_000,), "sum")
+    target = np.zeros(200_000, np.uint8)
+    session.wait(session.start(tensor, np.full(50_000, session.rank + 1.0, np.float32).view(np.uint8), target))
+    return target.view(np.float32)
+assert (exchange("a") == 6).all()
+if session.rank == 1 and sys.argv[1] == "raise":
+    raise ValueError("boom")
+exchange("fc.weight")
+names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+sys.stdout.write(" ".join(["at", socket.gethostname(), *(os.environ[name] for name in names)]) + "\\n")
+"""
+
+
+@pytest.mark.parametrize("mode", ["none", "raise"])
+def test_a_script_on_the_hosts_of_a_job(mode, tmp_path):
+    cluster = make_cluster(tmp_path, hosts=2)
+    (tmp_path / "nodefile").write_text("node1\nnode1\nnode2\nnode2\n")
+    (tmp_path / "train.py").write_text(SCRIPT)
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": os.defpath,
+        "PYTHONPATH": str(ROOT),
+        "PBS_ENVIRONMENT": "PBS_BATCH",
+        "PBS_JOBID": "12.server",
+        **cluster.environment,
+    }
+    python = interpreter("mpich")
+    command = [python, "-m", "hpcps", "launch", "-n", "3", "--servers", "1", "--hostfile", "nodefile"]
+    done = subprocess.run(
+        [*cluster.enter, *command, python, "train.py", mode],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False,
+    )  # fmt: skip
+    (status,) = SweepProgress(list(tmp_path.glob("results/train/runs/*"))).poll()
+    if mode == "raise":
+        assert done.returncode == 1
+        assert "worker-1 on node2 failed in phase script: ValueError: boom" in done.stderr
+        assert "'fc.weight', 50000 x float32, sum: worker-1 has failed: ValueError: boom" in done.stdout
+        assert status.failures[0].host == "node2"
+        return
+    assert done.returncode == 0, done.stdout + done.stderr
+    hosts = {file.stem: read_lines(file).lines[0]["host"] for file in status.path.glob("records/*")}
+    assert set(hosts.values()) == {"node1", "node2"}
+    said = sorted(line.split()[1:] for line in done.stdout.splitlines() if line.startswith("at "))
+    wanted, local = [], {"node1": 0, "node2": 0}
+    for rank in range(3):
+        host = hosts[f"worker-{rank}"]
+        others = sum(hosts[f"worker-{k}"] == host for k in range(3))
+        wanted.append([host, str(rank), str(local[host]), str(others), hosts["worker-0"]])
+        local[host] += 1
+    assert said == sorted(wanted)
