@@ -13,8 +13,8 @@ import hpcps.torch as bps
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch-size", type=int, default=32)
-parser.add_argument("--epochs", type=int, default=10)
-parser.add_argument("--lr", type=float, default=0.02, help="for one process; it grows with the number of processes")
+parser.add_argument("--epochs", type=int, default=20)
+parser.add_argument("--lr", type=float, default=0.05, help="for one process; it grows with the number of processes")
 parser.add_argument("--momentum", type=float, default=0.5)
 parser.add_argument("--fp16-pushpull", action="store_true", help="exchange gradients as float16")
 parser.add_argument("--hook", action="store_true", help="use DistributedDataParallel and the hook")

@@ -15,7 +15,9 @@ def fork(processes, body, seconds=60.0):
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("fork")
     failures = context.SimpleQueue()
-    children = [context.Process(target=_run, args=(rank, processes, port, body, failures)) for rank in range(processes)]
+    children = [
+        context.Process(target=_run, args=(rank, processes, port, body, failures, seconds)) for rank in range(processes)
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # the children use none of the threads of this process
         for child in children:
@@ -34,7 +36,7 @@ def fork(processes, body, seconds=60.0):
     assert [child.exitcode for child in children] == [0] * processes
 
 
-def _run(rank, processes, port, body, failures):
+def _run(rank, processes, port, body, failures, seconds):
     import torch
 
     import hpcps.torch
@@ -42,7 +44,7 @@ def _run(rank, processes, port, body, failures):
     torch.set_num_threads(1)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(processes), "LOCAL_RANK": str(rank)}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    faulthandler.dump_traceback_later(40, file=2, exit=True)  # says where it hangs
+    faulthandler.dump_traceback_later(0.7 * seconds, file=2, exit=True)  # says where it hangs
     try:
         hpcps.torch.init()
         body()

@@ -12,14 +12,18 @@ pytest.importorskip("sklearn.datasets")
 FOLDER = Path(__file__).resolve().parents[2] / "examples/own_script"
 
 
-def test_the_benchmark_measures(capfd):
+def test_the_programs_of_byteps_and_horovod(capfd):
     def body():
+        sys.path[:0] = [str(FOLDER)]
         options = ["--num-iters", "1", "--num-batches-per-iter", "1", "--batch-size", "2", "--width", "4"]
-        sys.argv, sys.path[:0] = ["synthetic_benchmark.py", *options, "--fp16-pushpull"], [str(FOLDER)]
-        runpy.run_path(str(FOLDER / "synthetic_benchmark.py"), run_name="__main__")
+        for name, own in (("synthetic_benchmark.py", options), ("mnist.py", ["--epochs", "6"])):
+            sys.argv = [name, *own, "--fp16-pushpull"]
+            runpy.run_path(str(FOLDER / name), run_name="__main__")
 
     fork(2, body)
-    assert "images/s of 2 processes" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "images/s of 2 processes" in printed
+    assert float(printed.split("accuracy ")[1]) > 0.8, printed
 
 
 @pytest.mark.parametrize(("name", "rule"), [("digits.py", []), ("digits_ddp.py", ["--rule", "median"])])

@@ -1,0 +1,66 @@
+"""Random programs of hpcps.torch in several processes: none hangs, and all results are right.
+
+A started world runs many programs. Every process begins the same tensors in an order of its own, is late at random, and
+waits for the handles in another order.
+"""
+
+import random
+import time
+
+import pytest
+from forked import fork
+
+torch = pytest.importorskip("torch")
+
+import hpcps.torch as bps  # noqa: E402
+
+SIZES = (0, 1, 3, 100, 5_000, 16_384, 16_385, 300_000)
+
+
+def program(seed):
+    shared, own = random.Random(seed), random.Random(f"{seed} {bps.rank()}")
+    # Names occur in several programs, so tensors that were exchanged together are exchanged apart.
+    tensors = [
+        (f"{size} {kind} {k}", size, kind)
+        for k in range(shared.randint(1, 12))
+        for size, kind in [(shared.choice(SIZES), shared.choice(("sum", "mean", "median")))]
+    ]
+    for name, size, kind in tensors:
+        bps.declare(name, torch.zeros(size), average=kind == "mean", rule="median" if kind == "median" else None)
+    handles = {}
+    todo = list(tensors)
+    own.shuffle(todo)
+    while todo or handles:
+        if todo and (own.random() < 0.6 or not handles):
+            name, size, kind = todo.pop()
+            values = torch.full((size,), float(bps.rank() ** 2 + len(name)))
+            begin = own.choice((bps.push_pull_async, bps.push_pull_async_inplace))
+            handles[name] = begin(values, kind == "mean", name, rule="median" if kind == "median" else None)
+        elif own.random() < 0.2:
+            bps.poll(own.choice(list(handles.values())))
+        elif not todo:  # who waits earlier may wait for one that waits for it
+            name = own.choice(list(handles))
+            kind, size = next((kind, size) for each, size, kind in tensors if each == name)
+            every = torch.tensor([float(k**2 + len(name)) for k in range(bps.size())])
+            wanted = {"sum": every.sum(), "mean": every.double().mean(), "median": every.double().quantile(0.5)}[kind]
+            assert torch.equal(bps.synchronize(handles.pop(name)), torch.full((size,), float(wanted))), (seed, name)
+        if own.random() < 0.05:
+            time.sleep(own.random() * 0.02)
+
+
+def run(processes, seeds, seconds):
+    def body():
+        for seed in seeds:
+            program(seed)
+
+    fork(processes, body, seconds)
+
+
+def test_random_programs():
+    run(3, range(50), 60)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("processes", [1, 2, 4, 5, 9])
+def test_many_random_programs(processes):
+    run(processes, range(1000 * processes, 1000 * processes + 200), 900)
