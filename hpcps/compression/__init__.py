@@ -2,6 +2,7 @@
 
 from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept, NoCompression
 from hpcps.compression.codec import Codec
+from hpcps.compression.dithering import Dithering
 from hpcps.compression.rounding import Bf16, Fp16, Int8
 from hpcps.compression.signs import Onebit, Sign
 from hpcps.compression.sparse import Randomk, SparseCompressor, Topk
@@ -12,6 +13,7 @@ __all__ = [
     "Code",
     "Codec",
     "Compressor",
+    "Dithering",
     "Fp16",
     "Int8",
     "Kept",

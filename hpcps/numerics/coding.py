@@ -74,3 +74,123 @@ def draw_indices(state: NDArray[np.uint64], n: int, indices: NDArray[np.uint32])
         b = t
         indices[i] = (t + a) % size
     state[0], state[1] = a, b
+
+
+def dither(
+    values: Vector, state: NDArray[np.uint64], levels: int, scale: float, words: NDArray[np.uint32], natural: bool
+) -> int:
+    """Quantize values at random to levels, and write the levels that are not zero as bits; see `Dithering`.
+
+    Args:
+        values: the values `[n]`.
+        state: the two words of the generator xorshift128+, which are changed: each value takes one number.
+        levels: the largest level.
+        scale: the magnitude of the largest level; above 0.
+        words: gets the bits, the first in the highest bit of the first word; they must be zero.
+        natural: whether levels are powers of two.
+
+    Returns:
+        The number of bits.
+    """
+    a, b, bits, last = state[0], state[1], 0, -1
+    for i in range(len(values)):
+        t = a
+        a = b
+        t ^= t << np.uint64(23)
+        t ^= t >> np.uint64(17)
+        t ^= a ^ (a >> np.uint64(26))
+        b = t
+        drawn = np.float64(t + a)
+        share = np.float64(abs(values[i])) / scale * levels
+        length = 1
+        if natural:
+            whole = 0
+            if share > 1.0:
+                whole = 1
+                while 2 * whole < np.ceil(share):
+                    whole *= 2
+                length = whole
+            rest = (share - whole) / length
+        else:
+            single = np.float32(share)
+            whole = int(single)
+            rest = np.float64(single - np.float32(whole))
+        if drawn < rest * 18446744073709551615.0:
+            whole += length
+        if whole == 0:
+            continue
+        for part in range(3):
+            number = i - last if part == 0 else whole
+            if part == 1:  # the sign
+                if np.signbit(values[i]):
+                    words[bits // 32] |= np.uint32(1 << (31 - bits % 32))
+                bits += 1
+                continue
+            # Elias delta: zeros, the number of binary digits, and the digits after the first.
+            digits = 1
+            while number >> digits:
+                digits += 1
+            more = 0
+            while digits >> (more + 1):
+                more += 1
+            bits += more
+            for k in range(more, -1, -1):
+                if (digits >> k) & 1:
+                    words[bits // 32] |= np.uint32(1 << (31 - bits % 32))
+                bits += 1
+            for k in range(digits - 2, -1, -1):
+                if (number >> k) & 1:
+                    words[bits // 32] |= np.uint32(1 << (31 - bits % 32))
+                bits += 1
+        last = i
+    state[0], state[1] = a, b
+    return bits
+
+
+def undither(words: NDArray[np.uint32], bits: int, levels: int, scale: np.float32, values: Vector) -> bool:
+    """Decode what `dither` has written; return whether it is valid.
+
+    Args:
+        words: the bits; they may come from an attacker.
+        bits: their number, at most 32 for each word.
+        levels: the largest level.
+        scale: its magnitude.
+        values: gets the values `[n]`.
+    """
+    for i in range(len(values)):
+        values[i] = 0
+    place, last, negative = 0, -1, False
+    while place < bits:
+        for part in range(3):
+            if part == 1:
+                if place >= bits:
+                    return False
+                negative = bool((words[place // 32] >> np.uint32(31 - place % 32)) & np.uint32(1))
+                place += 1
+                continue
+            more = 0
+            while place < bits and not (words[place // 32] >> np.uint32(31 - place % 32)) & np.uint32(1):
+                more += 1
+                place += 1
+            if more > 5 or place + more + 1 > bits:
+                return False
+            digits = 0
+            for _ in range(more + 1):
+                digits = 2 * digits + int((words[place // 32] >> np.uint32(31 - place % 32)) & np.uint32(1))
+                place += 1
+            if digits > 32 or place + digits - 1 > bits:
+                return False
+            number = 1
+            for _ in range(digits - 1):
+                number = 2 * number + int((words[place // 32] >> np.uint32(31 - place % 32)) & np.uint32(1))
+                place += 1
+            if part == 0:
+                last += number
+                if last >= len(values):
+                    return False
+            else:
+                if number > levels:
+                    return False
+                magnitude = np.float32(np.float32(number) * scale) / np.float32(levels)
+                values[last] = -magnitude if negative else magnitude
+    return True

@@ -6,11 +6,12 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+from itertools import product
 
 import numpy as np
 import pytest
 
-from hpcps.compression import Onebit, Randomk, Topk
+from hpcps.compression import Dithering, Onebit, Randomk, Topk
 
 PROGRAM = """
 #include <cstdio>
@@ -34,6 +35,7 @@ int main(int argc, char** argv) {
   }
 }
 """
+PARTITIONS, NORMS = ("linear", "natural"), ("max", "l2")
 GENERATOR = np.random.default_rng(1)
 VECTORS = [GENERATOR.standard_normal(n).astype(np.float32) for n in (40, 333, 1000, 5000, 64, 2049)]
 VECTORS += [np.round(values * 2) for values in VECTORS]  # many equal values
@@ -50,7 +52,7 @@ def program(tmp_path_factory):
     (common,) = folder.glob("byteps*/byteps/common")
     (common / "program.cc").write_text(PROGRAM)
     sources = ["program.cc", "logging.cc", "compressor/compressor_registry.cc"]
-    sources += [f"compressor/impl/{name}.cc" for name in ("onebit", "topk", "randomk")]
+    sources += [f"compressor/impl/{name}.cc" for name in ("onebit", "topk", "randomk", "dithering")]
     flags = ["-std=c++14", "-O1", "-mf16c", "-I.", f"-I{sysconfig.get_paths()['include']}", "-DBYTEPS_BUILDING_SERVER"]
     subprocess.run(["g++", *flags, *sources, "-o", "program"], cwd=common, check=True)
     return common / "program"
@@ -81,4 +83,9 @@ def test_the_bytes_are_equal(program):
             ]
             compressor, kept = Randomk(k=k, seed=2021), {}
             expected = theirs(program, [values] * 3, compressor_type="randomk", compressor_k=k, seed=2021)
+            assert [compressor.encode(values, kept).tobytes() for _ in range(3)] == expected
+        for k, (partition, name), (norm, of) in product((1, 5, 16), enumerate(PARTITIONS), enumerate(NORMS)):
+            keys = {"compressor_k": k, "seed": 7, "dithering_partition": partition, "dithering_normalize": norm}
+            expected = theirs(program, [values] * 3, compressor_type="dithering", **keys)
+            compressor, kept = Dithering(k=k, seed=7, partition=name, norm=of), {}
             assert [compressor.encode(values, kept).tobytes() for _ in range(3)] == expected

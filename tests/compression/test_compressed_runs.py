@@ -143,7 +143,7 @@ class Adder:
         out[:] = self.x
 
 
-@pytest.mark.parametrize("kind", ["fp16", "int8", "onebit", "sign", "topk", "randomk"])
+@pytest.mark.parametrize("kind", ["fp16", "int8", "onebit", "sign", "topk", "randomk", "dithering"])
 @pytest.mark.parametrize("memory", ["residual", "none"])
 def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
     """With memory; without it, what the encoding loses is lost. Blocks are skipped and rounds missed on the way."""

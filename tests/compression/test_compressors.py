@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcps.compression import Bf16, Codec, Compressor, Fp16, Int8, Onebit, Randomk, Sign, Topk
+from hpcps.compression import Bf16, Codec, Compressor, Dithering, Fp16, Int8, Onebit, Randomk, Sign, Topk
 from hpcps.compression.base import TILE
 from hpcps.compression.signs import mean_in_order
 from hpcps.errors import SpecError
@@ -33,6 +33,10 @@ GOLDEN = [
     ("topk", 0.3, 64, "679e1bb5e86035b1"),
     ("randomk", 0.01, 5000, "c38678fd0bf36e1d"),
     ("randomk", 20, 333, "bdbd51c49460725e"),
+]
+DITHERED = [
+    ("dithering", {"k": 5}, 700, "92cd779f952e2d57"),
+    ("dithering", {"k": 4, "partition": "natural", "norm": "l2"}, 333, "d15032d3e7f121df"),
 ]
 FINITE = {name: values[np.isfinite(values)] for name, values in VECTORS.items()}
 
@@ -146,10 +150,10 @@ def ramp(n):
     return ((np.arange(n, dtype=np.int64) * 7919 % 201 - 100) / 64).astype(np.float32)
 
 
-@pytest.mark.parametrize(("kind", "k", "n", "digest"), GOLDEN)
-def test_sparse_codes_have_the_bytes_of_byteps(kind, k, n, digest):
+@pytest.mark.parametrize(("kind", "k", "n", "digest"), GOLDEN + DITHERED)
+def test_codes_have_the_bytes_of_byteps(kind, k, n, digest):
     """The digests are of what its sources, compiled, return: see test_byteps.py."""
-    compressor, kept = active().of("compressors")[kind](k=k), {}
+    compressor, kept = active().of("compressors")[kind](**(k if isinstance(k, dict) else {"k": k})), {}
     code = b"".join(compressor.encode(ramp(n), kept).tobytes() for _ in range(3))
     assert hashlib.sha256(code).hexdigest()[:16] == digest
 
@@ -186,6 +190,32 @@ def test_compiled_loops_equal_their_definitions():
         compiled.draw_indices(states[1], n, there[0])
         np.testing.assert_array_equal(here[0], there[0])
         np.testing.assert_array_equal(states[0], states[1])
+        for natural in (False, True):
+            words = np.zeros((2, n), np.uint32)
+            with np.errstate(over="ignore"):
+                bits = coding.dither(values, states[0], 16, 4.0, words[0], natural)
+            assert compiled.dither(values, states[1], 16, 4.0, words[1], natural) == bits > 0
+            np.testing.assert_array_equal(words[0], words[1])
+            assert coding.undither(words[0], bits, 16, np.float32(4), here[1][:0]) is False
+            back = np.empty((2, n), np.float32)
+            assert coding.undither(words[0], bits, 16, np.float32(4), back[0])
+            assert compiled.undither(words[0], bits, 16, np.float32(4), back[1])
+            np.testing.assert_array_equal(back[0], back[1])
+
+
+@pytest.mark.parametrize("keys", [{"k": 4}, {"k": 3, "partition": "natural"}, {"k": 8, "norm": "l2"}], ids=str)
+def test_dithering_draws_levels_without_bias(keys):
+    values = np.array([1.0, -0.3, 0.05, 0.0, -0.77], np.float32)
+    compressor, kept, trials = Dithering(**keys), {}, 4000
+    found = np.array([compressor.decode(compressor.encode(values, kept), 5) for _ in range(trials)])
+    scale = float(np.linalg.norm(values.astype(np.float64))) if "norm" in keys else 1.0
+    steps = found * compressor.levels / scale
+    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-5)
+    if "partition" in keys:
+        assert set(np.abs(np.rint(steps)).ravel()) <= {0, 1, 2, 4}
+    # The standard deviation of a mean is at most half of the largest distance between levels.
+    bound = 4 * 0.5 * (0.5 if "partition" in keys else scale / compressor.levels) / trials**0.5
+    assert np.abs(found.mean(axis=0) - values).max() < bound
 
 
 def test_sparse_codes_with_wrong_indices_are_refused():
@@ -243,7 +273,7 @@ def test_codes_from_anywhere_are_refused_or_decoded_and_nothing_else(compressor)
             outcomes["refused"] += 1
         assert out[0] == out[-1] == 7
     assert outcomes["refused"] > 80
-    assert outcomes["decoded"] > 0 or compressor.kind == "sign"
+    assert outcomes["decoded"] > 0 or compressor.kind in ("sign", "dithering")
 
 
 LAYOUT = Layout.of([("a", (40, 30)), ("b", (3,)), ("c", (700,)), ("d", (0,)), ("e", (257,))])

@@ -132,6 +132,10 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         (["server.optimizer=nesterof"], 'got "nesterof": did you mean { kind = "nesterov" }?'),
         (["server.optimizer={kind='yogi',momentum=0.5}"], "server.optimizer.momentum: unknown key"),
         (["communication.compression=fp16", *ALONE], "communication.compression: the single-process baseline sends no"),
+        (
+            ["communication.compression={kind='dithering',k=20,partition='natural'}"],
+            'k = 20 is too large for partition = "natural": use 16 or less',
+        ),
         (["communication.compression=fp61"], 'got "fp61": did you mean { kind = "fp16" }?'),
         (["communication.compression={kind='fp16',memory='ef'}"], 'compression.memory: expects "none" or "residual"'),
         (["server.optimizer=adam", *ALONE], "server.optimizer: the single-process baseline combines no updates"),

@@ -7,3 +7,5 @@ from hpcps.numerics.kernels.compiled import kernel
 
 select_largest = kernel(coding.select_largest)
 draw_indices = kernel(coding.draw_indices)
+dither = kernel(coding.dither)
+undither = kernel(coding.undither)

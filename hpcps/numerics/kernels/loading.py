@@ -80,4 +80,6 @@ def _call_all() -> None:
     indices = np.zeros(1, np.uint32)
     coding.select_largest(vector, indices, vector.copy())
     coding.draw_indices(np.ones(2, np.uint64), 1, indices)
+    coding.dither(vector, np.ones(2, np.uint64), 1, 1.0, indices, False)
+    coding.undither(indices, 0, 1, np.float32(1), vector.copy())
     engine.scale(Updates.of(vector[None, :], updates.layout), np.ones(1))

@@ -1,0 +1,94 @@
+"""Random dithering, as BytePS does it: levels that are drawn so that the mean is the value."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from hpcps.compression.base import Code, Compressor, Kept, tiles
+from hpcps.numerics import coding, kernels
+from hpcps.numerics.layout import Vector
+
+
+class Dithering(Compressor):
+    """Levels between zero and the norm of the block, drawn at random without bias; the bytes are those of BytePS 0.2.5.
+
+    A value x of a block with the norm s lies between two levels, and one of them is drawn so that the mean is x.
+    `linear`: the levels are 0, s/k, 2s/k, …, s; `natural`: 0 and s/2^(k-1), …, s/2, s. The encoding is, for each level
+    q that is not zero, the Elias delta code of the distance from the one before, the sign, and the Elias delta code of
+    q, as bits in little-endian words of 32, the first in the highest bit; then the number of bits, uint32, and s,
+    float32.
+    Each block has a generator like that of `randomk`. (Horváth et al., "Natural compression for distributed deep
+    learning", 2019, arXiv 1905.10988.)
+    """
+
+    kind: Literal["dithering"] = "dithering"
+    k: int = Field(16, ge=1, le=65_535, description="Levels above zero; with `natural` at most 16.")
+    partition: Literal["linear", "natural"] = Field("linear", description="The distances between levels.")
+    norm: Literal["max", "l2"] = Field("max", description="The largest level: the largest magnitude or Euclidean norm.")
+    seed: int = Field(1, ge=1, le=2**32 - 1, description="Seed of the generator of each block.")
+
+    @model_validator(mode="after")
+    def _few_powers(self) -> Dithering:
+        if self.partition == "natural" and self.k > 16:
+            raise ValueError(f'k = {self.k} is too large for partition = "natural": use 16 or less')
+        return self
+
+    @property
+    def levels(self) -> int:
+        """The largest level, in steps of the smallest."""
+        return 2 ** (self.k - 1) if self.partition == "natural" else self.k
+
+    def most_bytes(self, n: int) -> int:
+        digits = self.levels.bit_length()
+        return 4 * -(-n * (2 + digits - 1 + 2 * digits.bit_length() - 1) // 32) + 8
+
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
+        words = code[: self.most_bytes(len(values))].view(np.uint32)
+        words[:] = 0
+        state, scale, bits = kept.setdefault("generator", np.full(2, self.seed, np.uint64)), self._norm(values), 0
+        if np.isfinite(scale) and scale > 0:
+            with np.errstate(over="ignore"):
+                loop = _loops(len(values)).dither
+                bits = loop(values, state, self.levels, scale, words, self.partition == "natural")
+        used = -(-bits // 32)
+        words[used] = bits
+        words[used + 1 : used + 2].view(np.float32)[0] = scale if np.isfinite(scale) else np.nan
+        return 4 * used + 8
+
+    def _norm(self, values: Vector) -> float:
+        if self.norm == "max":
+            # Not max of Python, which may pass over NaN.
+            return float(np.max([np.abs(values[tile]).max() for tile in tiles(len(values))], initial=0.0))
+        total = 0.0
+        for tile in tiles(len(values)):
+            sums = np.empty(tile.stop - tile.start + 1)
+            sums[0] = total
+            sums[1:] = values[tile] * values[tile]
+            total = float(np.add.accumulate(sums, out=sums)[-1])
+        return float(np.sqrt(total))
+
+    def read(self, code: Code, values: Vector) -> None:
+        if len(code) < 8 or len(code) % 4:
+            raise ValueError(f"an encoding of {len(code)} bytes")
+        words, bits = code[:-8].view(np.uint32), int(code[-8:-4].view(np.uint32)[0])
+        scale = code[-4:].view(np.float32)[0]
+        if len(words) != -(-bits // 32):
+            raise ValueError(f"{bits} bits in {len(words)} words")
+        if scale < 0:
+            raise ValueError(f"a scale of {scale}")
+        if not np.isfinite(scale):
+            values[:] = np.nan
+        elif not _loops(len(values)).undither(words, bits, self.levels, scale, values):
+            raise ValueError("bits that are no levels of these values")
+
+
+def _loops(n: int) -> Any:
+    """Return the module whose loops encode n values: compiled if that is worthwhile."""
+    if not kernels.enough(n):
+        return coding
+    from hpcps.numerics.kernels import coding as compiled
+
+    return compiled
