@@ -14,10 +14,11 @@ RECORDS = 10_000 * 3073
 EPOCH = 500
 """Rounds of one, where the test set is lost before the first is over."""
 BUSY = (
-    "--set", "model.name=cifar_resnet56_v1", "--set", "data={name='synthetic', limit=160, test_limit=2000}",
-    "--set", "transport.timeout=60",
+    "--set", "model.name=cifar_resnet56_v1", "--set", "data={name='synthetic', limit=20, test_limit=2000}",
+    "--set", "train.batch_size=2", "--set", "transport.timeout=60",
 )  # fmt: skip
-"""An epoch takes a second or two, and an evaluation several."""
+"""An evaluation takes seconds, and a step much less: no signal interrupts a backward pass, and a launcher soon kills
+the processes that are left once one has ended."""
 
 
 def measuring(start: Callable[..., Play]) -> Play:
