@@ -12,6 +12,7 @@ from hpcps.spec.locate import Path, line_of
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem, dotted, quote
 from hpcps.spec.sweep import Assignment
+from hpcps.spec.tree import Tree, get
 
 Change = Assignment | Override
 
@@ -25,8 +26,14 @@ class Mistakes:
         self._found: dict[str, int] = {}  # the line of each message; insertion order breaks ties
         self._void: set[Path] = set()
 
-    def add(self, problem: Problem, changes: Sequence[Change] = ()) -> None:
-        """Add a problem of a point; `changes` are the values that override the base, later ones first in effect."""
+    def add(self, problem: Problem, changes: Sequence[Change] = (), base: Tree | None = None) -> None:
+        """Add a problem of a point.
+
+        Args:
+            problem: the problem.
+            changes: the values that override the base, later ones first in effect.
+            base: the tables that they override, for a hint if a key is missing because a change replaces its table.
+        """
         self._void.update(problem.stands_for)
         if problem.missing and any(problem.path[: len(key)] == key for key in self._void):
             return
@@ -38,6 +45,10 @@ class Mistakes:
                 notes.append(note)
         with_these = f" (with {', '.join(notes)})" if notes else ""
         message = f"{dotted(problem.path)}: {problem.message}{with_these}"
+        if problem.missing and source is not None and get(base or {}, [str(part) for part in problem.path]) is not None:
+            own = dotted(source.key)
+            message += f"; the new value of {own} replaces the whole table of the file: repeat the key in it, or set "
+            message += f"single keys, such as {quote(f'{own}.{next(iter(source.value), problem.path[-1])}')}"
         if isinstance(source, Override):
             self._record(f"--set {source.text}: {message}", None)
             return

@@ -1,5 +1,7 @@
 """The reference of keys and the JSON Schema say what the code does."""
 
+import re
+import textwrap
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,24 @@ def test_the_example_of_the_reference_has_the_points_it_says(tmp_path: Path) -> 
     page = (ROOT / "docs" / "reference" / "experiment-file.md").read_text(encoding="utf-8")
     (tmp_path / "example.toml").write_text(page.split("```toml\n")[1].split("```")[0], encoding="utf-8")
     assert len(load_experiment(tmp_path / "example.toml").points) == 6
+
+
+def complete_examples() -> dict[str, str]:
+    """Return the experiment files in the pages: the TOML blocks that have all required keys of the file."""
+    found = {}
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        blocks = re.findall(r"^ *```toml\n(.*?)^ *```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        for number, text in enumerate(map(textwrap.dedent, blocks)):
+            if not re.search(r"^name = ", text, re.MULTILINE):
+                continue  # a part of a file, perhaps with an ellipsis
+            if {"name", "topology", "model", "data", "train"} <= tomllib.loads(text).keys():
+                found[f"{page.stem}-{number}"] = text
+    return found
+
+
+@pytest.mark.parametrize("name", complete_examples())
+def test_the_complete_examples_of_the_pages_have_no_mistakes(name: str, tmp_path: Path) -> None:
+    load_experiment(tmp_path / "example.toml", content=complete_examples()[name])
 
 
 def test_every_key_is_described() -> None:

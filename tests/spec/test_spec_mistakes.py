@@ -233,6 +233,15 @@ def test_a_value_inside_a_swept_table_is_blamed_on_the_sweep_that_set_it(write: 
     assert only.startswith("15: attack.rate: expects a number from 0 to 1")
 
 
+def test_a_key_that_a_swept_table_left_out_says_so(write: Write) -> None:
+    hint = "replaces the whole table of the file: repeat the key in it, or set single keys, such as "
+    (only,) = mistakes(write("[[sweep]]\ntrain = [{ quorum = 3 }, { quorum = 4 }]"))
+    assert only.startswith("12: train.epochs: ")
+    assert only.endswith(f'; the new value of train {hint}"train.quorum"')
+    (only,) = mistakes(write(), "train={batch_size=8}")
+    assert only.endswith(f'; the new value of train {hint}"train.batch_size"')
+
+
 def test_what_depends_on_the_sweep_says_which_value(write: Write) -> None:
     (only,) = mistakes(write("[[sweep]]\n'topology.workers' = [4, 8]"), "data.shards=6")
     assert only.endswith("(with topology.workers = 8 in line 12)")
