@@ -12,7 +12,8 @@ from hpcps.cli.arguments import add_point_arguments, add_results_argument
 
 if TYPE_CHECKING:
     from hpcps.records.experiment_runs import ExperimentRuns
-    from hpcps.records.status import RunStatus, StepState
+    from hpcps.records.status import RunStatus
+    from hpcps.records.step_state import StepState
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -96,7 +97,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 state,
                 f"{run.epoch:.1f}/{run.epochs}" if run.epochs else f"{run.epoch:.1f}" if run.epoch else "",
                 f"{run.attempt}." if run.attempt > 1 and run.state != "done" else "",
-                duration(run.left) if run.left is not None else "",
+                duration(run.left) if run.left else "",
                 _percent(run.accuracy),
                 "unknown" if run.acceptance.accepted is None else _percent(run.acceptance.rate),
                 f"{run.refused} blocks" if run.refused else "",

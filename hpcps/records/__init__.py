@@ -22,6 +22,7 @@
 - `run_directory`: the folder of one run
 - `search`: the scores of the runs of a search
 - `status`: the progress of runs, read from their files
+- `step_state`: the local steps of the roles of a run with a policy
 - `summary`: statistics over the seeds of an experiment, for a paper
 - `sweep`: the sweep that a launch belongs to
 - `table`: the columns of the long table, and Parquet

@@ -11,17 +11,20 @@ DIED = "evaluator_died"
 """The event of the line that the evaluator writes when the process that evaluates has ended."""
 
 
-def evaluator_note(deaths: Sequence[Mapping[str, Any]], *, awaited: bool) -> str:
-    """Describe how often the process that evaluates ended, and whether only its last evaluation is awaited.
+def evaluator_note(deaths: Sequence[Mapping[str, Any]], epochs: Mapping[float, bool], *, awaited: bool) -> str:
+    """Describe how many epochs it evaluated, how often its process ended, and whether its last evaluation is awaited.
 
     Args:
         deaths: the lines of the event `DIED`.
+        epochs: whether each epoch was evaluated; those that are not decided yet are missing.
         awaited: whether all other processes have ended, but that which gives the models to the evaluator.
 
     Returns:
         The text; empty if there is nothing to say.
     """
     said = []
+    if not all(epochs.values()):
+        said.append(f"{sum(epochs.values())} of {len(epochs)} epochs evaluated")
     if deaths:
         times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
         last = f"the model of round {finite(deaths[-1].get('round')):.0f}: it {deaths[-1].get('how')}"

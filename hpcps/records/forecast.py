@@ -57,7 +57,7 @@ class Forecast:
 
 
 def time_left(runs: Sequence[RunStatus]) -> Forecast | None:
-    """Return the estimated time until the sweep is done; None if nothing is running or no pace is known.
+    """Return the estimated time until the sweep is done; None if nothing is running, no pace is known, or none is left.
 
     A run takes as long per epoch as the runs of its narrowest kind of which one has made progress: as those that are
     done, or else as those that are not. The estimate assumes that as many run at a time as now. It ignores failed runs,
@@ -80,7 +80,8 @@ def time_left(runs: Sequence[RunStatus]) -> Forecast | None:
     now, then = ([seconds(run) for run in part] for part in (running, waiting))
     current = [each for each in now if each is not None]
     whole = (sum(current) + sum(each for each in then if each is not None)) / len(running)
-    return Forecast(max([*current, whole]), (now + then).count(None))
+    forecast = Forecast(max([*current, whole]), (now + then).count(None))
+    return forecast if forecast.seconds or forecast.others else None
 
 
 def _paces(runs: Iterable[RunStatus]) -> dict[str, float]:

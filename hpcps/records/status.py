@@ -20,6 +20,7 @@ from hpcps.records.files import Tail
 from hpcps.records.forecast import kinds_of
 from hpcps.records.inventory import UNDAMAGED, Damage
 from hpcps.records.run_directory import RunDirectory
+from hpcps.records.step_state import StepState
 from hpcps.spec.tree import get
 
 State = Literal["done", "running", "silent", "stopped", "failed", "not started", "damaged"]
@@ -34,39 +35,6 @@ _WINDOW = 16
 
 _LINE = ("time", "round", "updates", "received_pairs", "sent_pairs", *APPLIED)
 """What is kept of each round of a validator or server."""
-
-
-@dataclass(frozen=True)
-class StepState:
-    """The local steps of one role in the present round, as server 0 knows them.
-
-    Attributes:
-        who: the role, such as `worker-3`.
-        k: its local steps in the round.
-        c: its seconds per local step; None if they are not known yet.
-        te: when its last step ended or the round began, in seconds of server 0's record; None if it has not begun.
-        ready: whether it has the order to send its update.
-        now: the time of the record line.
-    """
-
-    who: str
-    k: int
-    c: float | None
-    te: float | None
-    ready: bool
-    now: float
-
-    @classmethod
-    def of(cls, line: Mapping[str, Any]) -> tuple[StepState, ...]:
-        """Return what a line says; nothing if it is damaged."""
-        columns = [line.get(name) for name in ("who", "k", "c", "te", "ready")]
-        if not all(isinstance(column, list) for column in columns):
-            return ()
-        rows = zip(*(column for column in columns if isinstance(column, list)), strict=False)
-        return tuple(
-            cls(str(who), int(finite(k)), _known(c), _known(te), ready is True, finite(line.get("time")))
-            for who, k, c, te, ready in rows
-        )
 
 
 @dataclass(frozen=True)
@@ -169,6 +137,7 @@ class _Rank:
         self.first: dict[str, Any] = {}
         self.round: dict[str, Any] = {}
         self.evaluation: dict[str, Any] = {}
+        self.epochs: dict[float, bool] = {}
         self.diverged = False
         self.deaths: list[dict[str, Any]] = []
         self.step_states: dict[str, Any] = {}
@@ -183,7 +152,7 @@ class _Rank:
                 self.first = self.step_states = {}
                 if "continues" not in line:  # otherwise the values before the checkpoint are still valid
                     self.round, self.evaluation, self.diverged = {}, {}, False
-                    self.pairs = {}
+                    self.pairs, self.epochs = {}, {}
                 self.attempt = max(1, int(finite(line.get("attempt"))))
                 self.paces.clear()
             elif event == "round":
@@ -193,8 +162,10 @@ class _Rank:
                     self.interval = max(self.interval, finite(line.get("time")) - finite(self.round.get("time")))
                 self.first = self.first or line
                 self.round = line
-            elif event == "evaluation":
-                self.evaluation = line
+            elif event in ("evaluation", "not_evaluated"):
+                self.epochs[finite(line.get("epoch"))] = event == "evaluation"
+                if event == "evaluation":
+                    self.evaluation = line
             elif event == "local_steps":
                 self.step_states = line
             elif event == "diverged":
@@ -239,12 +210,14 @@ class _Followed:
         run = self._spec.get("run") or {}
         self._kinds = self._kinds or (kinds_of(run) if run else ())
         validated = get(run, ("topology", "validators")) != 0
+        evaluators = get(run, ("topology", "evaluators"))
         coordinator, combiners = ("validator-0", "validator-") if validated else ("worker-0", "server-")
         for path in self._directory.records:
             if path not in self._ranks:
                 tail = _COORDINATOR_TAIL if path.stem in (coordinator, str(EVALUATOR)) else _TAIL
-                # The acceptance rate is that of the whole run.
-                self._ranks[path] = _Rank(path, _WHOLE if path.stem.startswith(combiners) else tail)
+                # The acceptance rate and the number of evaluated epochs are those of the whole run.
+                whole = path.stem.startswith(combiners) or (path.stem == coordinator and evaluators)
+                self._ranks[path] = _Rank(path, _WHOLE if whole else tail)
             self._ranks[path].follow()
         ranks = {rank.name: rank for rank in self._ranks.values()}
         status = self._status(now, ranks.get(coordinator), ranks, damage, failures)
@@ -294,6 +267,7 @@ class _Followed:
             state = "not started"
         elif age > max(SILENT_AFTER, 5 * longest):
             state = "silent"
+        awaited = state in ("running", "silent") and bool(ended) and ranks.keys() - ended.keys() == left
         slowest = max(ranks.values(), key=lambda rank: rank.step_seconds, default=None)
         paced = slowest is not None and slowest.step_seconds > 0
         latest, evaluation = (coordinator.round, coordinator.evaluation) if coordinator else ({}, {})
@@ -334,7 +308,7 @@ class _Followed:
             quorum=get(self._spec, ("run", "train", "quorum")) is not None,
             evaluator=""
             if evaluator is None
-            else evaluator_note(evaluator.deaths, awaited=bool(ended) and ranks.keys() - ended.keys() == left),
+            else evaluator_note(evaluator.deaths, coordinator.epochs if coordinator else {}, awaited=awaited),
         )
 
 
@@ -344,7 +318,3 @@ def _pairs(line: Mapping[str, Any]) -> tuple[float, ...]:
     updates = len(participants) if isinstance(participants, list) else 0
     special = {"updates": updates, "accepted_sent_pairs": finite(line.get("accepted_sent_pairs"), np.nan)}
     return tuple(special[name] if name in special else finite(line.get(name)) for name in _LINE)
-
-
-def _known(value: object) -> float | None:
-    return finite(value) if isinstance(value, (int, float)) else None

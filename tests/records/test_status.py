@@ -124,6 +124,30 @@ def test_done_and_stopped_and_diverged(directory):
     assert progress.poll()[0].state == "done"
 
 
+def test_an_evaluator_is_awaited_only_while_the_run_goes_on(directory):
+    seconds = [0.0]
+
+    def record(role, *events):
+        with RecordWriter(directory.path, "0123456789", role, 0, "n0", clock=lambda: seconds[0]) as writer:
+            writer.write("start")
+            for name, fields in events:
+                seconds[0] += 1.0
+                writer.write(name, **fields)
+
+    record("worker", ("round", {"round": 7, "step": 8, "epoch": 4.0}), ("end", {"reason": "finished"}))
+    decided = [("evaluation" if epoch == 2 else "not_evaluated", {"epoch": epoch}) for epoch in (1, 2, 3)]
+    record("validator", ("round", {"round": 6, "epoch": 3.0}), *decided, ("round", {"round": 7, "epoch": 4.0}))
+    record("evaluator")
+    (status,) = SweepProgress([directory.path]).poll()
+    awaited = "the training is over, and the evaluation of the last model is awaited"
+    assert status.evaluator == f"evaluator-0: 1 of 3 epochs evaluated; {awaited}"
+    assert (status.left, time_left([status])) == (0, None)
+    assert "left" not in overview([status]).split("\n")[0]
+    directory.fail("evaluator", 0, "n0", None, "waiting", "it was killed")
+    (status,) = SweepProgress([directory.path]).poll()
+    assert (status.state, status.evaluator) == ("failed", "evaluator-0: 1 of 3 epochs evaluated")
+
+
 def test_a_failure_names_its_cause(directory):
     play(directory, "worker", 1, 2)
     directory.fail("worker", 1, "n07", 2, "exchange", ValueError("no such block"))
