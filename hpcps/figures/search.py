@@ -109,6 +109,9 @@ def draw(name: str, found: Found) -> Figure:
         axes.set_xlabel(of_key(key))
     by_accuracy = first.search.score == "accuracy"
     grid[0].set_ylabel(f"held-out {'accuracy (%)' if by_accuracy else 'loss'}")
+    if not any(score.has_score for _, scores in found for score in scores):
+        # Without a value matplotlib would choose an axis around 0.
+        grid[0].set(ylim=(0, 100)) if by_accuracy else grid[0].set(yticks=[])
     handles: list[Artist] = [
         Line2D([], [], label=group.label or "best at each value", **styles[group.label].options) for group, _ in found
     ]
@@ -155,6 +158,8 @@ def _line(
     best = dict(sorted(points, key=lambda point: (point[0], point[1] if by_accuracy else -point[1])))
     # Drawn configurations with neighbouring values of this key differ in the others too: a line would mean nothing.
     apart = len(group.configurations[0].values) > 1 and not isinstance(group.search, GridSearch)
+    if not best:
+        return  # a line without points has no place, so the layout would fail
     axes.plot([*best], [*best.values()], clip_on=False, **look.options | ({"linestyle": "none"} if apart else {}))
     if len(best) < len(points):
         axes.plot(*np.transpose(points), linestyle="none", marker=".", color=look.color, alpha=0.5, zorder=1.5)

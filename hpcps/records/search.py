@@ -175,6 +175,18 @@ def write_result(
     with writing(group.result):
         group.result.parent.mkdir(parents=True, exist_ok=True)
         write_whole(group.result, json.dumps(content, indent=1, allow_nan=False) + "\n")
+        group.without_result.unlink(missing_ok=True)
+
+
+def write_without_result(group: SearchGroup) -> None:
+    """Note that all runs of a group are lost, so that `hpcps run` does not ask to execute the same search.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
+    with writing(group.without_result):
+        group.without_result.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(group.without_result, "all runs diverged or failed\n")
 
 
 def _known(value: float) -> float | None:

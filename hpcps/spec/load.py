@@ -101,14 +101,18 @@ class LoadedExperiment:
         Raises:
             SpecError: it has not.
         """
-        if left := [group for group in self.search if group.chosen is None]:
+        for lost in (True, False):
+            left = [group for group in self.search if not group.chosen and group.without_result.exists() is lost]
+            if not left:
+                continue
             keys = list(left[0].configurations[0].values)
             where = "; ".join(group.label for group in left if group.label)
-            raise SpecError(
-                f"{self.path}: the [search] of {', '.join(keys)} has no result yet{where and f' for {where}'}: "
-                f"`hpcps search {self.path}` makes it, with the same --set and --results; or give a value with "
-                f"--set {keys[0]}=…"
-            )
+            what = f"{self.path}: the [search] of {', '.join(keys)} has no result"
+            way = f"`hpcps search {self.path}`"
+            said, do = (" yet", f"{way} makes it, with the same --set and --results")
+            if lost:
+                said, do = (", because all of its runs diverged or failed", f"change its values, and {way} again")
+            raise SpecError(f"{what}{said}{where and f' for {where}'}: {do}; or give a value with --set {keys[0]}=…")
 
     def to_search(self) -> tuple[SearchGroup, ...]:
         """Return the groups of points for which values are to be chosen.
@@ -183,7 +187,7 @@ def load_experiment(
             chosen = selected(_candidates(drafts, runs, wrong, shared), only)
     for index in sorted(chosen):
         for problem in outcomes[index][1]:
-            mistakes.add(problem, drafts[index].changes)
+            mistakes.add(problem, drafts[index].changes, tables)
     _check_base(tables, mistakes)
     mistakes.stop()
     names = _labels(drafts, runs, shared)

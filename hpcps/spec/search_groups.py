@@ -66,6 +66,11 @@ class SearchGroup:
         return self.configurations[0].rungs[0][0].run.name
 
     @property
+    def without_result(self) -> Path:
+        """The file that exists if the search was executed, and chose nothing because all of its runs were lost."""
+        return self.result.with_suffix(".lost")
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The number of configurations of each rung."""
         count = len(self.configurations)

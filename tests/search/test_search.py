@@ -18,6 +18,7 @@ from hpcps.cli.main import main
 from hpcps.data.shards import all_shards, held_out_samples, shard_size
 from hpcps.errors import RunError, SpecError
 from hpcps.execution.sweep.search import conclude
+from hpcps.figures.search import draw
 from hpcps.records.search import ConfigurationScore, RunScore, ranked, score_runs
 from hpcps.records.variants import variants
 from hpcps.spec.identity import run_id
@@ -236,6 +237,25 @@ def test_diverged_and_failed_runs_lose_and_ties_are_decided(write: Write) -> Non
     with pytest.raises(RunError, match="no values are chosen, because all runs diverged or failed"):
         conclude([group], [everything], Path("lr.toml"), [])
     assert not group.result.exists()
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_search_whose_runs_are_all_lost_says_so(write: Write) -> None:
+    file = write()
+    results = file.parent / "results"
+    (group,) = load_experiment(file, results=results).search
+    lost = order(group, [[(0.99, 0.01, "diverged")]] * 3)
+    with pytest.raises(RunError):
+        conclude([group], [lost], file, [])
+    why = "has no result, because all of its runs diverged or failed: change its values, and `hpcps search"
+    with pytest.raises(SpecError, match=why):
+        load_experiment(file, results=results).check_searched()
+    figure = draw("lr", [(group, lost)])
+    figure.canvas.draw()  # a layout that fails warns
+    assert figure.axes[0].get_ylim() == (0, 100)
+    conclude([group], [order(group, [[(0.9, 0.1, "")]] * 3)], file, [])
+    load_experiment(file, results=results).check_searched()
+    assert not group.without_result.exists()
 
 
 def test_points_count_by_the_worst_or_the_mean_and_seeds_by_their_mean(write: Write) -> None:

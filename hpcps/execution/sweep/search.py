@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hpcps.errors import RunError
-from hpcps.records.search import ConfigurationScore, ranked, score_runs, write_result
+from hpcps.records.search import ConfigurationScore, ranked, score_runs, write_result, write_without_result
 from hpcps.spec.load import Point
 from hpcps.spec.search_groups import SearchGroup
 
@@ -61,6 +61,7 @@ def conclude(groups: Sequence[SearchGroup], scores: Scores, file: Path, override
         if found[0].has_score:
             write_result(group, found, file, overrides)
         else:
+            write_without_result(group)
             without.append(group)
     if without:
         where = "; ".join(group.label for group in without if group.label)
