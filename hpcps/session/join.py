@@ -35,7 +35,9 @@ class LaunchedSession(Session):
     def shutdown(self, error: str = "") -> None:
         """End the session; without an error, leave the process group together with all others."""
         super().shutdown(error)
-        if not error:
+        if error:
+            self._group.abandon()
+        else:
             self._group.barrier()
             self._group.leave()
 
@@ -88,6 +90,7 @@ def join_launch(timeout: float = TIMEOUT, copies: Copies | None = None) -> Launc
         tracer.compare(offset)
         activity = "train" if me.role == "worker" else "wait"
         session.member.trace = SessionTrace(tracer, folder / "trace" / str(me) / "comm.json", activity)
+    session.begin()
     return session
 
 

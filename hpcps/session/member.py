@@ -312,4 +312,4 @@ class Member:
         for peer in self._world:
             # One that has left also waits for the others to leave.
             if peer != self.peer:
-                self._transport.send(peer, message)
+                self._send(Send(peer, message))

@@ -38,7 +38,7 @@ class Session:
     def __init__(
         self, group: ProcessGroup, world: Sequence[Peer], timeout: float = TIMEOUT, copies: Copies | None = None
     ) -> None:
-        """Begin a session; all processes of the group do so at the same time.
+        """Create a session; all processes of the group do so at the same time. No message is taken before `begin`.
 
         Args:
             group: the process group.
@@ -63,6 +63,9 @@ class Session:
         self._resume.set()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="hpcps", daemon=True)
+
+    def begin(self) -> None:
+        """Make progress from now on."""
         self._thread.start()
 
     def declare(

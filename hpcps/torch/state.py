@@ -138,4 +138,6 @@ def _join_torchrun(timeout: float) -> Session:
 def _among(world: list[Peer], mine: int, allgather: object, timeout: float) -> Session:
     peers = {peer: number for number, peer in enumerate(world)}
     group = SharedMemoryProcessGroup(mine, peers, allgather, _ELSEWHERE)  # type: ignore[arg-type]
-    return Session(group, world, timeout, TensorCopies())
+    session = Session(group, world, timeout, TensorCopies())
+    session.begin()
+    return session

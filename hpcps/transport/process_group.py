@@ -103,6 +103,9 @@ class ProcessGroup(ABC):
         """Wait until every process calls this, then leave the group."""
         self.barrier()
 
+    def abandon(self) -> None:  # noqa: B027 - most transports have sent all messages
+        """Leave the group at once, without the others, who still get all messages; no effect after leaving."""
+
 
 @dataclass(frozen=True)
 class LaunchedProcess:

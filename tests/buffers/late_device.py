@@ -62,11 +62,14 @@ class LateDevice(Device):
 
     def compute(self, work, *vectors):
         self.finish()
-        before = [array(vector.memory).copy() for vector in vectors]
-        copies = [self.memory(memory) for memory in before]
-        result = work(*copies)
-        for vector, memory, values in zip(vectors, before, map(array, copies), strict=True):
-            if memory.tobytes() != values.tobytes():
+        # One may be given twice.
+        different = {id(vector): vector for vector in vectors}
+        before = {key: array(vector.memory).copy() for key, vector in different.items()}
+        copies = {key: self.memory(memory) for key, memory in before.items()}
+        result = work(*(copies[id(vector)] for vector in vectors))
+        for key, vector in different.items():
+            values = array(copies[key])
+            if before[key].tobytes() != values.tobytes():
                 self.enqueue(lambda to, values=values: put(to, values), vector)
         return result
 

@@ -97,7 +97,7 @@ def test_a_compressor_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path
     (run,) = tmp_path.glob("*/runs/*")
     steps = component("my_compressor.py")(step=0.5).decode(np.array([3, -4], np.int16).tobytes(), 2)
     assert steps.tolist() == [1.5, -2.0]
-    lines = [json.loads(line) for line in (run / "records/validator-0.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (run / "records/server-0.jsonl").read_text().splitlines()]
     assert {line["malformed"] for line in lines if line["event"] == "round"} == {0}
     compressor = folder / "my_compressor.py"
     compressor.write_text(compressor.read_text().replace("return len(code)", "return len(code) - 2"))

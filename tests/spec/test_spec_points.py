@@ -64,7 +64,7 @@ def test_figure_3_is_what_the_paper_ran() -> None:
     expected = {
         "topology": {"servers": 1, "validators": 1, "workers": 16, "colocate_validators": False, "evaluators": 0},
         "model": {"backend": "torch", "name": "cifar_resnet20_v1"},
-        "communication": {"participation": 0.5, "skip_rate": 0.2},
+        "communication": {"participation": 0.5, "skip_rate": 0.2, "compression": "none"},
         "seed": 1,
     }
     for run in runs:
@@ -110,7 +110,7 @@ def test_figures_5_and_6_are_what_the_paper_ran(name: str, topology: dict[str, A
     expected = {
         "topology": topology,
         "model": {"backend": "torch", "name": "cifar_resnet20_v1"},
-        "communication": {"participation": participation, "skip_rate": 0.2},
+        "communication": {"participation": participation, "skip_rate": 0.2, "compression": "none"},
         "asynchronous": {
             "alpha": 0.4,
             "alpha_decay": {"factor": 0.5, "epochs": [100]},

@@ -165,7 +165,6 @@ class PsliteProcessGroup(ProcessGroup):
         self._node.stop()
 
     def abandon(self) -> None:
-        """Leave the group at once, without the others; no effect after leaving."""
         self._left = True
         self._node.abandon()
 
