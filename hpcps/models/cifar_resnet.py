@@ -41,9 +41,11 @@ class CifarResNet(Model, ABC):
         return get_cifar_resnet(1, self._depth, classes=classes)
 
 
+COUNTS = {20: "272,186", 32: "466,618", 44: "661,050", 56: "855,482", 110: "1,730,426"}
+
 NETWORKS = [
-    named(CifarResNet, f"cifar_resnet{depth}_v1", f"ResNet-{depth}: {parameters},000 parameters with 10 classes.")
-    for depth, parameters in {20: "273", 32: "467", 44: "662", 56: "856", 110: "1,731"}.items()
+    named(CifarResNet, f"cifar_resnet{depth}_v1", f"ResNet-{depth}: {parameters} parameters (1 channel, 10 classes).")
+    for depth, parameters in COUNTS.items()
 ]
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class ZooModel(Model, ABC):
     """A network of `mxnet.gluon.model_zoo.vision`, for images with any number of channels.
 
-    Numbers of parameters in docstrings are those for 1 channel and 10 classes: of the tensors that Gluon trains, so
-    without the running statistics of BatchNorm.
+    Numbers of parameters in docstrings are those of the tensors that Gluon trains, so without the running
+    statistics of BatchNorm.
     """
 
     backends: ClassVar[tuple[str, ...]] = ("torch", "mxnet")

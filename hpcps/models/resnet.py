@@ -32,7 +32,11 @@ class ImageNetResNet(ZooModel, ABC):
 
 
 NETWORKS = [
-    named(ImageNetResNet, f"resnet{depth}_v{version}", f"ResNet-{depth}, version {version}: {parameters} parameters.")
+    named(
+        ImageNetResNet,
+        f"resnet{depth}_v{version}",
+        f"ResNet-{depth}, version {version}: {parameters} parameters (1 channel, 10 classes).",
+    )
     for depth, version, parameters in (
         (18, 1, "11,175,370"),
         (18, 2, "11,173,706"),

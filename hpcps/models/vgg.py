@@ -58,8 +58,10 @@ class NormalisedVgg(Vgg, ABC):
     batchnorm: ClassVar[bool | None] = True
 
 
+SAMPLES = "images of 32 by 32, 1 channel, 10 classes"
+
 NETWORKS = [
-    named(base, f"vgg{depth}{suffix}", f"VGG-{depth}{words}: {parameters} parameters for images of 32 by 32.")
+    named(base, f"vgg{depth}{suffix}", f"VGG-{depth}{words}: {parameters} parameters ({SAMPLES}).")
     for base, suffix, words, counts in (
         (Vgg, "", "", ("28,142,858", "28,327,370", "33,637,066", "38,946,762")),
         (NormalisedVgg, "_bn", " with BatchNorm", ("28,148,362", "28,333,258", "33,645,514", "38,957,770")),

@@ -1,6 +1,7 @@
 """The networks of Gluon's model zoo are those of the zoo, and train on images of the sizes that they are made for."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,13 @@ def test_each_has_the_published_number_of_parameters(name):
     assert sum(one.numel() for one in network.parameters()) == COUNTS[name]
     if name in PUBLISHED:
         assert round(COUNTS[name] / 1e6, 2) == PUBLISHED[name]
+
+
+def test_numbers_of_parameters_say_for_which_samples():
+    named = {name: entry.__doc__ for name, entry in active().of("models").items() if name in COUNTS}
+    counted = [name for name, text in named.items() if f"{COUNTS[name]:,} parameters" in text]
+    assert len(counted) > 20
+    assert [name for name in counted if not re.search(r"(one|1) channel", named[name])] == []
 
 
 @pytest.mark.parametrize("name", FOR_IMAGENET)
