@@ -12,6 +12,7 @@ from hpcps.execution import inprocess, role_driver
 from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.replay.play import replay
 from hpcps.records.run_directory import RunDirectory
+from hpcps.spec.identity import revisions, run_id
 from hpcps.spec.schema import Run
 
 
@@ -47,7 +48,8 @@ def quorum(shape=(2, 1, 4), **tables):
 def play(run, folder, seed, crash=lambda directory: False, stop=lambda: False):
     """Play a run whose roles take turns by chance; return its folder. Its process is gone once `crash` says so."""
     directory = RunDirectory(Path(folder) / "0123456789")
-    directory.create({"run_id": "0123456789", "label": "small", "run": run.model_dump(mode="json")})
+    settings = {"run_id": run_id(run), "revisions": revisions(run), "run": run.model_dump(mode="json")}
+    directory.create({"label": "small", **settings})
     chance = random.Random(seed)
 
     def take_turns(drivers, directory, clock):
@@ -67,7 +69,7 @@ def play(run, folder, seed, crash=lambda directory: False, stop=lambda: False):
         patch.setattr(inprocess, "take_turns", take_turns)
         patch.setattr(role_driver, "_ASK_EVERY", -1.0)
         with suppress(Crash):
-            run_in_process(run, "0123456789", directory, stop)
+            run_in_process(run, run_id(run), directory, stop)
     return directory
 
 

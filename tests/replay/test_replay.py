@@ -18,6 +18,8 @@ from hpcps.records.provenance import installed_code, machine
 from hpcps.records.run_directory import RunDirectory
 from hpcps.roles.evaluation_job import Died, TrainerEvaluations
 from hpcps.roles.events import InBackground
+from hpcps.spec.identity import run_id
+from hpcps.spec.schema import Run
 
 RUNS = {
     "validators": asynchronous((2, 2, 4), validation={"rule": {"kind": "zeno++"}}, attack={"kind": "sign_flip"}),
@@ -203,6 +205,21 @@ def test_another_model_is_found(done, tmp_path):
     assert str(result.difference) == "final/server-1.npy: the replay computes another model"
 
 
+def test_the_record_of_a_process_that_the_run_does_not_have_is_found(done, tmp_path):
+    copy = RunDirectory(Path(shutil.copytree(done.path, tmp_path / "run")))
+    shutil.copy(record(copy, "worker-1"), copy.path / "records" / "worker-7.jsonl")
+    result, _ = replayed(copy, tmp_path / "replay")
+    assert str(result.difference) == "records/worker-7.jsonl: the run has no process worker-7"
+
+
+def test_changed_settings_are_found_before_the_records_are_compared(done, tmp_path):
+    copy = RunDirectory(Path(shutil.copytree(done.path, tmp_path / "run")))
+    _set(copy.path, "train", "batch_size", 7)
+    result, _ = replayed(RunDirectory(copy.path), tmp_path / "replay")
+    assert (result.difference.where, result.lines) == ("spec.json", 0)
+    assert f"do not belong to the run id {copy.spec['run_id']}, but to " in result.difference.what
+
+
 def test_the_command(done, tmp_path, capsys):
     """It tells the differences of the environment first, and which records differ."""
     runs = tmp_path / "results" / "small" / "runs"
@@ -241,9 +258,11 @@ def test_what_cannot_be_replayed_is_refused(done, tmp_path, capsys):
     assert said.count("  (settings unknown)\n") == 2
 
 
-def _set(folder, table, key, value):
+def _set(folder, table, key, value, *, new_id=False):
     spec = json.loads((folder / "spec.json").read_text())
     spec["run"][table][key] = value
+    if new_id:
+        spec["run_id"] = run_id(Run.model_validate(spec["run"]))
     (folder / "spec.json").write_text(json.dumps(spec))
 
 
@@ -264,5 +283,5 @@ REFUSED = {
     "has records of 0 attempts, and other processes of 1": lambda folder: (
         folder / "records" / "worker-3.jsonl"
     ).write_text(""),
-    "cifar10": lambda folder: _set(folder, "data", "name", "cifar10"),
+    "cifar10": lambda folder: _set(folder, "data", "name", "cifar10", new_id=True),
 }

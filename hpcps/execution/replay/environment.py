@@ -8,6 +8,9 @@ from typing import Any
 
 from hpcps.protocol.messages import Peer
 from hpcps.records.provenance import installed_code, machine, packages
+from hpcps.spec.identity import revisions, run_id
+from hpcps.spec.plugins import used
+from hpcps.spec.schema import Run
 
 _PACKAGES = ("numpy", "torch", "mxnet", "gluoncv")
 
@@ -32,6 +35,25 @@ def of_provenance(recorded: Mapping[str, Any]) -> Iterator[str]:
     for name, there, now in pairs:
         if there != now:
             yield _sentence(name, there, now)
+
+
+def of_settings(spec: Mapping[str, Any], run: Run) -> str | None:
+    """Describe that the settings of a run do not belong to its id, which is a hash of them; None if they do.
+
+    The ids of runs with plugins, or before a revision that affects them, may differ here for other reasons.
+
+    Args:
+        spec: the content of `spec.json`.
+        run: its settings; its plugins are in use.
+    """
+    recorded, here = spec.get("run_id"), run_id(run)
+    foreign = any(entry.origin.identity for entry in used(run).values())
+    if here == recorded or foreign or spec.get("revisions", []) != revisions(run):
+        return None
+    return (
+        f"the settings do not belong to the run id {recorded}, but to {here}: they were changed after the run, or "
+        "another version of hpcps wrote them; the records are not compared"
+    )
 
 
 def of_starts(starts: Iterable[tuple[Peer, Mapping[str, Any], Mapping[str, Any]]]) -> Iterator[str]:

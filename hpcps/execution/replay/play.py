@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcps.errors import RunError
 from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
 from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver
-from hpcps.execution.replay.environment import of_provenance, of_starts
+from hpcps.execution.replay.environment import of_provenance, of_settings, of_starts
 from hpcps.execution.replay.evaluations import ReplayedEvaluations
 from hpcps.execution.resume import restore_role
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
@@ -18,7 +18,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.attempts import Attempt, DifferenceError, attempts_of
 from hpcps.records.evaluator import DIED
-from hpcps.records.run_directory import RunDirectory
+from hpcps.records.run_directory import SPEC, RunDirectory
 from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.spec.schema import Run
 from hpcps.spec.simulation import Modelled
@@ -66,6 +66,8 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
     finished = (directory.path / "DONE").exists()
     before: Sequence[ReplayDriver] = ()
     try:
+        if wrong := of_settings(directory.spec, run):
+            raise DifferenceError(SPEC, wrong)
         for attempts in _recorded(directory, run, finished=finished):
             result.attempts += 1
             try:
@@ -74,6 +76,7 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
                 result.lines += sum(attempt.compared for attempt in attempts.values())
             _check_progress(before)
             result.left += sum(attempt.left for attempt in attempts.values())
+        _check_no_other_records(directory, run)
         result.models = _compare_models(directory, copy, finished=finished)
     except DifferenceError as difference:
         result.difference = difference
@@ -196,6 +199,17 @@ def _check_progress(drivers: Sequence[ReplayDriver]) -> None:
         attempt = waiting[0].attempt
         expected = f"the event `{attempt.expected}`" if attempt.expected else "another line"
         raise DifferenceError(attempt.stopped_at, f"the record has {expected}, which does not come in the replay")
+
+
+def _check_no_other_records(directory: RunDirectory, run: Run) -> None:
+    """Check that all records are those of processes of the run.
+
+    Raises:
+        DifferenceError: one is not.
+    """
+    names = {str(peer) for peer in Roster.of(run).everyone()}
+    if others := [file for file in directory.records if file.stem not in names]:
+        raise DifferenceError(f"records/{others[0].name}", f"the run has no process {others[0].stem}")
 
 
 def _compare_models(directory: RunDirectory, copy: RunDirectory, *, finished: bool) -> int:
