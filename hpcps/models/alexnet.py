@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 class AlexNet(ZooModel):
-    """AlexNet, with dropout of 0.5 and without BatchNorm: 57,029,322 parameters (images of 224 by 224, 1 channel, 10 classes)."""
+    """AlexNet, with dropout of 0.5 and without BatchNorm.
+
+    It has 57,029,322 parameters for images of 224 by 224 (1 channel, 10 classes).
+    """
 
     smallest: ClassVar[int | None] = 63
     batchnorm: ClassVar[bool | None] = False
