@@ -87,9 +87,14 @@ def _pairs(line: Mapping[str, Any], key: str) -> list[tuple[int, int]]:
 
 
 def least_present(counts: pd.DataFrame) -> str:
-    """Describe in one line which worker was in the fewest rounds, and how late updates were."""
-    share = (counts["rounds"] - counts["missed"]) / counts["rounds"]
+    """Describe in one line which worker's updates were in the fewest rounds, and how late updates were."""
+    share = (counts["in_time"] + counts["late"]) / counts["rounds"]
     worker = int(counts["worker"].iloc[int(share.argmin())])
     lost = [f"{total} {name}" for name in ("late", "dropped", "abandoned") if (total := int(counts[name].sum()))]
-    said = f"workers were in {100 * share.mean():.0f} % of the rounds, worker-{worker} in {100 * share.min():.0f} %"
+    said = "updates of all workers were in all rounds"
+    if share.min() < 1:
+        said = f"updates of workers were in {100 * share.mean():.0f} % of the rounds, of worker-{worker} in "
+        said += f"{100 * share.min():.0f} %"
+    if absent := int(counts["absent"].sum()):
+        said += f"; {absent} answer{'s were absences' if absent > 1 else ' was an absence'}"
     return f"{said}; updates: {', '.join(lost) or 'none late'}"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import interrupted
 import numpy as np
+import pandas as pd
 import pytest
 from installed import BACKEND
 from quorum.test_orders import SECONDS, play, spec
@@ -16,7 +17,7 @@ from hpcps.cli.plot import handle as plot
 from hpcps.execution.inprocess import run_in_process
 from hpcps.figures.participation import settings
 from hpcps.protocol.messages import Kind
-from hpcps.records.participation import participation
+from hpcps.records.participation import least_present, participation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
@@ -209,6 +210,15 @@ def test_a_slow_worker_no_longer_decides_the_pace(tmp_path):
     assert counts.loc[5, "late"] >= 1
     assert counts.loc[5, "missed"] > 0.8 * counts.loc[5, "rounds"]
     assert counts.loc[0, "in_time"] + counts.loc[0, "late"] == counts.loc[0, "rounds"] - counts.loc[0, "missed"]
+
+
+def test_a_line_names_a_worker_only_if_some_updates_were_not_in_time():
+    always = {"rounds": 4, "in_time": 4, "late": 0, "absent": 0, "dropped": 0, "abandoned": 0, "missed": 0}
+    counts = pd.DataFrame([{"worker": 0, **always}, {"worker": 1, **always}])
+    assert least_present(counts) == "updates of all workers were in all rounds; updates: none late"
+    counts.loc[1, ["in_time", "absent"]] = 1, 3
+    said = "updates of workers were in 62 % of the rounds, of worker-1 in 25 %; 3 answers were absences"
+    assert least_present(counts) == f"{said}; updates: none late"
 
 
 def test_participation_is_drawn(tmp_path, capsys):
