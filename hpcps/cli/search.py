@@ -35,6 +35,8 @@ def handle(args: argparse.Namespace) -> int:
     groups = experiment.to_search()
     name = groups[0].name
     status: int = ExitStatus.DONE
+    for caution in dict.fromkeys(caution for group in groups for caution in group.cautions):
+        print(f"hpcps: caution: {caution}", flush=True)
 
     def play(rung: str, points: Sequence[Point], begun: Sequence[Point]) -> bool:
         nonlocal status

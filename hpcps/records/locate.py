@@ -126,6 +126,14 @@ def locate(text: str, results: Path, overrides: Sequence[str] = (), only: Sequen
     folders = {p.name for p in (*results.glob("*"), *results.glob(f"{PUBLISHED}/*")) if p.is_dir()} - {PUBLISHED}
     names = sorted(folders | {p.stem for p in EXPERIMENTS.glob("*.toml")})
     meant = [text] if text in names else [name for name in names if name.startswith(text)]
+    # Imported here because most of this package does not need the schema.
+    from hpcps.spec.search import SEARCHED
+
+    # The beginning of the name of an experiment does not mean the runs of its search.
+    searches = [name for name in meant if name.endswith(SEARCHED) and name.removesuffix(SEARCHED).startswith(text)]
+    if searches and searches == meant != [text]:
+        raise RunError(f"no runs of {text!r}, only those of a search: {', '.join(searches)}")
+    meant = [name for name in meant if name == text or name not in searches]
     if len(meant) == 1:
         file, folder = EXPERIMENTS / f"{meant[0]}.toml", results_of(meant[0], results)
         return of_file(file) if file.is_file() and not folder.is_dir() else of_folder(folder)

@@ -129,8 +129,10 @@ class LoadedExperiment:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """The cautions of the selected points, each once."""
-        return cautions_of(self.chosen)
+        """The cautions of the selected points and of the search, each once."""
+        return tuple(
+            dict.fromkeys([*cautions_of(self.chosen), *(each for one in self.search for each in one.cautions)])
+        )
 
 
 def cautions_of(points: Iterable[Point]) -> tuple[str, ...]:

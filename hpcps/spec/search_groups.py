@@ -17,7 +17,7 @@ from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import dotted, quote
 from hpcps.spec.search import read_search
-from hpcps.spec.search_table import HalvingSearch, Search
+from hpcps.spec.search_table import GridSearch, HalvingSearch, Search
 from hpcps.spec.sweep import Assignment
 from hpcps.spec.tree import kind_of
 
@@ -69,6 +69,23 @@ class SearchGroup:
     def without_result(self) -> Path:
         """The file that exists if the search was executed, and chose nothing because all of its runs were lost."""
         return self.result.with_suffix(".lost")
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Warnings about a search that has fewer configurations or rungs than its table seems to ask for."""
+        search, count = self.search, len(self.configurations)
+        found = []
+        if not isinstance(search, GridSearch) and search.samples is not None and count < search.samples:
+            found.append(
+                f"[search] has {count} different configurations, fewer than samples = {search.samples}, because equal "
+                "ones are one: give it more values, or a range"
+            )
+        if isinstance(search, HalvingSearch) and len(self.sizes) == 1:
+            found.append(
+                f"[search] has a single rung, because the number of configurations, {count}, is not greater than "
+                f"factor = {search.factor}: give it more configurations, or use a lower factor or another kind"
+            )
+        return tuple(found)
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -208,6 +208,17 @@ def test_what_a_person_types_finds_the_results(tmp_path, monkeypatch):
         locate("absent.toml", results)
 
 
+def test_a_beginning_does_not_mean_the_runs_of_a_search(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = Path("results")
+    (results / "s2.search" / "runs").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"no runs of 's2', only those of a search: s2\.search"):
+        locate("s2", results)
+    assert locate("s2.search", results).results == locate("s2.s", results).results == results / "s2.search"
+    (results / "s2long" / "runs").mkdir(parents=True)
+    assert locate("s2", results).results == results / "s2long"
+
+
 def test_the_repository_is_not_needed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match="are: none"):

@@ -147,6 +147,16 @@ def test_each_rung_of_halving_has_fewer_configurations_and_more_epochs(write: Wr
     assert [rung[0].run.train.epochs for rung in group.configurations[0].rungs] == [2, 4, 8]
 
 
+def test_a_search_that_is_smaller_than_it_seems_has_a_caution(write: Write, capsys: pytest.CaptureFixture[str]) -> None:
+    search = GRID.replace('"grid"', '"halving"\nsamples = 9')
+    few = "[search] has 3 different configurations, fewer than samples = 9, because equal ones are one"
+    rung = "[search] has a single rung, because the number of configurations, 3, is not greater than factor = 3"
+    assert [each.partition(":")[0] for each in load_experiment(write(search)).cautions] == [few, rung]
+    assert load_experiment(write(search.replace("samples = 9", "factor = 2"))).cautions == ()
+    assert main(["search", str(write(search)), "--dry-run", "--results", str(write(search).parent)]) == 0
+    assert f"hpcps: caution: {few}" in capsys.readouterr().out
+
+
 def test_set_and_include_end_the_search_of_a_key(write: Write) -> None:
     path = write(GRID, f'{RULES}[[include]]\n"train.optimizer.lr" = 0.5\n')
     assert load_experiment(path, ["train.optimizer.lr=0.2"]).search == ()
