@@ -55,6 +55,7 @@ def handle(args: argparse.Namespace) -> int:
             write_evaluation(args.output, evaluation)
         print(_line(_HEADINGS, len(str(args.model))))
         print(_line(_cells(str(args.model), evaluation), len(str(args.model))))
+        _warn_not_finite(str(args.model), evaluation)
         return 0
     done = {f"{run.path.name}  {run.spec['label']}": run for run in known if run.done}
     if not done:
@@ -65,6 +66,7 @@ def handle(args: argparse.Namespace) -> int:
         evaluation = evaluate_model(run, run.final_model())
         write_evaluation(run.path / EVALUATION, evaluation)
         print(_line(_cells(name, evaluation), width), flush=True)
+        _warn_not_finite(name, evaluation)
     if left := len(runs) - len(done):
         print(f"{left} run{'s are' if left > 1 else ' is'} not finished, and not evaluated")
     return 0
@@ -78,6 +80,12 @@ def _cells(name: str, evaluation: Evaluation) -> tuple[str, ...]:
     share, weakest = min((share, index) for index, share in enumerate(evaluation.by_class) if share is not None)
     ranked = (f"{100 * each:.2f} %" for each in (evaluation.accuracy, evaluation.top5))
     return (name, f"{evaluation.samples:,}", f"{evaluation.loss:.4f}", *ranked, f"{weakest}: {100 * share:.1f} %")
+
+
+def _warn_not_finite(name: str, evaluation: Evaluation) -> None:
+    if not evaluation.finite:
+        count = sum(row[-1] for row in evaluation.confusion)
+        print(f"hpcps: caution: {name}: outputs of {count:,} samples are not finite; these samples count as wrong")
 
 
 def _line(cells: Sequence[str], width: int) -> str:

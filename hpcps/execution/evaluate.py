@@ -54,7 +54,8 @@ def read_model(file: Path) -> Vector:
     except OSError as error:
         raise RunError(f"{file}: cannot be read ({error.strerror or error})") from error
     except ValueError as error:
-        raise RunError(f"{file}: not an array of numpy ({error})") from error
+        # The message of numpy advises to load objects, which may execute code.
+        raise RunError(f"{file}: not an array of numbers, as numpy writes it into a .npy file") from error
     if not isinstance(model, np.ndarray) or model.dtype != np.float32:
         raise RunError(f"{file}: expects an array of float32, as in final/ of a run's folder")
     return model

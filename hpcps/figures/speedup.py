@@ -266,7 +266,8 @@ def speedup_table(shown: Speedup) -> str:
                 ]
             )  # fmt: skip
     title = "  \n".join(filter(None, [f"**{shown.experiment}**: speed-up", shown.facts, shown.variant, shown.measure]))
-    note = "\n[lowest–highest of the seeds]\n" if any(one.seeds > 1 for one in shown.lines) else ""
+    ranges = any("–" in cell.partition(" [")[2] for row in rows[1:] for cell in row[4:6])
+    note = "\n[lowest–highest of the seeds]\n" if ranges else ""
     return f"{title}\n\n{aligned_table(rows)}\n{note}"
 
 

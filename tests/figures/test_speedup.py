@@ -79,6 +79,9 @@ def test_the_band_is_the_spread_of_the_seeds():
     assert line.seeds == 2
     np.testing.assert_allclose(line.speedup.high, 2 * np.array([1, 1.6, 3.2]))
     np.testing.assert_allclose(line.speedup.low, 2 / 3 * np.array([1, 1.6, 3.2]))
+    assert "[lowest–highest of the seeds]" in speedup_table(shown)
+    same = table(STRONG, seeds=(1, 1.0000001))
+    assert "[" not in speedup_table(speedups_of(same)[0])
 
 
 def test_runs_with_other_settings_are_other_lines_and_other_samples_are_not_compared():

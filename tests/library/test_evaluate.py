@@ -73,12 +73,17 @@ def test_a_run_is_chosen_by_its_id_and_a_model_of_a_file_is_evaluated_with_its_s
     assert ran.evaluate(second).accuracy == last_evaluation(ran, second)["accuracy"]
 
 
-def test_a_model_whose_outputs_are_not_finite_is_right_nowhere(ran):
+def test_a_model_whose_outputs_are_not_finite_is_right_nowhere(ran, tmp_path, capsys):
     evaluation = ran.evaluate(ran.ids[0], np.full_like(ran.final_model(ran.ids[0]), np.nan))
     assert (evaluation.accuracy, evaluation.top5, evaluation.finite) == (0, 0, False)
     assert math.isinf(evaluation.loss)
     assert sum(row[-1] for row in evaluation.confusion) == evaluation.samples
     assert set(evaluation.by_class) == {0}
+    file = tmp_path / "nan.npy"
+    np.save(file, np.full_like(ran.final_model(ran.ids[0]), np.nan))
+    assert main(["evaluate", ran.ids[0], "--model", str(file), "--results", str(ran.results)]) == 0
+    said = f"{file}: outputs of {evaluation.samples} samples are not finite; these samples count as wrong\n"
+    assert capsys.readouterr().out.endswith(f"hpcps: caution: {said}")
 
 
 @pytest.mark.parametrize(
@@ -89,7 +94,8 @@ def test_a_model_whose_outputs_are_not_finite_is_right_nowhere(ran):
             r"of the shape \[7\], and line on digits has 778 parameters: give the file of a whole",
         ),
         (np.zeros(778), "expects an array of float32"),
-        (b"text", "not an array of numpy"),
+        (b"text", r"not an array of numbers, as numpy writes it into a \.npy file$"),
+        (np.array([{}]), r"not an array of numbers, as numpy writes it into a \.npy file$"),
         (None, "cannot be read"),
     ],
 )
