@@ -111,7 +111,10 @@ class LoadedExperiment:
             way = f"`hpcps search {self.path}`"
             said, do = (" yet", f"{way} makes it, with the same --set and --results")
             if lost:
-                said, do = (", because all of its runs diverged or failed", f"change its values, and {way} again")
+                said, do = (
+                    ", because all of its runs diverged or failed",
+                    f"change its values, and execute {way} again",
+                )
             raise SpecError(f"{what}{said}{where and f' for {where}'}: {do}; or give a value with --set {keys[0]}=…")
 
     def to_search(self) -> tuple[SearchGroup, ...]:

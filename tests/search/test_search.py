@@ -254,7 +254,7 @@ def test_a_search_whose_runs_are_all_lost_says_so(write: Write) -> None:
     with pytest.raises(RunError, match="no values are chosen, because all runs diverged or failed"):
         conclude([group], [lost], file, [])
     assert not group.result.exists()
-    why = "has no result, because all of its runs diverged or failed: change its values, and `hpcps search"
+    why = "has no result, because all of its runs diverged or failed: change its values, and execute `hpcps search"
     with pytest.raises(SpecError, match=why):
         load_experiment(file, results=results).check_searched()
     figure = draw("lr", [(group, lost)])
