@@ -67,7 +67,7 @@ def _replay(directory: RunDirectory, folder: Path) -> bool:
     except HpcpsError as error:
         print(f"  {error}")
         return False
-    count = f"{result.lines:,} record lines of {result.attempts} attempt{'s' if result.attempts > 1 else ''}"
+    count = f"{result.lines:,} record lines of {result.attempts} attempt{'s' * (result.attempts != 1)}"
     if result.difference:
         print(f"  {count} are equal; the first difference:\n  {result.difference}")
         return False

@@ -18,6 +18,7 @@ from hpcps.cli.main import main
 from hpcps.data.shards import all_shards, held_out_samples, shard_size
 from hpcps.errors import RunError, SpecError
 from hpcps.execution.sweep.search import conclude
+from hpcps.figures.publish import write_files
 from hpcps.figures.search import draw
 from hpcps.records.search import ConfigurationScore, RunScore, ranked, score_runs
 from hpcps.records.variants import variants
@@ -247,10 +248,11 @@ def test_diverged_and_failed_runs_lose_and_ties_are_decided(write: Write) -> Non
 
 @pytest.mark.filterwarnings("error")
 def test_a_search_whose_runs_are_all_lost_says_so(write: Write) -> None:
-    file = write()
+    more = '"train.batch_size" = [4, 8]\n"train.optimizer.momentum" = [0.0, 0.5]\n'
+    file = write(GRID.replace("[0.01, 0.1, 1.0]", "[1e30, 1e31]") + more)
     results = file.parent / "results"
     (group,) = load_experiment(file, results=results).search
-    lost = order(group, [[(0.99, 0.01, "diverged")]] * 3)
+    lost = order(group, [[(0.99, 0.01, "diverged")]] * 8)
     with pytest.raises(RunError, match="no values are chosen, because all runs diverged or failed"):
         conclude([group], [lost], file, [])
     assert not group.result.exists()
@@ -258,9 +260,9 @@ def test_a_search_whose_runs_are_all_lost_says_so(write: Write) -> None:
     with pytest.raises(SpecError, match=why):
         load_experiment(file, results=results).check_searched()
     figure = draw("lr", [(group, lost)])
-    figure.canvas.draw()  # a layout that fails warns
+    write_files([("search", figure)], results)  # a layout that fails warns
     assert figure.axes[0].get_ylim() == (0, 100)
-    conclude([group], [order(group, [[(0.9, 0.1, "")]] * 3)], file, [])
+    conclude([group], [order(group, [[(0.9, 0.1, "")]] * 8)], file, [])
     load_experiment(file, results=results).check_searched()
     assert not group.without_result.exists()
 
