@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 from hpcps.errors import RunError
 from hpcps.execution.bootstrap import process_group
@@ -104,10 +105,10 @@ class ScriptEnding:
     def __init__(self, session: Session) -> None:
         """Watch over the end of this process from now on."""
         self._session = session
-        self._before = sys.excepthook
+        self._before, self._exit = sys.excepthook, sys.exit
         self._error: BaseException | None = None
         self._over = False
-        sys.excepthook = self.failed
+        sys.excepthook, sys.exit = self.failed, self._leave
         atexit.register(self.end)
         with suppress(ValueError):  # not the main thread
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -144,7 +145,14 @@ class ScriptEnding:
             # MPI would wait for the others at the end of this process.
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(1)
+            status = self._error.code if isinstance(self._error, SystemExit) else 1
+            os._exit(status if isinstance(status, int) else 1)
+
+    def _leave(self, status: str | int | None = None, /) -> NoReturn:
+        """Note a status that says of a failure: `sys.excepthook` does not see `SystemExit`."""
+        if status:
+            self._error = SystemExit(status)
+        self._exit(status)
 
     def _report(self, error: BaseException) -> None:
         """Write the report that `hpcps launch` reads, to name the process that failed first."""

@@ -219,7 +219,7 @@ class Member:
         """Return for whom an exchange waits, and in which tensor."""
         holders = self.participant.missing(exchange) if self.participant else []
         names = ", ".join(exchange.waiting_for or (str(holder) for holder in holders if holder != self.peer))
-        return f"{names or 'itself'} in tensor {exchange.tensor.declaration}"
+        return f"{names or 'other processes'} in tensor {exchange.tensor.declaration}"
 
     def fail(self, error: BaseException, tell: bool = True) -> None:
         """End the session with an error, in all processes if `tell`."""

@@ -160,7 +160,13 @@ class Session:
         self.member.check()
 
     def shutdown(self, error: str = "") -> None:
-        """Tell the others that this process ends; without an error, wait until they do not need it either."""
+        """End this process's part; without an error, after its exchanges, and when the others do not need it either."""
+        participant = self.member.participant
+        if participant is not None and not error:
+            with self._lock:
+                self.member.flush()
+                self.member.settle_own()
+            self._until(lambda: self.member.error is not None or not participant.open)
         with self._lock:
             self.member.leave(error)
         if not error:

@@ -27,7 +27,7 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]
     pairs = params.items() if isinstance(params, Mapping) else params
     tensors = [(name, value) for name, value in pairs if isinstance(value, Tensor)]
     for name, value in tensors:
-        declared(f"broadcast/{name}", value, "sum")  # all before the first, which are then sent together
+        declared(_named(f"broadcast/{name}", root_rank), value, "sum")  # all before the first: they are sent together
     pending = [_begin(value, f"broadcast/{name}", root_rank) for name, value in tensors]
     for each in pending:
         each.finish()
@@ -60,4 +60,9 @@ def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
 def _begin(tensor: Tensor, name: str, root_rank: int) -> PendingTensor:
     if root_rank not in range(size()):
         raise SpecError(f"root_rank is {root_rank}: the ranks go from 0 to {size() - 1}")
-    return begin(tensor, tensor, name, "sum", given=rank() == root_rank)
+    return begin(tensor, tensor, _named(name, root_rank), "sum", given=rank() == root_rank)
+
+
+def _named(name: str, root_rank: int) -> str:
+    """Return the name of a tensor with its root, so that processes with different roots declare different tensors."""
+    return f"{name} of rank {root_rank}"

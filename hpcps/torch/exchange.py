@@ -148,6 +148,10 @@ def begin(
             return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
     unnamed = "" if name else _free_name(tensor, reduction)
     found, target = declared(name or unnamed, tensor, reduction, blocks), output
+    if any(stride == 0 and size > 1 for stride, size in zip(output.stride(), output.shape, strict=True)):
+        raise SpecError(
+            f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
+        )
     if found.small:
         exchange = session().start(found, tensor if given else None, output)
     else:

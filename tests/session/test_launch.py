@@ -40,6 +40,7 @@ exchange("first", 10)
 if session.rank == 1:
     if mode == "raise": raise ValueError("boom")
     if mode == "exit": sys.exit(0)
+    if mode == "status": sys.exit(3)
     if mode == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if mode == "hang": time.sleep(60)
 size = 500_001 if (mode, session.rank) != ("size", 1) else 500_002
@@ -122,6 +123,7 @@ def check_trace(run, names):
     [
         ("raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
         ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed, or it crashed"),
+        ("status", "worker-1 on .* failed .*SystemExit: 3", "worker-1 has failed: SystemExit: 3"),
         ("exit", "worker-1 has ended its script", "worker-1 has ended its script or called shutdown"),
         ("apart-size", "tensor 1 differs", "worker-1 declares 'layer.weight', 500002 x float32, sum"),
     ],

@@ -50,6 +50,9 @@ def test_tensors_of_every_type_and_form():
             bps.push_pull(torch.eye(2).to_sparse())
         with pytest.raises(SpecError, match="complex64"):
             bps.push_pull(torch.zeros(2, dtype=torch.complex64))
+        with pytest.raises(SpecError, match="'wide' has elements that share"):
+            bps.push_pull_async_inplace(torch.zeros(1, 4).expand(3, 4), name="wide")
+        bps.push_pull_async(torch.ones(3), name="never waited for")
 
     fork(3, body)
 
@@ -121,6 +124,9 @@ def test_broadcasts():
             assert bps.broadcast_object(thing if bps.rank() == 2 else "other", 2) == thing
         with pytest.raises(SpecError, match="0 to 2"):
             bps.broadcast_parameters({"a": torch.zeros(1)}, root_rank=3)
+        # The first one that sees it says what differs; it may end before the others have read that.
+        with pytest.raises(RunError, match=r"differs|has ended"):
+            bps.broadcast_parameters({"b": torch.zeros(1)}, root_rank=min(bps.rank(), 1))
 
     fork(3, body)
 
