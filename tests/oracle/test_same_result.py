@@ -23,6 +23,7 @@ from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.spec.checks import contradictions
+from hpcps.spec.identity import run_id
 from hpcps.spec.schema import Run, Topology
 from hpcps.transport import OverPslite
 
@@ -231,7 +232,7 @@ def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatc
     plan = Plan(with_further("scheduler", place(world, adversary=True)), planned(tmp_path, runs), mpi=False)
     play(tmp_path, plan, Plain(), Path(sys.executable))
     assert_same(tmp_path, in_process, chosen)
-    assert_replayed(tmp_path, REPLAYED)
+    assert_replayed(tmp_path, {name: runs[name] for name in REPLAYED})
     record = (tmp_path / names[-1] / "records" / "server-0.jsonl").read_text().splitlines()
     assert json.loads(record[0])["transport"] == "pslite"
 
@@ -245,8 +246,9 @@ def planned(folder, points):
     """Return the runs of a plan, with folders in that one."""
     runs = []
     for name, run in points.items():
-        values = {"run_id": name[:10], "label": name, "index": 0, "swept": {}, "run": run.model_dump(mode="json")}
-        runs.append(PlannedRun(name[:10], name, str(folder / name), values))
+        id_ = run_id(run)
+        values = {"run_id": id_, "label": name, "index": 0, "swept": {}, "run": run.model_dump(mode="json")}
+        runs.append(PlannedRun(id_, name, str(folder / name), values))
     return tuple(runs)
 
 
