@@ -5,6 +5,7 @@ Payloads are read in place, and memory is poisoned as soon as its owner may writ
 
 import itertools
 import random
+import weakref
 from collections import deque
 
 import numpy as np
@@ -18,9 +19,11 @@ from hpcps.execution.role_factory import make_role, make_training_role
 from hpcps.execution.simulation.event_queue import EventQueue
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.numerics.layout import Layout
-from hpcps.protocol.messages import Message, Received
+from hpcps.protocol.messages import Kind, Message, Peer, Received
+from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
 from hpcps.roles.resources import Resources
+from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.sync.shard import SyncShard
 from hpcps.spec.schema import Run
 from hpcps.transport.base import Traffic
@@ -275,3 +278,21 @@ def update(lines, worker, round):
     place = next(n for n, line in enumerate(lines) if line["round"] == round)
     begun = lines[place - 1]["step"] if place else 0
     return [step(worker, done) for done in range(begun, lines[place]["step"])]
+
+
+def test_what_has_come_of_a_dropped_update_is_released_when_the_round_closes():
+    run = spec((1.0,) * 3, 0, 1, partition=64, quorum=2, late="drop")
+    peers = [Peer("worker", k) for k in range(3)]
+    parts = [Partition.of(LAYOUT, cut) for cut in ((0, 48), (48, 96))]
+    collector = QuorumCollector(Peer("server", 0), run, "run", peers, parts)
+
+    def send(worker, partition):
+        payload, mask = np.ones(48, np.float32), np.ones(3, np.bool_)
+        message = Message(Kind.UPDATE, worker, "run", 0, mask=mask, payload=payload, partition=partition)
+        list(collector.put(worker, message, 0, float(worker.index)))
+        return weakref.ref(payload)
+
+    kept = [send(worker, 0) for worker in peers]
+    assert all(payload() is not None for payload in kept)
+    list(collector.close(0, everyone=False))
+    assert [payload() is not None for payload in kept] == [True, True, False]
