@@ -117,9 +117,13 @@ class ScriptEnding:
     def shutdown(self) -> None:
         """End the session before the end of the script."""
         if not self._over:
+            try:
+                self._session.shutdown()
+            except RunError as error:
+                self._error = error  # also if the script goes on: the others have been told
+                raise
             self._over = True
             atexit.unregister(self.end)
-            self._session.shutdown()
 
     def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print an exception that ends the script, and note it for the others."""
@@ -136,7 +140,11 @@ class ScriptEnding:
             return
         self._over = True
         if self._error is None:
-            self._session.shutdown()
+            try:
+                self._session.shutdown()
+            except RunError as error:
+                self.failed(type(error), error, None)
+        if self._error is None:
             return
         what = f"{type(self._error).__name__}: {self._error}"
         self._report(self._error)

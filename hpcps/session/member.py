@@ -43,6 +43,7 @@ class Member:
         participant: its participant; None if it is a server.
         gone: the processes that have ended, and the end of the sentence that says why.
         error: why the session cannot go on; None if it can.
+        told: whether `check` has raised it.
         combined: the seconds in which its holder combined tensors.
         in_flight: the seconds in which exchanges of its participant were not done.
         trace: the trace of the process, if there is one.
@@ -83,6 +84,7 @@ class Member:
         )
         self.gone: dict[Peer, str] = {}
         self.error: HpcpsError | None = None
+        self.told = False
         self.combined = self.in_flight = 0.0
         self._began: float | None = None
         self._ended, self._timeout = ended, timeout
@@ -150,6 +152,7 @@ class Member:
     def check(self) -> None:
         """Raise the error of the session, if there is one."""
         if self.error is not None:
+            self.told = True
             raise RunError(str(self.error))
 
     @property

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpcps.errors import RunError
 from hpcps.protocol.messages import Peer
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
@@ -138,7 +137,7 @@ class Session:
             self._until(lambda: exchange.done)
             self.charge("wait")
         if exchange.error is not None:
-            raise RunError(str(exchange.error))
+            self.member.check()
 
     def recent(self) -> int:
         """Return the bytes of recent exchanges; see `Member.recent`."""
@@ -160,13 +159,22 @@ class Session:
         self.member.check()
 
     def shutdown(self, error: str = "") -> None:
-        """End this process's part; without an error, after its exchanges, and when the others do not need it either."""
+        """End this process's part; without an error, after its exchanges, and when the others do not need it either.
+
+        Raises:
+            RunError: the result of an exchange that the script has not awaited does not come.
+        """
         participant = self.member.participant
-        if participant is not None and not error:
+        if self._closing:
+            return
+        if participant is not None and not error and not self.member.told:
             with self._lock:
                 self.member.flush()
                 self.member.settle_own()
             self._until(lambda: self.member.error is not None or not participant.open)
+            if self.member.error is not None:
+                self.shutdown(str(self.member.error))
+                self.member.check()
         with self._lock:
             self.member.leave(error)
         if not error:

@@ -131,6 +131,17 @@ def test_broadcasts():
     fork(3, body)
 
 
+def test_an_exchange_that_only_one_process_begins_is_an_error_at_its_end():
+    def body():
+        bps.push_pull(torch.ones(3), name="all")
+        if bps.rank() == 1:
+            bps.push_pull_async(torch.ones(3), name="more")
+            with pytest.raises(RunError, match="'more'"):
+                bps.shutdown()
+
+    fork(2, body)
+
+
 def network():
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.Tanh(), torch.nn.Linear(40, 3))
