@@ -40,7 +40,7 @@ class Gradients:
         self.names, self.reduction, self.passes, self.compression = names, reduction, passes, compression
         self.left = dict.fromkeys(names, passes)
         self.pending: dict[Tensor, PendingTensor] = {}
-        self.synchronizes, self.synchronized = True, False
+        self.synchronizes = True
         self.whole = f"gradients {next(_steps)}" if is_whole(reduction, rule_of(reduction, size())) else ""
         if self.whole and compression is not Compression.none:
             raise SpecError("compression= is for the mean and rules that see coordinates or blocks")
@@ -87,7 +87,6 @@ class Gradients:
         for each in pending.values():
             each.finish()
         session().step()
-        self.synchronized = True
 
 
 class _Distributed(torch.optim.Optimizer):
