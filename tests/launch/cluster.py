@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[2]
 _ENTER = """#!/bin/bash
 # enter HOST COMMAND...: run the command on the first host
 exec unshare --user --map-root-user --uts --mount --propagation private bash -c '
@@ -45,6 +46,13 @@ class Cluster:
         self.enter = [_script(folder / "enter", _ENTER.format(hosts=folder / "etc-hosts")), self.names[0]]
         _script(folder / "bin" / "pbs_tmrsh", _TMRSH)
         self.environment = {"PBS_EXEC": str(folder), "PBS_NODEFILE": str(folder / "nodefile")}
+        self._folder = folder
+
+    @property
+    def of_job(self) -> dict[str, str]:
+        """The whole environment of a job script."""
+        job = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "12.server", **self.environment}
+        return {"HOME": str(self._folder), "PATH": os.defpath, "PYTHONPATH": str(ROOT), **job}
 
 
 def make_cluster(folder: Path, hosts: int) -> Cluster:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster import make_cluster
-from environments import ROOT, interpreter
+from environments import interpreter
 
 ENDLESS = """
 name = "hosts"
@@ -54,18 +54,10 @@ def play(tmp_path):
     cluster = make_cluster(tmp_path, hosts=2)
     (tmp_path / "nodefile").write_text("node1\nnode1\nnode2\nnode2\n")
     (tmp_path / "hosts.toml").write_text(ENDLESS)
-    environment = {
-        "HOME": str(tmp_path),
-        "PATH": os.defpath,
-        "PYTHONPATH": str(ROOT),
-        "PBS_ENVIRONMENT": "PBS_BATCH",
-        "PBS_JOBID": "12.server",
-        **cluster.environment,
-    }
     command = [interpreter("mpich"), "-m", "hpcps", "run", tmp_path / "hosts.toml"]
     command += ["--hostfile", tmp_path / "nodefile", "--results", tmp_path / "results"]
     process = subprocess.Popen(
-        [*cluster.enter, *command], env=environment, cwd=tmp_path, text=True,
+        [*cluster.enter, *command], env=cluster.of_job, cwd=tmp_path, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 100

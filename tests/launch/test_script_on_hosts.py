@@ -1,10 +1,9 @@
 """`hpcps launch` on two hosts, within a job of PBS."""
 
-import os
 import subprocess
 
 from cluster import make_cluster
-from environments import ROOT, interpreter
+from environments import interpreter
 
 from hpcps.records.files import read_lines
 from hpcps.records.status import SweepProgress
@@ -34,19 +33,11 @@ def test_a_script_on_the_hosts_of_a_job(tmp_path):
     cluster = make_cluster(tmp_path, hosts=2)
     (tmp_path / "nodefile").write_text("node1\nnode1\nnode2\nnode2\n")
     (tmp_path / "train.py").write_text(SCRIPT)
-    environment = {
-        "HOME": str(tmp_path),
-        "PATH": os.defpath,
-        "PYTHONPATH": str(ROOT),
-        "PBS_ENVIRONMENT": "PBS_BATCH",
-        "PBS_JOBID": "12.server",
-        **cluster.environment,
-    }
     python = interpreter("mpich")
     command = [python, "-m", "hpcps", "launch", "-n", "3", "--servers", "1", "--hostfile", "nodefile"]
     done = subprocess.run(
         [*cluster.enter, *command, python, "train.py", "raise"],
-        env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False,
+        env=cluster.of_job, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     (status,) = SweepProgress(list(tmp_path.glob("results/train/runs/*"))).poll()
     assert done.returncode == 1
