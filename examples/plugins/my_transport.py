@@ -3,8 +3,8 @@
 Messages of processes of one host go through queues, which the process with rank 0 serves to the others.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.managers import BaseManager
 from queue import Empty, Queue
 from threading import Thread
@@ -32,13 +32,13 @@ class MyTransport(ProcessTransport):
             server = _Queues(("127.0.0.1", 0), process.launch.encode()).get_server()
             Thread(target=server.serve_forever, daemon=True).start()
             process.rendezvous.announce(*server.address)
-            address = server.address
+            find = _queue  # a client in the process of its server may wait for itself in a garbage collection
         else:
-            address = process.rendezvous.find(60)
-        queues = _Queues(address, process.launch.encode())
-        queues.connect()
+            queues = _Queues(process.rendezvous.find(60), process.launch.encode())
+            queues.connect()
+            find = queues.queue  # type: ignore[attr-defined]
         try:
-            yield _Group(queues, process)
+            yield _Group(find, process)
         finally:
             if process.rank == 0:
                 process.rendezvous.clear()
@@ -49,17 +49,23 @@ class _Queues(BaseManager):
 
 
 _QUEUES: dict[str, Queue[Any]] = {}
-_Queues.register("queue", lambda name: _QUEUES.setdefault(name, Queue()))
+
+
+def _queue(name: str) -> Queue[Any]:
+    return _QUEUES.setdefault(name, Queue())
+
+
+_Queues.register("queue", _queue)
 
 
 class _Group(ProcessGroup):
     """The processes that use the queues."""
 
-    def __init__(self, queues: Any, process: LaunchedProcess) -> None:
+    def __init__(self, find: Callable[[str], Any], process: LaunchedProcess) -> None:
         self.rank, self.size = process.rank, len(process.world)
-        self._texts = [queues.queue(f"text of {rank}") for rank in range(self.size)]
-        self._answers = [queues.queue(f"texts for {rank}") for rank in range(self.size)]
-        self._messages = _Messages(process.world, self.rank, queues)
+        self._texts = [find(f"text of {rank}") for rank in range(self.size)]
+        self._answers = [find(f"texts for {rank}") for rank in range(self.size)]
+        self._messages = _Messages(process.world, self.rank, find)
 
     @property
     def transport(self) -> MessageTransport:
@@ -85,15 +91,16 @@ class _Group(ProcessGroup):
             for queue in self._texts[1:]:
                 queue.get()
         else:
-            self._texts[self.rank].put("I leave")
+            with suppress(EOFError, ConnectionError):  # the server may end before it answers
+                self._texts[self.rank].put("I leave")
 
 
 class _Messages(MessageTransport):
     """The messages of one process."""
 
-    def __init__(self, world: tuple[Peer, ...], rank: int, queues: Any) -> None:
+    def __init__(self, world: tuple[Peer, ...], rank: int, find: Callable[[str], Any]) -> None:
         self._me = world[rank]
-        self._boxes = {peer: queues.queue(f"messages to {peer}") for peer in world}
+        self._boxes = {peer: find(f"messages to {peer}") for peer in world}
         self.traffic = Traffic()
 
     def send(self, to: Peer, message: Message) -> None:
