@@ -51,33 +51,6 @@ class PendingTensor:
         return self.output
 
 
-@dataclass(slots=True)
-class PendingStep:
-    """An exchange of all gradients of a step as one tensor, for rules and attacks that see all of them.
-
-    Attributes:
-        pending: the exchange.
-        gradients: what gets the parts of the result.
-    """
-
-    pending: PendingTensor
-    gradients: Sequence[Tensor]
-
-    @classmethod
-    def begin(
-        cls, gradients: Sequence[Tensor], blocks: Sequence[int], name: str, reduction: tensors.Reduction
-    ) -> PendingStep:
-        """Begin the exchange; see `begin`."""
-        flat = torch.cat([gradient.detach().reshape(-1) for gradient in gradients])
-        return cls(begin(flat, flat, name, reduction, blocks=blocks), [gradient.detach() for gradient in gradients])
-
-    def finish(self) -> None:
-        """Wait for the result, and copy it into the gradients."""
-        parts = torch.split(self.pending.finish(), [gradient.numel() for gradient in self.gradients])
-        for gradient, part in zip(self.gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
-
-
 def reduction_of(average: bool, rule: object, attack: object = None, seed: int = 0) -> tensors.Reduction:
     """Return how tensors are combined: by a rule if there is one, else by their mean or sum."""
     if attack is not None:
@@ -115,9 +88,18 @@ def declared(
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
+    check_dense(name, tensor)
+    return session().declare(name, dtype, (tensor.numel(),), reduction, blocks)
+
+
+def check_dense(name: str, tensor: Tensor) -> None:
+    """Check that a tensor can be exchanged.
+
+    Raises:
+        SpecError: it is sparse.
+    """
     if tensor.layout is not torch.strided:
         raise SpecError(f"tensor '{name}' is sparse: use sparse=False, or to_dense()")
-    return session().declare(name, dtype, (tensor.numel(),), reduction, blocks)
 
 
 def begin(

@@ -10,8 +10,9 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 
 from hpcps.errors import SpecError
 from hpcps.session.tensors import is_whole, rule_of
-from hpcps.torch.exchange import PendingStep, begin, reduction_of
+from hpcps.torch.exchange import begin, reduction_of
 from hpcps.torch.state import init, is_asynchronous, session, size
+from hpcps.torch.together import Together
 
 _models = count()
 
@@ -28,6 +29,7 @@ class Buckets:
         self.step: list[tuple[Tensor, list[int], torch.futures.Future[Tensor]]] = []
         self._model = next(_models)
         self._names: dict[tuple[object, ...], str] = {}
+        self.steps: dict[str, Together] = {}
 
     def name(self, bucket: GradBucket, blocks: list[int]) -> str:
         """Return the name of a bucket, the same in all processes."""
@@ -66,8 +68,10 @@ def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
         buffers, sizes, futures = zip(*state.step, strict=True)
         state.step = []
         blocks = [size for each in sizes for size in each]
-        step = PendingStep.begin(buffers, blocks, state.name(bucket, blocks), state.reduction)
-        exchange, finish = step.pending.exchange, cast(Callable[[], object], step.finish)
+        name = state.name(bucket, blocks)
+        if name not in state.steps:
+            state.steps[name] = Together(buffers, name, state.reduction, blocks=blocks)
+        exchange, finish = state.steps[name].begin(buffers), cast(Callable[[], object], state.steps[name].finish)
     else:
         pending = begin(values, values, state.name(bucket, blocks), state.reduction, blocks=blocks)
         exchange, finish = pending.exchange, pending.finish

@@ -11,13 +11,38 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
-from hpcps.session.tensors import ACCUMULATE, Reduction, is_whole, rule_of
+from hpcps.session.tensors import ACCUMULATE, SMALL, Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compression, NoneCompressor
-from hpcps.torch.exchange import PendingStep, PendingTensor, begin, declared, reduction_of
+from hpcps.torch.exchange import begin, reduction_of
 from hpcps.torch.horovod import averages
 from hpcps.torch.state import is_asynchronous, rank, session, size
+from hpcps.torch.together import Together
 
 _steps = count()
+_MOST = 1 << 20
+"""Bytes of small gradients that are exchanged together."""
+
+
+class _Bucket:
+    """Gradients that are exchanged together, when the backward pass has computed all of them."""
+
+    def __init__(self, parameters: Sequence[Tensor], together: Together) -> None:
+        self.parameters, self._together = parameters, together
+        self.left, self.begun = len(parameters), False
+
+    def begin(self) -> None:
+        """Begin the exchange, if it has not begun; the gradient of an unused parameter is zero."""
+        if not self.begun:
+            self.begun = True
+            for parameter in self.parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            self._together.begin([gradient for p in self.parameters if (gradient := p.grad) is not None])
+
+    def finish(self) -> None:
+        """Wait for the results."""
+        self.left, self.begun = len(self.parameters), False
+        self._together.finish()
 
 
 class Gradients:
@@ -37,56 +62,67 @@ class Gradients:
         Raises:
             SpecError: gradients cannot be combined in this way.
         """
-        self.names, self.reduction, self.passes, self.compression = names, reduction, passes, compression
-        self.left = dict.fromkeys(names, passes)
-        self.pending: dict[Tensor, PendingTensor] = {}
-        self.synchronizes = True
-        self.whole = f"gradients {next(_steps)}" if is_whole(reduction, rule_of(reduction, size())) else ""
-        if self.whole and compression is not Compression.none:
-            raise SpecError("compression= is for the mean and rules that see coordinates or blocks")
-        for parameter, name in names.items():
-            if not self.whole:
-                declared(name, compression.compress(parameter.detach())[0], reduction)
+        self._names, self._passes, self.synchronizes = names, passes, True
+        self._left = dict.fromkeys(names, passes)
+        groups, name = list(_grouped(list(names))), ""
+        if is_whole(reduction, rule_of(reduction, size())):
+            if compression is not Compression.none:
+                raise SpecError("compression= is for the mean and rules that see coordinates or blocks")
+            groups, name = [list(names)], f"gradients {next(_steps)}"
+        self._buckets: dict[Tensor, _Bucket] = {}
+        for group in groups:
+            ends = dict.fromkeys((names[group[0]], names[group[-1]]))
+            together = Together(group, name or " to ".join(ends), reduction, compression)
+            self._buckets |= dict.fromkeys(group, _Bucket(group, together))
+        for parameter in names:
             parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
 
+    @property
+    def begun(self) -> bool:
+        """Whether gradients are being exchanged."""
+        return any(bucket.begun for bucket in self._buckets.values())
+
     def count(self, parameter: Tensor) -> None:
-        """Count a backward pass; begin the exchange of the gradient after the last one of the step."""
-        if self.left[parameter] == 0:
+        """Count a backward pass; begin the exchange of gradients after the last one of the step."""
+        if self._left[parameter] == 0:
             raise RunError(
-                f"{self.names[parameter]} has had {self.passes} backward passes since the last step: call step() or "
+                f"{self._names[parameter]} has had {self._passes} backward passes since the last step: call step() or "
                 "synchronize(), or raise backward_passes_per_step"
             )
-        self.left[parameter] -= 1
-        if self.left[parameter] == 0 and not self.whole:
-            self.begin(parameter)
-
-    def begin(self, parameter: Tensor) -> None:
-        """Begin the exchange of a gradient; that of an unused parameter is zero."""
-        gradient = self.gradient(parameter)
-        self.pending[parameter] = begin(
-            gradient, gradient, self.names[parameter], self.reduction, compression=self.compression
-        )
-
-    def gradient(self, parameter: Tensor) -> Tensor:
-        """Return a gradient; that of an unused parameter is zero."""
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        return parameter.grad
+        self._left[parameter] -= 1
+        if self._left[parameter] == 0:
+            bucket = self._buckets[parameter]
+            bucket.left -= 1
+            if bucket.left == 0:
+                bucket.begin()
 
     def synchronize(self) -> None:
         """Wait for all gradients; begin the exchange of those that no backward pass has reached."""
-        if self.whole:
-            gradients = [self.gradient(parameter) for parameter in self.names]
-            blocks = [gradient.numel() for gradient in gradients]
-            PendingStep.begin(gradients, blocks, self.whole, self.reduction).finish()
-        for parameter in () if self.whole else self.names:
-            if parameter not in self.pending:
-                self.begin(parameter)
-        pending, self.pending = self.pending, {}
-        self.left = dict.fromkeys(self.names, self.passes)
-        for each in pending.values():
-            each.finish()
+        buckets = dict.fromkeys(self._buckets.values())
+        self._left = dict.fromkeys(self._names, self._passes)
+        for bucket in buckets:
+            bucket.begin()
+        for bucket in buckets:
+            bucket.finish()
         session().step()
+
+
+def _grouped(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Return each large parameter alone, and small ones of one type and device together.
+
+    The order is that in which a backward pass computes most gradients.
+    """
+    small: dict[object, list[Tensor]] = {}
+    for parameter in reversed(parameters):
+        group = small.setdefault((parameter.dtype, parameter.device), [])
+        if parameter.nbytes > SMALL:
+            yield [parameter]
+            continue
+        if sum(each.nbytes for each in group) + parameter.nbytes > _MOST:
+            yield group
+            group = small[parameter.dtype, parameter.device] = []
+        group.append(parameter)
+    yield from filter(None, small.values())
 
 
 class _Distributed(torch.optim.Optimizer):
@@ -124,7 +160,7 @@ class _Distributed(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
-        if self._gradients.pending:
+        if self._gradients.begun:
             raise RunError("zero_grad() between backward() and step() would lose gradients that are being exchanged")
         super().zero_grad(set_to_none)
 

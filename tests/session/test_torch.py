@@ -135,9 +135,12 @@ def test_an_exchange_that_only_one_process_begins_is_an_error_at_its_end():
     def body():
         bps.push_pull(torch.ones(3), name="all")
         if bps.rank() == 1:
-            bps.push_pull_async(torch.ones(3), name="more")
             with pytest.raises(RunError, match="'more'"):
-                bps.shutdown()
+                begin_and_end()
+
+    def begin_and_end():
+        bps.push_pull_async(torch.ones(3), name="more")  # fails if process 0 has ended already
+        bps.shutdown()
 
     fork(2, body)
 
@@ -290,6 +293,39 @@ def test_a_rule_equals_the_rule_on_the_stacked_gradients(rule, attack):
             np.testing.assert_array_equal(p.grad.reshape(-1).numpy(), each.numpy())
 
     fork(4, body)
+
+
+BLOCKWISE = TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 0},))
+
+
+@pytest.mark.parametrize("rule", [None, Median(), BLOCKWISE])
+def test_small_gradients_are_exchanged_together(rule, monkeypatch):
+    monkeypatch.setattr("hpcps.torch.optimizer._MOST", 1000)
+
+    def body():
+        sizes = [(3,), (0,), (90, 2), (70,), (1,), (40_000,), (5, 5), (11,)]
+        types = [torch.float32] * 7 + [torch.float64 if rule is None else torch.float32]
+        every = [
+            [torch.randn(s, dtype=t) for s, t in zip(sizes, types, strict=True)]
+            for k in range(3)
+            if torch.manual_seed(k)
+        ]
+        parameters = [torch.nn.Parameter(torch.zeros_like(each)) for each in every[0]]
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), rule=rule)
+        for k in range(2):
+            optimizer.zero_grad(set_to_none=k == 0)
+            mine = every[bps.rank()]
+            sum((p * g).sum() for p, g in zip(parameters[1:], mine[1:], strict=True)).backward()
+            optimizer.synchronize()
+            assert not parameters[0].grad.any()  # it was not used
+            for p, *rows in list(zip(parameters, *every, strict=True))[1:]:
+                stacked = torch.stack(rows).reshape(3, -1)
+                wanted = stacked.double().mean(0).to(p.dtype) if rule is None else rule(stacked)
+                assert torch.equal(p.grad.reshape(-1), torch.as_tensor(wanted)), p.shape
+        optimizer.step()
+        assert parameters[3].any()
+
+    fork(3, body)
 
 
 def test_the_hook_equals_one_process_and_the_rule():
