@@ -42,32 +42,48 @@ class Stepper:
             self._state[name][:] = value
         self._squares = [0.0, 0.0]
 
-    def apply(self, update: Vector, model: Vector, out: Vector, columns: slice = slice(None)) -> None:
-        """Write the model after an update to `out`.
+    def apply(self, update: Vector, model: Vector, out: Vector, columns: slice = slice(None)) -> bool:
+        """Write the model after an update to `out`; a device is waited for once.
 
         Args:
             update: the combined update of some columns of the shard; it is overwritten, and it may be `out`.
             model: the model there.
             out: gets the next model there; it may be `model`.
             columns: the columns.
+
+        Returns:
+            Whether the next model there is finite.
         """
         state = [values[columns] for values in self._state.values()]
         with np.errstate(all="ignore"):
-            squares = on_memory(self._apply, out, update, model, *state)
-        self._squares = [sum(pair) for pair in zip(self._squares, squares, strict=True)]
+            before, after, good = on_memory(self._apply, out, update, model, *state)
+        self._squares = [self._squares[0] + before, self._squares[1] + after]
+        return bool(good)
 
-    def _apply(self, out: Any, update: Any, model: Any, *state: Any) -> tuple[float, float]:
-        """Do the same on arrays in tiles, or on tensors; return the sums of squares of the update and of the change."""
-        size, before, after = len(out), 0.0, 0.0
+    def _apply(self, out: Any, update: Any, model: Any, *state: Any) -> list[float]:
+        """Do the same on arrays in tiles, or on tensors.
+
+        Returns:
+            The sums of squares of the update and of the change, and 1 if the next model is finite, else 0.
+        """
+        size, found = len(out), [0.0, 0.0, 1.0]
         tile = max(size, 1) if is_tensor(out) else TILE
         for start in range(0, size, tile):
             part = slice(start, start + tile)
             combined = update[part]
-            before += float((combined * combined).sum())
+            before = (combined * combined).sum()
             change = self._step(combined, {name: values[part] for name, values in zip(self._state, state, strict=True)})
-            after += float((change * change).sum())
+            after = (change * change).sum()
             out[part] = model[part] + change
-        return before, after
+            if is_tensor(out):
+                import torch
+
+                good = out.isfinite().all().to(before.dtype)
+                return torch.stack((before, after, good)).tolist()
+            found[0] += float(before)
+            found[1] += float(after)
+            found[2] *= np.isfinite(out[part]).all()
+        return found
 
     def _step(self, update: Any, state: Mapping[str, Any]) -> Any:
         """Call the optimizer.

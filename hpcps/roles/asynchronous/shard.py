@@ -196,8 +196,7 @@ class AsyncShard:
 
         Every update of the log is a step, also one of which no block is applied: so all servers count the same steps.
         """
-        stepper.apply(self._whole, self.model, self.model)
-        self.finite = self.finite and finite(self.model)
+        self.finite = stepper.apply(self._whole, self.model, self.model) and self.finite
 
     def reply(
         self,

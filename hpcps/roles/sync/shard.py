@@ -9,7 +9,6 @@ from hpcps.compression import Codec
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.updates import Destination
-from hpcps.numerics.vectors import finite
 from hpcps.optimizers import NoOptimizer, Stepper
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
@@ -64,8 +63,7 @@ class SyncShard:
         to = Destination(None if self.stepper else model, coming, self._threads)
         good = collector.combine(rule, Context(random=kept.random, state=kept.arrays), to).finite
         if self.stepper:
-            self.stepper.apply(coming, model, coming, columns)
-            good = finite(coming)
+            good = self.stepper.apply(coming, model, coming, columns)
         self.finite = self.finite and good
 
     def turn(self, round: int, read: Collection[int] = ()) -> None:
