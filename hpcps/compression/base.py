@@ -22,6 +22,9 @@ Kept = MutableMapping[str, NDArray[Any]]
 
 Sees = Literal["coordinate", "block"]
 
+Way = Literal["update", "model"]
+"""What is encoded: updates on their way up, or models on their way down."""
+
 TILE = 1 << 14
 """Elements that are encoded at a time: temporary arrays of a tile stay in the cache."""
 
@@ -59,9 +62,18 @@ class Compressor(BaseCompressor):
         description="What becomes of the error of the encoding: `residual`: it stays in the worker's residual, with "
         "all that the worker does not send, and is added to its next update (error feedback); `none`: it is lost.",
     )
+    direction: Literal["update", "model", "both"] = Field(
+        "update",
+        description="What is encoded: the workers' updates (`update`), the models that servers send, as differences to "
+        "what their readers have (`model`), or both.",
+    )
     min_bytes: int = Field(
         1024, ge=0, le=2**40, description="Bytes of the smallest block that is encoded; others are sent as they are."
     )
+
+    def encodes(self, way: Way) -> bool:
+        """Return whether updates or models are encoded."""
+        return self.direction in (way, "both")
 
     @abstractmethod
     def most_bytes(self, n: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept
+from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept, Way
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.registry.failures import errors_of, returned
@@ -23,12 +23,14 @@ class Codec:
 
     Attributes:
         feeds_back: whether the error of the encoding is added to the next update.
+        loses: whether the error of the encoding is lost.
     """
 
     @staticmethod
-    def of(compressor: BaseCompressor, layout: Layout) -> Codec | None:
-        """Return the codec of a run's compressor for its whole model; None if updates are sent as they are."""
-        return Codec(compressor, layout) if isinstance(compressor, Compressor) else None
+    def of(compressor: BaseCompressor, layout: Layout, way: Way = "update") -> Codec | None:
+        """Return the codec of a run's compressor for its whole model; None if updates, or models, are not encoded."""
+        encodes = isinstance(compressor, Compressor) and compressor.encodes(way)
+        return Codec(compressor, layout) if isinstance(compressor, Compressor) and encodes else None
 
     def __init__(self, compressor: Compressor, layout: Layout) -> None:
         self._compressor = compressor
@@ -36,6 +38,7 @@ class Codec:
         self._encoded = layout.sizes * 4 >= max(compressor.min_bytes, 1)
         self._kept: list[dict[str, NDArray[Any]]] = [{} for _ in layout.blocks]
         self.feeds_back = compressor.memory == "residual"
+        self.loses = compressor.memory == "none"
 
     def most_words(self, layout: Layout, first: int) -> int:
         """Return the maximum number of words of some blocks, the first of which has this index in the model."""
@@ -90,6 +93,28 @@ class Codec:
         out[:1].view(np.uint32)[0] = size
         words = 1 + -(-size // 4)
         code[size : 4 * (words - 1)] = 0
+        return words
+
+    def encode_difference(
+        self, layout: Layout, first: int, model: Vector, held: Vector, out: Vector, room: Vector
+    ) -> Vector:
+        """Encode the difference between a model and what its readers have, as all of them decode it.
+
+        Args:
+            layout: the blocks of the d elements, or parts of blocks.
+            first: the index in the whole model of the first of them.
+            model: the model `[d]`.
+            held: what the readers have `[d]`.
+            out: gets what they have afterwards `[d]`; it may be `held`.
+            room: gets the words: at least `most_words`.
+
+        Returns:
+            The filled part of `room`.
+        """
+        mask = np.ones(len(layout.blocks), np.bool_)
+        with np.errstate(all="ignore"):
+            words = self.encode(layout, first, mask, model - held, room)
+            np.add(held, self.decode(layout, first, mask, words), out=out)
         return words
 
     def decode(self, layout: Layout, first: int, mask: Mask, words: Vector) -> Vector:

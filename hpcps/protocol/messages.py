@@ -46,7 +46,7 @@ class Kind(IntEnum):
     BatchNorm statistics are averaged. The adversary gets one without weights. In a collective exchange: to the next
     worker, all initial weights."""
     MODEL = 2
-    """From a server: its shard of a model, or a partition of it."""
+    """From a server: its shard of a model, or a partition of it; with `Flag.DIFFERENCE` as a difference."""
     UPDATE = 3
     """From a worker: its sent blocks."""
     ABSENT = 4
@@ -123,6 +123,8 @@ class Flag(IntFlag):
     """Every role ends after that checkpoint."""
     EVERYONE = 16
     """With a quorum: the round that begins with the model waits for every worker."""
+    DIFFERENCE = 32
+    """The payload is the encoded difference to the model that the receiver got last."""
 
 
 class MalformedMessageError(ValueError):

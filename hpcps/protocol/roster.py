@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcps.compression import Compressor
+from hpcps.compression.base import Way
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Bounds, Partitioning
@@ -99,7 +100,8 @@ def shards_of(run: Run, layout: Layout) -> tuple[Bounds, ...]:
     Without servers every worker keeps the whole model: the shard of each worker.
     """
     topology, sees = run.topology, run.validation.rule.scope
-    whole = not topology.validators and _whole_blocks(run)
+    # With validators, servers encode models, and combine nothing that sees blocks.
+    whole = _encodes_blocks(run, "model") if topology.validators else _whole_blocks(run)
     if run.collective:
         return ((0, layout.size),) * topology.workers
     assert topology.validators or topology.servers < 2 or sees != "vector", "the specification has been checked"
@@ -120,5 +122,11 @@ def partitioning_of(run: Run, layout: Layout) -> Partitioning:
 
 def _whole_blocks(run: Run) -> bool:
     """Return whether the rule or the compressor sees whole blocks of an update."""
+    encoded = _encodes_blocks(run, "update") or _encodes_blocks(run, "model")
+    return run.validation.rule.scope == "block" or encoded
+
+
+def _encodes_blocks(run: Run, way: Way) -> bool:
+    """Return whether the compressor sees whole blocks of what it encodes on a way."""
     compressor = run.communication.compression
-    return run.validation.rule.scope == "block" or (isinstance(compressor, Compressor) and compressor.sees == "block")
+    return isinstance(compressor, Compressor) and compressor.sees != "coordinate" and compressor.encodes(way)

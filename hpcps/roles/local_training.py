@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from hpcps.compression import Codec
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Received
 from hpcps.protocol.roster import Roster, partitioning_of
 from hpcps.protocol.schedule import OpenSchedule
@@ -88,7 +89,8 @@ class LocalTraining:
         self._schedule = self._steps.schedule
         self._misses_rounds = run.has_quorum and peer.role == "worker"
         shards = partitioning_of(run, trainer.layout).shards
-        self.inbox = inbox or ModelInbox(peer, trainer.layout.size, shards, misses_rounds=self._misses_rounds)
+        codec = Codec.of(run.communication.compression, trainer.layout, "model")
+        self.inbox = inbox or ModelInbox(peer, trainer.layout, shards, codec, misses_rounds=self._misses_rounds)
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
         fields = role.fields_of_evaluation

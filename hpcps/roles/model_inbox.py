@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from hpcps.compression import Codec
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Vector
+from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.vectors import copy
 from hpcps.protocol.messages import Flag, Message, Peer
 from hpcps.protocol.partitioning import Bounds
-from hpcps.roles.checks import wrong_size
+from hpcps.roles.checks import decoded, wrong_size
 
 
 class ModelInbox:
@@ -27,20 +29,29 @@ class ModelInbox:
     """
 
     def __init__(
-        self, owner: Peer, size: int, shards: Sequence[Sequence[Bounds]], *, misses_rounds: bool = False
+        self,
+        owner: Peer,
+        layout: Layout,
+        shards: Sequence[Sequence[Bounds]],
+        codec: Codec | None = None,
+        *,
+        misses_rounds: bool = False,
     ) -> None:
         """Wait for the first model.
 
         Args:
             owner: the role that collects.
-            size: d.
+            layout: the blocks of the d elements.
             shards: for every server the slices that it sends, in order.
+            codec: decodes the differences between models; None if models are sent as they are.
             misses_rounds: whether the next model may be that of a later round than the next.
         """
         self._owner = owner
         self._shards = shards
         self._came = [0] * len(shards)
-        self._size = size
+        self._layout, self._codec = layout, codec
+        # What differences are added to.
+        self._held: Vector = np.zeros(layout.size if codec else 0, np.float32)
         # Not copied: nobody changes the payloads before this process has answered.
         self._slices: list[tuple[int, int, Vector]] = []
         self.flags = Flag.NONE
@@ -62,7 +73,7 @@ class ModelInbox:
     @property
     def model(self) -> Vector:
         """A copy of the model, `[d]`."""
-        whole: Vector = np.empty(self._size, np.float32)
+        whole: Vector = np.empty(self._layout.size, np.float32)
         self.read(whole)
         return whole
 
@@ -89,8 +100,8 @@ class ModelInbox:
             RunError: if it is not the next slice of its server, or of another version than the slices before.
         """
         shard = message.sender.index
-        fresh = not any(self._came)
-        reason = None
+        fresh, values = not any(self._came), message.values
+        reason: str | None
         if self._misses_rounds and message.round > round:
             round = message.round if fresh else self.round
         if message.round != round or message.shard != shard or message.partition != self._owed(shard):
@@ -98,18 +109,35 @@ class ModelInbox:
             reason = f"it is {part}shard {message.shard} of round {message.round}, and round {round} begins"
         elif not fresh and (message.index, message.version) != (self.index, self.version):
             reason = f"it is version {message.version}, and other shards are version {self.version}"
+        elif Flag.DIFFERENCE in message.flags and round > self.round + 1:
+            reason = f"it is the difference to a model of round {round - 1}, and this role has that of {self.round}"
         else:
             start, stop = self._shards[shard][message.partition]
-            reason = wrong_size(message, stop - start)
+            values, reason = self._values(message, start, stop)
         if reason:
             raise RunError(f"{self._owner} cannot use the model that {message.sender} sent: {reason}")
         if fresh:
             self._slices.clear()
-        self._slices.append((start, stop, message.values))
+        self._slices.append((start, stop, values))
         self.flags = message.flags if fresh else self.flags | message.flags
         self.note = message.note if fresh else self.note | message.note
         self.index, self.version, self.round = message.index, message.version, message.round
         self._came[shard] += 1
+
+    def _values(self, message: Message, start: int, stop: int) -> tuple[Vector, str | None]:
+        """Return the slice of the model in a message, and what is wrong with it; None if nothing is."""
+        if Flag.DIFFERENCE in message.flags:
+            part = self._layout.restrict(start, stop)
+            whole = replace(message, mask=np.ones(len(part.blocks), np.bool_))
+            values, reason = decoded(whole, part, self._codec, self._layout.first_in(start))
+        else:
+            values, reason = message.values, wrong_size(message, stop - start)
+        if self._codec is None or reason:
+            return values, reason
+        held = self._held[start:stop]
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(held, values, out=held) if Flag.DIFFERENCE in message.flags else copy(values, held)
+        return held, None
 
     def _owed(self, shard: int) -> int | None:
         """Return the number of the next slice of a shard; None if all have come, or if there is no such shard."""

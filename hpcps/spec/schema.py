@@ -171,7 +171,7 @@ class Communication(Config):
     participation: float = Field(1.0, ge=0, le=1, description="Probability that a worker sends in a round.")
     skip_rate: float = Field(0.0, ge=0, le=1, description="Probability that a worker skips a block of an update.")
     compression: Annotated[BaseCompressor, OneOf("compressors")] = Field(
-        NoCompression(), description="How workers encode the blocks of an update that they send; a name, or a table."
+        NoCompression(), description="How the blocks of updates, and of models, are encoded; a name, or a table."
     )
 
 

@@ -17,7 +17,7 @@ from hpcps.attacks import (
     NoAttack,
     Omniscient,
 )
-from hpcps.compression import BaseCompressor, Codec
+from hpcps.compression import BaseCompressor, Codec, Compressor
 from hpcps.data.parts import open_parts
 from hpcps.data.shards import all_shards, shard_size
 from hpcps.errors import DataError
@@ -117,9 +117,9 @@ def try_compressor(compressor: BaseCompressor) -> None:
     Raises:
         SpecError: the compressor is not usable.
     """
-    codec = Codec.of(compressor, _LAYOUT)
-    if codec is None:
+    if not isinstance(compressor, Compressor):
         return
+    codec = Codec(compressor, _LAYOUT)
     values, mask = np.linspace(-1, 1, _LAYOUT.size, dtype=np.float32), np.ones(2, np.bool_)
     for each in (values, np.full_like(values, np.nan)):
         words = codec.encode(_LAYOUT, 0, mask, each, np.empty(codec.most_words(_LAYOUT, 0), np.float32))

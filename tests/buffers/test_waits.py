@@ -37,7 +37,7 @@ def test_a_round_with_a_server_optimizer_waits_twice(optimizer, monkeypatch):
     found = {}
     for name, resources in (("host", Resources()), ("device", Resources(*[LateTensors().allocate] * 2))):
         shard = SyncShard(SERVER, run, LAYOUT.to_json(), resources)
-        shard.model[:] = 1
+        shard.begin(np.ones(LAYOUT.size, np.float32))
         collector = PartitionCollector([Peer("worker", k) for k in range(3)], shard.partitions)
         for peer, update in zip(collector.waiting_for, updates, strict=True):
             message = Message(Kind.UPDATE, peer, "run", 0, mask=np.ones(2, np.bool_), payload=update)
@@ -51,6 +51,6 @@ def test_a_round_with_a_server_optimizer_waits_twice(optimizer, monkeypatch):
             shard.combine(collector, rule, RuleState(rule, 1, SERVER))
         assert len(waits) == (2 if name == "device" else 0)
         assert shard.finite
-        found[name] = on_host(shard.coming), *shard.stepper.turn().values()
+        found[name] = on_host(shard.coming.model), *shard.stepper.turn().values()
     for here, there in zip(found["host"], found["device"], strict=True):
         np.testing.assert_allclose(there, here, rtol=1e-4, atol=1e-6)

@@ -126,14 +126,17 @@ def points():
     for kind, servers, validators, partition in (("nesterov", 3, 0, 4096), ("yogi", 2, 1, "auto")):
         outer = {"server": {"optimizer": {"kind": kind, "lr": 0.5}}, "transport": {"partition": partition}}
         yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **outer)
-    # With compressed updates: in partitions that divide blocks and that do not, through memory and messages.
-    for kind, servers, validators, transport in (
-        ("fp16", 3, 0, {"partition": 4096}),
-        ("int8", 2, 1, {"partition": 4096}),
-        ("randomk", 2, 0, {"shared_memory": "off"}),
+    # With compressed updates and models: in partitions that divide blocks and that do not, through memory and messages.
+    for kind, direction, servers, validators, transport in (
+        ("fp16", "both", 3, 0, {"partition": 4096}),
+        ("int8", "both", 2, 1, {"partition": 4096}),
+        ("randomk", "update", 2, 0, {"shared_memory": "off"}),
+        ("topk", "model", 2, 0, {"shared_memory": "off"}),
     ):
-        sent = {"communication": {"participation": 0.7, "skip_rate": 0.3, "compression": kind}, "transport": transport}
-        yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **sent)
+        tables = {"communication": {"compression": {"kind": kind, "direction": direction}}, "transport": transport}
+        yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **tables)
+    both = {"communication": {"participation": 1.0, "compression": {"kind": "int8", "direction": "both"}}}
+    yield "int8-async", spec("naive_async", 3, 1, **{**alone, **both})
     # With an evaluator, which gets the model and its statistics.
     yield "evaluator", spec("average", 3, 0, topology={"evaluators": 1})
     # With BatchNorm: its statistics travel too.
@@ -160,6 +163,14 @@ REPLAYED = {
         communication={"compression": "fp16"},
     ),
     "replay-quorum": spec("average", 2, 1, train={"quorum": 2, "late": "next"}),
+    "replay-quorum-encoded": spec(
+        "median",
+        2,
+        0,
+        train={"quorum": 2},
+        server={"optimizer": "nesterov"},
+        communication={"compression": {"kind": "int8", "direction": "both"}},
+    ),
 }
 # Shapes whose messages are of the same kinds as those of others are played in one process only.
 ALIKE = (
@@ -173,7 +184,17 @@ SMALL = Topology(servers=2, validators=1, workers=3)
 FEW = ("average-0-2", "average-0-2-sent", "average-0-2-cut", "zeno-1-2", "zeno++-1", "ring-sent", "allreduce")
 PSLITE = (
     *("average-0-2", "average-1-3-cut", "zeno-1-1", "zeno-2-3", "zeno++-3", "dc_asgd-0", "ipm-1-2-cut", "ipm-async"),
-    *("nesterov-0-3", "int8-1-2", "attack-silent", "ring-cut", "dylu-1-2", "resnet", "evaluator", "resnet-evaluator"),
+    *(
+        "nesterov-0-3",
+        "int8-1-2",
+        "int8-async",
+        "attack-silent",
+        "ring-cut",
+        "dylu-1-2",
+        "resnet",
+        "evaluator",
+        "resnet-evaluator",
+    ),
 )
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 

@@ -138,6 +138,13 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
         ),
         (["communication.compression=fp61"], 'got "fp61": did you mean { kind = "fp16" }?'),
         (["communication.compression={kind='fp16',memory='ef'}"], 'compression.memory: expects "none" or "residual"'),
+        (
+            [
+                *("train.mode=async", "validation.rule={kind='naive_async'}"),
+                "communication.compression={kind='fp16',memory='none',direction='both'}",
+            ],
+            "communication.compression.memory: each worker has a model of its own version",
+        ),
         (["server.optimizer=adam", *ALONE], "server.optimizer: the single-process baseline combines no updates"),
         (["train.lr_decay.final=0.1"], 'train.lr_decay.final: the schedule "steps" does not use it: leave it out'),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,14 +130,16 @@ class AsyncShard:
         start, stop = shards_of(run, whole)[server.index]
         self.layout, self.first_block = whole.restrict(start, stop), whole.first_in(start)
         self.codec = Codec.of(run.communication.compression, whole)
+        self._new_encoder = partial(Codec.of, run.communication.compression, whole, "model")
         self.model = resources.local(self.layout.size)
         self.model[:] = model
         self.finite = finite(self.model)
         # Validators filter instead, if there are any.
         allocate = private if run.topology.validators else resources.local
         self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
-        # One for each reader: it holds a model until the reader asks for the next one.
+        # One for each reader: what it has until it asks for the next model, and what encodes the difference to that.
         self._replies: dict[Peer, Vector] = {}
+        self._encoders: dict[Peer, tuple[Codec, Vector]] = {}
         self._allocate = resources.allocate
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
         optimizer = run.server_optimizer
@@ -210,15 +213,25 @@ class AsyncShard:
     ) -> Message:
         """Return the message with the model for a reader: a copy, because the next update may come before it is read.
 
-        Where processes share memory the copy is in it, so that the reader reads it in place.
+        Where processes share memory the copy is in it, so that the reader reads it in place. With a compressor of
+        models, the first and the last are whole, and each other one is the difference to what the reader has.
         """
+        flags = Flag.LAST if last else Flag.NONE
+        known = None if last else self._encoders.get(reader)
         if reader not in self._replies:
             self._replies[reader] = self._allocate(self.layout.size)
-        model = self._replies[reader]
-        copy(self.model, model)
+            if (encoder := self._new_encoder()) is not None:
+                room = self._allocate(encoder.most_words(self.layout, self.first_block))
+                self._encoders[reader] = encoder, room
+        model = payload = self._replies[reader]
+        if known is None:
+            copy(self.model, model)
+        else:
+            (encoder, room), flags = known, Flag.DIFFERENCE
+            payload = encoder.encode_difference(self.layout, self.first_block, self.model, model, model, room)
         if self.backups is not None:
             self.backups.pull(reader, model)
         return Message(
-            Kind.MODEL, self._server, run_id, request, self._server.index, Flag.LAST if last else Flag.NONE,
-            applied, {"epoch": place.epoch}, model, place.version, place.index,
+            Kind.MODEL, self._server, run_id, request, self._server.index, flags,
+            applied, {"epoch": place.epoch}, payload, place.version, place.index,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from hpcps.numerics.layout import Allocate, Mask, Vector
+from hpcps.numerics.layout import Allocate, Layout, Mask, Vector
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.vectors import unpack
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received, Reduced
@@ -48,9 +48,9 @@ class OwnModel(ModelInbox):
         diverged: whether the coordinator has recorded that the model is not finite.
     """
 
-    def __init__(self, owner: Peer, run: Run, size: int, allocate: Allocate) -> None:
-        super().__init__(owner, size, ())
-        self.values = allocate(size)
+    def __init__(self, owner: Peer, run: Run, layout: Layout, allocate: Allocate) -> None:
+        super().__init__(owner, layout, ())
+        self.values = allocate(layout.size)
         self.steps_per_epoch = 0
         self.diverged = False
         self._run = run
@@ -122,7 +122,7 @@ class CollectiveWorker(TrainingWorker):
         self._roster = Roster.of(run)
         count = run.topology.workers
         self._before, self._after = (Peer("worker", (peer.index + step) % count) for step in (-1, 1))
-        self._model = OwnModel(peer, run, trainer.layout.size, resources.allocate)
+        self._model = OwnModel(peer, run, trainer.layout, resources.allocate)
         super().__init__(peer, run, run_id, trainer, resources, (peer,), self._model)
         self._averager: Averager
         if run.train.exchange == "ring":

@@ -331,6 +331,10 @@ class Readers:
         """Return the readers that get the next model: all validators, and the workers that have answered."""
         return tuple(peer for peer in readers if peer.role == "validator" or peer.index in self.next)
 
+    def have(self, reader: Peer, round: int) -> bool:
+        """Return whether a reader got the model of a round."""
+        return reader.role == "validator" or self._given[reader.index] == round
+
     def turn(self, round: int) -> frozenset[int]:
         """Begin a round with the model that they got; return the rounds of all models that may still be read."""
         self._given |= dict.fromkeys(self.next, round)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from hpcps.attacks import NoAttack
 from hpcps.errors import RunError
-from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host
 from hpcps.protocol.messages import Flag, Kind, Malformed, Message, Peer, Received
@@ -39,7 +38,7 @@ from hpcps.roles.queries import QueryAnswers
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, grants
 from hpcps.roles.sync.quorum import QuorumCollector, Readers
-from hpcps.roles.sync.shard import SyncShard
+from hpcps.roles.sync.shard import Slice, SyncShard
 from hpcps.rules import Average, Rule
 from hpcps.spec.schema import Run
 
@@ -162,7 +161,7 @@ class SyncServer:
         reason = wrong_size(message, part.shard.size)
         if reason:
             raise RunError(f"{self.peer} cannot use the initial model that {source} sent: {reason}")
-        part.shard.model[:] = message.values
+        part.shard.begin(message.values)
         yield from self._publish(part)
 
     def _know(self, table: list[list[Any]], steps_per_epoch: int, statistics: bool) -> _Part:
@@ -192,15 +191,19 @@ class SyncServer:
             "epochs": self._part.schedule.ended(self.round),
         }
         counted = {} if self._answers is None else {"counter": self._answers.state()}
-        model, stepper = on_host(self._part.shard.model), self._part.shard.stepper
-        stepped = {} if stepper is None else {"optimizer": stepper.state()}
-        return State({"model": model}, facts).having(rule=self._rule_state.state(), **counted, **stepped)
+        shard = self._part.shard
+        stepped = {} if shard.stepper is None else {"optimizer": shard.stepper.state()}
+        encoded = {} if shard.encoder is None else {"encoding": shard.encoder.state()}
+        models = {"model": on_host(shard.now.model)} | ({} if shard.encoder is None else {"held": shard.now.held})
+        return State(models, facts).having(rule=self._rule_state.state(), **counted, **stepped, **encoded)
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
         facts = state.facts
         part = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
-        part.shard.model[:] = state.arrays["model"]
+        part.shard.begin(state.arrays["model"], state.arrays.get("held"))
+        if part.shard.encoder is not None:
+            part.shard.encoder.restore(state.part("encoding"))
         self.round, self._diverged = facts["round"], facts["diverged"]
         if self._readers:
             self._readers = Readers(self._run.topology.workers, self.round)
@@ -262,14 +265,16 @@ class SyncServer:
         """Send the whole model of this round."""
         self._announced = self._announce(part, self.round, to_all=True)
         for number in range(len(part.shard.partitions)):
-            yield from self._give(part, number, part.shard.model, self.round, self._roster.readers())
+            yield from self._give(part, number, part.shard.now, self.round, self._roster.readers(), whole=True)
         if self.round:  # after a checkpoint, whose time belongs to the round that made the model
             yield Record("published", {"round": self.round - 1})
         yield from self._begin_round(part)
 
-    def _give(self, part: _Part, number: int, model: Vector, round: int, readers: Sequence[Peer]) -> Iterator[Effect]:
-        """Send a partition of a round's model to all who read it."""
-        payload = model[part.shard.partitions[number].columns]
+    def _give(
+        self, part: _Part, number: int, given: Slice, round: int, readers: Sequence[Peer], *, whole: bool = False
+    ) -> Iterator[Effect]:
+        """Send a partition of a round's model: encoded to those who have the model before it, unless `whole`."""
+        payload = given.held[part.shard.partitions[number].columns]
         note: dict[str, float] = {"epoch": part.schedule.ended(round)} if self._tells_epoch or self._answers else {}
         if self._answers:
             note["progress"] = self._answers.progress(part.steps_per_epoch)
@@ -277,8 +282,12 @@ class SyncServer:
             Kind.MODEL, self.peer, self._run_id, round, self.peer.index, self._announced,
             note=note, payload=payload, partition=number,
         )  # fmt: skip
+        encoded = message
+        if number in given.codes and not whole:
+            encoded = replace(message, flags=message.flags | Flag.DIFFERENCE, payload=given.codes[number])
         for reader in readers:
-            yield Send(reader, message)
+            has = self._readers is None or self._readers.have(reader, round - 1)
+            yield Send(reader, encoded if has else message)
 
     def _begin_round(self, part: _Part) -> Iterator[Effect]:
         """Wait for the answers to the model that was sent; end if it was the last."""
@@ -288,7 +297,7 @@ class SyncServer:
                 for peer in (*self._roster.all_servers()[1:], *self._roster.adversaries()):
                     yield Send(peer, Message(Kind.STOP, self.peer, self._run_id, self.round))
             self._stage = ServerStage.FINISHED
-            yield Save(f"final/{self.peer}", on_host(part.shard.model))
+            yield Save(f"final/{self.peer}", on_host(part.shard.now.held))
             yield Finish()
         else:
             self._stage = ServerStage.GATHERING

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Any
 
 from hpcps.compression import Codec
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.updates import Destination
+from hpcps.numerics.vectors import finite
 from hpcps.optimizers import NoOptimizer, Stepper
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
@@ -20,6 +23,23 @@ from hpcps.rules import Context, Rule
 from hpcps.spec.schema import Run
 
 
+@dataclass(frozen=True)
+class Slice:
+    """The slice of one round.
+
+    Attributes:
+        model: the slice of the model `[m]`.
+        held: what its readers have `[m]`; `model` itself if it is sent as it is.
+        words: the memory of `codes`.
+        codes: of each partition that is made, the encoded difference to what the readers had before.
+    """
+
+    model: Vector
+    held: Vector
+    words: Vector
+    codes: dict[int, Vector] = field(default_factory=dict)
+
+
 class SyncShard:
     """The slice `[m]` of a round's model, and the slice of the next model, which is made partition by partition.
 
@@ -27,12 +47,13 @@ class SyncShard:
         table: the layout of the whole model, as the coordinator described it.
         size: m.
         partitions: the partitions of the slice.
-        model: the slice of this round. It stays unchanged while the next one is made: a reader may still read it, and
-            a partition may have to be made again.
+        now: the slice of this round. It stays unchanged while the next one is made: a reader may still read it, and a
+            partition may have to be made again.
         coming: the slice of the next round.
         first_block: the index in the model of the first block of the slice.
         finite: whether all models so far were finite.
         codec: decodes the updates of workers; None if they are sent as they are.
+        encoder: encodes models; None if they are sent as they are.
         stepper: the server optimizer; None if the rule adds its result to the model.
     """
 
@@ -46,24 +67,51 @@ class SyncShard:
         slices = partitioning_of(run, whole).shards[server.index]
         self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)
         self.size = stop - start
-        self.model, self.coming = resources.allocate(self.size), resources.allocate(self.size)
-        self._threads = resources.threads
+        self.encoder = Codec.of(run.communication.compression, whole, "model")
+        rooms = [0]
+        if self.encoder is not None:
+            parts = ((part.layout, self.first_block + part.blocks.start) for part in self.partitions)
+            rooms = [*accumulate((self.encoder.most_words(*part) for part in parts), initial=0)]
+        self._rooms = [slice(*bounds) for bounds in pairwise(rooms)]
+        self._resources = resources
+        self.now, self.coming = self._allocated(rooms[-1]), self._allocated(rooms[-1])
         optimizer = run.server_optimizer
         adds = isinstance(optimizer, NoOptimizer)
         self.stepper = None if adds else Stepper(optimizer, self.size, resources.local)
         prepare(run.topology.workers * self.size)
         self.finite = True
-        self._allocate = resources.allocate
-        self._earlier: list[tuple[int, Vector]] = []
+        self._earlier: list[tuple[int, Slice]] = []
+
+    def _allocated(self, words: int) -> Slice:
+        """Return memory for a slice; servers send `held` and `words` from it."""
+        held, size = self._resources.allocate(self.size), self.size
+        if self.encoder is None:
+            return Slice(held, held, held[:0])
+        return Slice(self._resources.local(size), held, self._resources.allocate(words))
+
+    def begin(self, model: Vector, held: Vector | None = None) -> None:
+        """Begin with a slice of a model `[m]`, and with what its readers have, by default the same."""
+        self.now.model[:] = model
+        if self.encoder is not None:
+            self.now.held[:] = model if held is None else held
 
     def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
         """Make the next partition: that of this round's model plus the combined updates."""
-        columns = collector.partition.columns
-        model, coming = self.model[columns], self.coming[columns]
-        to = Destination(None if self.stepper else model, coming, self._threads)
+        number, columns = collector.current, collector.partition.columns
+        model, coming = self.now.model[columns], self.coming.model[columns]
+        to = Destination(None if self.stepper else model, coming, self._resources.threads)
         good = collector.combine(rule, Context(random=kept.random, state=kept.arrays), to).finite
         if self.stepper:
             good = self.stepper.apply(coming, model, coming, columns)
+        if self.encoder is not None:
+            part, held = self.partitions[number], self.coming.held[columns]
+            self.coming.codes[number] = self.encoder.encode_difference(
+                part.layout, self.first_block + part.blocks.start, coming,
+                self.now.held[columns], held, self.coming.words[self._rooms[number]],
+            )  # fmt: skip
+            good = good and finite(held)
+            if self.encoder.loses:
+                coming[:] = held
         self.finite = self.finite and good
 
     def turn(self, round: int, read: Collection[int] = ()) -> None:
@@ -73,7 +121,8 @@ class SyncShard:
             round: the round.
             read: the rounds whose models may still be read; only late workers of a run with a quorum read earlier ones.
         """
-        self._earlier.append((round - 1, self.model))
-        self.model = self.coming
+        self._earlier.append((round - 1, self.now))
+        self.now = self.coming
         unread = next((n for n, (earlier, _) in enumerate(self._earlier) if earlier not in read), None)
-        self.coming = self._allocate(self.size) if unread is None else self._earlier.pop(unread)[1]
+        words = self.now.words.size
+        self.coming = self._allocated(words) if unread is None else self._earlier.pop(unread)[1]

@@ -263,6 +263,9 @@ def _compression(run: Run) -> Iterator[Need]:
     message = f"with train.exchange = {quote(run.train.exchange)} sums of updates travel, which no worker can encode "
     yield Need(path, "servers", f'{message}without a new error at each step: leave it out, or use exchange = "servers"')
     yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")
+    if run.train.mode == "async" and compressor.encodes("model") and compressor.memory == "none":
+        message = "each worker has a model of its own version, and without a memory it would drift from the server's: "
+        yield Need((*path, "memory"), "", f'{message}use memory = "residual", or direction = "update"', (MODE,))
 
 
 def _gradients(run: Run) -> Iterator[Need]:
