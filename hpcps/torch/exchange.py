@@ -40,8 +40,10 @@ class PendingTensor:
 
     def finish(self) -> Tensor:
         """Wait for the result, and return it."""
+        exchange = self.exchange
         try:
-            session().wait(self.exchange)
+            if exchange.left or exchange.error is not None:
+                session().wait(exchange)
         finally:
             if self.unnamed:
                 _unnamed.discard(self.unnamed)
@@ -130,7 +132,7 @@ def begin(
             return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
     unnamed = "" if name else _free_name(tensor, reduction)
     found, target = declared(name or unnamed, tensor, reduction, blocks), output
-    if any(stride == 0 and size > 1 for stride, size in zip(output.stride(), output.shape, strict=True)):
+    if 0 in output.stride() and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape, strict=True)):
         raise SpecError(
             f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
         )
@@ -202,8 +204,7 @@ def poll(handle: int) -> bool:
 
 def synchronize(handle: int) -> Tensor:
     """Wait for the result of an exchange, and return it."""
-    pending = _pending(handle)
-    del _handles[handle]
+    pending = _handles.pop(handle, None) or _pending(handle)
     return pending.finish()
 
 
