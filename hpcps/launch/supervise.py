@@ -40,7 +40,11 @@ _LAST_LINES = 5
 _OUTPUT_LINES = 40
 _LAST_BYTES = 65536
 # Messages of Hydra's own processes, as in MPICH and Intel MPI: `[mpiexec@n01] main (mpiexec.c:270): ...`
-_OF_HYDRA = re.compile(r"\[(?:mpiexec|proxy:[^\]@]*)@[^\]]*\] \w+ \(.*:\d+\): ")
+_OF_HYDRA = re.compile(
+    r"\[(?:mpiexec|proxy:[^\]@]*)@[^\]]*\] \w+ \(.*:\d+\): "
+    r"|={83}$|=   (?:BAD TERMINATION|RANK|PID|EXIT CODE|KILLED BY|CLEANING UP|YOU CAN IGNORE)"
+    r"|YOUR APPLICATION TERMINATED WITH|This typically refers to a problem with your|Please see the FAQ page for debug"
+)
 _STOP_STATUSES = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 
 

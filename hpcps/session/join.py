@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from hpcps.errors import RunError
+from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.bootstrap import process_group
 from hpcps.launch.plan import Plan
 from hpcps.protocol.messages import Peer
@@ -24,6 +25,7 @@ from hpcps.session.member import TIMEOUT
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
 from hpcps.session.session import Session, report
+from hpcps.session.tensors import script_line
 from hpcps.session.trace import SessionTrace
 
 PLAN = "HPCPS_PLAN"
@@ -128,9 +130,10 @@ class ScriptEnding:
     def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print an exception that ends the script, and note it for the others."""
         self._error = error
-        # Most such errors begin in another process: one line for each process is enough.
-        if isinstance(error, RunError):
-            report(self._session, str(error))
+        # They begin in another process, or in a line of the script.
+        if isinstance(error, HpcpsError):
+            line = script_line(reversed([*walk_tb(trace)]))
+            report(self._session, f"{line}: {error}" if line else str(error))
         else:
             self._before(kind, error, trace)
 

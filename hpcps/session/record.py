@@ -82,7 +82,7 @@ class ScriptRecord:
         if self._steps > 1:
             rate = (self._steps - 1) / (self._last_step - self._first_step)
             parts.append(f"{self._steps} steps, {rate:.3g} steps/s")
-        parts.append(f"{sums['bytes_sent'] / 1e6:.1f} MB sent, {sums['bytes_received'] / 1e6:.1f} MB received")
+        parts.append(f"{_sized(sums['bytes_sent'])} sent, {_sized(sums['bytes_received'])} received")
         if sums["in_flight"]:
             hidden = max(0.0, 1 - sums["wait"] / sums["in_flight"])
             parts.append(f"{hidden:.0%} of the exchange hidden behind computing")
@@ -116,3 +116,8 @@ class ScriptRecord:
         for name, value in found.items():
             self._sums[name] += value
         return found
+
+
+def _sized(count: float) -> str:
+    """Return a number of bytes with its unit."""
+    return f"{count / 1e6:.1f} MB" if count >= 1e5 else f"{count / 1e3:.1f} kB"

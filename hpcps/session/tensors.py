@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from math import inf, prod
+from pathlib import Path
+from traceback import walk_stack
+from types import FrameType
 from typing import Any, TypeGuard
 
 from hpcps.errors import RunError, SpecError
@@ -30,6 +34,9 @@ ACCUMULATE = "accumulate"
 what a worker sends to its weights, and answers this worker at once with the newest weights."""
 
 
+_LIBRARIES = sys.stdlib_module_names | {"hpcps", "torch"}
+
+
 def rule_of(reduction: Reduction, workers: int) -> Rule | None:
     """Return the rule of a reduction; None for a sum or mean.
 
@@ -43,7 +50,7 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
     table = (
         {key: value for key, value in reduction.items() if key not in _ATTACK} if simulated(reduction) else reduction
     )
-    rule = Validation(rule=table).rule  # type: ignore[arg-type]  # its constructor words mistakes
+    rule = component_in(Validation, "rule", table)
     if not isinstance(rule, Rule):
         raise SpecError(f"rule {rule.kind} is for asynchronous training: a script exchanges its tensors synchronously")
     if needs := sorted(rule.requires & {"reference", "loss"}):
@@ -58,6 +65,28 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
     if reason := rule.contradiction() or rule.reason_against(workers):
         raise SpecError(f"rule {rule.title}: {reason}")
     return rule
+
+
+def component_in(config: type[Config], key: str, table: object) -> Any:
+    """Return the component of a table, as the key of a config reads it.
+
+    Raises:
+        SpecError: there is no such component, or its keys are wrong.
+    """
+    try:
+        return getattr(config(**{key: table}), key)
+    except SpecError as error:
+        # The script knows the component, but not the config.
+        found = str(error).splitlines()[1:]
+    raise SpecError("\n".join(line.replace(f"  {config.__name__}.", "", 1) for line in found))
+
+
+def script_line(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return the first line of these that is not in hpcps, torch or the standard library; empty without one."""
+    for frame, line in frames:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+            return f"{Path(frame.f_code.co_filename).name}, line {line}"
+    return ""
 
 
 def simulated(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:
@@ -99,6 +128,7 @@ class Declaration:
         reduction: how the tensors of all processes are combined.
         whole: whether one holder combines all of it at once, see `is_whole`.
         bucket: the number of its bucket: a small tensor shares one with others, a large tensor has its own.
+        line: the line of the script that declared it, for messages.
     """
 
     key: int
@@ -108,6 +138,7 @@ class Declaration:
     reduction: Reduction = "mean"
     whole: bool = False
     bucket: int = 0
+    line: str = field(default="", compare=False)
 
     @cached_property
     def size(self) -> int:
@@ -141,7 +172,8 @@ class Declaration:
         """Return in which words two declarations with the same key differ; empty if they are equal."""
         if self == other:
             return ""
-        return str(self) if str(self) != str(other) else f"{self}, blocks {self.blocks}, {self.reduction}"
+        text = str(self) if str(self) != str(other) else f"{self}, blocks {self.blocks}, {self.reduction}"
+        return f"{text}, in {self.line}" if self.line else text
 
 
 @dataclass(eq=False)
@@ -297,7 +329,7 @@ def declared(
     sizes = (prod(shape),) if blocks is None else tuple(int(size) for size in blocks)
     if not isinstance(reduction, str) and "kind" not in reduction:
         raise SpecError(f"rule {dict(reduction)!r} has no kind")
-    return Declaration(key, name, dtype, sizes, reduction)
+    return Declaration(key, name, dtype, sizes, reduction, line=script_line(walk_stack(None)))
 
 
 def _kind(reduction: Reduction) -> object:

@@ -19,6 +19,7 @@ from hpcps.roles.attacker import Attacker
 from hpcps.roles.resources import ALONE
 from hpcps.rules import Rule
 from hpcps.seeds import generator
+from hpcps.session.tensors import component_in
 
 
 class _Simulated(Config):
@@ -31,7 +32,7 @@ def attack_of(table: object) -> ByzantineAttack:
     Raises:
         SpecError: there is no such attack, its keys are wrong, or a session cannot simulate it.
     """
-    attack = _Simulated(attack=table).attack  # type: ignore[arg-type]  # its constructor words mistakes
+    attack: ByzantineAttack = component_in(_Simulated, "attack", table)
     reason = ""
     if not isinstance(attack, Attack | Omniscient):
         reason = "it does not change updates, and a session gets nothing else"

@@ -153,7 +153,7 @@ def push_pull_async(tensor: Tensor, average: bool = True, name: str | None = Non
 
     See `push_pull`. The tensor may be changed as soon as this returns.
     """
-    copy = tensor.detach().clone()
+    copy = _checked(tensor).detach().clone()
     return _kept(begin(copy, copy, name, reduction_of(average, rule)))
 
 
@@ -161,7 +161,7 @@ def push_pull_async_inplace(
     tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None
 ) -> int:
     """Begin to combine a tensor in place; return a handle. The tensor must not be used until `synchronize` returns."""
-    return _kept(begin(tensor, tensor, name, reduction_of(average, rule)))
+    return _kept(begin(_checked(tensor), tensor, name, reduction_of(average, rule)))
 
 
 def push_pull(
@@ -190,7 +190,7 @@ def push_pull(
         SpecError: the tensor or the rule cannot be used.
         RunError: the processes give different tensors, or one of them has ended; the message names it and the tensor.
     """
-    if tensor.requires_grad and torch.is_grad_enabled() and rule is None:
+    if _checked(tensor).requires_grad and torch.is_grad_enabled() and rule is None:
         result: Tensor = _PushPull.apply(tensor, average, name, compression)  # type: ignore[no-untyped-call]
         return result
     copy = tensor.detach().clone()
@@ -218,6 +218,12 @@ class _PushPull(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         name = ctx.name and f"{ctx.name}.gradient"
         return push_pull(gradient.detach(), ctx.average, name, compression=ctx.compression), None, None, None
+
+
+def _checked(tensor: Tensor) -> Tensor:
+    if isinstance(tensor, Tensor):
+        return tensor
+    raise SpecError(f"push_pull and allreduce expect a tensor, not {tensor!r:.50}: use torch.as_tensor()")
 
 
 def _kept(pending: PendingTensor) -> int:

@@ -20,7 +20,7 @@ from hpcps.transport.shared_memory.process_group import SharedMemoryProcessGroup
 _ELSEWHERE = "under torchrun, all processes must be on one host; on several hosts, start the script with `hpcps launch`"
 
 _current: tuple[Session, ScriptEnding] | None = None
-_asynchronous = False
+_asynchronous = _ended = False
 
 
 def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None) -> None:
@@ -34,11 +34,13 @@ def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None) -> None:
             waiting for other processes; by default, whether BytePS's variable `BYTEPS_ENABLE_ASYNC` is set to 1.
 
     Raises:
-        LaunchError: the processes cannot reach each other.
+        LaunchError: the processes cannot reach each other, or they have ended their session.
     """
     global _current, _asynchronous
     if _current is not None:
         return
+    if _ended:
+        raise LaunchError("init() after shutdown(): a script joins the other processes only once")
     _asynchronous = os.environ.get("BYTEPS_ENABLE_ASYNC") == "1" if asynchronous is None else asynchronous
     if os.environ.get(PLAN):
         session: Session = join_launch(timeout, TensorCopies())
@@ -51,9 +53,10 @@ def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None) -> None:
 
 def shutdown() -> None:
     """End the session; returns when all processes have ended theirs. The end of a script does this by itself."""
-    global _current
+    global _current, _ended
     if _current is not None:
-        (_, ending), _current = _current, None
+        (session, ending), _current = _current, None
+        _ended = session.size > 1 or PLAN in os.environ
         ending.shutdown()
 
 

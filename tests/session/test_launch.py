@@ -75,7 +75,7 @@ def test_a_script_runs_to_its_end(tmp_path, servers, mode, transport, monkeypatc
     names = [*(f"worker-{k}" for k in range(3)), *(f"server-{k}" for k in range(int(servers)))]
     lines = [line for line in done.stdout.splitlines() if line.startswith("hpcps: ")]
     assert sorted(line.split()[1] for line in lines) == sorted(names), done.stdout
-    worker = "3 steps, .* steps/s; .* MB sent, .* MB received; .*% of the exchange hidden .*; limited by .*"
+    worker = "3 steps, .* steps/s; [^0].* MB sent, .* MB received; .*% of the exchange hidden .*; limited by .*"
     for line in lines:
         assert re.search(worker if "worker" in line.split()[1] else "waited .* for worker-., which came last", line)
     (status,) = SweepProgress(list(tmp_path.glob("results/script/runs/*")), verify=True).poll()
@@ -125,7 +125,11 @@ def check_trace(run, names):
         ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed, or it crashed"),
         ("status", "worker-1 on .* failed .*SystemExit: 3", "worker-1 has failed: SystemExit: 3"),
         ("exit", "worker-1 has ended its script", "worker-1 has ended its script or called shutdown"),
-        ("apart-size", "tensor 1 differs", "worker-1 declares 'layer.weight', 500002 x float32, sum"),
+        (
+            "apart-size",
+            "tensor 1 differs",
+            "worker-1 declares 'layer.weight', 500002 x float32, sum, in script.py",
+        ),
     ],
 )
 def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why):
@@ -136,7 +140,8 @@ def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why)
     assert re.search(first, done.stderr), done.stderr
     said = [line for line in done.stdout.splitlines() if re.match("hpcps: worker-[02] on ", line) and why in line]
     assert said, done.stdout
-    assert all("layer.weight" in line for line in said)
+    assert all("layer.weight" in line and re.search(r"script.py, line \d+: ", line) for line in said)
+    assert "BAD TERMINATION" not in done.stdout
     (status,) = SweepProgress(list(tmp_path.glob("results/script/runs/*"))).poll()
     assert status.state == "failed"
     assert mode == "exit" or str(status.failures[0]) in done.stderr

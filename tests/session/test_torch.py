@@ -11,7 +11,7 @@ pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not
 
 import hpcps.torch as bps  # noqa: E402
 from hpcps.attacks import SignFlip, attackers  # noqa: E402
-from hpcps.errors import RunError, SpecError  # noqa: E402
+from hpcps.errors import LaunchError, RunError, SpecError  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
 
@@ -52,9 +52,23 @@ def test_tensors_of_every_type_and_form():
             bps.push_pull(torch.zeros(2, dtype=torch.complex64))
         with pytest.raises(SpecError, match="'wide' has elements that share"):
             bps.push_pull_async_inplace(torch.zeros(1, 4).expand(3, 4), name="wide")
+        for call in (bps.push_pull, bps.push_pull_async, bps.allreduce_):
+            with pytest.raises(SpecError, match=r"expect a tensor, not 1\.5"):
+                call(1.5)
+        with pytest.raises(SpecError, match=r'^rule.kind: unknown rule "medain": did you mean "median"'):
+            bps.push_pull(torch.ones(2), rule="medain")
         bps.push_pull_async(torch.ones(3), name="never waited for")
 
     fork(3, body)
+
+
+def test_a_script_has_one_session():
+    def body():
+        bps.shutdown()
+        with pytest.raises(LaunchError, match="only once"):
+            bps.init()
+
+    fork(2, body)
 
 
 def test_the_names_of_horovod():
