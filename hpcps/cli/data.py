@@ -30,8 +30,8 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.data.files.source import data_root
     from hpcps.errors import DataError
 
-    root = data_root(args.dir)
-    data: Data = active().of("datasets")[args.name](dir=str(root))
+    root, kind = data_root(args.dir), active().of("datasets")[args.name]
+    data: Data = kind(dir=str(root) if kind.source else args.dir)
     try:
         lines = verify(data)
     except DataError:

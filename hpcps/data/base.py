@@ -35,6 +35,9 @@ class Facts:
             division.
         std: the standard deviation of each channel, or one for all; it is the last divisor.
         augment: whether training samples are images that may be cropped and flipped; a mirrored digit is invalid.
+        targets: the number of labels of one sample: 1, or for example one for each character of a text.
+        groups: the number of labels that `Part.labels()` states, one for each sample, by which splits assign samples to
+            shards; None: they are the classes.
     """
 
     shape: tuple[int, ...]
@@ -45,12 +48,19 @@ class Facts:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     augment: bool = False
+    targets: int = 1
+    groups: int | None = None
+
+    @property
+    def split_classes(self) -> int:
+        """The number of classes by which splits assign samples to shards."""
+        return self.classes if self.groups is None else self.groups
 
     def faults(self) -> list[str]:
         """Return what is wrong with them; nothing if all is right."""
         found = [
             f"{name} is {value!r}: it must be a whole number ≥ 1"
-            for name in ("classes", "train", "test", "levels")
+            for name in ("classes", "train", "test", "levels", "targets", "split_classes")
             if not _is_count(value := getattr(self, name))
         ]
         if not isinstance(self.shape, tuple) or not self.shape or not all(map(_is_count, self.shape)):

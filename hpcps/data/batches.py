@@ -14,10 +14,15 @@ from hpcps.data.samples import Indices, Inputs, Labels, Samples
 from hpcps.numerics.layout import Vector
 
 Batch = tuple[Vector, Labels]
+"""Samples `[b, *shape]`, and their labels: `[b]`, or one sample after another `[b * targets]`."""
+
 PADDING = 4
 
 TEST_BATCH = 250
 """Samples in a batch of an evaluation: enough to be fast, and few enough for a process's share of the memory."""
+
+TEST_TARGETS = 8192
+"""The largest number of labels in a batch of an evaluation; it makes batches of long windows of text smaller."""
 
 TEST_ELEMENTS = 1 << 20
 """The largest number of elements in a batch of an evaluation; it makes batches of images larger than 64x64 smaller."""
@@ -97,9 +102,9 @@ def _neighbours(old: int, new: int) -> tuple[Indices, Indices, Vector]:
     return below, np.minimum(below + 1, old - 1), (centres - below).astype(np.float32)
 
 
-def evaluation_slices(samples: int, shape: tuple[int, ...]) -> Iterator[slice]:
-    """Yield the slices of a test set of samples of a shape that are evaluated together."""
-    step = max(1, min(TEST_BATCH, TEST_ELEMENTS // prod(shape)))
+def evaluation_slices(samples: int, shape: tuple[int, ...], targets: int = 1) -> Iterator[slice]:
+    """Yield the slices of a test set of samples of a shape, with some labels each, that are evaluated together."""
+    step = max(1, min(TEST_BATCH, TEST_ELEMENTS // prod(shape), TEST_TARGETS // targets))
     for start in range(0, samples, step):
         yield slice(start, start + step)
 
@@ -193,13 +198,13 @@ class BatchStream:
         images = batch.images
         if self._augment:
             images = crop_and_flip(images, self._windows[0, here], self._windows[1, here], self._mirrored[here])
-        return self._normalise(images), batch.labels
+        return self._normalise(images), batch.labels.reshape(-1)
 
     def draw(self, number: int) -> Batch:
         """Return the random batch with this number, not augmented; the position of the stream does not change."""
         chosen = self._generators(f"draw/{number}").choice(len(self._samples), self._batch_size, replace=False)
         batch = self._samples.take(chosen)
-        return self._normalise(batch.images), batch.labels
+        return self._normalise(batch.images), batch.labels.reshape(-1)
 
     def sweep(self) -> Iterator[Batch]:
         """Yield one pass of batches, not augmented, in the same order at each call.
@@ -210,4 +215,4 @@ class BatchStream:
         order = self._generators("sweep").permutation(len(self._samples))
         for number in range(self.batches_per_pass):
             batch = self._samples.take(order[number * self._batch_size : (number + 1) * self._batch_size])
-            yield self._normalise(batch.images), batch.labels
+            yield self._normalise(batch.images), batch.labels.reshape(-1)

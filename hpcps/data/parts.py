@@ -45,7 +45,7 @@ class CheckedPart:
         """Read all labels, and check them."""
         with errors_of(self.data, f"the labels() of its {self.name} part failed"):
             labels = self.part.labels()
-        return self._checked_labels(labels, self.size)
+        return self._checked_labels(labels, (self.size,), self.data.facts.split_classes)
 
     def read(self, indices: Indices) -> Samples:
         """Read the samples at these indices, and check them."""
@@ -61,15 +61,18 @@ class CheckedPart:
                 f"{len(indices)} of its samples are an array {list(images.shape)}, and by the facts it should be "
                 f"{shape}: correct facts.shape, or what read() returns"
             )
-        return Samples(images, self._checked_labels(samples.labels, len(indices)))
+        facts = self.data.facts
+        wanted = (len(indices),) if facts.targets == 1 else (len(indices), facts.targets)
+        return Samples(images, self._checked_labels(samples.labels, wanted, facts.classes))
 
-    def _checked_labels(self, labels: Any, count: int) -> Labels:
-        if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != 1:
-            raise self._fault(f"its labels are {described(labels)}: they must be an array [n] of int64")
-        if len(labels) != count:
-            raise self._fault(f"it has {len(labels)} labels for {count} samples: correct the facts or the labels")
-        classes = self.data.facts.classes
-        if count and not 0 <= labels.min() <= labels.max() < classes:
+    def _checked_labels(self, labels: Any, shape: tuple[int, ...], classes: int) -> Labels:
+        if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu" or labels.ndim != len(shape):
+            several = "" if len(shape) == 1 else f", {shape[1]}"
+            raise self._fault(f"its labels are {described(labels)}: they must be an array [n{several}] of int64")
+        if labels.shape != shape:
+            has = len(labels) if len(shape) == 1 else list(labels.shape)
+            raise self._fault(f"it has {has} labels for {shape[0]} samples: correct the facts or the labels")
+        if shape[0] and not 0 <= labels.min() <= labels.max() < classes:
             raise self._fault(
                 f"its labels go from {labels.min()} to {labels.max()}, and by the facts there are {classes} classes: "
                 f"they must be from 0 to {classes - 1}"

@@ -19,7 +19,7 @@ class Samples:
 
     Attributes:
         images: `[n, *shape]`: bytes (uint8), which are divided by `Facts.levels`, or float32 of any shape.
-        labels: `[n]` int64.
+        labels: `[n]` int64; `[n, targets]` if a sample has several (see `Facts.targets`).
     """
 
     images: Inputs
@@ -40,7 +40,7 @@ class Part(Protocol):
     """
 
     def labels(self) -> Labels:
-        """Read all labels, in file order."""
+        """Read the label of each sample by which splits assign it, `[n]`, in file order."""
 
     def read(self, indices: Indices) -> Samples:
         """Read the samples at these indices in file order, and little more than these."""

@@ -3,6 +3,7 @@
 from hpcps.models import cifar_resnet, gluon, resnet, vgg
 from hpcps.models.alexnet import AlexNet
 from hpcps.models.base import Model
+from hpcps.models.decoder import Decoder
 from hpcps.models.inception import InceptionV3
 from hpcps.models.mobilenet import MobileNetV1, MobileNetV2
 from hpcps.models.small import Cnn, LeNet, Mlp
@@ -10,4 +11,4 @@ from hpcps.models.small import Cnn, LeNet, Mlp
 _FAMILIES = (*cifar_resnet.NETWORKS, *resnet.NETWORKS, *vgg.NETWORKS, *gluon.NETWORKS)
 globals().update({network.__name__: network for network in _FAMILIES})
 
-__all__ = ["AlexNet", "Cnn", "InceptionV3", "LeNet", "Mlp", "MobileNetV1", "MobileNetV2", "Model"]
+__all__ = ["AlexNet", "Cnn", "Decoder", "InceptionV3", "LeNet", "Mlp", "MobileNetV1", "MobileNetV2", "Model"]

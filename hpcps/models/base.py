@@ -36,6 +36,9 @@ class Model(Config, ABC):
     batchnorm: ClassVar[bool | None] = None
     """Whether the network has BatchNorm statistics; None: unknown before it is built."""
 
+    sequential: ClassVar[bool] = False
+    """Whether the network predicts a label for each element of a sample, such as the next byte of a text."""
+
     channels_last: ClassVar[bool] = False
     """Whether images and kernels have the channels-last memory format on a CPU, which changes the order of sums."""
 
@@ -50,7 +53,8 @@ class Model(Config, ABC):
 
         Args:
             shape: the shape of one sample, such as `(3, 32, 32)`; the network's input is `[b, *shape]`, float32.
-            classes: the number of labels; the output is `[b, classes]`.
+            classes: the number of labels; the output is `[b, classes]`, or `[b * n, classes]` for samples `[n]` if the
+                network is `sequential`.
 
         Returns:
             A module with one input tensor and float32 parameters. If it has a method `loss(outputs, labels)`, which

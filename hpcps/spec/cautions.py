@@ -162,7 +162,7 @@ def _somebody_may_be_late(run: Run) -> Iterator[Problem]:
 
 def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
     """Count the classes of each shard if the labels are available."""
-    data, workers, classes = run.data, run.topology.workers, run.data.facts.classes
+    data, workers, classes = run.data, run.topology.workers, run.data.facts.split_classes
     size = shard_size(data, run.largest_batch)
     if data.split.alike and size >= _ENOUGH * classes:
         return

@@ -24,7 +24,7 @@ class Progress:
 
     Attributes:
         steps: the number of batches.
-        samples: the number of samples in them.
+        samples: the number of samples in them; of a text, of its bytes.
         loss: mean loss of the samples, before each step; `inf` if it is not finite. It is the cross entropy unless the
             network defines another one.
         correct: how many samples were classified rightly, before each step.
@@ -46,7 +46,7 @@ class Evaluation:
     """The result of a model on the whole test set.
 
     Attributes:
-        samples: the number of test samples.
+        samples: the number of test samples; of a text, of its bytes.
         loss: mean loss of the samples, as in `Progress`; `inf` if it is not finite.
         accuracy: share classified rightly, 0 to 1; a sample whose outputs are not finite counts as wrong.
         finite: whether all outputs were finite.
@@ -143,8 +143,9 @@ class TestSet:
         """Yield the samples, normalised, and their labels, in batches."""
         if self._samples is None:
             self._samples = self._read()
-        for here in evaluation_slices(len(self._samples), self._normalise.shape):
-            yield self._normalise(self._samples.images[here]), self._samples.labels[here]
+        labels = self._samples.labels
+        for here in evaluation_slices(len(labels), self._normalise.shape, labels[0].size):
+            yield self._normalise(self._samples.images[here]), labels[here].reshape(-1)
 
 
 class CancelledError(Exception):

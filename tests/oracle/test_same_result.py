@@ -137,6 +137,9 @@ def points():
         yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **tables)
     both = {"communication": {"participation": 1.0, "compression": {"kind": "int8", "direction": "both"}}}
     yield "int8-async", spec("naive_async", 3, 1, **{**alone, **both})
+    # With text, whose samples have a label for each byte, some of which an attacker flips.
+    text = {"data": {"name": "text", "length": 16}, "model": {"name": "decoder", "layers": 1, "width": 16, "heads": 2}}
+    yield "text", spec("zeno", 2, 1, attack={"kind": "label_flip", "rate": 0.4}, **text)
     # With an evaluator, which gets the model and its statistics.
     yield "evaluator", spec("average", 3, 0, topology={"evaluators": 1})
     # With BatchNorm: its statistics travel too.
@@ -184,17 +187,8 @@ SMALL = Topology(servers=2, validators=1, workers=3)
 FEW = ("average-0-2", "average-0-2-sent", "average-0-2-cut", "zeno-1-2", "zeno++-1", "ring-sent", "allreduce")
 PSLITE = (
     *("average-0-2", "average-1-3-cut", "zeno-1-1", "zeno-2-3", "zeno++-3", "dc_asgd-0", "ipm-1-2-cut", "ipm-async"),
-    *(
-        "nesterov-0-3",
-        "int8-1-2",
-        "int8-async",
-        "attack-silent",
-        "ring-cut",
-        "dylu-1-2",
-        "resnet",
-        "evaluator",
-        "resnet-evaluator",
-    ),
+    *("nesterov-0-3", "int8-1-2", "int8-async", "attack-silent", "ring-cut", "dylu-1-2", "text"),
+    *("resnet", "evaluator", "resnet-evaluator"),
 )
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 

@@ -708,11 +708,11 @@ class Tiny(Data):
         ("kind = 'digits'", 'required: the key is name here, not kind: name = "digits"'),
         (
             "kind = ['digits']",
-            'required: choose "cifar10", "cifar100", "digits", "fashion_mnist", "mnist", "svhn" or "synthetic"',
+            'required: choose "cifar10", "cifar100", "digits", "fashion_mnist", "mnist", "svhn", "synthetic" or "text"',
         ),
         (
             "limit = 9",
-            'required: choose "cifar10", "cifar100", "digits", "fashion_mnist", "mnist", "svhn" or "synthetic"',
+            'required: choose "cifar10", "cifar100", "digits", "fashion_mnist", "mnist", "svhn", "synthetic" or "text"',
         ),
     ],
 )

@@ -94,6 +94,14 @@ def _backend_has_the_model(run: Run) -> Iterator[Problem]:
 
 def _model_takes_data(run: Run) -> Iterator[Problem]:
     model, shape = run.model, run.data.input_facts.shape
+    targets = run.data.facts.targets
+    if model.sequential != (targets > 1):
+        does = "a label for each element of a sample" if model.sequential else "one label for a sample"
+        has = "one label" if model.sequential else f"{targets} labels"
+        able = next(n for n, each in active().of("models").usable().items() if each.sequential == (targets > 1))
+        message = f"{model.name} predicts {does}, but samples of {run.data.name} have {has}: use another model, such as"
+        yield Problem(("model", "name"), f"{message} {able if targets > 1 else 'mlp'}", (DATA,))
+        return
     whose = f"samples of {run.data.name} have" if run.data.resize is None else "resized samples have"
     if model.channels is not None and (len(shape) != 3 or shape[0] != model.channels):
         able = ", ".join(name for name, channels in _channels().items() if channels == model.channels)

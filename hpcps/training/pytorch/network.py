@@ -37,7 +37,7 @@ def build_network(model: Model, facts: Facts, device: torch.device) -> nn.Module
     samples = torch.zeros(TRIED, *facts.shape, device=device)
     with errors_of(model, f"its network does not take samples {list(samples.shape)}"):
         outputs = network(samples)
-    expected = [TRIED, facts.classes]
+    expected = [TRIED * facts.targets, facts.classes]
     if not isinstance(outputs, Tensor) or list(outputs.shape) != expected:
         raise fault(
             model,
