@@ -84,7 +84,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
     from hpcps.records.participation import least_present, participation
     from hpcps.records.run_directory import RunDirectory
 
-    columns = ["run", "label", "state", "epoch", "attempt", "left", "accuracy", "accepted", "refused"]
+    columns = ["run", "label", "state", "epoch", "attempt", "left", "accuracy", "perplexity", "accepted", "refused"]
     rows = [[*columns, "slowest (compute per step)", "last record"]]
     notes = []
     for run in runs:
@@ -99,6 +99,7 @@ def overview(runs: Sequence[RunStatus]) -> str:
                 f"{run.attempt}." if run.attempt > 1 and run.state != "done" else "",
                 duration(run.left) if run.left else "",
                 _percent(run.accuracy),
+                "" if run.perplexity is None else f"{run.perplexity:.2f}",
                 "unknown" if run.acceptance.accepted is None else _percent(run.acceptance.rate),
                 f"{run.refused} blocks" if run.refused else "",
                 f"{run.slowest} {duration(run.slowest_step or 0.0)}" if busy else "",

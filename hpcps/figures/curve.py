@@ -62,6 +62,7 @@ class Curve:
         wall: seconds since the run's start.
         bytes_sent: bytes sent by all roles.
         accuracy: percent.
+        perplexity: of runs on text; None for other data.
         acceptance: accepted (update, block) pairs in percent of those received (including skipped blocks) or of those
             sent, since the previous evaluation or since the start, over all validators; empty under a rule without a
             reference. Under `zeno++` a negated pair is not accepted.
@@ -85,6 +86,7 @@ class Curve:
     finished: bool
     stalled_seeds: int = 0
     left_out: int = 0
+    perplexity: Range | None = None
 
     @property
     def share_diverged(self) -> str:
@@ -132,6 +134,9 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         finished=bool((rows["status"] == "done").all()),
         stalled_seeds=int((of_runs("stalled")[:, -1:] > 0).sum()) if "stalled" in rows else 0,
         left_out=begun - len(runs),
+        perplexity=Range.of(of_runs("perplexity"))
+        if "perplexity" in rows and rows["perplexity"].notna().all()
+        else None,
     )
 
 

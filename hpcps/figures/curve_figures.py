@@ -1,7 +1,7 @@
 """The figures of an experiment's curves: a panel per attack (or what else is swept), a line or bars per rule.
 
-They show the test accuracy over epochs, wall time or bytes, and by class; the acceptance rate of rules with a
-reference; and of an asynchronous run the staleness of applied updates, and their number by worker.
+They show the test accuracy or perplexity over epochs, wall time or bytes, and the accuracy by class; the acceptance
+rate of rules with a reference; and of an asynchronous run the staleness of applied updates, and their number by worker.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ Shown = TypeVar("Shown", AppliedUpdates, ClassAccuracy)
 
 Against = Literal["epoch", "wall_time", "bytes"]
 AGAINST: tuple[Against, ...] = ("epoch", "wall_time", "bytes")
+
+Measure = Literal["accuracy", "perplexity"]
+MEASURES: Mapping[Measure, str] = {"accuracy": "test accuracy (%)", "perplexity": "test perplexity"}
+"""What curves show, and the label of its axis."""
 
 _ACCEPTED: Mapping[Among, str] = {
     "received": "accepted of\nthe pairs received (%)",
@@ -56,8 +60,15 @@ class XAxis:
 
 
 @mpl.rc_context(RC)
-def draw_accuracy(figure_data: FigureData, against: Against = "epoch", options: PlotOptions | None = None) -> Figure:
-    """Draw test accuracy: a panel per panel of the figure_data, a line per line, mean and band over the seeds.
+def draw_accuracy(
+    figure_data: FigureData,
+    against: Against = "epoch",
+    options: PlotOptions | None = None,
+    *,
+    measure: Measure = "accuracy",
+) -> Figure:
+    """Draw test accuracy, or the perplexity of text: a panel per panel of the figure data, a line per line, mean and
+    band over the seeds.
 
     Figure data with one panel has room for a second one: by epoch, it shows the acceptance rate where
     several lines have one.
@@ -67,14 +78,15 @@ def draw_accuracy(figure_data: FigureData, against: Against = "epoch", options: 
             figure_data, references=tuple(curve for curve in figure_data.references if curve.bytes_sent.any())
         )
     page, axis = Page(figure_data, options), x_axis(figure_data, against)
-    with_acceptance = against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
-    title = f"accuracy by {_clock(figure_data) if against == 'wall_time' else against}"
+    plain = measure == "accuracy"
+    with_acceptance = plain and against == "epoch" and len(figure_data.panels) == 1 and len(figure_data.scored) > 1
+    title = f"{measure} by {_clock(figure_data) if against == 'wall_time' else against}"
     names = [*map(page.title, figure_data.panels), *(["acceptance rate since the start"] if with_acceptance else [])]
     height = 2.9 if with_acceptance else 2.2
-    grid = page.panels(title, names, x=axis.label, y=["test accuracy (%)"], height=height)
+    grid = page.panels(title, names, x=axis.label, y=[MEASURES[measure]], height=height)
     for (axes,), (panel, curves) in zip(grid, figure_data.panels.items(), strict=False):
-        _draw_accuracies(page, axes, (*curves, *figure_data.references), axis)
-        if against == "epoch":
+        _draw_measured(page, axes, (*curves, *figure_data.references), axis, measure)
+        if plain and against == "epoch":
             _draw_compared(page, axes, panel)
         if not curves:
             reduced = not figure_data.variant and panel in figure_data.elsewhere
@@ -85,19 +97,25 @@ def draw_accuracy(figure_data: FigureData, against: Against = "epoch", options: 
         _draw_accepted(page, axes, curves, "sent", per_epoch=False)
         axes.set_ylabel("accepted of the pairs sent (%)")
         axes.tick_params(labelleft=True)
-    _limit_axes(grid[0][0], whole=against == "epoch")
+    _limit_axes(grid[0][0], whole=against == "epoch", percent=plain)
     handles = _handles(page)
-    if against == "epoch":
+    if plain and against == "epoch":
         sources = dict.fromkeys(other.source for other in figure_data.compared)
         handles += [Line2D([], [], color="#555555", label=source, **_THIN) for source in sources]
     return page.legend(handles)
 
 
-def _draw_accuracies(page: Page, axes: Axes, curves: Sequence[Curve], axis: XAxis) -> None:
+def measured(curve: Curve, measure: Measure) -> Range:
+    """Return what a curve shows, `[epochs]`; NaN without a perplexity."""
+    unknown = Range.of(np.full((1, len(curve.epoch)), np.nan))
+    return curve.accuracy if measure == "accuracy" else curve.perplexity or unknown
+
+
+def _draw_measured(page: Page, axes: Axes, curves: Sequence[Curve], axis: XAxis, measure: Measure) -> None:
     for position, curve in enumerate(curves):
         look, x = page.looks[curve.line], axis.of(curve)
         look = replace(look, width=0.7 * look.width) if len(x) > _MANY else look
-        page.draw_curve(axes, curve, x, curve.accuracy, (position, len(curves)), look)
+        page.draw_curve(axes, curve, x, measured(curve, measure), (position, len(curves)), look)
 
 
 def _draw_compared(page: Page, axes: Axes, panel: str) -> None:
@@ -143,9 +161,15 @@ def _clock(figure_data: FigureData) -> str:
     return "simulated time" if figure_data.simulated else "wall time"
 
 
-def _limit_axes(axes: Axes, *, whole: bool) -> None:
+def _limit_axes(axes: Axes, *, whole: bool, percent: bool = True) -> None:
     """Begin both axes of percentages at 0; `whole`: whether the x axis has whole numbers only."""
-    axes.set(ylim=(0, 100))
+    if percent:
+        axes.set(ylim=(0, 100))
+    else:
+        # A model that knows nothing has a perplexity of the size of the vocabulary, and one that diverged a larger one.
+        axes.set_yscale("log", base=2)
+        axes.set_ylim(top=min(axes.get_ylim()[1], 256))
+        axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xlim(left=0)
     if whole:
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -40,9 +40,9 @@ def figures(frame: pd.DataFrame, baseline: pd.DataFrame | None = None, **options
 def draw_all(shown: Sequence[FigureData], options: PlotOptions) -> Iterator[tuple[str, Figure]]:
     """Yield the name and the figure of each figure of each variant; the names of several variants have suffixes.
 
-    The figures are accuracy by epoch, wall time and bytes; the acceptance rate of rules with a reference; the accuracy
-    by class, of runs with an evaluator and of those that `hpcps evaluate` has evaluated; and for asynchronous training
-    the staleness of applied updates and their number by worker.
+    The figures are accuracy by epoch, wall time and bytes, and likewise the perplexity of text; the acceptance rate of
+    rules with a reference; the accuracy by class, of runs with an evaluator and of those that `hpcps evaluate` has
+    evaluated; and for asynchronous training the staleness of applied updates and their number by worker.
     """
     endings = suffixes([figure_data.variant for figure_data in shown])
     for figure_data, suffix in zip(select(shown, options), endings, strict=True):
@@ -55,6 +55,8 @@ def _figures(figure_data: FigureData, options: PlotOptions) -> Iterator[tuple[st
         return  # the chosen lines and panels are those of another variant
     for against in AGAINST:
         yield f"accuracy_by_{against}", draw_accuracy(figure_data, against, options)
+        if figure_data.perplexed:
+            yield f"perplexity_by_{against}", draw_accuracy(figure_data, against, options, measure="perplexity")
     if figure_data.scored:
         yield "acceptance_by_epoch", draw_acceptance(figure_data, options)
     if figure_data.classes:

@@ -128,6 +128,11 @@ class FigureData:
         return tuple(curve for panel in self.panels.values() for curve in panel) + self.references
 
     @property
+    def perplexed(self) -> bool:
+        """Whether the curves have a perplexity."""
+        return any(curve.perplexity is not None for curve in self.curves)
+
+    @property
     def scored(self) -> tuple[str, ...]:
         """The lines with an acceptance rate, in the order of the sweep."""
         having = {curve.line for curve in self.curves if curve.acceptance}

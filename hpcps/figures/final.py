@@ -32,6 +32,12 @@ def markdown(shown: Sequence[FigureData]) -> str:
         columns = f"columns: {' · '.join(figure_data.panel_keys)}" if len(figure_data.panel_keys) > 1 else ""
         more = figure_data.not_reduced, columns
         parts.append(described_table(figure_data, "final test accuracy (%)", rows, notes(figure_data), *more))
+        if figure_data.perplexed:
+            rows = [[figure_data.line_key, *(panel or "final perplexity" for panel in panels)]]
+            for line in lines_of(figure_data):
+                values = [_perplexity(_find(figure_data, panel, line)) for panel in figure_data.panels]
+                rows.append([_named(figure_data, line), *values])
+            parts.append(described_table(figure_data, "final test perplexity", rows, ""))
     return "\n".join(parts)
 
 
@@ -114,6 +120,15 @@ def _cell(curve: Curve | None, lost: int) -> str:
     lost += curve.left_out
     value += f" ({curve.seeds} of {curve.seeds + lost} seeds)" if lost else ""
     return value if curve.finished else f"{value} (epoch {curve.epoch[-1]:g})"
+
+
+def _perplexity(curve: Curve | None) -> str:
+    if curve is None or curve.perplexity is None or not curve.epoch.size:
+        return "–"
+    mean, low, high = (
+        f"{part[-1]:.4g}" for part in (curve.perplexity.mean, curve.perplexity.low, curve.perplexity.high)
+    )
+    return f"{mean} [{low}–{high}]" if curve.seeds > 1 else mean
 
 
 def _accepted(curve: Curve | None) -> str:

@@ -101,6 +101,8 @@ class ProgressDisplay:
         parts = [f"{run.label:<24}", f"epoch {run.epoch:5.1f}/{run.epochs}"]
         if run.accuracy is not None:
             parts.append(f"accuracy {100 * run.accuracy:5.1f} %")
+        if run.perplexity is not None:
+            parts.append(f"perplexity {run.perplexity:6.2f}")
         if run.acceptance.rate is not None:
             parts.append(f"accepted {100 * run.acceptance.rate:5.1f} %")
         elif run.acceptance.accepted is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hpcps.errors import InputError
-from hpcps.inputs import MiB, read_json
+from hpcps.inputs import MiB, finite, read_json
 from hpcps.records.files import write_whole, writing
 from hpcps.training.evaluation import Evaluation
 
@@ -27,6 +27,8 @@ def write_evaluation(file: Path, evaluation: Evaluation) -> None:
     """
     loss = evaluation.loss if np.isfinite(evaluation.loss) else str(evaluation.loss)
     content = {**vars(evaluation), "loss": loss, "by_class": evaluation.by_class}
+    if evaluation.perplexity is None:
+        del content["perplexity"]
     with writing(file):
         write_whole(file, json.dumps(content))
 
@@ -38,8 +40,10 @@ def read_evaluation(run: Path) -> Evaluation | None:
             case {
                 "samples": int(samples), "loss": float() | int() | str() as loss, "finite": bool(good),
                 "accuracy": float() | int() as accuracy, "top5": float() | int() as top5, "confusion": list(matrix),
+                **rest,
             }:  # fmt: skip
                 rows = tuple(tuple(int(count) for count in row) for row in matrix)
                 if rows and all(len(row) == len(rows) + 1 and min(row) >= 0 for row in rows):
-                    return Evaluation(samples, float(loss), float(accuracy), good, float(top5), rows)
+                    perplexity = None if rest.get("perplexity") is None else finite(rest["perplexity"])
+                    return Evaluation(samples, float(loss), float(accuracy), good, float(top5), rows, perplexity)
     return None

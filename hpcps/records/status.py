@@ -48,6 +48,7 @@ class RunStatus:
         left: remaining seconds at this pace; None unless the run is running and the pace is known.
         round: finished rounds.
         accuracy: the latest test accuracy, 0 to 1.
+        perplexity: the latest test perplexity, of a run on text.
         acceptance: what the rule has done with the updates.
         refused: blocks that validator 0 rejected because they were not finite, up to the latest evaluation.
         slowest: the process with the largest recent compute time per local step, such as `worker-3`.
@@ -74,6 +75,7 @@ class RunStatus:
     left: float | None = None
     round: int = 0
     accuracy: float | None = None
+    perplexity: float | None = None
     acceptance: RunAcceptance = NOTHING
     refused: int = 0
     diverged: bool = False
@@ -290,6 +292,7 @@ class _Followed:
             left=max(0.0, (epochs - epoch) * pace - (age or 0.0)) if state == "running" and pace is not None else None,
             round=int(finite(latest.get("round"))) + 1 if latest else 0,
             accuracy=finite(evaluation.get("accuracy")) if evaluation else None,
+            perplexity=finite(evaluation["perplexity"]) if "perplexity" in evaluation else None,
             acceptance=self._acceptance(ranks, evaluation),
             refused=int(
                 finite((evaluation or latest).get("rejected_blocks_cumulative" if evaluation else "rejected_blocks"))

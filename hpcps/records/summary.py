@@ -21,6 +21,7 @@ STATISTICS: Mapping[str, tuple[str, int]] = {
     "high": ("to", 2),
     "diverged": ("diverged", 0),
     "stalled": ("stalled", 0),
+    "perplexity": ("perplexity", 2),
     "accepted": ("accepted (%)", 1),
     "bytes": ("sent (MB)", 2),
     "wall": ("wall time (s)", 1),
@@ -60,8 +61,9 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     there are any, `outside` and `variant` (see `hpcps.records.collect.collect`). The others are statistics of the last
     evaluation of each finished run: `n` (the number of runs), `mean`, `std` (with n - 1) and the 95 % interval of
     Student's t, `low` to `high`, of the test accuracy in percent; how many runs `diverged` and `stalled`, which the
-    mean includes; `accepted` (percent of the pairs sent), `bytes` (sent by all processes) and `wall` (seconds) as
-    means; and the number of `unfinished` runs. NaN: not known, such as the interval of one run.
+    mean includes; `perplexity` (of runs on text), `accepted` (percent of the pairs sent), `bytes` (sent by all
+    processes) and `wall` (seconds) as means; and the number of `unfinished` runs. NaN: not known, such as the interval
+    of one run.
 
     Args:
         frame: the table of `collect`.
@@ -86,6 +88,7 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         diverged=np.where(done, numbers(last, "diverged") > 0, 0),
         # Tables of earlier versions do not say which runs stalled.
         stalled=np.where(done, numbers(last, "stalled") > 0, 0) if "stalled" in last else np.nan,
+        perplexity=np.where(done, numbers(last, "perplexity"), np.nan),
         accepted=np.where(done, 100 * numbers(last, "accepted_sent_pairs_total") / _positive(last), np.nan),
         bytes=np.where(done, numbers(last, "bytes_sent_total"), np.nan),
         # A process to which the simulation gives no time for its steps has no wall time.
@@ -98,6 +101,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     found["low"], found["high"] = found["mean"] - half, found["mean"] + half
     found["diverged"] = groups["diverged"].sum().astype(np.int64)
     found["stalled"] = groups["stalled"].sum().astype(np.int64) if "stalled" in last else np.nan
+    if values["perplexity"].notna().any():
+        found["perplexity"] = groups["perplexity"].mean()
     found[["accepted", "bytes", "wall"]] = groups[["accepted", "bytes", "wall"]].mean()
     found["unfinished"] = groups["unfinished"].sum()
     return found.reset_index() if keys else found.reset_index(drop=True)

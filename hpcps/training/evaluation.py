@@ -14,6 +14,9 @@ from hpcps.data.batches import Batch, Normaliser, evaluation_slices
 from hpcps.data.samples import Labels, Samples
 from hpcps.numerics.layout import Vector
 
+_LARGEST_LOSS = 700.0
+"""The exponential of a larger one is not finite."""
+
 NEAR = 5
 """How many of the classes with the largest outputs `Evaluation.top5` looks at."""
 
@@ -53,6 +56,7 @@ class Evaluation:
         top5: share whose class is among the `NEAR` classes with the largest outputs.
         confusion: the number of samples of each class (row) that were taken for each class (column); the last column
             counts those whose outputs are not finite.
+        perplexity: the exponential of the mean loss, of a text; None for other data.
     """
 
     samples: int
@@ -61,10 +65,12 @@ class Evaluation:
     finite: bool
     top5: float
     confusion: tuple[tuple[int, ...], ...]
+    perplexity: float | None = None
 
     def fields(self) -> dict[str, object]:
         """Return what a record says of it in every run."""
-        return {"accuracy": self.accuracy, "loss": self.loss, "samples": self.samples}
+        fields: dict[str, object] = {"accuracy": self.accuracy, "loss": self.loss, "samples": self.samples}
+        return fields if self.perplexity is None else fields | {"perplexity": self.perplexity}
 
     def fields_by_class(self) -> dict[str, object]:
         """Return what a record says of it in addition, in a run with an evaluator."""
@@ -121,16 +127,25 @@ class Counts:
         """Return the counts as those of training steps."""
         return Progress(steps, self._samples, self.mean_loss, self._correct)
 
-    def evaluation(self) -> Evaluation:
-        """Return the result of a test set whose batches were all counted, and ranked."""
+    def evaluation(self, *, sequential: bool = False) -> Evaluation:
+        """Return the result of a test set whose batches were all counted, and ranked.
+
+        Args:
+            sequential: whether its samples have a label for each element, so that it has a perplexity.
+        """
         assert self._confusion is not None, "a test set has samples"
         accuracy, near = self._correct / self._samples, self._near / self._samples
         confusion = tuple(map(tuple, self._confusion.tolist()))
-        return Evaluation(self._samples, self.mean_loss, accuracy, self._finite, near, confusion)
+        perplexity = float(np.exp(min(self.mean_loss, _LARGEST_LOSS))) if sequential else None
+        return Evaluation(self._samples, self.mean_loss, accuracy, self._finite, near, confusion, perplexity)
 
 
 class TestSet:
-    """The test set; it is read at the first evaluation."""
+    """The test set; it is read at the first evaluation.
+
+    Attributes:
+        sequential: whether samples have a label for each element; known when the samples are read.
+    """
 
     __test__ = False  # pytest takes its name for that of a test
 
@@ -138,12 +153,14 @@ class TestSet:
         self._read = read
         self._normalise = normalise
         self._samples: Samples | None = None
+        self.sequential = False
 
     def batches(self) -> Iterator[Batch]:
         """Yield the samples, normalised, and their labels, in batches."""
         if self._samples is None:
             self._samples = self._read()
         labels = self._samples.labels
+        self.sequential = labels.ndim > 1
         for here in evaluation_slices(len(labels), self._normalise.shape, labels[0].size):
             yield self._normalise(self._samples.images[here]), labels[here].reshape(-1)
 
@@ -188,7 +205,7 @@ class Evaluator(ABC):
         for images, labels in self._test_set.batches():
             self._go_on()
             counts.rank(self._classify(images, labels, counts), labels)
-        return counts.evaluation()
+        return counts.evaluation(sequential=self._test_set.sequential)
 
     @abstractmethod
     def _classify(self, images: Vector, labels: Labels, counts: Counts) -> NDArray[np.float32]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpcps.figures.curve import AppliedUpdates, Curve, Range, Values
-from hpcps.figures.curve_figures import AGAINST, x_axis
+from hpcps.figures.curve_figures import AGAINST, MEASURES, measured, x_axis
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import plain
 from hpcps.figures.labels import of_panel
@@ -100,8 +100,10 @@ class Section:
 
 
 def sections(figure_data: FigureData) -> list[Section]:
-    """Return the charts of one variant: accuracy (also by class), acceptance rate, staleness, updates by worker."""
+    """Return the charts of one variant: accuracy (also by class), perplexity, acceptance rate, staleness, updates."""
     found = [_curves(figure_data, "Test accuracy", {"accuracy": "test accuracy (%)"}, scored=False)]
+    if figure_data.perplexed:
+        found.append(_curves(figure_data, "Test perplexity", {"perplexity": "test perplexity"}, scored=False))
     if figure_data.scored:
         rates = {
             "received-start": "accepted of the pairs received, since the start (%)",
@@ -161,7 +163,7 @@ def _curves(figure_data: FigureData, title: str, y: Mapping[str, str], *, scored
         ]
         panels.append(Panel(plain(panel), title_of(figure_data, panel), tuple(lines)))
     x: dict[str, str] = {name: axis.label for name, axis in axes.items()}
-    return Section(title, "lines", x, y, True, tuple(panels), styles_of(figure_data))
+    return Section(title, "lines", x, y, "perplexity" not in y, tuple(panels), styles_of(figure_data))
 
 
 def _panels(figure_data: FigureData, scored: bool) -> Iterator[tuple[str, Sequence[Curve]]]:
@@ -173,8 +175,8 @@ def _panels(figure_data: FigureData, scored: bool) -> Iterator[tuple[str, Sequen
 
 
 def _rates(curve: Curve, name: str) -> Range:
-    if name == "accuracy":
-        return curve.accuracy
+    if name in MEASURES:
+        return measured(curve, name)  # type: ignore[arg-type]
     among, _, since = name.partition("-")
     return curve.acceptance[among, since]  # type: ignore[index]
 

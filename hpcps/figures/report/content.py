@@ -176,6 +176,7 @@ def _status(facts: Mapping[str, Any], last: pd.Series[Any] | None = None) -> Run
         epoch=0.0 if last is None else finite(last["epoch"]),
         epochs=int(finite(facts.get("epochs"))),
         accuracy=None if last is None else finite(last["accuracy"]),
+        perplexity=None if last is None or pd.isna(last.get("perplexity")) else finite(last["perplexity"]),
         diverged=last is not None and bool(last["diverged"] > 0),
         acceptance=_acceptance(last),
     )
