@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from hpcps.numerics import coding, kernels
 from hpcps.numerics.arrays import as_numpy
+from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 from hpcps.registry import Config
 
@@ -24,15 +26,6 @@ Sees = Literal["coordinate", "block"]
 
 Way = Literal["update", "model"]
 """What is encoded: updates on their way up, or models on their way down."""
-
-TILE = 1 << 14
-"""Elements that are encoded at a time: temporary arrays of a tile stay in the cache."""
-
-
-def tiles(size: int) -> Iterator[slice]:
-    """Yield the tiles of a vector of `size` elements; all but the last have a whole number of bytes of bits."""
-    for start in range(0, size, TILE):
-        yield slice(start, min(start + TILE, size))
 
 
 class BaseCompressor(Config, ABC):
@@ -129,6 +122,20 @@ class Compressor(BaseCompressor):
     def faults(cls) -> list[str]:
         wrong = f"sees {cls.sees!r}, but a compressor sees {' or '.join(get_args(Sees))}"
         return [] if cls.sees in get_args(Sees) else [wrong]
+
+
+def coding_for(n: int) -> Any:
+    """Return the module whose functions encode n values: compiled if that is worthwhile."""
+    if not kernels.enough(n):
+        return coding
+    from hpcps.numerics.kernels import coding as compiled
+
+    return compiled
+
+
+def finite(values: Vector) -> bool:
+    """Return whether all values are finite."""
+    return all(bool(np.isfinite(values[tile]).all()) for tile in tiles(len(values)))
 
 
 def require_size(code: Code, size: int) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from hpcps.compression.base import Code, Compressor, Kept, tiles
-from hpcps.numerics import coding, kernels
+from hpcps.compression.base import Code, Compressor, Kept, coding_for
+from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 
 
@@ -51,7 +51,7 @@ class Dithering(Compressor):
         state, scale, bits = kept.setdefault("generator", np.full(2, self.seed, np.uint64)), self._norm(values), 0
         if np.isfinite(scale) and scale > 0:
             with np.errstate(over="ignore"):
-                loop = _loops(len(values)).dither
+                loop = coding_for(len(values)).dither
                 bits = loop(values, state, self.levels, scale, words, self.partition == "natural")
         used = -(-bits // 32)
         words[used] = bits
@@ -81,14 +81,5 @@ class Dithering(Compressor):
             raise ValueError(f"a scale of {scale}")
         if not np.isfinite(scale):
             values[:] = np.nan
-        elif not _loops(len(values)).undither(words, bits, self.levels, scale, values):
+        elif not coding_for(len(values)).undither(words, bits, self.levels, scale, values):
             raise ValueError("bits that are no levels of these values")
-
-
-def _loops(n: int) -> Any:
-    """Return the module whose loops encode n values: compiled if that is worthwhile."""
-    if not kernels.enough(n):
-        return coding
-    from hpcps.numerics.kernels import coding as compiled
-
-    return compiled

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.compression.base import Code, Compressor, Kept, Sees, require_size, tiles
+from hpcps.compression.base import Code, Compressor, Kept, Sees, coding_for, require_size
+from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 
 
@@ -21,46 +22,15 @@ class Fp16(Compressor):
         return 2 * n
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
-        halves, bits = code[: 2 * len(values)].view(np.uint16), values.view(np.uint32)
-        for tile in tiles(len(values)):
-            _round_to_half(bits[tile], halves[tile])
-            # The bits of infinities and NaN are the largest ones.
-            if (halves[tile] & 0x7FFF).max() >= 0x7C00:
-                with np.errstate(over="ignore"):
-                    bound = np.where(np.isfinite(values[tile]), np.clip(values[tile], -65504, 65504), values[tile])
-                    halves[tile] = bound.astype(np.float16).view(np.uint16)
+        halves = code[: 2 * len(values)].view(np.float16)
+        if coding_for(len(values)).narrow(values, halves):
+            for tile in tiles(len(values)):
+                halves[tile] = np.where(np.isfinite(values[tile]), np.clip(values[tile], -65504, 65504), values[tile])
         return 2 * len(values)
 
     def read(self, code: Code, values: Vector) -> None:
         require_size(code, 2 * len(values))
-        values[:] = code.view(np.float16)
-
-
-_SMALLEST_NORMAL_HALF = np.uint32(113 << 23)
-"""The bits of 2**-14 as float32."""
-
-
-def _round_to_half(bits: NDArray[np.uint32], halves: NDArray[np.uint16]) -> None:
-    """Round the bits of float32 values to those of float16; values beyond its range become infinities or other bits.
-
-    It does what numpy's conversion does, in whole vectors.
-    """
-    absolute = bits & np.uint32(0x7FFFFFFF)
-    # Half of the last place, less one for even values, carries into it as rounding does; 112 is the biases' difference.
-    normal = absolute >> 13
-    normal &= 1
-    normal += absolute
-    normal -= np.uint32((112 << 23) - 0xFFF)
-    normal >>= 13
-    # Beside 0.5 the last place of a float32 is that of the subnormal halves.
-    subnormal = (absolute.view(np.float32) + np.float32(0.5)).view(np.uint32)
-    subnormal -= np.uint32(0x3F000000)
-    np.copyto(normal, subnormal, where=absolute < _SMALLEST_NORMAL_HALF)
-    np.minimum(normal, np.uint32(0x7C00), out=normal)
-    sign = bits >> 16
-    sign &= 0x8000
-    sign |= normal
-    halves[:] = sign
+        coding_for(len(values)).widen(code.view(np.float16), values)
 
 
 class Bf16(Compressor):
@@ -73,18 +43,10 @@ class Bf16(Compressor):
         return 2 * n
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
-        upper, bits = code[: 2 * len(values)].view(np.uint16), values.view(np.uint32)
-        for tile in tiles(len(values)):
-            exact, rounded = bits[tile], upper[tile]
-            # Adding half of the last place, less one for even values, carries into it as rounding does.
-            sum_ = exact >> 16
-            sum_ &= 1
-            sum_ += 0x7FFF
-            sum_ += exact
-            sum_ >>= 16
-            rounded[:] = sum_
-            if (rounded & 0x7FFF).max() >= 0x7F80 or not np.isfinite(values[tile]).all():
-                _bound(values[tile], rounded)
+        upper = code[: 2 * len(values)].view(np.uint16)
+        if coding_for(len(values)).round_to_upper(values.view(np.uint32), upper):
+            for tile in tiles(len(values)):
+                _bound(values[tile], upper[tile])
         return 2 * len(values)
 
     def read(self, code: Code, values: Vector) -> None:

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, Sees, require_size, tiles
+from hpcps.compression.base import Code, Compressor, Kept, Sees, require_size
+from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 
 

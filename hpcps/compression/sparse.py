@@ -9,12 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hpcps.compression.base import Code, Compressor, Kept, require_size
-from hpcps.numerics import coding, kernels
+from hpcps.compression.base import Code, Compressor, Kept, coding_for, finite, require_size
+from hpcps.numerics.coding import tiles
 from hpcps.numerics.layout import Vector
 from hpcps.registry.config import MOST
 
-Indices = NDArray[np.uint32]
+Pairs = NDArray[np.uint32]
+"""Indices and the bits of float32 values: `[k, 2]`."""
+
+_NAN = np.float32(np.nan).view(np.uint32)
 
 
 class SparseCompressor(Compressor):
@@ -36,20 +39,13 @@ class SparseCompressor(Compressor):
 
     def write(self, values: Vector, code: Code, kept: Kept) -> int:
         size = self.most_bytes(len(values))
-        if not size:
-            return 0
-        pairs = code[:size].view(np.uint32).reshape(-1, 2)
-        chosen, found = np.empty(len(pairs), np.uint32), np.empty(len(pairs), np.float32)
-        self._choose(values, chosen, found, kept)
-        if not np.isfinite(values).all():
-            found[:] = np.nan  # whichever values are sent, and also if an index occurs twice
-        pairs[:, 0] = chosen
-        pairs[:, 1] = found.view(np.uint32)
+        if size:
+            self._choose(values, code[:size].view(np.uint32).reshape(-1, 2), kept)
         return size
 
     @abstractmethod
-    def _choose(self, values: Vector, chosen: Indices, found: Vector, kept: Kept) -> None:
-        """Write the indices and the values that are sent."""
+    def _choose(self, values: Vector, pairs: Pairs, kept: Kept) -> None:
+        """Write the indices and the bits of the values that are sent."""
 
     def read(self, code: Code, values: Vector) -> None:
         require_size(code, self.most_bytes(len(values)))
@@ -57,29 +53,40 @@ class SparseCompressor(Compressor):
         if len(pairs) and pairs[:, 0].max() >= len(values):
             raise ValueError(f"an index of {pairs[:, 0].max()} in a block of {len(values)}")
         values[:] = 0
-        values[pairs[:, 0]] = pairs[:, 1].copy().view(np.float32)
+        for tile in tiles(len(pairs)):
+            values[pairs[tile, 0]] = pairs[tile, 1].view(np.float32)
 
 
 class Topk(SparseCompressor):
-    """The k values of largest magnitude of a block; the bytes are those of BytePS 0.2.5."""
+    """The k values of largest magnitude of a block.
+
+    The bytes with `order = "heap"` are those of BytePS 0.2.5. With `index` the indices ascend, and of equal magnitudes
+    the first ones are sent.
+    """
 
     kind: Literal["topk"] = "topk"
+    order: Literal["index", "heap"] = Field(
+        "index",
+        description="The order of the values: that of their indices, or that of BytePS's heap, which is slower.",
+    )
 
-    def _choose(self, values: Vector, chosen: Indices, found: Vector, kept: Kept) -> None:
-        if kernels.enough(len(values)):
-            from hpcps.numerics.kernels.coding import select_largest
-
-            select_largest(values, chosen, found)
-        else:
-            coding.select_largest(values, chosen, found)
+    def _choose(self, values: Vector, pairs: Pairs, kept: Kept) -> None:
+        loops = coding_for(len(values))
+        if self.order == "index":
+            loops.select_largest(values.view(np.uint32), pairs)
+            return
+        chosen, found = np.empty(len(pairs), np.uint32), np.empty(len(pairs), np.float32)
+        loops.select_by_heap(values, chosen, found)
+        if not finite(values):
+            found[:] = np.nan  # the heap may pass over NaN
+        pairs[:, 0], pairs[:, 1] = chosen, found.view(np.uint32)
 
     def read(self, code: Code, values: Vector) -> None:
         super().read(code, values)
         indices = code.view(np.uint32)[::2]
-        seen = np.zeros(len(values), np.bool_)
-        seen[indices] = True
-        if np.count_nonzero(seen) != len(indices):
-            raise ValueError("an index that occurs twice")
+        ordered = indices if self.order == "index" else np.sort(indices)
+        if not (ordered[1:] > ordered[:-1]).all():
+            raise ValueError("an index that occurs twice or in a wrong order")
 
 
 class Randomk(SparseCompressor):
@@ -92,13 +99,11 @@ class Randomk(SparseCompressor):
     kind: Literal["randomk"] = "randomk"
     seed: int = Field(1, ge=1, le=2**32 - 1, description="Seed of the generator of each block.")
 
-    def _choose(self, values: Vector, chosen: Indices, found: Vector, kept: Kept) -> None:
+    def _choose(self, values: Vector, pairs: Pairs, kept: Kept) -> None:
         state = kept.setdefault("generator", np.full(2, self.seed, np.uint64))
-        if kernels.enough(len(chosen)):
-            from hpcps.numerics.kernels.coding import draw_indices
-
-            draw_indices(state, len(values), chosen)
-        else:
-            with np.errstate(over="ignore"):
-                coding.draw_indices(state, len(values), chosen)
-        found[:] = values[chosen]
+        chosen = np.empty(len(pairs), np.uint32)
+        with np.errstate(over="ignore"):
+            coding_for(len(pairs)).draw_indices(state, len(values), chosen)
+        pairs[:, 0] = chosen
+        # Values that are not finite must show, whichever are sent.
+        pairs[:, 1] = values.view(np.uint32)[chosen] if finite(values) else _NAN

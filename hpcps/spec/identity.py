@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
+from hpcps.compression import Topk
 from hpcps.policies import ESync
 from hpcps.registry import Config, OneOf
 from hpcps.spec.plugins import used
@@ -139,10 +140,17 @@ def _esync_first_round(run: Run) -> bool:
     return isinstance(run.train.policy, ESync)
 
 
+def _topk_order(run: Run) -> bool:
+    """Of equal magnitudes topk sends the first ones, not those that BytePS's heap has."""
+    compressor = run.communication.compression
+    return isinstance(compressor, Topk) and compressor.order == "index"
+
+
 REVISIONS: Mapping[str, Callable[[Run], bool]] = {
     "first-step": _first_step,
     "held-out-shard": _held_out_shard,
     "esync-first-round": _esync_first_round,
+    "topk-order": _topk_order,
 }
 """The name of each change, and the runs that it affects. Do not edit or remove entries: run ids depend on them."""
 

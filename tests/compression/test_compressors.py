@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from hpcps.compression import Bf16, Codec, Compressor, Dithering, Fp16, Int8, Onebit, Randomk, Sign, Topk
-from hpcps.compression.base import TILE
 from hpcps.compression.signs import mean_in_order
 from hpcps.errors import SpecError
 from hpcps.numerics import coding, kernels
+from hpcps.numerics.coding import TILE
 from hpcps.numerics.layout import Layout
 from hpcps.registry import active
 
@@ -28,9 +28,9 @@ VECTORS = {
     "zero": np.zeros(70, np.float32),
 }
 GOLDEN = [
-    ("topk", 0.01, 5000, "718d80b039dc2bd2"),
-    ("topk", 50, 333, "946c7043aeccec68"),
-    ("topk", 0.3, 64, "679e1bb5e86035b1"),
+    ("topk", {"k": 0.01, "order": "heap"}, 5000, "718d80b039dc2bd2"),
+    ("topk", {"k": 50, "order": "heap"}, 333, "946c7043aeccec68"),
+    ("topk", {"k": 0.3, "order": "heap"}, 64, "679e1bb5e86035b1"),
     ("randomk", 0.01, 5000, "c38678fd0bf36e1d"),
     ("randomk", 20, 333, "bdbd51c49460725e"),
 ]
@@ -38,6 +38,7 @@ DITHERED = [
     ("dithering", {"k": 5}, 700, "92cd779f952e2d57"),
     ("dithering", {"k": 4, "partition": "natural", "norm": "l2"}, 333, "d15032d3e7f121df"),
 ]
+needs_numba = pytest.mark.skipif(not kernels.installed(), reason="numba is missing")
 FINITE = {name: values[np.isfinite(values)] for name, values in VECTORS.items()}
 
 
@@ -132,17 +133,36 @@ def pairs(code):
     return table[:, 0], table[:, 1].copy().view(np.float32)
 
 
+@pytest.mark.parametrize("order", ["index", "heap"])
 @pytest.mark.parametrize(
     ("k", "n", "count"), [(0.01, 333, 3), (0.1, 40, 4), (7, 1000, 7), (0.001, 50, 1), (90, 30, 15)]
 )
-def test_topk_sends_the_largest_values(k, n, count):
-    values = VECTORS["normal"][:n]
-    indices, found = pairs(Topk(k=k).encode(values))
+def test_topk_sends_the_largest_values(k, n, count, order):
+    values, compressor = VECTORS["normal"][:n], Topk(k=k, order=order)
+    indices, found = pairs(compressor.encode(values))
     assert sorted(indices) == sorted(np.argsort(-np.abs(values))[:count])
     np.testing.assert_array_equal(found, values[indices])
     expected = np.zeros(n, np.float32)
     expected[indices] = found
-    np.testing.assert_array_equal(decoded(Topk(k=k), values), expected)
+    np.testing.assert_array_equal(decoded(compressor, values), expected)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.1, 0.5])
+@pytest.mark.parametrize("n", [2, 50, 2 * TILE + 5])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=needs_numba)])
+def test_of_equal_magnitudes_topk_sends_the_first_in_the_order_of_indices(compiled, n, share):
+    select = coding.select_largest
+    if compiled:
+        kernels.ready()
+        from hpcps.numerics.kernels.coding import select_largest as select
+    spaced = np.tile(np.array([1, -1, 2.0**-149, 3e38], np.float32), n // 4 + 1)[:n]
+    for values in (ramp(n), spaced, GENERATOR.standard_normal(n).astype(np.float32), np.zeros(n, np.float32)):
+        expected = np.sort(np.argsort(-np.abs(values), kind="stable")[: max(1, int(share * n))])
+        found = np.full((len(expected) + 1, 2), 7, np.uint32)
+        select(values.view(np.uint32), found[:-1])
+        np.testing.assert_array_equal(found[:-1, 0], expected)
+        np.testing.assert_array_equal(found[:-1, 1], values[expected].view(np.uint32))
+        assert (found[-1] == 7).all()
 
 
 def ramp(n):
@@ -173,16 +193,27 @@ def test_randomk_draws_what_the_generator_says():
         np.testing.assert_array_equal(found, values[indices])
 
 
-@pytest.mark.skipif(not kernels.installed(), reason="numba is missing")
+@needs_numba
 def test_compiled_loops_equal_their_definitions():
     kernels.ready()
     from hpcps.numerics.kernels import coding as compiled
 
+    for values in FINITE.values():
+        halves = np.empty((2, len(values)), np.float16)
+        assert coding.narrow(values, halves[0]) == compiled.narrow(values, halves[1])
+        np.testing.assert_array_equal(halves[0].view(np.uint16), halves[1].view(np.uint16))
+        back = np.empty(len(values), np.float32)
+        compiled.widen(halves[1], back)
+        np.testing.assert_array_equal(back, halves[1].astype(np.float32))
+        upper = np.empty((2, len(values)), np.uint16)
+        beyond = [each.round_to_upper(values.view(np.uint32), upper[k]) for k, each in enumerate((coding, compiled))]
+        assert beyond[0] == beyond[1]
+        np.testing.assert_array_equal(upper[0], upper[1])
     for n, k in ((5, 1), (6, 2), (200, 50), (999, 3)):
         here, there = [(np.empty(k, np.uint32), np.empty(k, np.float32)) for _ in range(2)]
         for values in (ramp(n), VECTORS["normal"][:n]):
-            coding.select_largest(values, *here)
-            compiled.select_largest(values, *there)
+            coding.select_by_heap(values, *here)
+            compiled.select_by_heap(values, *there)
             np.testing.assert_array_equal(here, there)
         states = np.full((2, 2), 77, np.uint64)
         with np.errstate(over="ignore"):

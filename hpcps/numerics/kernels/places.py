@@ -77,7 +77,7 @@ class Places:
         return list(_pool(threads).map(work, cuts[:-1], cuts[1:]))
 
 
-def address(array: Vector) -> int:
+def address(array: NDArray[Any]) -> int:
     """Return the address of a contiguous array's elements."""
     place: int = array.__array_interface__["data"][0]
     return place
