@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -152,18 +153,18 @@ class EvaluationProcess:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Load the runs and evaluate the models that come over a connection, until it ends.
+    """Load the runs and evaluate the models that come over a connection.
 
     An answer is the text of an error, or an empty one; the sizes of the network, or an evaluation; and the CPU seconds.
+
+    Raises:
+        EOFError, ConnectionError: the connection has ended.
     """
     trainer: Trainer | None = None
     reestimate = False
     while True:
-        try:
-            run = connection.recv()
-            vectors = [] if run else [np.frombuffer(connection.recv_bytes(), np.float32) for _ in range(2)]
-        except EOFError:
-            return
+        run = connection.recv()
+        vectors = [] if run else [np.frombuffer(connection.recv_bytes(), np.float32) for _ in range(2)]
         answer: tuple[str, int, int] | Evaluation | None = None
         error, before = "", time.process_time()
         try:
@@ -199,7 +200,8 @@ def main() -> int:
     # A batch system sends them to all processes of a job; the process that started this one reacts.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-    serve(connection)
+    with suppress(EOFError, ConnectionError):
+        serve(connection)
     gc.freeze()  # otherwise Python collects garbage at its exit, which takes long
     return 0
 

@@ -41,6 +41,10 @@ from hpcps.roles.resources import Resources
 from hpcps.transport.backoff import Backoff
 from hpcps.transport.process_group import LostError, ProcessGroup
 
+_OTHERS_REPORT = 0.5
+"""Seconds between a failure and the end of the process, at which MPI ends all others: the end of another process may be
+the cause, and its guard reports it."""
+
 
 def nothing() -> None:
     """Write no report."""
@@ -271,6 +275,7 @@ def _perform(
         round, phase = (driver.round, driver.phase) if driver else (role.round, "start")
         sys.stderr.write(f"hpcps: {context.failed(round, phase, error)}\n")
         context.report(round, phase, error)
+        time.sleep(_OTHERS_REPORT)
         return None
     return driver
 

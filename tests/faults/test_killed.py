@@ -127,6 +127,37 @@ def test_a_process_whose_device_memory_mpi_sends_is_named(
     assert not [name for name in set(os.listdir("/dev/shm")) - before if "hpcps" in name]
 
 
+BREAKS = '''
+import glob, json, os, signal
+from typing import Literal
+from hpcps.rules import Rule
+
+class Breaks(Rule):
+    """Kills a worker."""
+
+    kind: Literal["breaks"] = "breaks"
+
+    def aggregate(self, updates, context):
+        for file in glob.glob("{results}/*/runs/*/records/worker-0.jsonl"):  # none when the rule is checked
+            first, *others = open(file).readlines()
+            if any('"round"' in line for line in others):
+                os.kill(json.loads(first)["pid"], signal.SIGKILL)
+                raise RuntimeError("what MPI says then")
+        return updates.mean(axis=0)
+'''
+
+
+def test_an_error_that_the_end_of_another_process_causes_is_not_blamed(
+    start: Callable[..., Play], experiment: Path
+) -> None:
+    """An error of MPI may come before the guard of that process has reported it, and then MPI ends the guard, too."""
+    plugin = experiment.with_name("breaks.py")
+    plugin.write_text(BREAKS.format(results=experiment.with_name("results")))
+    play = start("--set", f"plugins=['{plugin}']", "--set", "validation.rule={kind='breaks'}")
+    assert play.end() > 0
+    assert_blamed(play.text, play.run, "worker-0", r"the process was killed by signal 9 \(SIGKILL\)")
+
+
 QUICKSTART = ROOT / "experiments" / "quickstart.toml"
 SERVER = """
 import sys
