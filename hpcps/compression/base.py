@@ -124,9 +124,14 @@ class Compressor(BaseCompressor):
         return [] if cls.sees in get_args(Sees) else [wrong]
 
 
-def coding_for(n: int) -> Any:
-    """Return the module whose functions encode n values: compiled if that is worthwhile."""
-    if not kernels.enough(n):
+def coding_for(n: int, *, looped: bool = False) -> Any:
+    """Return the module whose functions encode n values: compiled if that is worthwhile.
+
+    Args:
+        n: the number of values.
+        looped: whether the definition of the function is a loop of Python over the values.
+    """
+    if not (kernels.enough_looped(n) if looped else kernels.enough(n)):
         return coding
     from hpcps.numerics.kernels import coding as compiled
 

@@ -51,7 +51,7 @@ class Dithering(Compressor):
         state, scale, bits = kept.setdefault("generator", np.full(2, self.seed, np.uint64)), self._norm(values), 0
         if np.isfinite(scale) and scale > 0:
             with np.errstate(over="ignore"):
-                loop = coding_for(len(values)).dither
+                loop = coding_for(len(values), looped=True).dither
                 bits = loop(values, state, self.levels, scale, words, self.partition == "natural")
         used = -(-bits // 32)
         words[used] = bits
@@ -81,5 +81,5 @@ class Dithering(Compressor):
             raise ValueError(f"a scale of {scale}")
         if not np.isfinite(scale):
             values[:] = np.nan
-        elif not coding_for(len(values)).undither(words, bits, self.levels, scale, values):
+        elif not coding_for(len(values), looped=True).undither(words, bits, self.levels, scale, values):
             raise ValueError("bits that are no levels of these values")

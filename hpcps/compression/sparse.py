@@ -71,7 +71,7 @@ class Topk(SparseCompressor):
     )
 
     def _choose(self, values: Vector, pairs: Pairs, kept: Kept) -> None:
-        loops = coding_for(len(values))
+        loops = coding_for(len(values), looped=self.order == "heap")
         if self.order == "index":
             loops.select_largest(values.view(np.uint32), pairs)
             return
@@ -103,7 +103,7 @@ class Randomk(SparseCompressor):
         state = kept.setdefault("generator", np.full(2, self.seed, np.uint64))
         chosen = np.empty(len(pairs), np.uint32)
         with np.errstate(over="ignore"):
-            coding_for(len(pairs)).draw_indices(state, len(values), chosen)
+            coding_for(len(pairs), looped=True).draw_indices(state, len(values), chosen)
         pairs[:, 0] = chosen
         # Values that are not finite must show, whichever are sent.
         pairs[:, 1] = values.view(np.uint32)[chosen] if finite(values) else _NAN

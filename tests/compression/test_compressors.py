@@ -3,6 +3,7 @@
 import hashlib
 import math
 import struct
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -355,3 +356,10 @@ def test_a_plugin_that_says_a_wrong_size_is_an_error():
         Codec(Own(), LAYOUT).encode(
             LAYOUT, 0, np.array([1, 0, 0, 0, 0], np.bool_), np.zeros(1200, np.float32), np.zeros(9000, np.float32)
         )
+
+
+def test_kernels_are_loaded_when_loops_have_taken_as_long(monkeypatch):
+    for name, value in (("ready", lru_cache(lambda: True)), ("_looped", 0), ("SMALLEST", 1000)):
+        monkeypatch.setattr(kernels, name, value)
+    assert [kernels.enough_looped(400) for _ in range(4)] == [False, False, True, True]
+    assert kernels.enough_looped(1)

@@ -61,3 +61,21 @@ def enough(elements: int) -> bool:
     """Return whether kernels are to compute with so many elements."""
     smallest = SMALLEST // LOADED_DIVISOR if ready.cache_info().currsize else SMALLEST
     return elements >= smallest and ready()
+
+
+_looped = 0
+"""The elements of all loops of this process that were executed without kernels."""
+
+
+def enough_looped(elements: int) -> bool:
+    """Return whether kernels are to execute a loop over so many elements, whose definition is a loop of Python.
+
+    Such a loop is a hundred times slower than an operation on arrays, so all loops of the process count together: when
+    they have taken about as long as loading the kernels takes, the kernels are loaded.
+    """
+    global _looped
+    if not ready.cache_info().currsize:
+        _looped += elements
+        if _looped < SMALLEST:
+            return False
+    return ready()
