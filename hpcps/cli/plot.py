@@ -32,10 +32,12 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "`hpcps plot esync WHAT...` compares methods of training, of one or several experiments: accuracy by time, "
         "samples per second, traffic, and the share of the time that each worker computes. `hpcps plot speedup WHAT` "
         "draws the speed-up by the number of workers, strong and weak scaling, beside the ideal. `hpcps plot "
-        "participation WHAT` draws in which share of the rounds of a run with a quorum each worker was, and how late.",
+        "participation WHAT` draws in which share of the rounds of a run with a quorum each worker was, and how late. "
+        "`hpcps plot bytes WHAT` draws the accuracy, or the perplexity of text, by bytes, the bytes until a target "
+        "(`--set target=95`), and the modelled time until it on links of 0.1 to 100 Gbit/s.",
         usage="%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] WHAT "
         "[--compare FILE ...]\n       "
-        "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] grid|speedup WHAT\n       "
+        "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] bytes|grid|speedup WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--style FILE] [--set KEY=VALUE] esync WHAT [WHAT ...]\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] participation WHAT\n       "
         "%(prog)s [-h] [-o OUTPUT] [--results DIR] [--rounds A-B | --seconds A-B] timeline WHAT",
@@ -81,9 +83,9 @@ def handle(args: argparse.Namespace) -> int:
         if args.style or args.overrides:
             raise RunError("--style and --set are for the figures of an experiment, not for the participation of a run")
         return _plot_participation(args.what[1], args)
-    if kind and kind != "esync" and (kind not in ("grid", "speedup") or len(args.what) > 2):
-        takes = "one experiment, `grid` or `speedup` and one experiment, `esync` and experiments, or `timeline` or "
-        takes += "`participation` and one run"
+    if kind and kind != "esync" and (kind not in ("bytes", "grid", "speedup") or len(args.what) > 2):
+        takes = "one experiment, `bytes`, `grid` or `speedup` and one experiment, `esync` and experiments, or "
+        takes += "`timeline` or `participation` and one run"
         raise RunError(f"`hpcps plot` takes {takes}; got {' '.join(args.what)}")
     if args.rounds or args.seconds:
         raise RunError("--rounds and --seconds are for `hpcps plot timeline WHAT`")
@@ -97,6 +99,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.figures.options import read_options
     from hpcps.figures.publish import baseline, write_figures, write_files
     from hpcps.figures.speedup import draw_speedups, speedup_table, speedups_of
+    from hpcps.figures.traffic import draw_traffic, traffic_of, traffic_table
 
     options = read_options(args.style, args.overrides)
     tables = [_read(what, args.results) for what in args.what[bool(kind) :]]
@@ -110,6 +113,10 @@ def handle(args: argparse.Namespace) -> int:
         speedups = speedups_of(frame)
         files = write_files(draw_speedups(speedups, options), figures)
         print("\n".join(map(speedup_table, speedups)))
+    elif kind == "bytes":
+        traffic = traffic_of(frame, options)
+        files = write_files(draw_traffic(traffic, options), figures)
+        print("\n".join(map(traffic_table, traffic)))
     elif kind == "grid":
         studies = studies_of(frame)
         files = write_files(draw_grid(studies, options), figures)

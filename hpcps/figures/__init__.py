@@ -23,4 +23,5 @@
 - `speedup`: the figure of the speed-up by the number of workers
 - `style`: line styles
 - `timeline`: the figure of a trace
+- `traffic`: the bytes, and the modelled time, that each line needs until a target
 """

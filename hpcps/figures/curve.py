@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -63,6 +63,9 @@ class Curve:
         bytes_sent: bytes sent by all roles.
         accuracy: percent.
         perplexity: of runs on text; None for other data.
+        link_bytes: bytes of the busiest process, `[seeds, epochs]`, if the rows have them (see
+            `hpcps.figures.traffic`); otherwise empty.
+        work_seconds: likewise the CPU seconds, one after another, of the slowest process of each role.
         acceptance: accepted (update, block) pairs in percent of those received (including skipped blocks) or of those
             sent, since the previous evaluation or since the start, over all validators; empty under a rule without a
             reference. Under `zeno++` a negated pair is not accepted.
@@ -87,6 +90,8 @@ class Curve:
     stalled_seeds: int = 0
     left_out: int = 0
     perplexity: Range | None = None
+    link_bytes: Values = field(default_factory=lambda: np.empty(0))
+    work_seconds: Values = field(default_factory=lambda: np.empty(0))
 
     @property
     def share_diverged(self) -> str:
@@ -137,6 +142,8 @@ def curve(line: str, rows: pd.DataFrame) -> Curve:
         perplexity=Range.of(of_runs("perplexity"))
         if "perplexity" in rows and rows["perplexity"].notna().all()
         else None,
+        link_bytes=of_runs("link_bytes") if "link_bytes" in rows else np.empty(0),
+        work_seconds=of_runs("work_seconds") if "work_seconds" in rows else np.empty(0),
     )
 
 

@@ -46,6 +46,12 @@ class PlotOptions(Config):
     names: dict[str, str] = Field(
         {}, description="Names of lines and panels in the figure, by their value in the file."
     )
+    target: float | None = Field(
+        None,
+        gt=0,
+        description="The accuracy in percent, or the perplexity of text, of `hpcps plot bytes`; default: the best "
+        "final accuracy less 1, rounded down, or the best final perplexity plus 5 %.",
+    )
     heading: bool = Field(True, description="Whether a heading describes the runs; papers have a caption instead.")
 
     def band_limits(self, values: Range) -> tuple[Values, Values]:

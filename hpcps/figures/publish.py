@@ -30,6 +30,7 @@ from hpcps.figures.method_figures import draw_comparisons
 from hpcps.figures.method_names import compares_methods
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
+from hpcps.figures.traffic import compares_bytes, draw_traffic, traffic_of
 from hpcps.inputs import read_json
 from hpcps.records.collect import DRAWN, collect
 from hpcps.records.files import write_whole, writing
@@ -159,6 +160,8 @@ def publish(
         figures += write_files(draw_comparisons(comparisons_of([(table, base)]), PlotOptions()), folder / "figures")
     if is_grid(table):
         figures += write_files(draw_grid(studies_of(table), PlotOptions()), folder / "figures")
+    if compares_bytes(table):
+        figures += write_files(draw_traffic(traffic_of(table, PlotOptions()), PlotOptions()), folder / "figures")
     # Runs without an evaluation may have no rows.
     states = {run["run_id"]: str(run["status"]) for run in table.attrs.get("missing", ())}
     states |= table.drop_duplicates("run_id").set_index("run_id")["status"].astype(str).to_dict()

@@ -34,9 +34,9 @@ TOTALS = "totals"
 """The event of these rows; no process writes it."""
 
 COUNTED = ("samples", "overrun_steps", "bytes_sent", "bytes_received")
-SECONDS = ("compute", "evaluate", "combine", "exchange", "wait", "cpu")
+SECONDS = ("compute", "evaluate", "combine", "exchange", "wait", "cpu", "cpu_evaluate")
 
-_CONSTANT = ("host", "class")
+_CONSTANT = ("host", "class", "device")
 """What a process states once."""
 
 _ACCOUNTS = ("round", "applied", "published", "end")
@@ -50,9 +50,10 @@ def sum_processes(table: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         A row per process with lines that have counts and times: `event` ("totals"), `role`, `index`, `host`, `class`
-        (if it has one), `rounds` (the number of its `round` lines), `step_seconds` (the mean seconds of the local steps
-        of these rounds, if it trains), the sums of `COUNTED` and `SECONDS` over all its lines, and `time`: the seconds
-        from the start of the run to its last round, or to its last line if it has no rounds or did not finish.
+        and `device` (if it has one), `rounds` (the number of its `round` lines), `step_seconds` (the mean seconds of
+        the local steps of these rounds, if it trains), the sums of `COUNTED` and `SECONDS` over all its lines, and
+        `time`: the seconds from the start of the run to its last round, or to its last line if it has no rounds or did
+        not finish.
     """
     if not {"event", "role", "index", "time"} <= set(table):
         return tabulate([])

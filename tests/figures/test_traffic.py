@@ -1,0 +1,89 @@
+"""Bytes to a target and modelled time, against the same numbers computed from the table by hand."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1]))
+from small_experiment import small_experiment
+
+from hpcps.cli.main import main
+from hpcps.errors import RunError
+from hpcps.figures.options import PlotOptions
+from hpcps.figures.traffic import RATES, draw_traffic, traffic_of, traffic_table
+from hpcps.records.collect import collect
+
+SWEEP = """
+[[sweep]]
+"communication.compression" = ["none", { kind = "int8", direction = "both" }]
+[[sweep]]
+seed = [1, 2]
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("traffic")
+    keys = {"data.limit": 600, "data.test_limit": 100, "train.epochs": 3, "train.optimizer.lr": 0.05}
+    (folder / "traffic.toml").write_text(small_experiment("traffic", keys, SWEEP))
+    assert main(["run", str(folder / "traffic.toml"), "--results", str(folder)]) == 0
+    return collect(folder / "traffic").table
+
+
+def by_hand(table, line, target):
+    """Return, for each seed, bytes of all processes, bytes of the busiest one, and CPU seconds until the target."""
+    found = []
+    for _, run in table[table["communication.compression"] == line].groupby("run_id"):
+        evaluations, totals = (run[run["event"] == event] for event in ("evaluation", "totals"))
+        (*_, last), reached = evaluations.itertuples(), evaluations[100 * evaluations["accuracy"] >= target].iloc[0]
+        cpu = (totals["cpu"] - totals["cpu_evaluate"].fillna(0)).groupby(totals["role"]).max()
+        busiest = totals[["bytes_sent", "bytes_received"]].to_numpy().max()
+        work = cpu["worker"] + cpu["validator"] + cpu["server"]
+        share = reached["bytes_sent_total"] / last.bytes_sent_total
+        found.append((reached["bytes_sent_total"], busiest * share, work * reached["epoch"] / last.epoch))
+    return np.array(found).T
+
+
+def test_they_are_those_of_the_first_evaluation_that_reaches_the_target(table):
+    (traffic,) = traffic_of(table, PlotOptions(target=60))
+    assert [one.curve.line for one in traffic.panels[""]] == ["none", "int8"]
+    for one in traffic.panels[""]:
+        sent, link, work = by_hand(table, one.curve.line, 60)
+        assert one.share == ""
+        assert one.sent == pytest.approx(sent, rel=1e-3)
+        assert one.link == pytest.approx(link)
+        assert one.work == pytest.approx(work)
+        assert one.seconds(RATES) == pytest.approx(one.work[:, None] + 8e-9 * one.link[:, None] / RATES)
+    plain, coded = traffic.panels[""]
+    assert 2.5 < plain.link.max() / coded.link.max() < 4.5, "int8 in both directions has a quarter of the bytes"
+
+
+def test_a_target_that_no_run_reaches_has_no_bytes(table):
+    (traffic,) = traffic_of(table, PlotOptions(target=99.9))
+    assert all(np.isnan(one.sent).all() and one.share == "0 of 2 seeds" for one in traffic.panels[""])
+    assert traffic_table(traffic).count(" – |") == 2 * 8
+    assert len(dict(draw_traffic([traffic], PlotOptions()))) == 3
+
+
+def test_the_usual_target_is_one_below_the_best_final_accuracy(table):
+    (traffic,) = traffic_of(table, PlotOptions())
+    best = max(one.curve.accuracy.mean[-1] for one in traffic.panels[""])
+    assert traffic.target == np.floor(best) - 1
+    assert f"until {traffic.target:g} % accuracy" in traffic_table(traffic)
+    figures = dict(draw_traffic([traffic], PlotOptions()))
+    bars = figures["bytes_to_target"].axes[0]
+    assert [patch.get_width() for patch in bars.patches] == pytest.approx(
+        [np.nanmean(one.sent) / 1e6 for one in traffic.panels[""]]
+    )
+    times = figures["modelled_time"].axes[0].lines
+    assert all(np.all(np.diff(line.get_ydata()) < 0) for line in times)
+    assert figures["accuracy_by_bytes_log"].axes[0].get_xscale() == "log"
+
+
+def test_what_has_no_common_rounds_is_refused(table):
+    asynchronous = table.assign(mode="async")
+    asynchronous.attrs.update(table.attrs)
+    with pytest.raises(RunError, match="models synchronous rounds"):
+        traffic_of(asynchronous, PlotOptions())
