@@ -164,7 +164,7 @@ def _shards_have_all_classes(run: Run) -> Iterator[Problem]:
     """Count the classes of each shard if the labels are available."""
     data, workers, classes = run.data, run.topology.workers, run.data.facts.split_classes
     size = shard_size(data, run.largest_batch)
-    if data.split.alike and size >= _ENOUGH * classes:
+    if data.split.alike and (data.facts.groups is not None or size >= _ENOUGH * classes):
         return
     found = classes_of_shards(data, size, run.seed, held_out=run.holds_out, least=run.largest_batch)
     involved = (("data", "alpha"), ("data", "shards"), ("data", "limit"), WORKERS)

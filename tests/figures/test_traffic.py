@@ -15,6 +15,7 @@ from hpcps.figures.options import PlotOptions
 from hpcps.figures.traffic import RATES, draw_traffic, traffic_of, traffic_table
 from hpcps.records.collect import collect
 
+ROOT = Path(__file__).parents[2]
 SWEEP = """
 [[sweep]]
 "communication.compression" = ["none", { kind = "int8", direction = "both" }]
@@ -87,3 +88,19 @@ def test_what_has_no_common_rounds_is_refused(table):
     asynchronous.attrs.update(table.attrs)
     with pytest.raises(RunError, match="models synchronous rounds"):
         traffic_of(asynchronous, PlotOptions())
+
+
+def test_the_study_of_robust_diloco_runs_and_has_a_target_perplexity(tmp_path):
+    """Two of its points, made smaller."""
+    changes = ["train.epochs=1", "train.local_steps=2", "data.limit=100", "data.test_limit=4", "data.length=16"]
+    changes += ["model.layers=1", "model.width=16", "train.warmup.epochs=0", "train.optimizer.lr=0.01"]
+    only = "6,17"
+    options = [word for change in changes for word in ("--set", change)]
+    file = ROOT / "experiments/diloco_robust.toml"
+    assert main(["run", str(file), "--results", str(tmp_path), "--only", only, *options]) == 0
+    shown = traffic_of(collect(tmp_path / "diloco_robust").table, PlotOptions())
+    assert {one.measure for one in shown} == {"perplexity"}
+    reached = [one for cost in shown for lines in cost.panels.values() for one in lines]
+    assert {one.curve.line.split(" ")[0] for one in reached} == {"median", "trimmed_mean"}
+    assert any(np.isfinite(one.sent).all() for one in reached)
+    assert f"until perplexity {shown[0].target:g}" in traffic_table(shown[0])
