@@ -40,6 +40,7 @@ def test_a_notebook_draws_own_runs_rather_than_the_published_copy(tmp_path):
         ("figure7.ipynb", "fig7_sync_tune_rho", 5, ("accepted of received", "zeno, rho 0.001", "validation only")),
         ("robustness.ipynb", "robustness_grid", 3, ("nnm + trimmed_mean", "krum")),
         ("esync.ipynb", "esync_paper", 3, ("ESync", "DC-ASGD", "samples/s")),
+        ("bytes_to_target.ipynb", "bytes_to_target", 2, ("onebit direction both", "work")),
     ],
 )
 def test_a_notebook_draws_the_published_copy(tmp_path, notebook, name, figures, words):
