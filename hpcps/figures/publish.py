@@ -155,13 +155,13 @@ def publish(
         old.unlink()  # a figure of a variant that is no longer there
     shown = compare(figure_data_of(table, baseline(table, source)), given)
     figures = write_figures(shown, folder / "figures")
-    if compares_methods(table):
+    if compares_bytes(table):
+        figures += write_files(draw_traffic(traffic_of(table, PlotOptions()), PlotOptions()), folder / "figures")
+    elif compares_methods(table):
         base = baseline(table, source)
         figures += write_files(draw_comparisons(comparisons_of([(table, base)]), PlotOptions()), folder / "figures")
     if is_grid(table):
         figures += write_files(draw_grid(studies_of(table), PlotOptions()), folder / "figures")
-    if compares_bytes(table):
-        figures += write_files(draw_traffic(traffic_of(table, PlotOptions()), PlotOptions()), folder / "figures")
     # Runs without an evaluation may have no rows.
     states = {run["run_id"]: str(run["status"]) for run in table.attrs.get("missing", ())}
     states |= table.drop_duplicates("run_id").set_index("run_id")["status"].astype(str).to_dict()
