@@ -3,9 +3,12 @@
 from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept, NoCompression
 from hpcps.compression.codec import Codec
 from hpcps.compression.dithering import Dithering
+from hpcps.compression.lossless import Lossless
+from hpcps.compression.low_rank import PowerSGD
+from hpcps.compression.quantized import Qsgd
 from hpcps.compression.rounding import Bf16, Fp16, Int8
 from hpcps.compression.signs import Onebit, Sign
-from hpcps.compression.sparse import Randomk, SparseCompressor, Topk
+from hpcps.compression.sparse import Randomk, SparseCompressor, SparseLoco, Topk
 
 __all__ = [
     "BaseCompressor",
@@ -17,10 +20,14 @@ __all__ = [
     "Fp16",
     "Int8",
     "Kept",
+    "Lossless",
     "NoCompression",
     "Onebit",
+    "PowerSGD",
+    "Qsgd",
     "Randomk",
     "Sign",
     "SparseCompressor",
+    "SparseLoco",
     "Topk",
 ]

@@ -68,6 +68,18 @@ class Compressor(BaseCompressor):
         """Return whether updates or models are encoded."""
         return self.direction in (way, "both")
 
+    def obstacle(self) -> str:
+        """Return why it cannot be used in this environment, and what to do; empty if it can."""
+        return ""
+
+    def for_block(self, shape: tuple[int, ...]) -> Compressor:
+        """Return the compressor of a block with this shape; most do not depend on it."""
+        return self
+
+    def error_share(self) -> float:
+        """Return which share of the error of an encoding stays in the residual."""
+        return 1.0
+
     @abstractmethod
     def most_bytes(self, n: int) -> int:
         """Return the maximum size of an encoding of n values."""

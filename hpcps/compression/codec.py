@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcps.compression.base import BaseCompressor, Code, Compressor, Kept, Way
+from hpcps.compression.base import BaseCompressor, Code, Compressor, Way
 from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.state import State
 from hpcps.registry.failures import errors_of, returned
@@ -34,6 +34,7 @@ class Codec:
 
     def __init__(self, compressor: Compressor, layout: Layout) -> None:
         self._compressor = compressor
+        self._of_blocks = [compressor.for_block(block.shape) for block in layout.blocks]
         # Whether a block is encoded does not depend on how partitions and shards divide it.
         self._encoded = layout.sizes * 4 >= max(compressor.min_bytes, 1)
         self._kept: list[dict[str, NDArray[Any]]] = [{} for _ in layout.blocks]
@@ -43,7 +44,7 @@ class Codec:
     def most_words(self, layout: Layout, first: int) -> int:
         """Return the maximum number of words of some blocks, the first of which has this index in the model."""
         blocks = enumerate(layout.blocks, first)
-        return sum(1 + -(-self._most(b.size) // 4) if self._encoded[n] else b.size for n, b in blocks)
+        return sum(1 + -(-self._most(n, b.size) // 4) if self._encoded[n] else b.size for n, b in blocks)
 
     def encode(
         self, layout: Layout, first: int, mask: Mask, values: Vector, out: Vector, errors: Vector | None = None
@@ -63,12 +64,12 @@ class Codec:
             The filled part of `out`.
         """
         taken = filled = 0
-        for index in np.flatnonzero(mask):
+        for index in np.flatnonzero(mask).tolist():
             block = layout.blocks[index]
             part = values[taken : taken + block.size]
             lost = None if errors is None else errors[block.offset : block.stop]
             if self._encoded[first + index]:
-                filled += self._write(part, out[filled:], lost, self._kept[first + index])
+                filled += self._write(first + index, part, out[filled:], lost)
             else:
                 out[filled : filled + block.size] = part
                 filled += block.size
@@ -77,17 +78,19 @@ class Codec:
             taken += block.size
         return out[:filled]
 
-    def _write(self, values: Vector, out: Vector, lost: Vector | None, kept: Kept) -> int:
+    def _write(self, index: int, values: Vector, out: Vector, lost: Vector | None) -> int:
         """Write a block's size and encoding; return the number of words."""
-        code = out[1:].view(np.uint8)
-        most = self._most(len(values))
+        code, compressor = out[1:].view(np.uint8), self._of_blocks[index]
+        most = self._most(index, len(values))
         with errors_of(self._compressor, "its write() failed", foreign=True), np.errstate(all="ignore"):
-            size: object = self._compressor.write(values, code[:most], kept)
+            size: object = compressor.write(values, code[:most], self._kept[index])
             if not isinstance(size, int) or not 0 <= size <= most:
                 raise returned(self._compressor, "write", f"{size!r}: it must be a size of at most {most} bytes")
             if lost is not None:
-                self._compressor.read(code[:size], lost)
+                compressor.read(code[:size], lost)
                 np.subtract(values, lost, out=lost)
+                if (share := compressor.error_share()) != 1:
+                    lost *= np.float32(share)
                 if not np.isfinite(lost).all():
                     lost[:] = 0
         out[:1].view(np.uint32)[0] = size
@@ -125,11 +128,11 @@ class Codec:
         """
         values = np.empty(layout.packed_size(mask), np.float32)
         taken = filled = 0
-        for index in np.flatnonzero(mask):
+        for index in np.flatnonzero(mask).tolist():
             block = layout.blocks[index]
             part, rest = values[filled : filled + block.size], words[taken:]
             if self._encoded[first + index]:
-                taken += self._read(block.name, rest, part)
+                taken += self._read(first + index, block.name, rest, part)
             elif len(rest) < block.size:
                 raise ValueError(f"its encoding ends within block {block.name}")
             else:
@@ -140,17 +143,17 @@ class Codec:
             raise ValueError(f"its encoding has {len(words)} words, and its mask announces {taken}")
         return values
 
-    def _read(self, name: str, rest: Vector, values: Vector) -> int:
+    def _read(self, index: int, name: str, rest: Vector, values: Vector) -> int:
         """Decode a block; return its number of words."""
         size = int(rest[:1].view(np.uint32)[0]) if len(rest) else 0
         words = 1 + -(-size // 4)
-        if size > self._most(len(values)) or words > len(rest):
+        if size > self._most(index, len(values)) or words > len(rest):
             raise ValueError(f"its encoding of block {name} announces {size} bytes")
         code: Code = rest[1:].view(np.uint8)[:size]
         try:
             failures = errors_of(self._compressor, "its read() failed", foreign=True, passing=_INVALID)
             with failures, np.errstate(all="ignore"):
-                self._compressor.read(code, values)
+                self._of_blocks[index].read(code, values)
         except _INVALID as error:
             raise ValueError(f"its encoding of block {name} is invalid: {error}") from error
         return words
@@ -168,7 +171,7 @@ class Codec:
             block, _, name = key.partition(".")
             self._kept[int(block)][name] = values.copy()
 
-    def _most(self, n: int) -> int:
-        """Return the maximum number of bytes of the encoding of n values."""
+    def _most(self, index: int, n: int) -> int:
+        """Return the maximum number of bytes of the encoding of n values of a block."""
         with errors_of(self._compressor, "its most_bytes() failed", foreign=True):
-            return self._compressor.most_bytes(n)
+            return self._of_blocks[index].most_bytes(n)

@@ -83,6 +83,31 @@ def round_to_upper(bits: NDArray[np.uint32], upper: NDArray[np.uint16]) -> bool:
     return largest >= 0x7F7F8000
 
 
+def pack_codes(codes: NDArray[np.uint8], width: int, packed: NDArray[np.uint8]) -> None:
+    """Write codes of 2, 4 or 8 bits into bytes, the first in the lowest bits; zeros fill the last byte."""
+    number = 8 // width
+    rows = np.pad(codes, (0, -len(codes) % number)).reshape(-1, number) if len(codes) % number else codes
+    rows = rows.reshape(-1, number)
+    packed[:] = rows[:, 0]
+    for place in range(1, number):
+        packed |= rows[:, place] << np.uint8(width * place)
+
+
+def unpack_codes(packed: NDArray[np.uint8], width: int, n: int) -> NDArray[np.uint8]:
+    """Return the n codes that `pack_codes` has written.
+
+    Raises:
+        ValueError: the last byte is not filled with zeros.
+    """
+    number, mask = 8 // width, np.uint8((1 << width) - 1)
+    codes = np.empty((len(packed), number), np.uint8)
+    for place in range(number):
+        codes[:, place] = packed >> np.uint8(width * place) & mask
+    if codes.reshape(-1)[n:].any():
+        raise ValueError("bits after the last code")
+    return codes.reshape(-1)[:n]
+
+
 def select_largest(bits: NDArray[np.uint32], pairs: NDArray[np.uint32]) -> None:
     """Select the k values of largest magnitude, in the order of their indices; the first ones of equal magnitudes.
 

@@ -3,19 +3,39 @@
 import hashlib
 import math
 import struct
+import tracemalloc
+import zlib
 from functools import lru_cache
 
 import numpy as np
 import pytest
 import torch
+import zstandard
+from small_experiment import small_experiment
 
-from hpcps.compression import Bf16, Codec, Compressor, Dithering, Fp16, Int8, Onebit, Randomk, Sign, Topk
+from hpcps.compression import (
+    Bf16,
+    Codec,
+    Compressor,
+    Dithering,
+    Fp16,
+    Int8,
+    Lossless,
+    Onebit,
+    PowerSGD,
+    Qsgd,
+    Randomk,
+    Sign,
+    SparseLoco,
+    Topk,
+)
 from hpcps.compression.signs import mean_in_order
 from hpcps.errors import SpecError
 from hpcps.numerics import coding, kernels
 from hpcps.numerics.coding import TILE
 from hpcps.numerics.layout import Layout
 from hpcps.registry import active
+from hpcps.spec.load import load_experiment
 
 GENERATOR = np.random.default_rng(5)
 EDGES = [0.0, -0.0, 1.0, -1.0, 65504, 65519, 65520, -70000, 3.4028235e38, -3.4028235e38, 1e-45, 5.9e-8, 3e-8, 2.0**-24]
@@ -250,6 +270,184 @@ def test_dithering_draws_levels_without_bias(keys):
     assert np.abs(found.mean(axis=0) - values).max() < bound
 
 
+@pytest.mark.parametrize("levels", [1, 5, 7, 100])
+@pytest.mark.parametrize("norm", ["l2", "max"])
+def test_qsgd_draws_levels_without_bias_as_a_plain_transcription_does(norm, levels):
+    values = np.concatenate([VECTORS["normal"][:300], np.zeros(100, np.float32)])
+    compressor, kept, trials = Qsgd(levels=levels, norm=norm, seed=9), {}, 3000
+    width = {1: 2, 5: 4, 7: 4}.get(levels, 8)
+    found = np.empty((trials, 400), np.float32)
+    for trial in range(trials):
+        code = compressor.encode(values, kept)
+        found[trial] = compressor.decode(code, 400)
+        if trial > 2:
+            continue
+        assert len(code) == 16 + 400 * width // 8
+        norms = [struct.unpack_from("<f", code.tobytes(), 4 * k)[0] for k in range(4)]
+        random = np.random.SFC64([9, trial, zlib.crc32(code[:16].tobytes())]).random_raw(256)
+        for i in range(400):
+            bucket = values[i // 128 * 128 : i // 128 * 128 + 128].astype(float)
+            largest = np.linalg.norm(bucket) if norm == "l2" else np.abs(bucket).max()
+            assert norms[i // 128] == pytest.approx(largest)
+            code_of = int(code[16 + i * width // 8]) >> i * width % 8 & (1 << width) - 1
+            share = abs(float(values[i])) / norms[i // 128] * levels if largest else 0.0
+            drawn = (int(random[i // 2]) >> 32 * (i % 2) & 0xFFFFFFFF) >> 8
+            level = math.floor(share) + (drawn / 2**24 >= 1 - share % 1)
+            if abs(drawn / 2**24 - (1 - share % 1)) > 1e-4:  # else rounding decides
+                assert code_of - levels == (-level if values[i] < 0 else level)
+    scale = np.repeat(norms, 128)[:400]
+    error = np.abs(found.mean(axis=0) - values)
+    assert (error <= 5 * 0.5 * scale / levels / trials**0.5).all()
+    assert error[:300].mean() > 0
+    assert len({row.tobytes() for row in found}) == trials
+    again, kept = Qsgd(levels=levels, norm=norm, seed=9), {}
+    assert [again.decode(again.encode(values, kept), 400).tobytes() for _ in range(3)] == [
+        r.tobytes() for r in found[:3]
+    ]
+
+
+def test_qsgd_draws_no_level_above_the_largest():
+    """Of two million values some get a random number so near 1 that the sum is rounded to the next level."""
+    ones = np.ones(1 << 21, np.float32)
+    assert Qsgd(levels=127, norm="max").encode(ones)[4 * (1 << 14) :].max() == 254
+
+
+def test_qsgd_refuses_what_is_no_level():
+    code = Qsgd(levels=5).encode(VECTORS["normal"][:131])
+    for place, byte, reason in ((8, 0xF0, "a code"), (-1, 0x10, "bits after"), (3, 0x80, "a norm")):
+        changed = code.copy()
+        changed[place] |= np.uint8(byte)
+        with pytest.raises(ValueError, match=reason):
+            Qsgd(levels=5).decode(changed, 131)
+
+
+def sparse_loco(values, k):
+    """Return the encoding of a plain transcription."""
+    levels, indices, codes = b"", [], []
+    for start in range(0, len(values), 4096):
+        chunk = values[start : start + 4096].tolist()
+        sent = sorted(sorted(range(len(chunk)), key=lambda i: (-abs(chunk[i]), i))[: max(1, min(k, len(chunk) // 2))])
+        mean = sum(abs(chunk[i]) for i in sent) / len(sent)
+        for those in ([i for i in sent if abs(chunk[i]) < mean], [i for i in sent if abs(chunk[i]) >= mean]):
+            levels += struct.pack("<f", sum(abs(chunk[i]) for i in those) / max(len(those), 1))
+        indices += sent
+        codes += [(abs(chunk[i]) >= mean) + 2 * (math.copysign(1, chunk[i]) < 0) for i in sent]
+    packed = b"".join(
+        int.to_bytes(sum(index << 12 * j for j, index in enumerate(indices[i : i + 2])), 3, "little")
+        for i in range(0, len(indices), 2)
+    )
+    packed += bytes(sum(c << 2 * j for j, c in enumerate(codes[i : i + 4])) for i in range(0, len(codes), 4))
+    return levels + packed
+
+
+@pytest.mark.parametrize("k", [1, 3, 64])
+@pytest.mark.parametrize("values", [VECTORS["normal"][:9001], ramp(4096 + 50), VECTORS["zero"], VECTORS["one"]])
+def test_sparse_loco_sends_what_a_plain_transcription_sends(values, k):
+    compressor = SparseLoco(k=k)
+    code = compressor.encode(values).tobytes()
+    assert code == sparse_loco(values, k)
+    back = compressor.decode(code, len(values))
+    sent = np.flatnonzero(back)
+    assert (np.sign(back[sent]) == np.sign(values[sent])).all()
+    levels = {struct.unpack_from("<f", code, 4 * i)[0] for i in range(2 * -(-len(values) // 4096))}
+    assert set(np.abs(back[sent]).tolist()) <= levels
+
+
+def test_sparse_loco_refuses_wrong_magnitudes_indices_and_bits():
+    values = VECTORS["normal"][:4200]
+    code = SparseLoco(k=3).encode(values)  # two chunks: 16 bytes of magnitudes, 9 of indices, 2 of codes
+    assert len(code) == 27
+    for place, bytes_, reason in (
+        (0, struct.pack("<f", -1), "magnitudes"),
+        (0, struct.pack("<f", 1e9), "magnitudes"),
+        (16, code[19:22].tobytes(), "ascend"),
+        (22, b"\xff\xff\xff", "exceed"),
+        (26, b"\xf0", "bits after"),
+    ):
+        changed = code.copy()
+        changed[place : place + len(bytes_)] = np.frombuffer(bytes_, np.uint8)
+        with pytest.raises(ValueError, match=reason):
+            SparseLoco(k=3).decode(changed, 4200)
+
+
+def test_powersgd_takes_steps_of_the_power_method():
+    """Against a plain Gram-Schmidt transcription, in float64; the kept matrix leads to the best approximation."""
+    matrix = GENERATOR.standard_normal((30, 4)) @ GENERATOR.standard_normal((4, 40)) * [1.0] * 40
+    matrix = (matrix + 0.1 * GENERATOR.standard_normal((30, 40))).astype(np.float32)
+    compressor, kept = PowerSGD(rank=2).for_block((30, 5, 8)), {}
+    q = None
+    for _ in range(40):
+        code = compressor.encode(matrix.ravel(), kept)
+        assert len(code) == 4 * 2 * 70
+        back = compressor.decode(code, 1200).reshape(30, 40)
+        if q is not None:
+            p = matrix.astype(float) @ q
+            p[:, 0] /= np.linalg.norm(p[:, 0])
+            p[:, 1] -= p[:, 0] * (p[:, 0] @ p[:, 1])
+            p[:, 1] /= np.linalg.norm(p[:, 1])
+            np.testing.assert_allclose(back, p @ (p.T @ matrix), atol=1e-4)
+        q = kept["q"].astype(float)
+    left, sizes, right = np.linalg.svd(matrix)
+    np.testing.assert_allclose(back, left[:, :2] * sizes[:2] @ right[:2], atol=0.05)
+    whole = PowerSGD(rank=4, rows=30)
+    exact = (matrix[:, :2] @ matrix[:2]).ravel()
+    np.testing.assert_allclose(decoded(whole, exact), exact, atol=1e-5 * np.abs(exact).max())
+
+
+def test_powersgd_sends_vectors_and_small_matrices_as_they_are_and_recovers_from_zero():
+    values = VECTORS["normal"][:60]
+    for shape in ((60,), (6, 10)):
+        np.testing.assert_array_equal(decoded(PowerSGD().for_block(shape), values), values)
+    compressor, kept = PowerSGD(rank=1, rows=7), {}  # 7 x 9, three more zeros
+    for given in (np.zeros(60, np.float32), np.full(60, np.nan, np.float32), *[np.ones(60, np.float32)] * 5):
+        back = compressor.decode(compressor.encode(given, kept), 60)
+        assert np.isnan(back).all() == np.isnan(given).all()
+    assert np.abs(back - 1).max() < 0.5
+
+
+@pytest.mark.parametrize("name", VECTORS)
+def test_lossless_returns_the_bits(name):
+    values = np.tile(VECTORS[name], 9)  # more than a chunk
+    code = Lossless().encode(values)
+    assert Lossless().decode(code, len(values)).tobytes() == values.tobytes()
+    assert len(code) <= values.nbytes + 8
+    if name in ("zero", "normal"):
+        assert len(code) < values.nbytes * {"zero": 0.1, "normal": 0.9}[name]
+
+
+def framed(frame):
+    return struct.pack("<I", len(frame)) + frame
+
+
+def test_lossless_refuses_bombs_and_what_is_no_frame():
+    """A bomb is small, and what it expands to is not allocated."""
+    good, bomb = bytes(4000), zstandard.compress(bytes(2**28))
+    unknown = zstandard.ZstdCompressor(write_content_size=False).compress(good)
+    frame = zstandard.compress(good)
+    assert Lossless().decode(framed(frame), 1000).tobytes() == good
+    lying = zstandard.compress(bytes(4000 + 2**20))
+    lying = lying[:4] + frame[4:7] + lying[9:]  # the header of the small one, the blocks of the large one
+    tracemalloc.start()
+    for wrong in (bomb[:3999], unknown, frame + b"x", frame + frame, frame[:-1], b"", b"x" * 30, lying):
+        with pytest.raises(ValueError, match=r"."):
+            Lossless().decode(framed(wrong), 1000)
+    assert tracemalloc.get_traced_memory()[1] < 2**20
+    tracemalloc.stop()
+    for wrong in (framed(frame)[:-1], framed(frame) + b"\0", framed(frame)[:3], b""):
+        with pytest.raises(ValueError, match="bytes"):
+            Lossless().decode(wrong, 1000)
+
+
+def test_lossless_without_its_package_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr("hpcps.compression.lossless.find_spec", lambda name: None)
+    with pytest.raises(SpecError, match=r"needs the package zstandard.*pip install 'hpcps\[lossless\]'"):
+        Lossless().encode(VECTORS["normal"])
+    path = tmp_path / "small.toml"
+    path.write_text(small_experiment("small", tables='[communication]\ncompression = "lossless"\n'))
+    with pytest.raises(SpecError, match=r"lossless needs the package zstandard"):
+        load_experiment(path)
+
+
 def test_sparse_codes_with_wrong_indices_are_refused():
     values = VECTORS["normal"][:100]
     for compressor in (Topk(k=4), Randomk(k=4)):
@@ -321,14 +519,15 @@ def test_the_codec_leaves_small_blocks_alone_and_says_what_is_lost(compressor, m
     words = codec.encode(LAYOUT, 0, mask, payload, out, errors)
     back = codec.decode(LAYOUT, 0, mask, words)
     # What is sent and what is lost add up to the values, and what is not sent is not touched.
-    np.testing.assert_allclose(back + errors[LAYOUT.spread(mask)], payload, rtol=1e-6, atol=1e-6)
+    lost = (payload - back) * np.float32(compressor.error_share())
+    np.testing.assert_allclose(errors[LAYOUT.spread(mask)], lost, rtol=1e-6, atol=1e-6)
     assert (errors[~LAYOUT.spread(mask)] == 9).all()
     if mask[1]:
         assert (errors[1200:1203] == 0).all()
-    assert words.size <= payload.size
+    assert words.size <= payload.size + 2  # the sizes of blocks with one dimension, which powersgd does not encode
     if mask.all():
-        assert (errors[:1200] != 0).any()
-        expected = compressor.decode(compressor.encode(payload[:1200]).tobytes(), 1200)
+        assert (errors[:1200] != 0).any() == (compressor.kind != "lossless")
+        expected = decoded(compressor.for_block((40, 30)), payload[:1200])
         np.testing.assert_array_equal(back[:1200], expected)
 
 

@@ -260,6 +260,8 @@ def _compression(run: Run) -> Iterator[Need]:
     compressor, path = run.communication.compression, ("communication", "compression")
     if not isinstance(compressor, Compressor):
         return
+    if reason := compressor.obstacle():
+        yield Need(path, "", f"{compressor.kind} {reason}")
     message = f"with train.exchange = {quote(run.train.exchange)} sums of updates travel, which no worker can encode "
     yield Need(path, "servers", f'{message}without a new error at each step: leave it out, or use exchange = "servers"')
     yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")

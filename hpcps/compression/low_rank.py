@@ -1,0 +1,94 @@
+"""Compressors that send a matrix of low rank."""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from hpcps.compression.base import Code, Compressor, Kept, finite, require_size
+from hpcps.numerics.coding import TILE
+from hpcps.numerics.layout import Vector
+from hpcps.registry.config import MOST
+
+
+class PowerSGD(Compressor):
+    """Two matrices of few columns, whose product is near the block M, by a step of the power method on each update.
+
+    P = M Q, its columns made orthonormal; Q = Mᵀ P; P and then Q are sent, float32, and P Qᵀ is decoded. Q is kept for
+    the next update (warm start). M has the first dimension of the block's tensor as rows; a block with one dimension,
+    and one that P and Q would not make smaller, is sent as it is. Each worker takes the step on its own update, so that
+    each update can be judged; in the paper all take it on their mean. (Vogels et al., "PowerSGD: practical low-rank
+    gradient compression for distributed optimization", 2019.)
+    """
+
+    kind: Literal["powersgd"] = "powersgd"
+    rank: int = Field(4, ge=1, le=1024, description="Columns of P and of Q.")
+    rows: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="Rows of M; 0: the first dimension of the tensor, or for values without a shape, the root of their "
+        "number. Zeros fill the last row.",
+    )
+    seed: int = Field(1, ge=1, le=2**32 - 1, description="Seed of the first Q.")
+
+    def for_block(self, shape: tuple[int, ...]) -> PowerSGD:
+        if self.rows or not shape:
+            return self
+        return self.model_copy(update={"rows": max(shape[0], 1) if len(shape) > 1 else 1})
+
+    def _shape(self, n: int) -> tuple[int, int, int]:
+        """Return the rows and columns of M, and the columns of P; 0 if n values are sent as they are."""
+        rows = min(self.rows or isqrt(n), n) or 1
+        columns = -(-n // rows)
+        rank = min(self.rank, rows, columns)
+        return rows, columns, rank if rank * (rows + columns) < n else 0
+
+    def most_bytes(self, n: int) -> int:
+        rows, columns, rank = self._shape(n)
+        return 4 * (rank * (rows + columns) or n)
+
+    def write(self, values: Vector, code: Code, kept: Kept) -> int:
+        size, (rows, columns, rank) = self.most_bytes(len(values)), self._shape(len(values))
+        sent = code[:size].view(np.float32)
+        if not rank:
+            sent[:] = values
+        elif not finite(values):
+            sent[:] = np.nan
+        else:
+            rest = rows * columns - len(values)
+            matrix = (np.pad(values, (0, rest)) if rest else values).reshape(rows, columns)
+            before = kept.get("q")
+            p = np.linalg.qr((matrix @ (self._start(columns, rank) if before is None else before)).astype(np.float64))[
+                0
+            ]
+            q = matrix.T @ p.astype(np.float32)
+            sent[: rows * rank], sent[rows * rank :] = p.ravel(), q.ravel()
+            if np.isfinite(q).all() and q.any():  # zero would find nothing in the next update
+                kept["q"] = q
+        return size
+
+    def _start(self, columns: int, rank: int) -> Vector:
+        drawn = np.random.SFC64([self.seed, columns]).random_raw(columns * rank) >> np.uint64(40)
+        return (drawn.astype(np.float32) * np.float32(2.0**-23) - 1).reshape(columns, rank)
+
+    def read(self, code: Code, values: Vector) -> None:
+        require_size(code, self.most_bytes(len(values)))
+        sent, (rows, columns, rank) = code.view(np.float32), self._shape(len(values))
+        if not rank:
+            values[:] = sent
+            return
+        p, q = sent[: rows * rank].reshape(rows, rank), sent[rows * rank :].reshape(columns, rank).T.copy()
+        at_once = max(1, TILE // columns)
+        # Sums in a fixed order: the same bits in all processes, which a product of matrices does not promise.
+        for row in range(0, rows, at_once):
+            some = p[row : row + at_once]
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = some[:, :1] * q[0]
+                for k in range(1, rank):
+                    total += some[:, k : k + 1] * q[k]
+            part = values[row * columns : (row + len(some)) * columns]
+            part[:] = total.reshape(-1)[: len(part)]
