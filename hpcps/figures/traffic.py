@@ -111,6 +111,7 @@ def traffic_of(frame: pd.DataFrame, options: PlotOptions) -> list[TargetCost]:
         panels = {
             panel: tuple(_reached(one, measure, target) for one in (*lines, *data.references) if one.epoch.size)
             for panel, lines in data.panels.items()
+            if lines
         }
         found.append(TargetCost(data, measure, target, panels))
     return found
