@@ -23,9 +23,10 @@ from hpcps.roles.combiner_state import RuleState
 from hpcps.rules.combining import combine_received
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.session.elements import Bytes, add, size_of, to_float32, write
-from hpcps.session.tensors import Declaration, TensorPart, simulated
+from hpcps.session.tensors import Declaration, TensorPart, compresses, simulated
 
 if TYPE_CHECKING:
+    from hpcps.session.compressed import TensorCodec
     from hpcps.session.whole import SimulatedAttack
 
 _WORDS = 1 << 16
@@ -75,6 +76,7 @@ class Bucket:
         parts: the part of each slot.
         edges: the first word of each slot, and the end of the last.
         capacity: the words of its buffer.
+        codec: encodes its only tensor; None if tensors travel as they are.
     """
 
     def __init__(self, first: TensorPart) -> None:
@@ -88,6 +90,12 @@ class Bucket:
         self.edges = [0]
         self._layout: tuple[tuple[int, int], Layout] | None = None
         self._kept: RuleState | None = None
+        self.codec: TensorCodec | None = None
+        if compresses(tensor.declaration.reduction):
+            from hpcps.session.compressed import TensorCodec, compressor_of
+
+            compressor = compressor_of(tensor.declaration.reduction)
+            self.codec = None if compressor is None else TensorCodec(compressor, tensor.layout)
         self._attack: SimulatedAttack | None = None
 
     def add(self, part: TensorPart) -> None:
@@ -110,6 +118,8 @@ class Bucket:
         if not out.size:
             return
         tensor = self.parts[first].tensor
+        if self.codec is not None:
+            payloads = [self.codec.decode(tensor.declaration.name, payload) for payload in payloads]
         dtype, reduction = tensor.declaration.dtype, tensor.declaration.reduction
         if tensor.rule is None and not ((dtype, reduction) == ("float32", "mean") and _averaged(payloads, out)):
             rows = [payload.view(np.uint8) for payload in payloads]

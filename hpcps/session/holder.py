@@ -65,13 +65,17 @@ class _Collected:
     def put(self, worker: Peer, first: int, stop: int, payload: Vector | None) -> Iterator[tuple[int, int]]:
         """Take a run of a worker, and return the runs that all workers have sent."""
         slots, words = run(first, stop), self.bucket.words(first, stop)
-        if slots & self._sent[worker] or (payload is not None and payload.size != words.stop - words.start):
+        if slots & self._sent[worker] or not self._fits(payload, words):
             raise RunError(f"{worker} has sent slots {first} to {stop - 1} of bucket {self.bucket.number} wrongly")
         self._sent[worker] |= slots
         self._pieces[worker].append((first, stop, payload))
         for sent in self._sent.values():
             slots &= sent
         return runs(slots)
+
+    def _fits(self, payload: Vector | None, words: slice) -> bool:
+        encoded = self.bucket.codec is not None  # an encoding has any size, and is checked when it is decoded
+        return payload is None or encoded or payload.size == words.stop - words.start
 
     def take(self, first: int, stop: int) -> tuple[int, list[Vector]]:
         """Remove the slots of a run that all workers have sent, up to the end of a piece of one of them.
@@ -93,7 +97,8 @@ class _Collected:
                     rest = None if payload is None else payload[edges[low] - edges[begin] : edges[high] - edges[begin]]
                     self._pieces[worker].append((low, high, rest))
             if payload is not None:
-                rows.append(payload[edges[first] - edges[begin] : edges[stop] - edges[begin]])
+                encoded = self.bucket.codec is not None
+                rows.append(payload if encoded else payload[edges[first] - edges[begin] : edges[stop] - edges[begin]])
             self._sent[worker] &= ~run(first, stop)
         return stop, rows
 
@@ -209,7 +214,9 @@ class Holder:
         slots, edges = run(first, first + slots_in(message)), collected.bucket.edges
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in runs(found):
-                part = None if payload is None else payload[edges[low] - edges[first] : edges[stop] - edges[first]]
+                part = payload
+                if payload is not None and collected.bucket.codec is None:
+                    part = payload[edges[low] - edges[first] : edges[stop] - edges[first]]
                 if stored:
                     weights, answer = collected.weights(source, low, stop, self.allocate)
                     yield Now("combine", partial(collected.accumulate, part, weights, answer), answer.size)

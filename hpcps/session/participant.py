@@ -15,7 +15,16 @@ from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Send
 from hpcps.session.buckets import Bucket, Placement, runs
 from hpcps.session.elements import Bytes
-from hpcps.session.tensors import Reduction, Tensor, TensorExchange, TensorPart, declared, is_whole, rule_of
+from hpcps.session.tensors import (
+    Reduction,
+    Tensor,
+    TensorExchange,
+    TensorPart,
+    compresses,
+    declared,
+    is_whole,
+    rule_of,
+)
 
 
 class Copies:
@@ -47,7 +56,7 @@ class _Sender:
         self.begun: dict[int, Any] = {}
         self._views: list[Any] = []
         self._copies = copies if first.tensor.small else Copies()
-        self._values = allocate(self.bucket.capacity)
+        self._allocate, self._values = allocate, allocate(self.bucket.capacity)
         self._values[:] = 0  # also what fills the last word of a slot
 
     def add(self, part: TensorPart) -> None:
@@ -74,7 +83,9 @@ class _Sender:
         given = {slot: source for slot, source in begun.items() if source is not None}
         self._copies.copy([self._views[slot] for slot in given], list(given.values()))
         for first, stop in runs(sum(1 << slot for slot in given)):
-            yield Kind.UPDATE, first, stop, self._values[self.bucket.words(first, stop)]
+            words = self._values[self.bucket.words(first, stop)]
+            codec = self.bucket.codec
+            yield Kind.UPDATE, first, stop, words if codec is None else codec.encode(words, self._allocate)
         for first, stop in runs(sum(1 << slot for slot in begun if slot not in given)):
             yield Kind.ABSENT, first, stop, None
 
@@ -151,7 +162,13 @@ class Participant:
                 raise SpecError(f"a tensor was declared before as {before}, and is now {difference}: use another name")
             return self._tensors[name], []
         rule = rule_of(reduction, self._workers)
-        declaration = self._placement.place(replace(declaration, whole=is_whole(reduction, rule)))
+        if compresses(reduction):
+            from hpcps.session.compressed import compressor_of  # here, because its imports take long
+
+            compressor_of(reduction)
+        declaration = self._placement.place(
+            replace(declaration, whole=is_whole(reduction, rule) or compresses(reduction))
+        )
         tensor = self._tensors[name] = Tensor(declaration, self._holders, rule)
         for part in tensor.parts:
             self._place(part)

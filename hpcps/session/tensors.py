@@ -27,8 +27,9 @@ _PARTITION = 1 << 22
 
 Reduction = str | Mapping[str, Any]
 """How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
-table also has the `attack`, a table, and the `seed` of their random numbers."""
-_ATTACK = ("attack", "seed")
+table also has the `attack`, a table, and the `seed` of their random numbers. With `compression`, the table of a
+compressor, workers send their tensors encoded."""
+_OTHER = ("attack", "seed", "compression")
 ACCUMULATE = "accumulate"
 """The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the holder adds
 what a worker sends to its weights, and answers this worker at once with the newest weights."""
@@ -48,7 +49,9 @@ def rule_of(reduction: Reduction, workers: int) -> Rule | None:
     from hpcps.spec.schema import Validation  # here, because its import takes long
 
     table = (
-        {key: value for key, value in reduction.items() if key not in _ATTACK} if simulated(reduction) else reduction
+        reduction
+        if isinstance(reduction, str)
+        else {key: value for key, value in reduction.items() if key not in _OTHER}
     )
     rule = component_in(Validation, "rule", table)
     if not isinstance(rule, Rule):
@@ -97,6 +100,11 @@ def simulated(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:
 def is_whole(reduction: Reduction, rule: Rule | None) -> bool:
     """Return whether the gradients of a step must be combined at once, as its rule or its attack sees all of them."""
     return simulated(reduction) or (rule is not None and rule.scope == "vector")
+
+
+def compresses(reduction: Reduction) -> bool:
+    """Return whether workers send their tensors encoded."""
+    return not isinstance(reduction, str) and "compression" in reduction
 
 
 def table_of(rule: object, what: str = "rule") -> dict[str, Any]:
@@ -329,6 +337,8 @@ def declared(
     sizes = (prod(shape),) if blocks is None else tuple(int(size) for size in blocks)
     if not isinstance(reduction, str) and "kind" not in reduction:
         raise SpecError(f"rule {dict(reduction)!r} has no kind")
+    if compresses(reduction) and dtype != "float32":
+        raise SpecError(f"tensor '{name}' is {dtype}: compressors are for float32; Compression.fp16 takes others")
     return Declaration(key, name, dtype, sizes, reduction, line=script_line(walk_stack(None)))
 
 

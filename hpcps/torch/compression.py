@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from hpcps.registry import Config
 
 
 class NoneCompressor:
@@ -31,8 +36,21 @@ class FP16Compressor(NoneCompressor):
         return tensor.detach().to(torch.float16), tensor.dtype
 
 
+Compressing = type[NoneCompressor] | str | Mapping[str, Any] | Config
+"""What `compression=` takes: `Compression.none` or `.fp16`, or a compressor of hpcps by its name, its table, or itself.
+
+A compressor of hpcps, such as "onebit" or {"kind": "topk", "k": 0.01}, encodes what a process sends, and its residual
+of each tensor stays in the process. The holders decode it before they combine it, and return float32.
+"""
+
+
+def conversion(compression: Compressing) -> type[NoneCompressor]:
+    """Return how a tensor is converted before it is exchanged; a compressor of hpcps encodes it later."""
+    return compression if isinstance(compression, type) else NoneCompressor
+
+
 class Compression:
-    """The compressors that `compression=` takes, with the names of BytePS and Horovod."""
+    """The conversions that `compression=` takes, with the names of BytePS and Horovod."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

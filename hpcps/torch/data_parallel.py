@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpcps.errors import SpecError
 from hpcps.torch.broadcast import broadcast_parameters
-from hpcps.torch.compression import Compression, NoneCompressor
+from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
 from hpcps.torch.optimizer import Gradients
 
@@ -51,7 +51,7 @@ class DistributedDataParallel(torch.nn.Module):
         module: torch.nn.Module,
         device_ids: Sequence[int | torch.device] | None = None,
         broadcast_buffers: bool = True,
-        compression: type[NoneCompressor] = Compression.none,
+        compression: Compressing = Compression.none,
         *,
         rule: object = None,
     ) -> None:
@@ -62,7 +62,7 @@ class DistributedDataParallel(torch.nn.Module):
             device_ids: at most one device, for scripts that give it: that of the model.
             broadcast_buffers: whether each forward pass in training begins with the buffers of process 0, such as the
                 statistics of BatchNorm.
-            compression: see `Compression`.
+            compression: see `Compressing`.
             rule: the rule that combines the gradients in place of the mean, see `push_pull`.
 
         Raises:
@@ -78,7 +78,9 @@ class DistributedDataParallel(torch.nn.Module):
             for name, parameter in module.named_parameters()
             if parameter.requires_grad
         }
-        self._gradients = _Backward(names, reduction_of(True, rule), 1, compression)
+        self._gradients = _Backward(
+            names, reduction_of(True, rule, compression=compression), 1, conversion(compression)
+        )
         self._broadcast(module.state_dict().items())
 
     def forward(self, *inputs: Any, **keywords: Any) -> Any:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hpcps.errors import RunError, SpecError
 from hpcps.session import tensors
 from hpcps.session.elements import TYPES
-from hpcps.torch.compression import Compression, NoneCompressor
+from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.copies import NAMES, bytes_of
 from hpcps.torch.state import session
 
@@ -53,8 +53,22 @@ class PendingTensor:
         return self.output
 
 
-def reduction_of(average: bool, rule: object, attack: object = None, seed: int = 0) -> tensors.Reduction:
+def reduction_of(
+    average: bool,
+    rule: object,
+    attack: object = None,
+    seed: int = 0,
+    compression: Compressing = Compression.none,
+) -> tensors.Reduction:
     """Return how tensors are combined: by a rule if there is one, else by their mean or sum."""
+    if not isinstance(compression, type):
+        if rule is None and not average:
+            raise SpecError("a compressor is for the mean or a rule: use average=True")
+        if attack is not None:
+            raise SpecError("a holder simulates attacks on what it has decoded: attack= is not for compressors")
+        table = tensors.table_of(compression, "compression")
+        plain = reduction_of(average, rule or "mean")
+        return {**tensors.table_of(plain), "compression": table}
     if attack is not None:
         if rule is None and not average:
             raise SpecError("attack= is for the mean or a rule: use average=True")
@@ -169,7 +183,7 @@ def push_pull(
     average: bool = True,
     name: str | None = None,
     *,
-    compression: type[NoneCompressor] = Compression.none,
+    compression: Compressing = Compression.none,
     rule: object = None,
 ) -> Tensor:
     """Return the mean or sum of the tensors that all processes give under the same name, or what a rule makes of them.
@@ -179,7 +193,7 @@ def push_pull(
             and so is the sum: the gradient is exchanged in the same way.
         average: whether to return the mean, else the sum; the mean is for floats.
         name: the name of the tensor in all processes; None: a name from its type and size.
-        compression: `Compression.fp16` exchanges it as float16.
+        compression: `Compression.fp16` exchanges it as float16; see `Compressing` for compressors of hpcps.
         rule: a rule of hpcps in place of the mean: its name, its table, such as `{"kind": "trimmed_mean", "f": 1}`, or
             an object. It combines in float32, and counts values that are not finite as zero.
 
@@ -194,7 +208,8 @@ def push_pull(
         result: Tensor = _PushPull.apply(tensor, average, name, compression)  # type: ignore[no-untyped-call]
         return result
     copy = tensor.detach().clone()
-    return begin(copy, copy, name, reduction_of(average, rule), compression=compression).finish()
+    reduction = reduction_of(average, rule, compression=compression)
+    return begin(copy, copy, name, reduction, compression=conversion(compression)).finish()
 
 
 def poll(handle: int) -> bool:
@@ -210,7 +225,7 @@ def synchronize(handle: int) -> Tensor:
 
 class _PushPull(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor, average: bool, name: str | None, compression: type[NoneCompressor]) -> Tensor:
+    def forward(ctx: Any, tensor: Tensor, average: bool, name: str | None, compression: Compressing) -> Tensor:
         ctx.average, ctx.name, ctx.compression = average, name, compression
         return push_pull(tensor.detach(), average, name, compression=compression)
 

@@ -10,6 +10,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 
 from hpcps.errors import SpecError
 from hpcps.session.tensors import is_whole, rule_of
+from hpcps.torch.compression import Compressing, Compression
 from hpcps.torch.exchange import begin, reduction_of
 from hpcps.torch.state import init, is_asynchronous, session, size
 from hpcps.torch.together import Together
@@ -37,7 +38,14 @@ class Buckets:
         return self._names.setdefault(known, f"ddp {self._model} bucket {bucket.index()} ({len(self._names)})")
 
 
-def exchange(rule: object = None, *, average: bool = True, attack: object = None, seed: int = 0) -> Buckets:
+def exchange(
+    rule: object = None,
+    *,
+    average: bool = True,
+    attack: object = None,
+    seed: int = 0,
+    compression: Compressing = Compression.none,
+) -> Buckets:
     """Return the state of `hook`: `ddp.register_comm_hook(exchange(rule="trimmed_mean"), hook)`.
 
     Args:
@@ -46,6 +54,7 @@ def exchange(rule: object = None, *, average: bool = True, attack: object = None
         average: without a rule, whether to return the mean, else the sum.
         attack: an attack to simulate, see `DistributedOptimizer`.
         seed: the seed of the attack's random numbers.
+        compression: a compressor of hpcps, see `Compressing`.
 
     Raises:
         SpecError: the rule cannot be used.
@@ -53,7 +62,9 @@ def exchange(rule: object = None, *, average: bool = True, attack: object = None
     init()
     if is_asynchronous():
         raise SpecError("asynchronous training is for DistributedOptimizer: DistributedDataParallel waits for all")
-    return Buckets(reduction_of(average, rule, attack, seed))
+    if isinstance(compression, type) and compression is not Compression.none:
+        raise SpecError('Compression.fp16 is not for the hook: use compression="fp16"')
+    return Buckets(reduction_of(average, rule, attack, seed, compression))
 
 
 def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:

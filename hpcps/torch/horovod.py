@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.torch.compression import Compression, NoneCompressor
+from hpcps.torch.compression import Compressing, Compression
 from hpcps.torch.exchange import push_pull, push_pull_async, push_pull_async_inplace, synchronize
 
 Average, Sum = "mean", "sum"
@@ -29,7 +29,7 @@ def allreduce(
     tensor: Tensor,
     average: bool | None = None,
     name: str | None = None,
-    compression: type[NoneCompressor] = Compression.none,
+    compression: Compressing = Compression.none,
     op: str | None = None,
     *,
     rule: object = None,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
 from hpcps.session.tensors import ACCUMULATE, SMALL, Reduction, is_whole, rule_of
-from hpcps.torch.compression import Compression, NoneCompressor
+from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.exchange import begin, reduction_of
 from hpcps.torch.horovod import averages
 from hpcps.torch.state import is_asynchronous, rank, session, size
@@ -196,7 +196,7 @@ class _Asynchronous(torch.optim.Optimizer):
 def DistributedOptimizer(  # noqa: N802
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, Tensor]] | None = None,
-    compression: type[NoneCompressor] = Compression.none,
+    compression: Compressing = Compression.none,
     backward_passes_per_step: int = 1,
     op: str | None = None,
     *,
@@ -217,7 +217,7 @@ def DistributedOptimizer(  # noqa: N802
     Args:
         optimizer: the optimizer; create schedulers of its learning rate afterwards.
         named_parameters: `model.named_parameters()`; without it, parameters are numbered.
-        compression: `Compression.fp16` exchanges gradients as float16.
+        compression: `Compression.fp16` exchanges gradients as float16; see `Compressing` for compressors of hpcps.
         backward_passes_per_step: backward passes that add up before the gradients are exchanged; scale the loss.
         op: whether steps use the mean of the gradients, `Average`, or their sum, `Sum`; the default is the mean.
         average: another way to say so.
@@ -243,12 +243,12 @@ def DistributedOptimizer(  # noqa: N802
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
     own = {parameter: known[parameter] for parameter in used}
-    reduction = reduction_of(averages(average, op), rule, attack, seed)
+    reduction = reduction_of(averages(average, op), rule, attack, seed, compression)
     if is_asynchronous():
         if compression is not Compression.none:
             raise SpecError("asynchronous training adds the differences of weights: compression= is not for it")
         return _asynchronously(optimizer, own, reduction)
-    gradients = Gradients(own, reduction, backward_passes_per_step, compression)
+    gradients = Gradients(own, reduction, backward_passes_per_step, conversion(compression))
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
     optimizer._gradients = gradients  # type: ignore[attr-defined]

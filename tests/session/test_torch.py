@@ -11,6 +11,7 @@ pytest.importorskip("torch._dynamo")  # optimizers import it: here once, and not
 
 import hpcps.torch as bps  # noqa: E402
 from hpcps.attacks import SignFlip, attackers  # noqa: E402
+from hpcps.compression import Onebit, Qsgd, Topk  # noqa: E402
 from hpcps.errors import LaunchError, RunError, SpecError  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
@@ -60,6 +61,87 @@ def test_tensors_of_every_type_and_form():
         bps.push_pull_async(torch.ones(3), name="never waited for")
 
     fork(3, body)
+
+
+@pytest.mark.parametrize("compression", ["onebit", {"kind": "topk", "k": 0.01}, Qsgd(levels=3)], ids=str)
+def test_a_compressor_encodes_tensors_with_a_residual_of_each(compression):
+    """Against the compressor alone: what a process sends is the code of its tensor plus what earlier codes lost."""
+
+    def body():
+        kind = Onebit() if compression == "onebit" else Topk(k=0.01) if isinstance(compression, dict) else compression
+        bps.init()
+        rank, size = bps.rank(), bps.size()
+        traffic, codes = bps.state.session().member.traffic, 0
+        residuals, kept = np.zeros((2, size, 30_000), np.float32), [[{} for _ in range(size)] for _ in range(2)]
+        for step in range(4):
+            for place, (name, rule) in enumerate((("mean", None), ("median", "median"))):
+                every = np.random.default_rng([step, place]).standard_normal((size, 30_000)).astype(np.float32)
+                sent = np.empty_like(every)
+                for k in range(size):
+                    wanted = every[k] + residuals[place, k]
+                    code = kind.encode(wanted, kept[place][k])
+                    codes += len(code) * (k == rank)
+                    sent[k] = kind.decode(code, 30_000)
+                    residuals[place, k] = wanted - sent[k]
+                got = bps.push_pull(torch.from_numpy(every[rank]), name=name, compression=compression, rule=rule)
+                expected = np.median(sent, axis=0) if rule else sent.astype(np.float64).mean(axis=0)
+                np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6, atol=1e-7)
+        if rank == 2:  # the others hold the tensors, and send results
+            assert codes < traffic.sent < codes + 8 * 300
+
+    fork(3, body)
+
+
+def test_optimizers_and_models_take_a_compressor():
+    """Half precision, so that the result is known: the mean of rounded gradients, the error of which comes later."""
+
+    def body():
+        for wrap in ("optimizer", "model"):
+            layer = torch.nn.Linear(700, 1, bias=False)
+            with torch.no_grad():
+                layer.weight.zero_()
+            optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+            keys = {"compression": "fp16", "rule": "trimmed_mean"}
+            if wrap == "optimizer":
+                optimizer = bps.DistributedOptimizer(optimizer, layer.named_parameters(), **keys)
+                model = layer
+            else:
+                model = bps.DistributedDataParallel(layer, **keys)
+            made, x = 0.0, torch.full((1, 700), 0.1 + 1e-5)
+            for _ in range(50):
+                optimizer.zero_grad()
+                model(x).sum().backward()
+                optimizer.step()
+                made += float(x[0, 0])
+            assert float(x[0, 0].half()) * 50 != pytest.approx(made, abs=1e-4)
+            assert layer.weight.detach().numpy() == pytest.approx(np.full((1, 700), -made), abs=1e-4)
+
+    fork(3, body)
+
+
+def test_compressors_that_scripts_cannot_use_are_refused():
+    def body():
+        x = torch.ones(900)
+        for wrong, words in (
+            ("onebti", r'unknown compression "onebti": did you mean "onebit"'),
+            ({"kind": "int8", "direction": "both"}, 'use direction = "update"'),
+            ("powersgd", "needs `rows` in a script"),
+            (3, "compression must be the name"),
+        ):
+            with pytest.raises(SpecError, match=words):
+                bps.push_pull(x, name=f"x {wrong}", compression=wrong)
+        with pytest.raises(SpecError, match="for the mean or a rule"):
+            bps.push_pull(x, False, compression="int8")
+        with pytest.raises(SpecError, match="are for float32"):
+            bps.push_pull(x.double(), compression="int8")
+        with pytest.raises(SpecError, match="not for compressors"):
+            bps.DistributedOptimizer(
+                torch.optim.SGD([torch.nn.Parameter(x)], lr=1.0), compression="int8", attack={"kind": "nan"}
+            )
+        with pytest.raises(RunError, match="differs"):
+            bps.push_pull(x, name="other", compression={"kind": "topk", "k": 2 + bps.rank()})
+
+    fork(2, body)
 
 
 def test_a_script_has_one_session():
@@ -348,10 +430,11 @@ def test_the_hook_equals_one_process_and_the_rule():
 
         dist.init_process_group("gloo")
         rank, size, loss = bps.rank(), bps.size(), torch.nn.CrossEntropyLoss()
-        for rule in (None, Median(), GeometricMedian()):
+        encoded = {"compression": {"kind": "lossless", "min_bytes": 0}}
+        for rule, keys in ((None, {}), (Median(), {}), (GeometricMedian(), {}), (Median(), encoded)):
             model, one = network(), network()
             ddp = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0005)
-            ddp.register_comm_hook(bps.exchange(rule=rule), bps.hook)
+            ddp.register_comm_hook(bps.exchange(rule=rule, **keys), bps.hook)
             mine, whole = OPTIMIZERS["momentum"](model.parameters()), OPTIMIZERS["momentum"](one.parameters())
             for xs, ys in batches(4, size, 1):
                 mine.zero_grad()

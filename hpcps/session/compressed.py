@@ -1,0 +1,67 @@
+"""Tensors that travel encoded: the compressor of a reduction, and what a worker keeps of a tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcps.compression import BaseCompressor, Codec, Compressor, PowerSGD
+from hpcps.errors import RunError, SpecError
+from hpcps.numerics.layout import Allocate, Layout, Vector
+from hpcps.session.tensors import Reduction, component_in
+
+
+def compressor_of(reduction: Reduction) -> Compressor | None:
+    """Return the compressor of a reduction; None if tensors travel as they are.
+
+    Raises:
+        SpecError: there is no such compressor, its keys are wrong, or a session cannot use it.
+    """
+    if isinstance(reduction, str) or "compression" not in reduction:
+        return None
+    from hpcps.spec.schema import Communication  # here, because its import takes long
+
+    compressor: BaseCompressor = component_in(Communication, "compression", reduction["compression"])
+    if not isinstance(compressor, Compressor):
+        return None
+    reason = compressor.obstacle()
+    if compressor.direction != "update":
+        reason = 'encodes what the processes send, not the results: use direction = "update"'
+    elif compressor.memory not in ("residual", "none"):
+        reason = f'has memory = "{compressor.memory}", which is for experiments: use "residual" or "none"'
+    elif isinstance(compressor, PowerSGD) and not compressor.rows:
+        reason = "needs `rows` in a script, as tensors are exchanged without their shapes"
+    if reason:
+        raise SpecError(f"compression {compressor.kind} {reason}")
+    return compressor
+
+
+class TensorCodec:
+    """Encodes a tensor of a worker, with its residual; or decodes that of any worker (a holder)."""
+
+    def __init__(self, compressor: Compressor, layout: Layout) -> None:
+        """Begin without a residual."""
+        self._codec, self._layout = Codec(compressor, layout), layout
+        self._mask = np.ones(len(layout.blocks), np.bool_)
+        self._residual = np.zeros(layout.size if self._codec.feeds_back else 0, np.float32)
+        self._room: Vector | None = None
+
+    def encode(self, values: Vector, allocate: Allocate) -> Vector:
+        """Return the words of the values and the residual, which gets the error."""
+        if self._room is None:
+            self._room = allocate(self._codec.most_words(self._layout, 0))
+        if not self._codec.feeds_back:
+            return self._codec.encode(self._layout, 0, self._mask, values, self._room)
+        with np.errstate(all="ignore"):
+            values = values + self._residual
+        return self._codec.encode(self._layout, 0, self._mask, values, self._room, self._residual)
+
+    def decode(self, name: str, words: Vector) -> Vector:
+        """Return the values of a worker.
+
+        Raises:
+            RunError: the words are not an encoding of this tensor.
+        """
+        try:
+            return self._codec.decode(self._layout, 0, self._mask, words)
+        except ValueError as error:
+            raise RunError(f"a worker sent tensor '{name}' in an encoding that is invalid: {error}") from error
