@@ -167,9 +167,10 @@ def _limit_axes(axes: Axes, *, whole: bool, percent: bool = True) -> None:
         axes.set(ylim=(0, 100))
     else:
         # A model that knows nothing has a perplexity of the size of the vocabulary, and one that diverged a larger one.
-        axes.set_yscale("log", base=2)
+        axes.set_yscale("log")
         axes.set_ylim(top=min(axes.get_ylim()[1], 256))
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
     axes.set_xlim(left=0)
     if whole:
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
