@@ -10,6 +10,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from hpcps.errors import RunError
 from hpcps.figures.curve import Curve, Range, Values
@@ -176,6 +177,9 @@ def _draw_curves(cost: TargetCost, options: PlotOptions) -> Figure:
         positive = [x for line in axes.lines for x in np.asarray(line.get_xdata(), float) if x > 0]
         axes.set_xscale("log")
         axes.set_xlim(min(positive, default=1.0), None)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
         if cost.measure == "accuracy":
             axes.set_ylim(bottom=max(0.0, cost.target - _SHOWN))
             for line in axes.lines:
