@@ -13,7 +13,9 @@ import hpcps.torch as bps  # noqa: E402
 from hpcps.attacks import SignFlip, attackers  # noqa: E402
 from hpcps.compression import Onebit, Qsgd, Topk  # noqa: E402
 from hpcps.errors import LaunchError, RunError, SpecError  # noqa: E402
+from hpcps.numerics.layout import Layout, private  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
+from hpcps.session.compressed import TensorCodec  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
 
 FLIP = SignFlip(rate=0.25, scope="worker")
@@ -117,6 +119,16 @@ def test_optimizers_and_models_take_a_compressor():
             assert layer.weight.detach().numpy() == pytest.approx(np.full((1, 700), -made), abs=1e-4)
 
     fork(3, body)
+
+
+def test_a_holder_names_the_tensor_that_is_no_encoding():
+    layout = Layout.of([("0", (900,))])
+    codec, values = TensorCodec(Onebit(), layout), np.ones(900, np.float32)
+    words = codec.encode(values, private).copy()
+    np.testing.assert_array_equal(codec.decode("x", words), values)
+    for wrong in (words[:-1], words[:0], np.append(words, words), np.zeros(900, np.float32)):
+        with pytest.raises(RunError, match="a worker sent tensor 'x' in an encoding that is invalid"):
+            codec.decode("x", wrong)
 
 
 def test_compressors_that_scripts_cannot_use_are_refused():
