@@ -52,11 +52,13 @@ class Case:
         elements: the number of elements of the model, d.
         rounds: the maximum number of rounds.
         seconds: the time after which no further round begins; only for exchanges that can decide this while running.
+        packs: whether the time of a round of hpcps includes packing, and so encoding, the updates.
     """
 
     elements: int
     rounds: int
     seconds: float = 2.0
+    packs: bool = False
 
     @property
     def megabytes(self) -> float:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hpcps.numerics import coding, kernels
 from hpcps.numerics.arrays import as_numpy
@@ -50,10 +50,15 @@ class Compressor(BaseCompressor):
 
     sees: ClassVar[Sees] = "block"
 
-    memory: Literal["none", "residual"] = Field(
+    memory: Literal["none", "residual", "ef21", "nesterov"] = Field(
         "residual",
         description="What becomes of the error of the encoding: `residual`: it stays in the worker's residual, with "
-        "all that the worker does not send, and is added to its next update (error feedback); `none`: it is lost.",
+        "all that the worker does not send, and is added to its next update (error feedback); `nesterov`: the same, "
+        "and Nesterov's momentum is added to each update before; `ef21`: the worker sends the encoded difference to "
+        "its estimate, the sum of what it has sent, and the rule gets the estimate; `none`: it is lost.",
+    )
+    momentum: float | None = Field(
+        None, ge=0, lt=1, description="Momentum μ of the memory `nesterov`; by default 0.9 with it, and none else."
     )
     direction: Literal["update", "model", "both"] = Field(
         "update",
@@ -63,6 +68,12 @@ class Compressor(BaseCompressor):
     min_bytes: int = Field(
         1024, ge=0, le=2**40, description="Bytes of the smallest block that is encoded; others are sent as they are."
     )
+
+    @model_validator(mode="after")
+    def _momentum_is_used(self) -> Self:
+        if self.momentum is not None and self.memory != "nesterov":
+            raise ValueError(f'momentum has an effect only with memory = "nesterov", not "{self.memory}": leave it out')
+        return self
 
     def encodes(self, way: Way) -> bool:
         """Return whether updates or models are encoded."""

@@ -24,22 +24,27 @@ class Codec:
     Attributes:
         feeds_back: whether the error of the encoding is added to the next update.
         loses: whether the error of the encoding is lost.
+        momentum: μ of the momentum that is added to updates before; 0 for none.
+        estimates: whether the differences to estimates of updates are encoded (EF21).
     """
 
     @staticmethod
     def of(compressor: BaseCompressor, layout: Layout, way: Way = "update") -> Codec | None:
         """Return the codec of a run's compressor for its whole model; None if updates, or models, are not encoded."""
         encodes = isinstance(compressor, Compressor) and compressor.encodes(way)
-        return Codec(compressor, layout) if isinstance(compressor, Compressor) and encodes else None
+        return Codec(compressor, layout, way) if isinstance(compressor, Compressor) and encodes else None
 
-    def __init__(self, compressor: Compressor, layout: Layout) -> None:
+    def __init__(self, compressor: Compressor, layout: Layout, way: Way = "update") -> None:
         self._compressor = compressor
         self._of_blocks = [compressor.for_block(block.shape) for block in layout.blocks]
         # Whether a block is encoded does not depend on how partitions and shards divide it.
         self._encoded = layout.sizes * 4 >= max(compressor.min_bytes, 1)
         self._kept: list[dict[str, NDArray[Any]]] = [{} for _ in layout.blocks]
-        self.feeds_back = compressor.memory == "residual"
-        self.loses = compressor.memory == "none"
+        memory, momentum = compressor.memory, compressor.momentum
+        self.feeds_back = memory in ("residual", "nesterov")
+        self.loses = memory == "none"
+        self.momentum = 0.0 if memory != "nesterov" else 0.9 if momentum is None else momentum
+        self.estimates = memory == "ef21" and way == "update"
 
     def most_words(self, layout: Layout, first: int) -> int:
         """Return the maximum number of words of some blocks, the first of which has this index in the model."""
@@ -99,26 +104,43 @@ class Codec:
         return words
 
     def encode_difference(
-        self, layout: Layout, first: int, model: Vector, held: Vector, out: Vector, room: Vector
+        self, layout: Layout, first: int, mask: Mask, values: Vector, held: Vector, out: Vector
     ) -> Vector:
-        """Encode the difference between a model and what its readers have, as all of them decode it.
+        """Encode the difference between the masked blocks and what the receivers have of them.
 
         Args:
-            layout: the blocks of the d elements, or parts of blocks.
-            first: the index in the whole model of the first of them.
-            model: the model `[d]`.
-            held: what the readers have `[d]`.
-            out: gets what they have afterwards `[d]`; it may be `held`.
-            room: gets the words: at least `most_words`.
+            layout: see `encode`.
+            first: see `encode`.
+            mask: see `encode`.
+            values: see `encode`.
+            held: what the receivers have, in the places of the blocks in the layout `[d]`; becomes what they have next.
+            out: see `encode`.
 
         Returns:
-            The filled part of `room`.
+            The filled part of `out`.
         """
-        mask = np.ones(len(layout.blocks), np.bool_)
-        with np.errstate(all="ignore"):
-            words = self.encode(layout, first, mask, model - held, room)
-            np.add(held, self.decode(layout, first, mask, words), out=out)
+        with np.errstate(over="ignore", invalid="ignore"):
+            words = self.encode(layout, first, mask, values - held[_places(layout, mask)], out)
+        self.decode_difference(layout, first, mask, words, held)
         return words
+
+    def decode_difference(self, layout: Layout, first: int, mask: Mask, words: Vector, held: Vector) -> Vector:
+        """Add an encoded difference to what a receiver has; return the masked blocks of the sum.
+
+        An estimate that is not finite begins anew at zero, for the sender and the receiver.
+
+        Raises:
+            ValueError: see `decode`.
+        """
+        values, places = self.decode(layout, first, mask, words), _places(layout, mask)
+        with np.errstate(over="ignore", invalid="ignore"):
+            values += held[places]
+        held[places] = values
+        if self.estimates and not np.isfinite(values).all():
+            for block in layout.blocks:
+                part = held[block.offset : block.stop]
+                part[:] = part if np.isfinite(part).all() else 0
+        return values
 
     def decode(self, layout: Layout, first: int, mask: Mask, words: Vector) -> Vector:
         """Return the masked blocks, one after another; the words may come from an attacker.
@@ -175,3 +197,8 @@ class Codec:
         """Return the maximum number of bytes of the encoding of n values of a block."""
         with errors_of(self._compressor, "its most_bytes() failed", foreign=True):
             return self._of_blocks[index].most_bytes(n)
+
+
+def _places(layout: Layout, mask: Mask) -> slice | Mask:
+    """Return the places of the masked blocks in a vector `[d]`."""
+    return slice(None) if mask.all() else layout.spread(mask)

@@ -23,4 +23,5 @@
 - `single_process`: the single-process baseline
 - `sync/`: server, validator, worker and adversary with rounds; partitions; quorums
 - `training_role`: a role that trains: what workers and validators have in common
+- `update_decoder`: how a combiner decodes the updates of workers
 """

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcps.compression import Codec
-from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.numerics.layout import Layout, Mask
 from hpcps.protocol.messages import Malformed, Message, Peer, Received
 from hpcps.registry.config import LARGEST_FACTOR
 from hpcps.roles.events import Event, Record
@@ -26,33 +25,15 @@ def unwanted(event: Received | Malformed, receiver: str) -> str:
     return f"{receiver} gets no {event.message.kind.name} from {event.source}"
 
 
-def decoded(message: Message, layout: Layout, codec: Codec | None, first: int = 0) -> tuple[Vector, str | None]:
-    """Return the values of a worker's update, one block after another, and what is wrong with it; None if nothing is.
-
-    Args:
-        message: the update.
-        layout: the blocks that it may have.
-        codec: the codec of the run; None if updates are sent as they are.
-        first: the index in the model of the first block of the layout.
-    """
-    if codec is None:
-        return message.values, wrong_blocks(message, layout)
-    if message.mask is None or len(message.mask) != len(layout.blocks):
-        return message.values, _wrong_mask(message, layout)
-    try:
-        return codec.decode(layout, first, message.mask, message.values), None
-    except ValueError as error:
-        return message.values, str(error)
-
-
-def _wrong_mask(message: Message, layout: Layout) -> str | None:
+def wrong_mask(message: Message, layout: Layout) -> str | None:
+    """Return what is wrong with an update's mask for this layout; None if nothing is."""
     covered = 0 if message.mask is None else len(message.mask)
     return None if covered == len(layout.blocks) else f"its mask covers {covered} blocks of {len(layout.blocks)}"
 
 
 def wrong_blocks(message: Message, layout: Layout) -> str | None:
     """Return what is wrong with an update's mask or size for this layout; None if nothing is."""
-    if reason := _wrong_mask(message, layout):
+    if reason := wrong_mask(message, layout):
         return reason
     got = 0 if message.payload is None else message.payload.size
     want = 0 if message.mask is None else layout.packed_size(message.mask)

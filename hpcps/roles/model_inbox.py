@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from hpcps.numerics.layout import Layout, Vector
 from hpcps.numerics.vectors import copy
 from hpcps.protocol.messages import Flag, Message, Peer
 from hpcps.protocol.partitioning import Bounds
-from hpcps.roles.checks import decoded, wrong_size
+from hpcps.roles.checks import wrong_size
 
 
 class ModelInbox:
@@ -126,17 +125,19 @@ class ModelInbox:
 
     def _values(self, message: Message, start: int, stop: int) -> tuple[Vector, str | None]:
         """Return the slice of the model in a message, and what is wrong with it; None if nothing is."""
-        if Flag.DIFFERENCE in message.flags:
-            part = self._layout.restrict(start, stop)
-            whole = replace(message, mask=np.ones(len(part.blocks), np.bool_))
-            values, reason = decoded(whole, part, self._codec, self._layout.first_in(start))
-        else:
-            values, reason = message.values, wrong_size(message, stop - start)
-        if self._codec is None or reason:
-            return values, reason
+        if (codec := self._codec) is None:
+            return message.values, wrong_size(message, stop - start)
         held = self._held[start:stop]
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.add(held, values, out=held) if Flag.DIFFERENCE in message.flags else copy(values, held)
+        if Flag.DIFFERENCE not in message.flags:
+            reason = wrong_size(message, stop - start)
+            held[:] = 0 if reason else message.values
+            return held, reason
+        part = self._layout.restrict(start, stop)
+        try:
+            whole, first = np.ones(len(part.blocks), np.bool_), self._layout.first_in(start)
+            codec.decode_difference(part, first, whole, message.values, held)
+        except ValueError as error:
+            return held, str(error)
         return held, None
 
     def _owed(self, shard: int) -> int | None:

@@ -77,7 +77,8 @@ class Packer:
 
     With the memory `residual` of a compressor it keeps the error of the encoding too, and adds the residual to its next
     update instead of the model (error feedback; Seide et al., 2014): what it has sent and the residual add up to the
-    differences that all its steps made.
+    differences that all its steps made. With `nesterov` these are m's: m ← μm + Δ, and Δ + μm enters the residual.
+    With `ef21` it sends the encoded difference to its estimate g, and g ← g + what is decoded (Richtárik et al., 2021).
 
     Attributes:
         delta: ZenoPS's Δ `[d]` and, once an update is packed, its residual e.
@@ -120,6 +121,11 @@ class Packer:
             self._words = allocate(sum(codec.most_words(part.layout, part.blocks.start) for part in parts))
         self.feeds_back = codec is not None and codec.feeds_back
         self._steps = private(layout.size if self.feeds_back else 0)
+        self._resumes = run.train.mode == "sync"  # see `UpdateDecoder`
+        # What checkpoints contain beside the residual: m and g, if there are any.
+        self._momentum = np.zeros(layout.size if codec is not None and codec.momentum else 0, np.float32)
+        self._estimate = np.zeros(layout.size if codec is not None and codec.estimates else 0, np.float32)
+        self._estimate_before = self._estimate.copy() if run.has_adversary else self._estimate[:0]
         self._loses = run.train.abandoned == "lost"
         self._grows = run.train.mode == "async" and run.asynchronous.absent == "accumulate"
         self._replacement: Vector | None = None
@@ -173,6 +179,12 @@ class Packer:
         """Add the difference that the local steps made to the residual; blocks that are not finite begin at it anew."""
         trainer.copy_to(self._steps)
         self._steps -= base
+        if self._codec is not None and self._momentum.size:
+            self._momentum *= np.float32(self._codec.momentum)
+            self._momentum += self._steps
+            if not finite(self._momentum):
+                self._momentum[~np.isfinite(self._momentum)] = 0
+            self._steps += np.float32(self._codec.momentum) * self._momentum
         self.delta += self._steps
         if not finite(self.delta):
             for block in self._layout.blocks:
@@ -191,6 +203,7 @@ class Packer:
         if self._replacement is None:
             self._replacement = self._local(self._layout.size)
         values = self._replacement
+        self._estimate[: self._estimate_before.size] = self._estimate_before
         unpack(self._layout, payload, packed.mask, values)
         return self._pack(values, packed.mask, packed.sent, packed.delay)
 
@@ -204,6 +217,7 @@ class Packer:
             if sent[index] and not all(finite(values[piece]) for piece in slices):
                 for piece in slices:
                     values[piece] = np.nan
+        self._estimate_before[:] = self._estimate[: self._estimate_before.size]
         payload = pack(self._layout, values, sent, self._outgoing)
         parts: dict[int, UpdatePart] = {}
         position = words = 0
@@ -213,24 +227,37 @@ class Packer:
             stop = position + partition.layout.packed_size(mask)
             part = payload[position:stop]
             if self._codec is not None:
-                errors = values[partition.columns] if self.feeds_back and values is self.delta else None
-                first, out = partition.blocks.start, self._words[words:]
-                part = self._codec.encode(partition.layout, first, mask, part, out, errors)
+                place_of, out = (partition.layout, partition.blocks.start, mask), self._words[words:]
+                if self._codec.estimates:
+                    part = self._codec.encode_difference(*place_of, part, self._estimate[partition.columns], out)
+                else:
+                    errors = values[partition.columns] if self.feeds_back and values is self.delta else None
+                    part = self._codec.encode(*place_of, part, out, errors)
                 words += part.size
             parts[place] = UpdatePart(combiner, number, mask, part)
             position = stop
         ordered = tuple(parts[place] for place in range(len(parts)))
         return Packed(ordered, int(sent.sum()), int((~sent).sum()), attacked, delay, sent, payload)
 
+    @property
+    def _further(self) -> dict[str, Vector]:
+        """The vectors that checkpoints contain beside the residual."""
+        found = {"momentum": self._momentum, "estimate": self._estimate if self._resumes else self._estimate[:0]}
+        return {name: values for name, values in found.items() if values.size}
+
     def state(self) -> State:
         """Return the residual, the random streams and what the attacker keeps."""
         streams, attacker = generators_state(self._streams), self.attacker.state()
         encoding = {} if self._codec is None else {"encoding": self._codec.state()}
-        return State({"residual": on_host(self.delta)}).having(streams=streams, attacker=attacker, **encoding)
+        arrays = {"residual": on_host(self.delta)}
+        arrays |= {name: values.copy() for name, values in self._further.items()}
+        return State(arrays).having(streams=streams, attacker=attacker, **encoding)
 
     def restore(self, state: State) -> None:
         """Restore the residual, the random streams and what the attacker keeps."""
         self.delta[:] = state.arrays["residual"]
+        for name, values in self._further.items():
+            values[:] = state.arrays[name]
         restore_generators(self._streams, state.part("streams"))
         if "attacker" in state.facts:  # a checkpoint of an earlier version does not have it
             self.attacker.restore(state.part("attacker"))

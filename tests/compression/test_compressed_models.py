@@ -11,6 +11,8 @@ from hpcps.protocol.messages import Flag
 from hpcps.roles.asynchronous.shard import AsyncShard
 from hpcps.roles.local_training import LocalTraining
 from hpcps.roles.model_inbox import ModelInbox
+from hpcps.roles.packer import Packer
+from hpcps.roles.update_decoder import UpdateDecoder
 
 SHORT = {"epochs": 2, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}}
 
@@ -32,16 +34,18 @@ def final(folder, run):
     return model(folder)
 
 
-@pytest.mark.parametrize("kind", ["fp16", "int8"])
-def test_servers_partitions_and_validators_do_not_show(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "memory"), [("fp16", "nesterov"), ("int8", "residual"), ("bf16", "ef21")])
+def test_servers_partitions_and_validators_do_not_show(kind, memory, tmp_path):
     shapes = ((1, 0, "auto"), (3, 0, 4096), (1, 1, 4096), (3, 1, "auto"))
     models = []
     for *roles, partition in shapes:
-        run = run_of(kind, topology=(*roles, 3), transport={"partition": partition}, server={"optimizer": "nesterov"})
+        tables = {"transport": {"partition": partition}, "server": {"optimizer": "nesterov"}}
+        tables["communication"] = (("participation", 0.7), ("skip_rate", 0.3))
+        run = run_of(kind, topology=(*roles, 3), compressor={"memory": memory}, **tables)
         models.append(final(tmp_path / str(len(models)), run))
     for other in models[1:]:
         np.testing.assert_array_equal(other, models[0])
-    upward = run_of(kind, "update", server={"optimizer": "nesterov"})
+    upward = run_of(kind, "update", topology=(1, 0, 3), compressor={"memory": memory}, **tables)
     assert not np.array_equal(final(tmp_path / "update", upward), models[0])
 
 
@@ -97,10 +101,13 @@ def plain():
     }
 
 
-@pytest.mark.parametrize("kind", ["int8", "randomk"])
-def test_ends_as_if_nothing_had_happened(kind, tmp_path):
-    """With the state of a server optimizer, what the servers keep of models, and random streams of both."""
-    run = run_of(kind, topology=(2, 0, 3), server={"optimizer": "nesterov"}, train={**SHORT, "epochs": 4})
+@pytest.mark.parametrize(
+    ("kind", "memory", "validators"), [("int8", "residual", 0), ("randomk", "nesterov", 0), ("int8", "ef21", 1)]
+)
+def test_ends_as_if_nothing_had_happened(kind, memory, validators, tmp_path):
+    """With the state of a server optimizer, what servers keep of models, memories of updates, and random streams."""
+    tables = {"server": {"optimizer": "nesterov"}, "train": {**SHORT, "epochs": 4}, "compressor": {"memory": memory}}
+    run = run_of(kind, topology=(2, validators, 3), **tables)
     whole = final(tmp_path / "whole", run)
     play_through(run, tmp_path / "cut", [300] * 4)
     assert any("continues" in line for line in records(tmp_path / "cut", "server-1"))
@@ -150,6 +157,45 @@ def late(validators, servers, keys, **tables):
             **tables,
         },
     )
+
+
+@pytest.fixture
+def agreed(monkeypatch):
+    """Whether each estimate is that of its worker, once its update is decoded."""
+    packers, found = {}, []
+    begin, decode = Packer.__init__, UpdateDecoder.__call__
+
+    def noted(self, peer, *args):
+        packers[peer] = self
+        begin(self, peer, *args)
+
+    def compared(self, message, partition):
+        result = decode(self, message, partition)
+        ours, theirs = self._estimates[message.sender], packers[message.sender]._estimate
+        found.append(ours.tobytes() == theirs.tobytes())
+        return result
+
+    monkeypatch.setattr(Packer, "__init__", noted)
+    monkeypatch.setattr(UpdateDecoder, "__call__", compared)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("mode", "attack"), [("drop", "nan"), ("next", "late"), ("next", "nan"), ("async", "nan"), ("async", "ipm")]
+)
+def test_workers_and_combiners_agree_on_estimates(mode, attack, agreed, tmp_path):
+    """Also if updates are dropped, replaced by an adversary, or not finite."""
+    tables = {"train": {"quorum": 3, "late": mode}, "attack": {"kind": attack, "rate": 0.3}}
+    tables["attack"] |= {"epsilon": 2.0} if attack == "ipm" else {"seconds": 0.2} if attack == "late" else {}
+    if mode == "async":
+        tables["train"] = {"mode": "async", "quorum": None, "epochs": 9}
+        tables["validation"] = {"rule": {"kind": "naive_async"}}
+    keys = {"kind": "int8", "memory": "ef21", "direction": "both"}
+    communication = {"participation": 0.8, "skip_rate": 0.2, "compression": keys}
+    run = digits(1, 2, communication=communication, transport={"kind": "inproc"}, **tables)
+    assert np.isfinite(model(execute(run, tmp_path).path)).all()
+    assert all(agreed)
+    assert len(agreed) > 12
 
 
 @pytest.mark.parametrize("keys", [{"late": "drop"}, {"late": "next", "grace": 0.05}], ids=["drop", "next"])

@@ -14,6 +14,7 @@ from hpcps.protocol.partitioning import Partition
 from hpcps.registry import active
 from hpcps.roles.packer import Packer
 from hpcps.roles.sync.partitions import PartitionCollector
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Average, Context
 
 SHORT = {"epochs": 2, "batch_size": 16, "local_steps": 3, "optimizer": {"lr": 0.05}}
@@ -113,7 +114,7 @@ def test_a_collector_refuses_and_counts_what_is_no_encoding():
     words = codec.encode(LAYOUT, 0, mask, values, np.empty(codec.most_words(LAYOUT, 0), np.float32)).copy()
     peers = tuple(Peer("worker", k) for k in range(2))
     whole = (Partition.of(LAYOUT, (0, LAYOUT.size)),)
-    collector = PartitionCollector(peers, whole, codec=codec)
+    collector = PartitionCollector(peers, whole, decoder=UpdateDecoder(codec))
     message = Message(Kind.UPDATE, peers[0], "run", 0, mask=mask, payload=words)
     refused = 0
     for trial in range(60):
@@ -148,9 +149,12 @@ class Adder:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("memory", ["residual", "none"])
+@pytest.mark.parametrize("memory", ["residual", "none", "nesterov"])
 def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
-    """With memory; without it, what the encoding loses is lost. Blocks are skipped and rounds missed on the way."""
+    """With memory; without it, what the encoding loses is lost. Blocks are skipped and rounds missed on the way.
+
+    With `nesterov` the steps that add up are those after the momentum, m = 0.9 m + Δ: Δ + 0.9 m.
+    """
     keys = {"error_decay": 1} if kind == "sparse_loco" else {}
     run = small(
         topology={"servers": 1, "validators": 0, "workers": 1}, communication=compressed(kind, memory=memory, **keys)
@@ -158,11 +162,14 @@ def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
     packer = Packer(Peer("worker", 0), run, (Peer("server", 0),), LAYOUT, private)
     trainer, codec = Adder(LAYOUT), Codec.of(run.communication.compression, LAYOUT)
     generator = np.random.default_rng(2)
-    sent, made, missed = np.zeros(LAYOUT.size), np.zeros(LAYOUT.size), 0
+    sent, made, momentum, missed = np.zeros(LAYOUT.size), np.zeros(LAYOUT.size), np.zeros(LAYOUT.size), 0
     for round in range(40):
         base, steps = trainer.x.copy(), generator.standard_normal(LAYOUT.size).astype(np.float32)
         trainer.x += steps
         made += trainer.x.astype(np.float64) - base
+        if memory == "nesterov":
+            momentum = 0.9 * momentum + trainer.x - base
+            made += 0.9 * momentum
         packed = packer.pack(trainer, base, round, 0)
         missed += not packed.parts
         for part in packed.parts:
@@ -170,6 +177,41 @@ def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
             sent[LAYOUT.spread(part.mask)] += values
     assert 4 < missed < 25
     lost = np.abs(sent + packer.delta - made).max()
-    # Each round adds and subtracts float32 values of a size of some tens.
-    assert (lost < 40 * 4 * 2.0**-24 * 64) == (memory == "residual"), lost
-    assert packer.feeds_back == (memory == "residual")
+    # Each round adds and subtracts float32 values of a size of some tens; those of the momentum are ten times as large.
+    bound = 40 * 4 * 2.0**-24 * (640 if memory == "nesterov" else 64)
+    assert (lost < bound) == (memory != "none"), lost
+    assert packer.feeds_back == (memory != "none")
+
+
+@pytest.mark.parametrize("kind", ["fp16", "int8", "onebit", "topk", "randomk"])
+def test_estimates_of_ef21_are_those_of_the_worker_and_approach_its_update(kind):
+    """The update is the same in each round. The combiner's values are the estimate; a block that is skipped waits."""
+    keys = {"kind": kind, "memory": "ef21", **({"k": 0.1} if kind in ("topk", "randomk") else {})}
+    run = small(
+        topology={"servers": 1, "validators": 0, "workers": 1},
+        communication={"participation": 0.8, "skip_rate": 0.2, "compression": keys},
+    )
+    peer, whole = Peer("worker", 0), Partition.of(LAYOUT, (0, LAYOUT.size))
+    packer, decoder = Packer(peer, run, (Peer("server", 0),), LAYOUT, private), UpdateDecoder.of(run, LAYOUT)
+    trainer, steps = Adder(LAYOUT), np.random.default_rng(2).standard_normal(LAYOUT.size).astype(np.float32)
+    errors, broken = [], 0
+    for round in range(80):
+        trainer.x = steps.copy()
+        trainer.x[: 100 if 40 <= round < 44 else 0] = np.nan
+        for part in packer.pack(trainer, np.zeros_like(steps), round, 0).parts:
+            message = Message(Kind.UPDATE, peer, "run", round, mask=part.mask, payload=part.payload)
+            values, reason = decoder(message, whole)
+            estimate = packer.state().arrays["estimate"]
+            assert reason is None
+            np.testing.assert_array_equal(decoder.state().arrays["0"], estimate)
+            if np.isnan(values).any():
+                assert not estimate[:600].any(), "the block begins anew"
+                broken += 1
+            else:
+                np.testing.assert_array_equal(values, estimate[LAYOUT.spread(part.mask)])
+            errors.append(np.linalg.norm(estimate - steps) / np.linalg.norm(steps))
+    assert broken
+    assert errors[28] < (0.4 if kind == "randomk" else 0.1), "before"
+    assert errors[-1] < (0.4 if kind == "randomk" else 0.1), "after"
+    assert max(errors[32:40]) > 0.5
+    assert not packer.feeds_back

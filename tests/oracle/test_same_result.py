@@ -127,13 +127,14 @@ def points():
         outer = {"server": {"optimizer": {"kind": kind, "lr": 0.5}}, "transport": {"partition": partition}}
         yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **outer)
     # With compressed updates and models: in partitions that divide blocks and that do not, through memory and messages.
-    for kind, direction, servers, validators, transport in (
-        ("fp16", "both", 3, 0, {"partition": 4096}),
-        ("int8", "both", 2, 1, {"partition": 4096}),
-        ("randomk", "update", 2, 0, {"shared_memory": "off"}),
-        ("topk", "model", 2, 0, {"shared_memory": "off"}),
+    for kind, direction, memory, servers, validators, transport in (
+        ("fp16", "both", "nesterov", 3, 0, {"partition": 4096}),
+        ("int8", "both", "residual", 2, 1, {"partition": 4096}),
+        ("randomk", "update", "ef21", 2, 0, {"shared_memory": "off"}),
+        ("topk", "model", "none", 2, 0, {"shared_memory": "off"}),
     ):
-        tables = {"communication": {"compression": {"kind": kind, "direction": direction}}, "transport": transport}
+        keys = {"kind": kind, "direction": direction, "memory": memory}
+        tables = {"communication": {"compression": keys}, "transport": transport}
         yield f"{kind}-{validators}-{servers}", spec("median", servers, validators, **tables)
     both = {"communication": {"participation": 1.0, "compression": {"kind": "int8", "direction": "both"}}}
     yield "int8-async", spec("naive_async", 3, 1, **{**alone, **both})
@@ -172,7 +173,7 @@ REPLAYED = {
         0,
         train={"quorum": 2},
         server={"optimizer": "nesterov"},
-        communication={"compression": {"kind": "int8", "direction": "both"}},
+        communication={"compression": {"kind": "int8", "direction": "both", "memory": "ef21"}},
     ),
 }
 # Shapes whose messages are of the same kinds as those of others are played in one process only.

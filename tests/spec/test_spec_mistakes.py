@@ -137,7 +137,15 @@ def test_a_mistake_is_said_in_full_with_its_line(write: Write, more: str, expect
             'k = 20 is too large for partition = "natural": use 16 or less',
         ),
         (["communication.compression=fp61"], 'got "fp61": did you mean { kind = "fp16" }?'),
-        (["communication.compression={kind='fp16',memory='ef'}"], 'compression.memory: expects "none" or "residual"'),
+        (["communication.compression={kind='fp16',memory='ef'}"], 'got "ef": did you mean "ef21"?'),
+        (
+            ["communication.compression={kind='fp16',momentum=0.5}"],
+            'momentum has an effect only with memory = "nesterov", not "residual": leave it out',
+        ),
+        (
+            ["communication.compression={kind='fp16',memory='ef21',direction='model'}"],
+            'communication.compression.memory: ef21 is a memory of updates, and direction = "model" encodes none',
+        ),
         (
             [
                 *("train.mode=async", "validation.rule={kind='naive_async'}"),

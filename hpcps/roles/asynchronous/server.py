@@ -13,7 +13,7 @@ from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.log import UPDATES, Log, LogEntry, LogPosition
 from hpcps.roles.asynchronous.shard import Applied, AsyncShard
 from hpcps.roles.checkpointing import CheckpointParts, periodic, report
-from hpcps.roles.checks import decoded, rejection, vetted, wrong_blocks, wrong_size
+from hpcps.roles.checks import rejection, vetted, wrong_blocks, wrong_size
 from hpcps.roles.events import (
     Effect,
     Event,
@@ -172,7 +172,7 @@ class AsyncServer:
         if message.round > expected:
             reason: str | None = f"it is of request {message.round}"
         elif message.kind is Kind.UPDATE and not self._roster.validators:
-            values, reason = decoded(message, shard.layout, shard.codec, shard.first_block)
+            values, reason = shard.decoder(message, shard.whole)
             message = replace(message, payload=values)
         else:
             reason = self._wrong(message, shard)

@@ -14,6 +14,7 @@ from hpcps.numerics.state import State
 from hpcps.numerics.vectors import copied, copy, empty_like, finite, on_host, pack, unpack
 from hpcps.optimizers import NoOptimizer, Stepper
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
+from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import shards_of
 from hpcps.registry.failures import errors_of
 from hpcps.roles.asynchronous.filter import UpdateFilter, UpdateHeader
@@ -24,6 +25,7 @@ from hpcps.roles.events import (
     Record,
 )
 from hpcps.roles.resources import ALONE, Resources
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules.asynchronous import AsyncRule, Backup
 from hpcps.spec.schema import Run
 
@@ -104,7 +106,8 @@ class AsyncShard:
         table: the layout of the whole model, as the coordinator described it.
         layout: its blocks and pieces of blocks.
         first_block: the index in the model of the first of them.
-        codec: decodes the updates of workers; None if they are sent as they are.
+        decoder: decodes the updates of workers.
+        whole: the slice as one partition.
         model: the slice.
         finite: whether the slice was finite after every update.
         filter: filters updates in a run without validators.
@@ -129,7 +132,8 @@ class AsyncShard:
         self.table = table
         start, stop = shards_of(run, whole)[server.index]
         self.layout, self.first_block = whole.restrict(start, stop), whole.first_in(start)
-        self.codec = Codec.of(run.communication.compression, whole)
+        self.decoder = UpdateDecoder.of(run, whole, (start, stop))
+        self.whole = Partition.of(self.layout, (0, self.layout.size))
         self._new_encoder = partial(Codec.of, run.communication.compression, whole, "model")
         self.model = resources.local(self.layout.size)
         self.model[:] = model
@@ -228,7 +232,8 @@ class AsyncShard:
             copy(self.model, model)
         else:
             (encoder, room), flags = known, Flag.DIFFERENCE
-            payload = encoder.encode_difference(self.layout, self.first_block, self.model, model, model, room)
+            whole = np.ones(len(self.layout.blocks), np.bool_)
+            payload = encoder.encode_difference(self.layout, self.first_block, whole, self.model, model, room)
         if self.backups is not None:
             self.backups.pull(reader, model)
         return Message(

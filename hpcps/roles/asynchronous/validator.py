@@ -7,18 +7,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from hpcps.compression import Codec
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.state import Kept
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
+from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.asynchronous.filter import FilteredUpdate, UpdateFilter, UpdateHeader
 from hpcps.roles.asynchronous.log import LogClient, LogEntry
-from hpcps.roles.checks import decoded, not_finite, rejection, unwanted, vetted, wrong_rate
+from hpcps.roles.checks import not_finite, rejection, unwanted, vetted, wrong_rate
 from hpcps.roles.combiner_state import Acceptance, RuleState, Tally
 from hpcps.roles.events import Compute, Computed, Drain, Effect, Event, Idle, Record, SetDeadline, Stage
 from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.training_role import TrainingRole
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import AsyncRule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -39,7 +40,8 @@ class AsyncValidator(TrainingRole):
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._rule = rule
         self._filter = UpdateFilter(rule, trainer.layout, RuleState(rule, run.seed, peer), resources.local)
-        self._codec = Codec.of(run.communication.compression, trainer.layout)
+        self._whole = Partition.of(trainer.layout, (0, trainer.layout.size))
+        self._decoder = UpdateDecoder.of(run, trainer.layout)
         self._acceptance = Acceptance()
         self._log = LogClient(run, run_id, trainer.layout, self._training)
         self._share = Roster.of(run).share(peer)
@@ -116,7 +118,7 @@ class AsyncValidator(TrainingRole):
             return
         else:
             if message.kind is Kind.UPDATE:
-                values, reason = decoded(message, self._trainer.layout, self._codec)
+                values, reason = self._decoder(message, self._whole)
                 if reason := reason or wrong_rate(message):
                     yield from self._refuse(source, reason)
                     return

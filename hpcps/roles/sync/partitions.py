@@ -8,17 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from hpcps.compression import Codec
 from hpcps.numerics.layout import Mask, Vector, hexadecimal
 from hpcps.numerics.updates import Destination
 from hpcps.protocol.messages import Flag, Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.roles.checkpointing import CHECKPOINT_FLAGS
-from hpcps.roles.checks import decoded, not_finite, rejection, wrong_size
+from hpcps.roles.checks import not_finite, rejection, wrong_size
 from hpcps.roles.combiner_state import BlockOutcomes, Tally
 from hpcps.roles.evaluation import Continuation
 from hpcps.roles.events import Effect, Send, SetDeadline, Stage
 from hpcps.roles.local_training import LocalTraining
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Combined, Context, Rule
 from hpcps.rules.combining import combine_received
 
@@ -134,7 +134,11 @@ class PartitionCollector:
     """
 
     def __init__(
-        self, share: Sequence[Peer], partitions: Sequence[Partition], first_block: int = 0, codec: Codec | None = None
+        self,
+        share: Sequence[Peer],
+        partitions: Sequence[Partition],
+        first_block: int = 0,
+        decoder: UpdateDecoder | None = None,
     ) -> None:
         """Begin to collect the first round.
 
@@ -142,9 +146,9 @@ class PartitionCollector:
             share: the senders.
             partitions: the partitions of an update.
             first_block: the number of the first block of the partitions in the whole model.
-            codec: decodes updates; None if they are sent as they are.
+            decoder: decodes updates; by default they are sent as they are.
         """
-        self._first_block, self._codec = first_block, codec
+        self._first_block, self._decoder = first_block, decoder or UpdateDecoder()
         self._share = tuple(share)
         self._row = {peer: row for row, peer in enumerate(self._share)}
         self._partitions = partitions
@@ -248,8 +252,7 @@ class PartitionCollector:
         elif whole:
             reason = wrong_size(message, partition.layout.size)
         else:
-            first = self._first_block + partition.blocks.start
-            values, reason = decoded(message, partition.layout, self._codec, first)
+            values, reason = self._decoder(message, partition)
         if reason:
             yield from self.refuse(source, reason, message.kind, moment)
         elif whole:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcps.compression import Codec
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import Roster
 from hpcps.roles.events import Effect, Pause, Send
 from hpcps.roles.sync.partitions import WINDOW, PartitionCollector
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.spec.schema import Run
 
 MOMENT = 1e-9
@@ -91,7 +91,7 @@ class QuorumCollector(PartitionCollector):
         share: Sequence[Peer],
         partitions: Sequence[Partition],
         first_block: int = 0,
-        codec: Codec | None = None,
+        decoder: UpdateDecoder | None = None,
     ) -> None:
         """Begin to collect the first round."""
         self._peer, self._run_id, self._train = peer, run_id, run.train
@@ -109,7 +109,7 @@ class QuorumCollector(PartitionCollector):
         self._alarms: deque[int] = deque()
         self._over = False
         self.closing: Closing | None = None
-        super().__init__(share, partitions, first_block, codec)
+        super().__init__(share, partitions, first_block, decoder)
         self.begin(0)
 
     def begin(self, round: int) -> None:

@@ -172,10 +172,9 @@ class SyncServer:
         if train.policy is None:
             schedule = Schedule(train.epochs, steps_per_epoch, train.steps_per_round, inside_rounds=inside)
         senders, partitions, first = self._senders, shard.partitions, shard.first_block
-        codec = None if self._roster.validators else shard.codec
-        collector = PartitionCollector(senders, partitions, first, codec)
+        collector = PartitionCollector(senders, partitions, first, shard.decoder)
         if self._readers and not self._roster.validators:
-            collector = QuorumCollector(self.peer, self._run, self._run_id, senders, partitions, first, codec)
+            collector = QuorumCollector(self.peer, self._run, self._run_id, senders, partitions, first, shard.decoder)
         self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
 
@@ -192,26 +191,24 @@ class SyncServer:
         }
         counted = {} if self._answers is None else {"counter": self._answers.state()}
         shard = self._part.shard
-        stepped = {} if shard.stepper is None else {"optimizer": shard.stepper.state()}
-        encoded = {} if shard.encoder is None else {"encoding": shard.encoder.state()}
         models = {"model": on_host(shard.now.model)} | ({} if shard.encoder is None else {"held": shard.now.held})
-        return State(models, facts).having(rule=self._rule_state.state(), **counted, **stepped, **encoded)
+        kept = {name: part.state() for name, part in shard.kept.items()}
+        return State(models, facts).having(rule=self._rule_state.state(), **counted, **kept)
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
         facts = state.facts
         part = self._know(facts["layout"], facts["steps_per_epoch"], facts["statistics"])
         part.shard.begin(state.arrays["model"], state.arrays.get("held"))
-        if part.shard.encoder is not None:
-            part.shard.encoder.restore(state.part("encoding"))
         self.round, self._diverged = facts["round"], facts["diverged"]
         if self._readers:
             self._readers = Readers(self._run.topology.workers, self.round)
         if isinstance(part.collector, QuorumCollector):
             part.collector.begin(self.round)
         self._rule_state.restore(state.part("rule"))
-        if part.shard.stepper is not None and "optimizer" in facts:  # not in a checkpoint of an earlier version
-            part.shard.stepper.restore(state.part("optimizer"))
+        for name, each in part.shard.kept.items():
+            if name in facts:  # not in a checkpoint of an earlier version
+                each.restore(state.part(name))
         if isinstance(part.schedule, OpenSchedule):
             part.schedule.learn(self.round - 1, facts["epochs"])
         if self._answers is not None:

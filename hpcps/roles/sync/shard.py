@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
+
 from hpcps.compression import Codec
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.state import Kept
 from hpcps.numerics.updates import Destination
 from hpcps.numerics.vectors import finite
 from hpcps.optimizers import NoOptimizer, Stepper
@@ -19,6 +22,7 @@ from hpcps.protocol.roster import partitioning_of, shards_of
 from hpcps.roles.combiner_state import RuleState
 from hpcps.roles.resources import Resources
 from hpcps.roles.sync.partitions import PartitionCollector
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Context, Rule
 from hpcps.spec.schema import Run
 
@@ -52,7 +56,7 @@ class SyncShard:
         coming: the slice of the next round.
         first_block: the index in the model of the first block of the slice.
         finite: whether all models so far were finite.
-        codec: decodes the updates of workers; None if they are sent as they are.
+        decoder: decodes the updates of workers.
         encoder: encodes models; None if they are sent as they are.
         stepper: the server optimizer; None if the rule adds its result to the model.
     """
@@ -62,8 +66,8 @@ class SyncShard:
         whole = Layout.from_json(table)
         start, stop = shards_of(run, whole)[server.index]
         layout = whole.restrict(start, stop)
-        self.codec = Codec.of(run.communication.compression, whole)
         self.first_block = whole.first_in(start)
+        self.decoder = UpdateDecoder.of(run, whole, (start, stop))
         slices = partitioning_of(run, whole).shards[server.index]
         self.partitions = tuple(Partition.of(layout, (low - start, high - start)) for low, high in slices)
         self.size = stop - start
@@ -95,6 +99,12 @@ class SyncShard:
         if self.encoder is not None:
             self.now.held[:] = model if held is None else held
 
+    @property
+    def kept(self) -> dict[str, Kept]:
+        """What a checkpoint contains in addition to the models, by name."""
+        parts = {"optimizer": self.stepper, "encoding": self.encoder, **self.decoder.kept}
+        return {name: part for name, part in parts.items() if part is not None}
+
     def combine(self, collector: PartitionCollector, rule: Rule, kept: RuleState) -> None:
         """Make the next partition: that of this round's model plus the combined updates."""
         number, columns = collector.current, collector.partition.columns
@@ -105,10 +115,10 @@ class SyncShard:
             good = self.stepper.apply(coming, model, coming, columns)
         if self.encoder is not None:
             part, held = self.partitions[number], self.coming.held[columns]
-            self.coming.codes[number] = self.encoder.encode_difference(
-                part.layout, self.first_block + part.blocks.start, coming,
-                self.now.held[columns], held, self.coming.words[self._rooms[number]],
-            )  # fmt: skip
+            held[:] = self.now.held[columns]
+            whole, room = np.ones(len(part.layout.blocks), np.bool_), self.coming.words[self._rooms[number]]
+            first = self.first_block + part.blocks.start
+            self.coming.codes[number] = self.encoder.encode_difference(part.layout, first, whole, coming, held, room)
             good = good and finite(held)
             if self.encoder.loses:
                 coming[:] = held

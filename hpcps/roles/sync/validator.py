@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from hpcps.compression import Codec
 from hpcps.numerics.kernels import prepare
 from hpcps.numerics.state import Kept, State
 from hpcps.numerics.updates import Destination
@@ -18,6 +17,7 @@ from hpcps.roles.resources import ALONE, Resources
 from hpcps.roles.sync.partitions import PartitionCollector, PartitionSender, grants
 from hpcps.roles.sync.quorum import QuorumCollector
 from hpcps.roles.training_role import TrainingRole
+from hpcps.roles.update_decoder import UpdateDecoder
 from hpcps.rules import Combined, Context, Rule
 from hpcps.spec.schema import Run
 from hpcps.training.evaluation import Progress
@@ -43,11 +43,11 @@ class SyncValidator(TrainingRole):
         self._partitioning = partitioning_of(run, layout)
         partitions = tuple(Partition.of(layout, bounds) for bounds in self._partitioning.updates[peer.index])
         share = roster.share(peer)
-        codec = Codec.of(run.communication.compression, layout)
+        self._decoder = UpdateDecoder.of(run, layout)
         self._collector = (
-            QuorumCollector(peer, run, run_id, share, partitions, codec=codec)
+            QuorumCollector(peer, run, run_id, share, partitions, decoder=self._decoder)
             if run.has_quorum
-            else PartitionCollector(share, partitions, codec=codec)
+            else PartitionCollector(share, partitions, decoder=self._decoder)
         )
         self._reference = resources.local(layout.size) if "reference" in rule.requires else None
         self._combined = resources.allocate(layout.size)
@@ -56,7 +56,7 @@ class SyncValidator(TrainingRole):
 
     @property
     def kept(self) -> Mapping[str, Kept]:
-        return {"acceptance": self._acceptance, "rule": self._rule_state}
+        return {"acceptance": self._acceptance, "rule": self._rule_state, **self._decoder.kept}
 
     def restore(self, state: State) -> None:
         super().restore(state)

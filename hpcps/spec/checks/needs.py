@@ -265,6 +265,9 @@ def _compression(run: Run) -> Iterator[Need]:
     message = f"with train.exchange = {quote(run.train.exchange)} sums of updates travel, which no worker can encode "
     yield Need(path, "servers", f'{message}without a new error at each step: leave it out, or use exchange = "servers"')
     yield Need(path, "messages", "the single-process baseline sends no updates: leave it out")
+    if compressor.direction == "model" and compressor.memory in ("ef21", "nesterov"):
+        message = f'{compressor.memory} is a memory of updates, and direction = "model" encodes none: use "residual"'
+        yield Need((*path, "memory"), "", message, ((*path, "direction"),))
     if run.train.mode == "async" and compressor.encodes("model") and compressor.memory == "none":
         message = "each worker has a model of its own version, and without a memory it would drift from the server's: "
         yield Need((*path, "memory"), "", f'{message}use memory = "residual", or direction = "update"', (MODE,))
