@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import chain, zip_longest
 from math import inf, prod
 from pathlib import Path
 from traceback import walk_stack
@@ -22,7 +23,7 @@ from hpcps.session.elements import FLOATS, size_of
 
 SMALL = 1 << 16
 """Bytes up to which one holder combines the whole tensor: the messages of more holders take longer than the work."""
-_PARTITION = 1 << 22
+_PARTITION = 3 << 19
 """Bytes of a partition, so that combining overlaps copying."""
 
 Reduction = str | Mapping[str, Any]
@@ -234,10 +235,11 @@ class Tensor:
         self.declaration, self.small, self.rule = declaration, declaration.small, rule
         self.exchange: TensorExchange | None = None
         self.layout = Layout.of([(str(k), (size,)) for k, size in enumerate(declaration.blocks)])
+        # The partitions of the holders in turn, so that none of them waits until the others have all of theirs.
+        divided = [[(holder, bounds) for bounds in slices] for holder, slices in self._divide(holders)]
         self.parts = tuple(
             TensorPart(self, holder, bounds, words_of(bounds[1] - bounds[0], declaration.dtype))
-            for holder, slices in self._divide(holders)
-            for bounds in slices
+            for holder, bounds in filter(None, chain.from_iterable(zip_longest(*divided)))
         )
 
     def _divide(self, holders: Sequence[Peer]) -> list[tuple[Peer, tuple[Bounds, ...]]]:
