@@ -1,10 +1,17 @@
-"""Measure the exchange of people's own scripts (`hpcps.torch`): many small tensors beside a large one.
+"""Measure the exchange of people's own scripts (`hpcps.torch`), beside DistributedDataParallel and the network.
 
-    .venv/bin/python benchmarks/own_script.py [--quick] [--output benchmarks/results]
+    .venv/bin/python benchmarks/own_script.py [--quick] [--only small mlp] [--output benchmarks/results]
 
-Four processes exchange one tensor of 800 KB, and 200 of 4 KB, in turn in one launch. Time runs until the last process
-has the result. On a busy machine, compare the seconds of computing: the sum over all processes. Without `--output` the
-report is only printed.
+Four processes measure in turn, in one launch for each part:
+
+- `small`: one tensor of 800 KB, and 200 of 4 KB;
+- `mlp`, `resnet18`: a step of a model with 25 M parameters, and of `resnet18_v1` on images of 32 x 32: without an
+  exchange, with DistributedOptimizer, with the hook, and with DistributedDataParallel and gloo;
+- `hosts`: an exchange of 64 MB between hosts (network namespaces) with links of 1 Gbit/s, and how much of it computing
+  hides that takes 1.3 times as long.
+
+Time runs until the last process has the result. On a busy machine, compare the seconds of computing: the sum over all
+processes. Without `--output` the report is only printed.
 """
 
 from __future__ import annotations
@@ -12,64 +19,156 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bars import Bar, write
+from hosts import Network
 from machine import Others, description
+from own_script_rank import BATCH, LARGE
+from processes import Command, MeasurementError, NotHereError, clean_up_on_sigterm, run_together
+
+from hpcps.launch.detect import detect_mpi
+from hpcps.launch.prepare import Site
+from hpcps.launch.script import prepare_script, run_of
+from hpcps.registry import active
 
 PROCESSES = 4
-TARGET = 1.5
+MANY = 1.5
 """The highest ratio of 200 tensors of 4 KB to one of 800 KB."""
+OUTSIDE, IMAGES = 0.6, 0.97
+"""The highest ratio of the time outside of computing, and the lowest of images/s, to DistributedDataParallel."""
+GIGABITS, BOUND, HIDDEN = 1.0, 1.15, 0.8
+"""The speed of links, the highest ratio of an exchange to its bound, and the least share that computing hides."""
+PROGRAM = Path(__file__).with_name("own_script_rank.py")
+
+Columns = dict[str, list[list[float]]]
+"""The seconds of the turns, and those of computing, by name."""
 
 
-def measure(what: str, turns: int, timeout: float = 300.0) -> dict[str, list[list[float]]]:
-    """Launch `own_script_rank.py`; return its results."""
-    program = Path(__file__).with_name("own_script_rank.py")
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "seconds.json")
-        command = [sys.executable, "-m", "hpcps", "launch", "-n", str(PROCESSES)]
-        command += [sys.executable, str(program), what, str(turns), str(file)]
-        subprocess.run(command, cwd=folder, check=True, timeout=timeout, stdout=subprocess.DEVNULL)
-        found: dict[str, list[list[float]]] = json.loads(file.read_text())
+def measure(what: str, turns: int, servers: int = 0, network: Network | None = None) -> Columns:
+    """Launch `own_script_rank.py`; return its results.
+
+    Raises:
+        MeasurementError: it failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpcps-bench-") as temporary:
+        folder = Path(temporary)
+        file = folder / "seconds.json"
+        command = [sys.executable, str(PROGRAM), what, str(turns), str(file)]
+        transport = active().of("transports")["mpi"]()
+        run = run_of(command, PROCESSES, servers, transport, folder / "results")
+        mpi = detect_mpi(Path(sys.executable).parent / "mpirun")
+        site = Site(launcher=mpi.launcher, mpirun=mpi.mpirun, hosts=network.hosts(1) if network else None)
+        launch = prepare_script(command, PROCESSES, servers, transport, run, folder / "conf", site)
+        words: Sequence[str] = launch.command
+        if network:
+            # UCX would detect that all hosts are one machine, and use shared memory. Gloo is not used here.
+            variables = {**launch.job.variables, "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+            launch = mpi.launcher.launch_of(replace(launch.job, variables=variables, agent=network.agent))
+            words = [*network.enter(network.names[0]), *launch.command]
+        launch.job.plan_file.parent.mkdir(parents=True)
+        launch.write()
+        if problem := run_together([Command(words, launch.environment(), "mpirun")], folder / "logs", 300.0):
+            raise MeasurementError(problem)
+        found: Columns = json.loads(file.read_text())
     return found
+
+
+def small(turns: int) -> tuple[list[str], list[Bar]]:
+    """Many small tensors beside a large one."""
+    found = measure("small", turns)
+    bars = []
+    for kind in ("push_pull", "optimizer"):
+        ratio = _median(found[f"{kind}, many"]) / _median(found[f"{kind}, one"])
+        bars.append(Bar.at_most(f"200 tensors of 4 KB beside one of 800 KB, {kind}", ratio, MANY))
+    return ["## Small tensors", "", *_table(found)], bars
+
+
+def model(name: str, turns: int) -> tuple[list[str], list[Bar]]:
+    """Steps of a model beside DistributedDataParallel."""
+    found = measure(name, turns)
+    bars, computing, ddp = [], _median(found["none"]), _median(found["DDP"])
+    for kind in ("optimizer", "hook"):
+        own = _median(found[kind])
+        outside = (own - computing) / (ddp - computing)
+        bars.append(Bar.at_most(f"time of a step outside of computing beside DDP, {name}, {kind}", outside, OUTSIDE))
+        bars.append(Bar.at_least(f"images/s beside DDP, {name}, {kind}", ddp / own, IMAGES))
+    speeds = ", ".join(f"{kind} {PROCESSES * BATCH[name] / _median(columns):.1f}" for kind, columns in found.items())
+    return [f"## A step of {name}", "", *_table(found), "", f"Images per second: {speeds}."], bars
+
+
+def hosts(turns: int) -> tuple[list[str], list[Bar]]:
+    """64 MB between hosts, with each process on a host of its own."""
+    lines, bars = ["## Between hosts"], list[Bar]()
+    for servers in (4,):
+        with Network(PROCESSES + servers, GIGABITS) as network:
+            found = measure("hosts", turns, servers, network)
+        bound = 4 * LARGE * max(1.0, PROCESSES / servers) / (GIGABITS * 1e9 / 8)
+        exchange, computing, both = (_median(found[name]) for name in ("exchange", "computing", "both"))
+        hidden = 1 - (both - computing) / exchange
+        where = f"64 MB, {PROCESSES} workers, {servers} servers, {GIGABITS:g} Gbit/s"
+        bars += [
+            Bar.at_most(f"an exchange beside max(M/B, nM/(kB)), {where}", _median(found["one tensor"]) / bound, BOUND),
+            Bar.at_least(f"share of the exchange hidden behind computing, {where}", hidden, HIDDEN),
+        ]
+        lines += ["", f"{servers} servers; the bound is {1e3 * bound:.0f} ms.", "", *_table(found)]
+    return lines, bars
+
+
+PARTS: dict[str, tuple[Callable[[int], tuple[list[str], list[Bar]]], int]] = {
+    "small": (small, 200),
+    "mlp": (lambda turns: model("mlp", turns), 15),
+    "resnet18": (lambda turns: model("resnet18", turns), 10),
+    "hosts": (hosts, 7),
+}
+"""The parts, and the number of turns of each."""
+
+
+def _median(columns: list[list[float]]) -> float:
+    return statistics.median(columns[0])
+
+
+def _table(found: Columns) -> list[str]:
+    lines = ["| | Time | Minimum | Computing | Minimum |", "|---|---|---|---|---|"]
+    for name, columns in found.items():
+        cells = [f"{1e3 * of(column):.2f}" for column in columns for of in (statistics.median, min)]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer turns")
-    parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--quick", action="store_true", help="few turns")
+    parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="these parts")
     parser.add_argument("--output", type=Path, help="the folder for own_script.md")
     args = parser.parse_args()
+    clean_up_on_sigterm()
     others = Others()
-    found = measure("small", 20 if args.quick else args.turns)
-    lines = [
-        "# Own scripts",
-        "",
-        f"{PROCESSES} processes on one host; {description()}; other processes used {others.cores():.1f} cores.",
-        "Medians and minima over the turns, in ms. Computing is the CPU time of all processes.",
-        "",
-        "| | Time | Minimum | Computing | Minimum |",
-        "|---|---|---|---|---|",
-    ]
-    for name, columns in found.items():
-        cells = [f"{1e3 * of(column):.2f}" for column in columns for of in (statistics.median, min)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    verdicts = []
-    for kind in ("push_pull", "optimizer"):
-        one, many = (found[f"{kind}, {which}"][0] for which in ("one", "many"))
-        ratio = statistics.median(many) / statistics.median(one)
-        verdicts.append(Bar.at_most(f"200 tensors of 4 KB beside one of 800 KB, {kind}", ratio, TARGET))
-    lines += ["", *(f"- {bar.what}: {bar.measured} (wanted: {bar.wanted})" for bar in verdicts)]
-    text = "\n".join(lines) + "\n"
+    lines, bars, failed = list[str](), list[Bar](), False
+    for name in args.only:
+        part, turns = PARTS[name]
+        try:
+            text, found = part(max(2, turns // 10) if args.quick else turns)
+        except MeasurementError as error:
+            text, found = [f"{name}: {error}"], []
+            failed |= not isinstance(error, NotHereError)
+        verdicts = [f"- {bar.what}: {bar.measured} (wanted: {bar.wanted})" for bar in found]
+        lines += ["", *text, "", *verdicts]
+        bars += found
+        print("\n".join(["", *text, "", *verdicts]), flush=True)
+    about = f"{PROCESSES} processes; {description()}; other processes used {others.cores():.1f} cores."
+    print(f"\n{about}")
     if args.output:
+        times = "Medians and minima over the turns, in ms. Computing is the CPU time of all processes."
         args.output.mkdir(parents=True, exist_ok=True)
-        (args.output / "own_script.md").write_text(text, encoding="utf-8")
-        write(args.output, "own_script", verdicts)
-    print(text)
-    return 0
+        text = ["# Own scripts", "", about, times, *lines]
+        (args.output / "own_script.md").write_text("\n".join(text) + "\n", encoding="utf-8")
+        write(args.output, "own_script", bars)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,39 @@
-"""A process of `own_script.py`, started by `hpcps launch`: measures an exchange, and writes the seconds of each turn.
+"""A process of `own_script.py`, started by `hpcps launch`: measures exchanges, and writes the seconds of each turn.
 
-hpcps launch -n 4 python own_script_rank.py small TURNS FILE
+hpcps launch -n 4 python own_script_rank.py small|mlp|resnet18|hosts TURNS FILE
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import time
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 import hpcps.torch as bps
+from hpcps.registry import active
 
 NUMBER, ELEMENTS = 200, 1024
 """The small tensors, of 4 KB each."""
 WARM_UP = 3
 """Turns that are not counted."""
+BATCH = {"mlp": 32, "resnet18": 16}
+LARGE, LAYERS = 1 << 24, 16
+"""The elements that are exchanged between hosts, 64 MB, and the layers of equal size that have them."""
+COMPUTING = 1.3
+"""The seconds of computing in a step between hosts, in those of its exchange."""
+
+Exchanges = dict[str, Callable[[], object]]
 
 
-def small() -> dict[str, Callable[[], object]]:
+def small() -> Exchanges:
     """Return one exchange of 800 KB, and the same as 200 tensors, by push_pull and by an optimizer."""
 
     def push(tensors: list[torch.Tensor]) -> Callable[[], object]:
@@ -53,6 +65,93 @@ def small() -> dict[str, Callable[[], object]]:
     }
 
 
+def mlp() -> Exchanges:
+    """Return a step of a network of 25 M parameters, see `training`."""
+    sizes = (1024, 4096, 4096, 1000)
+    layers: list[torch.nn.Module] = []
+    for inputs, outputs in pairwise(sizes):
+        layers += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    return training(torch.nn.Sequential(*layers[:-1]), torch.randn(BATCH["mlp"], sizes[0]))
+
+
+def resnet18() -> Exchanges:
+    """Return a step of `resnet18_v1` on images of 32 x 32, see `training`."""
+    model = active().of("models")["resnet18_v1"]().build((3, 32, 32), 10)
+    return training(model, torch.randn(BATCH["resnet18"], 3, 32, 32))
+
+
+def training(model: torch.nn.Module, x: torch.Tensor) -> Exchanges:
+    """Return a step of a model without an exchange, with those of hpcps, and with DistributedDataParallel and gloo."""
+    torch.distributed.init_process_group("gloo")
+    y = torch.zeros(len(x), dtype=torch.long)
+
+    def step_of(model: torch.nn.Module, optimizer: Any) -> Callable[[], None]:
+        def step() -> None:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+        return step
+
+    def sgd(model: torch.nn.Module) -> torch.optim.SGD:
+        return torch.optim.SGD(model.parameters(), lr=1e-3)
+
+    none, own, hooked, plain = (copy.deepcopy(model) for _ in range(4))
+    with_hook = DistributedDataParallel(hooked)
+    with_hook.register_comm_hook(bps.exchange(), bps.hook)
+    return {
+        "none": step_of(none, sgd(none)),
+        "optimizer": step_of(own, bps.DistributedOptimizer(sgd(own), own.named_parameters())),
+        "hook": step_of(with_hook, sgd(hooked)),
+        "DDP": step_of(DistributedDataParallel(plain), sgd(plain)),
+    }
+
+
+class Slow(torch.autograd.Function):
+    """A layer whose backward pass takes some seconds and no core, as on an accelerator."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
+def hosts() -> Exchanges:
+    """Return an exchange of 64 MB, computing that takes somewhat longer, and both in one step."""
+    parameters = [torch.nn.Parameter(torch.zeros(LARGE // LAYERS)) for _ in range(LAYERS)]
+    own = [torch.nn.Parameter(torch.zeros_like(parameter)) for parameter in parameters]
+    optimizer = bps.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.0))
+    values = torch.ones(LARGE)
+
+    def backward(parameters: list[torch.nn.Parameter], seconds: float) -> None:
+        x = torch.zeros((), requires_grad=True)
+        for parameter in parameters:
+            parameter.grad = None
+            x = Slow.apply(x + parameter.sum(), seconds / LAYERS)  # type: ignore[no-untyped-call]
+        x.backward()  # type: ignore[no-untyped-call]
+
+    def step(seconds: float) -> None:
+        backward(parameters, seconds)
+        optimizer.synchronize()
+
+    for _ in range(WARM_UP):
+        bps.push_pull(torch.zeros(1), name="begin")
+        began = time.perf_counter()
+        step(0.0)
+        seconds = COMPUTING * bps.broadcast_object(time.perf_counter() - began)
+    return {
+        "one tensor": lambda: bps.synchronize(bps.push_pull_async_inplace(values, name="large")),
+        "exchange": lambda: step(0.0),
+        "computing": lambda: backward(own, seconds),
+        "both": lambda: step(seconds),
+    }
+
+
 def measure(turns: int, exchanges: Mapping[str, Callable[[], object]]) -> dict[str, list[list[float]]]:
     """Run the exchanges in turn.
 
@@ -61,7 +160,7 @@ def measure(turns: int, exchanges: Mapping[str, Callable[[], object]]) -> dict[s
         all processes computed.
     """
     spent: dict[str, list[tuple[float, float]]] = {name: [] for name in exchanges}
-    for turn in range(turns):
+    for turn in range(WARM_UP + turns):
         for name, exchange in exchanges.items():
             bps.push_pull(torch.zeros(1), name="ready")
             began, computed = time.perf_counter(), time.process_time()
@@ -82,7 +181,9 @@ def measure(turns: int, exchanges: Mapping[str, Callable[[], object]]) -> dict[s
 def main() -> None:
     what, turns, file = sys.argv[1:]
     bps.init()
-    seconds = measure(int(turns), {"small": small}[what]())
+    torch.manual_seed(0)
+    tasks = {"small": small, "mlp": mlp, "resnet18": resnet18, "hosts": hosts}
+    seconds = measure(int(turns), tasks[what]())
     if bps.rank() == 0:
         Path(file).write_text(json.dumps(seconds))
 
