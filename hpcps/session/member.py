@@ -26,6 +26,8 @@ _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
 _ENDED = "has ended its script or called shutdown"
 _LOOK_EVERY = 0.1
 """Seconds between two checks that the other processes live."""
+_CERTAIN = 0.3
+"""Seconds from the end of a process until it counts as lost: a signal that ends all reaches some a little earlier."""
 RECENT = 10.0
 """Seconds over which the speed of exchanges is measured."""
 _GATHER = 0.002
@@ -92,6 +94,7 @@ class Member:
         self._queue: deque[TensorExchange] = deque()
         self._recent: deque[tuple[float, int]] = deque()
         self._looked = 0.0
+        self._seen: dict[Peer, float] = {}
 
     def declare(
         self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
@@ -198,7 +201,8 @@ class Member:
         self._looked = now
         try:
             for peer in self._ended():
-                if peer not in self.gone and self._transport_is_empty():
+                since = self._seen.setdefault(peer, now)
+                if peer not in self.gone and now - since > _CERTAIN and self._transport_is_empty():
                     self._note(peer, "has ended: it was killed, or it crashed")
             if participant is not None:
                 self._ask(participant, now)
