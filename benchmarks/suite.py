@@ -79,6 +79,7 @@ SUITE = [
     Benchmark("rules", "Rules, beside a read pass over the data and ByzFL", 6),
     Benchmark("round", "A synchronous round, beside Allreduce, gloo, torch RPC and MXNet", 23),
     Benchmark("growth", "How a round and its memory grow, on one machine and between hosts", 10),
+    Benchmark("own_script", "Scripts of people's own, beside DistributedDataParallel and between hosts", 4),
     Benchmark("training", "CPU training, beside plain PyTorch loops", 4),
     Benchmark("tracing", "What a trace costs", 5),
     Benchmark(
