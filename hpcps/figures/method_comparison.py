@@ -251,7 +251,7 @@ def _names(workers: pd.DataFrame) -> list[str]:
     """Return the name of the worker of each row: its device in the logs of another system, or its number and class."""
     names = []
     for row in workers.to_dict("records"):
-        device, kind = row.get("device"), row.get("class")
+        device, kind = row.get("source"), row.get("class")
         number = str(int(row["index"])) + (f" {kind}" if isinstance(kind, str) else "")
         names.append(device if isinstance(device, str) else number)
     return names

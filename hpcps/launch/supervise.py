@@ -39,8 +39,7 @@ _OVERDUE = 20.0
 _LAST_LINES = 5
 _OUTPUT_LINES = 40
 _LAST_BYTES = 65536
-# Messages of Hydra's own processes, as in MPICH and Intel MPI: `[mpiexec@n01] main (mpiexec.c:270): ...`
-_OF_HYDRA = re.compile(
+_OF_HYDRA = re.compile(  # messages of MPICH's and Intel MPI's own processes
     r"\[(?:mpiexec|proxy:[^\]@]*)@[^\]]*\] \w+ \(.*:\d+\): "
     r"|={83}$|=   (?:BAD TERMINATION|RANK|PID|EXIT CODE|KILLED BY|CLEANING UP|YOU CAN IGNORE)"
     r"|YOUR APPLICATION TERMINATED WITH|This typically refers to a problem with your|Please see the FAQ page for debug"
@@ -336,9 +335,7 @@ def _explain(
     if run is None:
         return Outcome(status, launcher=launcher, last_lines=printed)
     failure = find_cause(run, deaths, known)
-    if launch.job.plan.script is not None:
-        return Outcome(status, run=run, failure=failure, launcher=launcher)
-    lines = last_lines(run, failure) if failure else printed
+    lines = () if launch.job.plan.script is not None else last_lines(run, failure) if failure else printed
     return Outcome(status, run=run, failure=failure, launcher=launcher, last_lines=lines)
 
 

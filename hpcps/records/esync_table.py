@@ -45,7 +45,7 @@ def table_of_logs(name: str, runs: Sequence[LoggedRun], model_bytes: float | Non
     for run in runs:
         table = tabulate(_rows(run, model_bytes))
         totals = sum_processes(table)
-        tables.append(stack([table, totals.assign(device=totals["index"].map(dict(enumerate(run.devices))))]))
+        tables.append(stack([table, totals.assign(source=totals["index"].map(dict(enumerate(run.devices))))]))
     swept = ["mode", "train.local_steps", "rule", *(["model"] * (len({run.network for run in runs}) > 1)), "data.split"]
     frame = with_settings(tables, [_facts(name, point, run) for point, run in enumerate(runs)])
     frame.attrs.update({"experiment": name, "swept": swept, "outside": {}, IMPORTED: "esync"})
@@ -88,7 +88,7 @@ def _rows(run: LoggedRun, model_bytes: float | None) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for index, (device, rounds) in enumerate(run.devices.items()):
         for number, each in enumerate(rounds):
-            common = {"role": role, "index": index, "host": device.partition("/")[0], "device": device, "round": number}
+            common = {"role": role, "index": index, "host": device.partition("/")[0], "source": device, "round": number}
             size = {} if model_bytes is None else {"bytes_sent": round(model_bytes)}
             rows.append(
                 {"event": "round", **common, "time": each.time, "samples": each.samples, "compute": each.compute,

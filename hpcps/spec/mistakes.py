@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path as FilePath
 
@@ -47,8 +47,9 @@ class Mistakes:
         message = f"{dotted(problem.path)}: {problem.message}{with_these}"
         if problem.missing and source is not None and get(base or {}, [str(part) for part in problem.path]) is not None:
             own = dotted(source.key)
+            keys = source.value if isinstance(source.value, Mapping) else ()
             message += f"; the new value of {own} replaces the whole table of the file: repeat the key in it, or set "
-            message += f"single keys, such as {quote(f'{own}.{next(iter(source.value), problem.path[-1])}')}"
+            message += f"single keys, such as {quote(f'{own}.{next(iter(keys), problem.path[-1])}')}"
         if isinstance(source, Override):
             self._record(f"--set {source.text}: {message}", None)
             return

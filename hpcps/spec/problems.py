@@ -89,15 +89,19 @@ def translate(error: Mapping[str, Any], outer: Table | None = None, at: Path = (
 
 
 def _component(
-    error: Mapping[str, Any], path: Path, key: Key, translate: Callable[[Mapping[str, Any]], list[Problem]]
+    error: Mapping[str, Any], path: Path, key: Key, again: Callable[[Mapping[str, Any]], list[Problem]]
 ) -> list[Problem]:
     """Return the problems of a table that names a component (see `registry.OneOf`), and of the keys inside it."""
     kind, value = error["type"], error["input"]
     inside = error.get("ctx", {}).get("errors", ())
     named = [value["kind"]] if key.tagged and isinstance(value, Mapping) and "kind" in value else []
-    problems = [
-        problem for each in inside for problem in translate({**each, "loc": (*error["loc"], *named, *each["loc"])})
-    ]
+    own = None if key.tagged else _own_table(path, value)
+    problems = []
+    for each in inside:
+        if own is None or each["type"] == "extra_forbidden":
+            problems += again({**each, "loc": (*error["loc"], *named, *each["loc"])})
+        else:
+            problems += translate(each, own, path)
     if kind == "component_invalid":
         return problems
     if kind == "component_broken":
@@ -110,6 +114,14 @@ def _component(
         return missing(path, key, value)
     name = error["ctx"]["tag"]
     return [Problem((*path, name), _unexpected((*path, name), key.tables[0].keys[name], value[name])), *problems]
+
+
+def _own_table(path: Path, value: object) -> Table | None:
+    """Return the keys of the component that a table names with `name`: another component may have one of them too."""
+    kind = next((kind for kind in KINDS.values() if kind.key == dotted(path)), None)
+    name = value.get(kind.tag) if kind is not None and isinstance(value, Mapping) else None
+    component = active().of(kind.name).get(name) if kind is not None and isinstance(name, str) else None
+    return None if component is None else Table("", "", keys_of(component))
 
 
 def _unknown(path: Path, table: Table) -> Problem:

@@ -234,6 +234,6 @@ def test_the_command_draws_the_figures_of_runs(tmp_path, capsys):
     assert '<th scope="col">f = 1 of 7</th>' in page
     assert main(["plot", "grid", "one", "two"]) == 2
     assert (
-        "takes one experiment, `grid` or `speedup` and one experiment, `esync` and experiments, or"
+        "takes one experiment, `bytes`, `grid` or `speedup` and one experiment, `esync` and experiments, or"
         in capsys.readouterr().err
     )

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpcps.errors import SpecError
@@ -329,6 +329,7 @@ some_sweeps = st.lists(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(some_keys, some_values, max_size=4), some_sweeps)
+@example({"train": 0, "train.abandon": []}, [])
 def test_whatever_a_file_says_the_answer_is_points_or_plain_words(
     write: Write, sets: dict[str, object], sweeps: list[dict[str, object]]
 ) -> None:

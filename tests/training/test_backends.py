@@ -76,6 +76,8 @@ def test_every_model_can_be_built_and_twins_have_the_same_tensors_in_the_same_or
     models = active().of("models")
     assert set(shapes) == {name for name, model in models.items() if "mxnet" in model.backends}
     for name, model in models.items():
+        if name not in shapes:
+            continue
         trainable, running = shapes[name]
         if name in COUNTS:
             assert sum(map(math.prod, trainable)) == COUNTS[name], name

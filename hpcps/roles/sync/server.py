@@ -189,11 +189,10 @@ class SyncServer:
             "diverged": self._diverged,
             "epochs": self._part.schedule.ended(self.round),
         }
-        counted = {} if self._answers is None else {"counter": self._answers.state()}
         shard = self._part.shard
         models = {"model": on_host(shard.now.model)} | ({} if shard.encoder is None else {"held": shard.now.held})
-        kept = {name: part.state() for name, part in shard.kept.items()}
-        return State(models, facts).having(rule=self._rule_state.state(), **counted, **kept)
+        kept = {"rule": self._rule_state, **shard.kept} | ({} if self._answers is None else {"counter": self._answers})
+        return State(models, facts).having(**{name: part.state() for name, part in kept.items()})
 
     def restore(self, state: State) -> None:
         """Go on with the round that began at the checkpoint."""
