@@ -4,9 +4,8 @@
     make gpu-figures HOURS=0.15 JOBS=1 ARCHIVE=build/gpu-figures
 
 `python benchmarks/figures.py --hours HOURS [--epochs N] [--only NAME,…] [--jobs N] [--results FOLDER]`.
-Every point is an `hpcps run` of its own, at nice 19: with a GPU a launch of all its processes, without one a single
-process. A point that the time or a signal ends stops at a checkpoint. Points that another process executes are left to
-it. At the end the figures are drawn.
+An `hpcps run` at nice 19 executes the points of each stage: with a GPU as launches of all their processes, without one
+each as a single process. A point that the time or a signal ends stops at a checkpoint. At the end it draws the figures.
 
 With a folder of archives, results are carried from one machine to another: the archives of an earlier call are unpacked
 first, runs that are done in `results/published` are not executed again, the runs join these published copies, and the
@@ -27,21 +26,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from archive import pack, unpack
 from mps import shared_mps
 from processes import ROOT
 
 from hpcps.errors import HpcpsError
-from hpcps.execution.sweep.claims import directory_of, is_done
-from hpcps.execution.sweep.slots import divide
+from hpcps.execution.sweep.claims import is_done
 from hpcps.launch.exit_status import ExitStatus
 from hpcps.launch.guard import tie_to_parent
-from hpcps.launch.limits import Cores, bind, own_cores
+from hpcps.launch.limits import own_cores
 from hpcps.launch.stop import stops_of
-from hpcps.records.forecast import duration, time_left
+from hpcps.records.forecast import duration
 from hpcps.records.locate import PUBLISHED, run_folder
-from hpcps.records.status import RunStatus, SweepProgress
 from hpcps.records.table import read_table
 from hpcps.spec.load import Point, load_experiment, select
 
@@ -62,76 +58,71 @@ STAGES = (
         for figure in (SYNCHRONOUS[0], ASYNCHRONOUS[0], SYNCHRONOUS[1], ASYNCHRONOUS[1])
     ),
 )
-"""Experiments and selectors, in the order of execution. Within a stage the last rule of a file, the paper's own, is
-first. A point of an earlier stage is not executed again."""
+"""Experiments and selectors, in the order of execution. A point of an earlier stage is not executed again."""
 SEEDS = (1, 2, 3)
 """All points run with the first seed, then all with the second one, and so on."""
 MARGIN = {"cpu": 120.0, "cuda": 20.0}
 """Seconds before the end at which runs are told to stop at their next checkpoint, at most a tenth of the time."""
 AFTERWARDS = 45.0
 """Seconds for publishing and packing, at most a tenth of the time."""
-LOOK_EVERY, SAY_EVERY = 0.5, 600.0
-"""Seconds between two looks at the processes, and between two reports of their progress."""
+LOOK_EVERY = 0.5
+"""Seconds between two looks at the process."""
 
 
 @dataclass(frozen=True)
-class Task:
-    """A point to execute.
+class Stage:
+    """Points of one experiment that an `hpcps run` executes.
 
     Attributes:
         file: its experiment file.
         settings: what `--set` changes.
-        point: the point.
-        results: the folder of all results.
+        points: the points.
     """
 
     file: Path
     settings: Sequence[str]
-    point: Point
-    results: Path
+    points: Sequence[Point]
 
-    @property
-    def done(self) -> bool:
-        """Whether its run is done in the folder of results."""
-        return is_done(self.point, self.results)
+    def execute(self, options: Sequence[str], variables: dict[str, str], stops: list[signal.Signals]) -> int:
+        """Execute the points with an `hpcps run`, which stops at a checkpoint if this program is killed.
 
-    @property
-    def free(self) -> bool:
-        """Whether no process executes it."""
-        lock = directory_of(self.point, self.results).claim()
-        if lock is not None:
-            lock.close()
-        return lock is not None
+        Args:
+            options: further options.
+            variables: environment variables of the processes.
+            stops: the signals that this program has received; new ones are passed on.
 
-    @property
-    def log(self) -> Path:
-        """The file for the output of its `hpcps run`."""
-        return self.results / self.point.run.name / "launch" / f"{self.point.run_id}.log"
-
-    def start(self, cores: Cores, variables: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start its `hpcps run`, which stops at a checkpoint if this program is killed."""
-        words = [sys.executable, "-m", "hpcps", "run", str(self.file), "--only", str(self.point.index)]
+        Returns:
+            The exit status.
+        """
+        words = [
+            sys.executable,
+            "-m",
+            "hpcps",
+            "run",
+            str(self.file),
+            "--only",
+            ",".join(p.run_id for p in self.points),
+        ]
         words += [word for setting in self.settings for word in ("--set", setting)]
 
         def prepare() -> None:
             os.setsid()  # Ctrl-C reaches only this program, which passes it on
             lower_session()
             tie_to_parent(signal.SIGTERM)
-            bind(cores)
 
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        with self.log.open("wb") as log:
-            return subprocess.Popen(
-                [*words, "--results", str(self.results)],
-                env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                preexec_fn=prepare,
-            )
+        environment = {**os.environ, **variables}
+        process = subprocess.Popen([*words, *options], env=environment, stdin=subprocess.DEVNULL, preexec_fn=prepare)
+        passed = len(stops)
+        while process.poll() is None:
+            time.sleep(LOOK_EVERY)
+            for number in stops[passed:]:
+                process.send_signal(number)
+            passed = len(stops)
+        return process.returncode
 
     def __str__(self) -> str:
-        return f"{self.point.run.name}, {self.point.label}, seed {self.point.run.seed}"
+        labels = ", ".join(point.label for point in self.points)
+        return f"{self.points[0].run.name}, seed {self.points[0].run.seed}: {labels}"
 
 
 def lower_session() -> None:
@@ -151,34 +142,34 @@ def lower_session() -> None:
         return
 
 
-def tasks_of(
-    stages: Sequence[tuple[str, str]],
+def stages_of(
+    names: Sequence[tuple[str, str]],
     seeds: Sequence[int],
     experiments: Path,
-    results: Path,
     settings_of: Callable[[Path, int], list[str]],
-) -> list[Task]:
-    """Return the points of all stages in the order of execution, each once.
+) -> list[Stage]:
+    """Return the stages in the order of execution, each point once.
 
     Args:
-        stages: experiments and selectors.
+        names: experiments and selectors.
         seeds: the seeds, each for all stages.
         experiments: the folder of experiment files.
-        results: the folder of all results.
         settings_of: returns what `--set` changes in an experiment file for a seed.
     """
-    tasks: dict[str, Task] = {}
+    stages, known = [], set()
     for seed in seeds:
         loaded = {}
-        for name in dict.fromkeys(name for name, _ in stages):
+        for name in dict.fromkeys(name for name, _ in names):
             file = experiments / f"{name}.toml"
             settings = settings_of(file, seed)
             loaded[name] = file, settings, load_experiment(file, settings).points
-        for name, selector in stages:
+        for name, selector in names:
             file, settings, points = loaded[name]
-            for point in reversed(select(points, [selector] if selector else [])):
-                tasks.setdefault(f"{name}/{point.run_id}", Task(file, settings, point, results))
-    return list(tasks.values())
+            chosen = select(points, [selector] if selector else [])
+            if new := [point for point in chosen if (name, point.run_id) not in known]:
+                known |= {(name, point.run_id) for point in new}
+                stages.append(Stage(file, settings, new))
+    return stages
 
 
 def settings_for(file: Path, seed: int, *, epochs: int | None, further: Sequence[str]) -> list[str]:
@@ -198,115 +189,38 @@ def settings_for(file: Path, seed: int, *, epochs: int | None, further: Sequence
     return [*settings, *further, *([f"seed={seed}"] if seed != run.seed else [])]
 
 
-class Queue:
-    """Executes tasks in their order, several at a time, until a time is over."""
+def execute(
+    stages: Sequence[Stage], options: Sequence[str], variables: dict[str, str], until: float, margin: float
+) -> int:
+    """Execute stages, one after another; return the exit status.
 
-    def __init__(self, tasks: Sequence[Task], shares: Sequence[Cores], variables: dict[str, str], until: float) -> None:
-        """Create the queue.
-
-        Args:
-            tasks: the tasks that are left.
-            shares: the cores of each task that runs at a time; no cores mean all.
-            variables: environment variables of the tasks.
-            until: time on the monotonic clock at which the tasks are to stop.
-        """
-        self._tasks = tasks
-        self._left = list(tasks)
-        self._shares = shares
-        self._variables = variables
-        self._until = until
-        self._running: dict[int, tuple[Task, subprocess.Popen[bytes]]] = {}
-        self._progress = SweepProgress([run_folder(task.point, task.results) for task in tasks])
-        self._said = -SAY_EVERY
-        self.failed: list[Task] = []
-
-    def run(self) -> int:
-        """Execute the tasks; return 0, 128 + the number of the signal that stopped them, or the status of a refusal."""
-        status, passed, told = 0, 0, False
-        with stops_of() as stops:
-            while self._running or (self._left and not status and not told):
-                if not told and time.monotonic() > self._until:
-                    told = True
-                    say("the time is nearly over: stopping at the next checkpoints")
-                    self._stop(signal.SIGTERM)
-                if not status and not told:
-                    self._start()
-                time.sleep(LOOK_EVERY)
-                status = self._collect(expected=told or bool(stops)) or status
-                for number in stops[passed:]:
-                    self._stop(number)
-                    status = 128 + stops[0]
-                passed = len(stops)
-                if time.monotonic() - self._said > SAY_EVERY:
-                    self.report()
-        return status
-
-    def report(self) -> None:
-        """Print how far the queue is."""
-        self._said = time.monotonic()
-        runs = [
-            run.planned(task.point.label, task.point.run.model_dump(mode="json"))
-            for run, task in zip(self._progress.poll(), self._tasks, strict=True)
-        ]
-        states = Counter("done" if run.state == "done" else "left" for run in runs)
-        running = {run_folder(task.point, task.results) for task, _ in self._running.values()}
-        # The estimate assumes that as many run at a time as now: those of other processes do not count.
-        mine = [run if run.path in running or run.state == "done" else replace(run, state="stopped") for run in runs]
-        rest = duration(max(0.0, self._until - time.monotonic()))
-        forecast = time_left(mine)
-        say(
-            f"{states['done']} points are done, {len(running)} running, {states['left'] - len(running)} left; "
-            f"{rest} of this call" + (f"; {forecast}" if forecast else "")
-        )
-        for run, task in zip(runs, self._tasks, strict=True):
-            if run.path in running:
-                print(f"       {task}: {position(run)}", flush=True)
-
-    def _start(self) -> None:
-        """Start tasks while there are free places; a task that another process executes stays in the queue."""
-        for place, cores in enumerate(self._shares):
-            if place in self._running:
-                continue
-            for task in list(self._left):
-                if task.done:
-                    self._left.remove(task)
-                elif task.free:
-                    self._left.remove(task)
-                    say(f"start: {task}")
-                    self._running[place] = task, task.start(cores, self._variables)
-                    self._said = min(self._said, time.monotonic() - SAY_EVERY + 60)
-                    break
-
-    def _collect(self, *, expected: bool) -> int:
-        """Remove the tasks that have ended; return the status of one that was refused, which others would be too."""
-        for place, (task, process) in list(self._running.items()):
-            if (status := process.poll()) is None:
-                continue
-            del self._running[place]
-            if status == ExitStatus.DONE:
-                say(f"done: {task}")
-            elif not expected:
-                last = task.log.read_text(errors="replace").strip().splitlines()[-3:]
-                say("\n       ".join([f"failed with status {status}: {task}; see {task.log}", *last]))
-                self.failed.append(task)
-                if status == ExitStatus.REFUSED:
-                    return status
-        return 0
-
-    def _stop(self, number: int) -> None:
-        for _, process in self._running.values():
-            process.send_signal(number)
+    Args:
+        stages: the stages.
+        options: further options of `hpcps run`.
+        variables: environment variables of the processes.
+        until: time on the monotonic clock at which all shall have stopped.
+        margin: seconds before that at which runs are to stop at a checkpoint.
+    """
+    failed = False
+    with stops_of() as stops:
+        for stage in stages:
+            left = until - time.monotonic()
+            if left <= margin:
+                return ExitStatus.SUSPENDED
+            say(f"start: {stage}")
+            limit = ["--walltime", str(int(left)), "--set", f"checkpoint.margin={margin:g}"]
+            status = stage.execute([*options, *limit], variables, stops)
+            if stops:
+                return 128 + stops[0]
+            if status in (ExitStatus.SUSPENDED, ExitStatus.REFUSED):
+                return status  # another stage would be refused, too
+            failed = failed or bool(status)
+    return ExitStatus.FAILED if failed else ExitStatus.DONE
 
 
 def say(text: str) -> None:
     """Print a line with the time."""
     print(f"{time.strftime('%H:%M')}  {text}", flush=True)
-
-
-def position(run: RunStatus) -> str:
-    """Describe how far a run is."""
-    accuracy = "" if run.accuracy is None else f", accuracy {100 * run.accuracy:.1f} %"
-    return f"epoch {run.epoch:.1f} of {run.epochs}{accuracy}"
 
 
 def done_in(table: Path) -> set[str]:
@@ -317,16 +231,16 @@ def done_in(table: Path) -> set[str]:
     return set(frame["run_id"][frame["status"] == "done"].astype(str))
 
 
-def groups(tasks: Sequence[Task], results: Path) -> Iterator[tuple[str, list[Path]]]:
-    """Yield what to pack: the published copies, and each unfinished run in the order of the queue."""
-    names = dict.fromkeys(task.point.run.name for task in tasks)
-    copies = [copy for name in names if (copy := results / PUBLISHED / name).exists()]
-    if copies:
-        yield "published", copies
-    for task in tasks:
-        folder = run_folder(task.point, results)
+def groups(stages: Sequence[Stage], results: Path) -> Iterator[tuple[str, list[Path]]]:
+    """Yield what to pack: the published copies, and each unfinished run in the order of the stages."""
+    points = [point for stage in stages for point in stage.points]
+    copies = [results / PUBLISHED / name for name in dict.fromkeys(point.run.name for point in points)]
+    if there := [copy for copy in copies if copy.exists()]:
+        yield "published", there
+    for point in points:
+        folder = run_folder(point, results)
         moments = sorted((folder / "checkpoints").glob("*/manifest.json"), key=lambda path: path.stat().st_mtime)
-        if moments and not task.done:
+        if moments and not is_done(point, results):
             rest = [path for path in folder.iterdir() if path.name != "checkpoints"]
             yield f"run-{folder.name}", [*rest, moments[-1].parent]
 
@@ -359,49 +273,61 @@ def main() -> int:
     seconds, results = 3600 * args.hours, args.results.absolute()
     os.nice(max(0, args.nice - os.nice(0)))
     given = [stage.partition(":") for stage in args.stages or ()]
-    stages = [(name, selector) for name, _, selector in given] or list(STAGES)
-    stages = [stage for stage in stages if stage[0].startswith(tuple(args.only.split(",")))]
-    if not stages:
-        names = ", ".join(sorted({name for name, _ in STAGES}))
-        parser.error(f"--only {args.only}: the name of no experiment begins so; there are {names}")
-    gpu = torch.cuda.is_available() and "train.device=cpu" not in args.set
+    names = [(name, selector) for name, _, selector in given] or list(STAGES)
+    names = [stage for stage in names if stage[0].startswith(tuple(args.only.split(",")))]
+    if not names:
+        known = ", ".join(sorted({name for name, _ in STAGES}))
+        parser.error(f"--only {args.only}: the name of no experiment begins so; there are {known}")
+    gpu = "train.device=cpu" not in args.set and has_gpu()
     every = max(1, (args.epochs or 0) // 40)
     further = [*([] if gpu else ["transport.kind=inproc"]), f"checkpoint.every={every}"]
     further += ["train.stop_when_diverged=true", *args.set]
     if args.archive and (found := unpack(args.archive, results)):
         print(f"unpacked {', '.join(found)}", flush=True)
-
     settings_of = partial(settings_for, epochs=args.epochs, further=further)
     try:
-        tasks = tasks_of(stages, args.seeds, args.experiments, results, settings_of)
-        jobs = args.jobs or (1 if gpu else len(own_cores()))
-        shares = divide(own_cores(), jobs, [task.point.run for task in tasks]) if gpu and jobs > 1 else ((),) * jobs
+        stages = stages_of(names, args.seeds, args.experiments, settings_of)
     except HpcpsError as error:
         parser.error(str(error))
-    names = dict.fromkeys(task.file.stem for task in tasks)
-    published = {name: done_in(results / PUBLISHED / name / "table.parquet") for name in names if args.archive}
+    files = list(dict.fromkeys(stage.file for stage in stages))
+    published = {file: done_in(results / PUBLISHED / file.stem / "table.parquet") for file in files if args.archive}
 
-    def open_tasks() -> list[Task]:
-        return [task for task in tasks if not task.done and task.point.run_id not in published.get(task.file.stem, ())]
+    def open_stages() -> list[Stage]:
+        left = [
+            replace(stage, points=[
+                point for point in stage.points
+                if point.run_id not in published.get(stage.file, ()) and not is_done(point, results)
+            ])
+            for stage in stages
+        ]  # fmt: skip
+        return [stage for stage in left if stage.points]
 
-    short = min(MARGIN["cuda" if gpu else "cpu"], seconds / 10) + (min(AFTERWARDS, seconds / 10) if args.archive else 0)
+    jobs = args.jobs or (1 if gpu else len(own_cores()))
+    margin = min(MARGIN["cuda" if gpu else "cpu"], seconds / 10)
+    until = began + seconds - (min(AFTERWARDS, seconds / 10) if args.archive else 0)
     with shared_mps(jobs if gpu else 1) as variables:
-        queue = Queue(open_tasks(), shares, variables, began + seconds - short)
-        status = queue.run()
-    show(list(dict.fromkeys(task.file for task in tasks)), results, publish=bool(args.archive))
+        options = ["--jobs", str(jobs), "--results", str(results)]
+        status = execute(open_stages(), options, variables, until, margin)
+    show(files, results, publish=bool(args.archive))
+    left = open_stages()
     if args.archive:
-        left_out = pack(list(groups(open_tasks(), results)), results, args.archive)
+        left_out = pack(list(groups(left, results)), results, args.archive)
         print(f"packed into {args.archive}" + (f"; no room for {', '.join(left_out)}" if left_out else ""))
-    left = open_tasks()
-    rest = Counter((task.file.stem, task.point.run.seed) for task in left)
-    for (name, seed), number in Counter((task.file.stem, task.point.run.seed) for task in tasks).items():
+    whole, rest = (
+        Counter((stage.file.stem, point.run.seed) for stage in part for point in stage.points)
+        for part in (stages, left)
+    )
+    for (name, seed), number in whole.items():
         print(f"{name}, seed {seed}: {number - rest[name, seed]} of {number} points are done")
-    print(f"{len(left)} points are left; this call took {duration(time.monotonic() - began)}", flush=True)
-    for task in queue.failed:
-        print(f"failed: {task}")
-    if queue.failed:
-        return ExitStatus.FAILED
-    return status or (ExitStatus.SUSPENDED if left else ExitStatus.DONE)
+    print(f"{rest.total()} points are left; this call took {duration(time.monotonic() - began)}", flush=True)
+    return status
+
+
+def has_gpu() -> bool:
+    """Return whether torch sees a GPU."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 if __name__ == "__main__":

@@ -90,34 +90,8 @@ def test_a_run_over_mpi_is_complete(runs):
     assert provenance["git"]["commit"] is None, "what ran is the wheel, which belongs to no commit"
 
 
-EXECUTE = """
-import sys
-from hpcps.cli.main import main
-options = "--set", "transport.kind=inproc", "--set", "train.epochs=1", "--results", "examples"
-sys.exit(any([main(["run", file, *options]) for file in sys.argv[1:]]))
-"""
-
-
-def test_every_example_runs(fresh, elsewhere):
+def test_plugin_files_work_with_it(fresh, elsewhere):
     folder = shutil.copytree(ROOT / "examples/plugins", elsewhere / "copied")
-    base = (folder / "experiment.toml").read_text().partition("[attack]")[0]
-    (folder / "async.toml").write_text(
-        base.replace('"my_rule.py", "my_attack.py"', '"my_async_rule.py", "my_compressor.py", "my_optimizer.py"')
-        + 'mode = "async"\n[validation]\nrule = { kind = "clipped", radius = 0.5 }\n'
-        + '[server.optimizer]\nkind = "signed"\n[communication.compression]\nkind = "fixed"\n'
-    )
-    (folder / "extended.toml").write_text(
-        base.replace(
-            '"my_rule.py", "my_attack.py"', '"my_preaggregator.py", "my_omniscient_attack.py", "my_policy.py"'
-        ).replace("local_steps = 4", 'local_steps = { kind = "same_time", seconds = 0.1, most = 4 }')
-        + '[attack]\nkind = "beyond"\nrate = 0.3\n'
-        + '[simulation]\nkind = "modelled"\nstep = { kind = "constant", seconds = 0.025 }\n'
-        + '[validation]\nrule = { kind = "median", before = [{ kind = "direction" }] }\n'
-    )
-    # In one process, because each imports torch.
-    fresh.run("python", "-c", EXECUTE, *sorted(folder.glob("*.toml")), cwd=elsewhere)
-    used = {path.name for path in elsewhere.glob("examples/*/runs/*/plugins/*")}
-
     configgen = fresh.folder / "share/hpcps/launcher/configgen.py"
     plugin = ("--set", 'plugins=["my_launcher.py"]', "--dialect", "my_launcher", "--all", "-o", "conf")
     shutil.copy(elsewhere / "one.toml", folder)
@@ -126,7 +100,6 @@ def test_every_example_runs(fresh, elsewhere):
     assert str(fresh.bin / "python") in (elsewhere / "conf").read_text()
     transport = ("--set", 'plugins=["my_transport.py"]', "--set", "transport.kind=my_transport")
     assert "no mistakes" in fresh.run("hpcps", "check", folder / "one.toml", *transport, cwd=elsewhere)
-    assert used | {"my_launcher.py", "my_transport.py"} == {path.name for path in folder.glob("*.py")}
 
 
 def test_its_job_scripts_find_it(fresh, elsewhere):

@@ -108,6 +108,31 @@ def test_a_compressor_runs_from_a_file_and_its_mistakes_name_it(folder, tmp_path
     )
 
 
+@pytest.mark.parametrize(
+    ("files", "tables"),
+    [
+        ('"my_async_rule.py"', 'mode = "async"\n[validation]\nrule = { kind = "clipped", radius = 0.5 }\n'),
+        (
+            '"my_preaggregator.py", "my_omniscient_attack.py"',
+            '[attack]\nkind = "beyond"\nrate = 0.5\n'
+            '[validation]\nrule = { kind = "median", before = [{ kind = "direction" }] }\n',
+        ),
+    ],
+)
+def test_other_rules_and_attacks_run_from_a_file(folder, tmp_path, files, tables):
+    file = folder / "experiment.toml"
+    text = file.read_text().partition("[attack]")[0].replace('"my_rule.py", "my_attack.py"', files)
+    file.write_text(text + tables)
+    hpcps("run", file, "--set", "transport.kind=inproc", "--results", tmp_path)
+    assert {path.name for path in tmp_path.glob("*/runs/*/plugins/*")} == set(files.replace('"', "").split(", "))
+
+
+def test_every_example_is_tested():
+    folders = ("plugins", "launch", "transport")
+    texts = "".join(path.read_text() for name in folders for path in (ROOT / "tests" / name).glob("test_*.py"))
+    assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in texts] == []
+
+
 def test_a_run_over_mpi_and_one_in_process_agree(folder, tmp_path):
     file, results = folder / "experiment.toml", tmp_path / "mpi"
     assert "2 points, no mistakes" in hpcps("check", file)
