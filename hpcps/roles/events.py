@@ -126,7 +126,7 @@ class Now:
     """Run a computation; the role goes on as soon as it is done.
 
     Attributes:
-        task: `apply`; the record accounts the time to it.
+        task: `apply`, or `pack` for the encoding of a partition; the record accounts the time to it.
         work: what to run.
         elements: the number of elements of models or updates that it reads, for the clock of a simulation.
     """

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Partition
 from hpcps.protocol.roster import partitioning_of
 from hpcps.roles.attacker import Attacker
-from hpcps.roles.events import Compute, Effect, Stage
+from hpcps.roles.events import Compute, Effect, Now, Stage
 from hpcps.roles.model_inbox import ModelInbox
 from hpcps.roles.resources import Resources
 from hpcps.roles.training_role import TrainingRole
@@ -27,7 +28,10 @@ from hpcps.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class UpdatePart:
-    """One partition of an update: its combiner, its number there, the mask of its sent blocks, and their payload."""
+    """One partition of an update: its combiner, its number there, the mask of its sent blocks, and their payload.
+
+    Until `Packer.encode` encodes it, the payload is these blocks, one after another.
+    """
 
     combiner: Peer
     number: int
@@ -46,9 +50,9 @@ class Packed:
         attacked: the number of blocks that the attack changed, made late or withheld.
         delay: the seconds that the experiment adds before the update is sent.
         mask: the blocks that are sent `[B]`.
-        payload: these blocks, one after another, before they are encoded; without a compressor the payloads of the
-            partitions are parts of it.
+        payload: these blocks, one after another; the payloads of the partitions are parts of it.
         attacked_blocks: the attacked blocks, as a hexadecimal number, if others are sent too; else empty.
+        lost: the blocks whose error of encoding is not kept `[B]`; None for none.
     """
 
     parts: tuple[UpdatePart, ...]
@@ -59,6 +63,7 @@ class Packed:
     mask: Mask
     payload: Vector
     attacked_blocks: str = ""
+    lost: Mask | None = None
 
     def fields(self) -> dict[str, object]:
         """Return the fields of the worker's record."""
@@ -118,14 +123,15 @@ class Packer:
         self._codec = codec = Codec.of(run.communication.compression, layout)
         if codec is not None:
             parts = (partition for _, _, partition in self._partitions)
-            self._words = allocate(sum(codec.most_words(part.layout, part.blocks.start) for part in parts))
+            rooms = accumulate((codec.most_words(part.layout, part.blocks.start) for part in parts), initial=0)
+            self._rooms = [slice(*bounds) for bounds in pairwise(rooms)]
+            self._words = allocate(self._rooms[-1].stop)
         self.feeds_back = codec is not None and codec.feeds_back
         self._steps = private(layout.size if self.feeds_back else 0)
         self._resumes = run.train.mode == "sync"  # see `UpdateDecoder`
         # What checkpoints contain beside the residual: m and g, if there are any.
         self._momentum = np.zeros(layout.size if codec is not None and codec.momentum else 0, np.float32)
         self._estimate = np.zeros(layout.size if codec is not None and codec.estimates else 0, np.float32)
-        self._estimate_before = self._estimate.copy() if run.has_adversary else self._estimate[:0]
         self._loses = run.train.abandoned == "lost"
         self._grows = run.train.mode == "async" and run.asynchronous.absent == "accumulate"
         self._replacement: Vector | None = None
@@ -138,6 +144,8 @@ class Packer:
 
     def pack(self, trainer: Trainer, base: Vector, round: int, epoch: int, abandoned: int | None = None) -> Packed:
         """Compute Δ since `base`, choose the blocks to send, attack and pack them, and keep the rest.
+
+        With a compressor, `encode` encodes the partitions, each before it is sent.
 
         Every draw is made in every round, so that the streams do not depend on what earlier draws decided.
 
@@ -169,11 +177,10 @@ class Packer:
         if withheld:
             return Packed((), 0, 0, int(attacked.sum()), delay, sent, self._outgoing[:0])
         packed = self._pack(delta, sent, int(attacked.sum()), delay)
-        # An attacker does not keep what the encoding of its attack loses.
         for start, stop in layout.runs(attacked & sent if self.feeds_back else sent):
             delta[start:stop] = 0
         some = attacked.any() and (attacked != sent).any()
-        return replace(packed, attacked_blocks=hexadecimal(attacked)) if some else packed
+        return replace(packed, attacked_blocks=hexadecimal(attacked) if some else "", lost=attacked & sent)
 
     def _add_steps(self, trainer: Trainer, base: Vector) -> None:
         """Add the difference that the local steps made to the residual; blocks that are not finite begin at it anew."""
@@ -203,41 +210,49 @@ class Packer:
         if self._replacement is None:
             self._replacement = self._local(self._layout.size)
         values = self._replacement
-        self._estimate[: self._estimate_before.size] = self._estimate_before
         unpack(self._layout, payload, packed.mask, values)
-        return self._pack(values, packed.mask, packed.sent, packed.delay)
+        return replace(self._pack(values, packed.mask, packed.sent, packed.delay), lost=packed.mask)
 
     def _pack(self, values: Vector, sent: Mask, attacked: int, delay: float) -> Packed:
-        """Pack the sent blocks of a vector `[d]`; those that are divided and not finite become NaN.
-
-        With a compressor, the parts are encoded; of the own update, what that loses replaces the blocks if it is kept.
-        """
+        """Pack the sent blocks of a vector `[d]`; those that are divided and not finite become NaN."""
         for index, slices in self._divided:
             # Combiners refuse a block that is not finite as a whole, so every partition of it must be not finite.
             if sent[index] and not all(finite(values[piece]) for piece in slices):
                 for piece in slices:
                     values[piece] = np.nan
-        self._estimate_before[:] = self._estimate[: self._estimate_before.size]
         payload = pack(self._layout, values, sent, self._outgoing)
         parts: dict[int, UpdatePart] = {}
-        position = words = 0
+        position = 0
         for place in self._positions:
             combiner, number, partition = self._partitions[place]
             mask = sent[partition.blocks]
             stop = position + partition.layout.packed_size(mask)
-            part = payload[position:stop]
-            if self._codec is not None:
-                place_of, out = (partition.layout, partition.blocks.start, mask), self._words[words:]
-                if self._codec.estimates:
-                    part = self._codec.encode_difference(*place_of, part, self._estimate[partition.columns], out)
-                else:
-                    errors = values[partition.columns] if self.feeds_back and values is self.delta else None
-                    part = self._codec.encode(*place_of, part, out, errors)
-                words += part.size
-            parts[place] = UpdatePart(combiner, number, mask, part)
+            parts[place] = UpdatePart(combiner, number, mask, payload[position:stop])
             position = stop
         ordered = tuple(parts[place] for place in range(len(parts)))
         return Packed(ordered, int(sent.sum()), int((~sent).sum()), attacked, delay, sent, payload)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether updates are encoded."""
+        return self._codec is not None
+
+    def encode(self, packed: Packed, place: int) -> UpdatePart:
+        """Return the encoded partition at a place in `packed.parts`; its error enters the residual if it is kept."""
+        part, (_, _, partition), codec = packed.parts[place], self._partitions[place], self._codec
+        if codec is None:
+            return part
+        columns, blocks = partition.columns, partition.blocks
+        of_part, out = (partition.layout, blocks.start, part.mask, part.payload), self._words[self._rooms[place]]
+        if codec.estimates:
+            return replace(part, payload=codec.encode_difference(*of_part, self._estimate[columns], out))
+        errors = self.delta[columns] if self.feeds_back else None
+        words = codec.encode(*of_part, out, errors)
+        # An attacker does not keep what the encoding of its attack loses.
+        if errors is not None and packed.lost is not None:
+            for start, stop in partition.layout.runs(packed.lost[blocks]):
+                errors[start:stop] = 0
+        return replace(part, payload=words)
 
     @property
     def _further(self) -> dict[str, Vector]:
@@ -305,3 +320,14 @@ class TrainingWorker(TrainingRole):
             self._packer.pack, self._trainer, training.base, self.round, training.log_epoch, training.abandoned
         )
         yield Compute("pack", pack, elements=training.base.size)
+
+    def encoded(self, packed: Packed, place: int) -> Generator[Effect, None, UpdatePart]:
+        """Return the encoded partition at a place in `packed.parts`; others are on their way meanwhile."""
+        parts = [packed.parts[place]]
+        if self._packer.encodes:
+
+            def encode() -> None:
+                parts[0] = self._packer.encode(packed, place)
+
+            yield Now("pack", encode, elements=parts[0].payload.size)
+        return parts[0]

@@ -172,7 +172,7 @@ def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
             made += 0.9 * momentum
         packed = packer.pack(trainer, base, round, 0)
         missed += not packed.parts
-        for part in packed.parts:
+        for part in (packer.encode(packed, place) for place in range(len(packed.parts))):
             values = codec.decode(LAYOUT, 0, part.mask, part.payload)
             sent[LAYOUT.spread(part.mask)] += values
     assert 4 < missed < 25
@@ -181,6 +181,31 @@ def test_what_was_sent_and_the_residual_add_up_to_all_steps(kind, memory):
     bound = 40 * 4 * 2.0**-24 * (640 if memory == "nesterov" else 64)
     assert (lost < bound) == (memory != "none"), lost
     assert packer.feeds_back == (memory != "none")
+
+
+@pytest.mark.parametrize("kind", ["randomk", "dithering", "qsgd", "powersgd"])
+def test_an_update_that_an_adversary_replaces_is_encoded_once(kind):
+    """The codes are those of the other values alone, whose error the worker does not keep."""
+    run = small(
+        topology={"servers": 1, "validators": 0, "workers": 1},
+        communication={"participation": 1, "skip_rate": 0.3, "compression": kind},
+        attack={"kind": "ipm", "rate": 0.4, "epsilon": 1.5},
+    )
+    layout = Layout.of([("a", (60, 30)), ("b", (3,)), ("c", (700,))])
+    packer = Packer(Peer("worker", 0), run, (Peer("server", 0),), layout, private)
+    trainer, codec = Adder(layout), Codec.of(run.communication.compression, layout)
+    generator = np.random.default_rng(2)
+    for round in range(8):
+        base, kept = trainer.x.copy(), packer.delta.copy()
+        trainer.x += generator.standard_normal(layout.size).astype(np.float32)
+        packed = packer.pack(trainer, base, round, 0)
+        other = generator.standard_normal(packed.payload.size).astype(np.float32)
+        part = packer.encode(packer.replaced(packed, other), 0)
+        room = np.empty(codec.most_words(layout, 0), np.float32)
+        np.testing.assert_array_equal(part.payload, codec.encode(layout, 0, packed.mask, other, room))
+        there = layout.spread(packed.mask)
+        assert not packer.delta[there].any()
+        np.testing.assert_array_equal(packer.delta[~there], (kept + (trainer.x - base))[~there])
 
 
 @pytest.mark.parametrize("kind", ["fp16", "int8", "onebit", "topk", "randomk"])
@@ -198,7 +223,8 @@ def test_estimates_of_ef21_are_those_of_the_worker_and_approach_its_update(kind)
     for round in range(80):
         trainer.x = steps.copy()
         trainer.x[: 100 if 40 <= round < 44 else 0] = np.nan
-        for part in packer.pack(trainer, np.zeros_like(steps), round, 0).parts:
+        packed = packer.pack(trainer, np.zeros_like(steps), round, 0)
+        for part in (packer.encode(packed, place) for place in range(len(packed.parts))):
             message = Message(Kind.UPDATE, peer, "run", round, mask=part.mask, payload=part.payload)
             values, reason = decoder(message, whole)
             estimate = packer.state().arrays["estimate"]

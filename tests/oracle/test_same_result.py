@@ -132,6 +132,11 @@ def points():
         ("int8", "both", "residual", 2, 1, {"partition": 4096}),
         ("randomk", "update", "ef21", 2, 0, {"shared_memory": "off"}),
         ("topk", "model", "none", 2, 0, {"shared_memory": "off"}),
+        ("dithering", "both", "residual", 3, 0, {}),
+        ("qsgd", "both", "residual", 2, 0, {"partition": 4096}),
+        ("powersgd", "both", "residual", 2, 1, {"partition": 4096}),
+        ("sparse_loco", "both", "nesterov", 3, 0, {"shared_memory": "off"}),
+        ("lossless", "both", "ef21", 3, 1, {"partition": 4096}),
     ):
         keys = {"kind": kind, "direction": direction, "memory": memory}
         tables = {"communication": {"compression": keys}, "transport": transport}
@@ -164,7 +169,7 @@ REPLAYED = {
         0,
         train={"mode": "async"},
         server={"optimizer": "delayed_nesterov"},
-        communication={"compression": "fp16"},
+        communication={"participation": 1.0, "compression": {"kind": "qsgd", "direction": "both"}},
     ),
     "replay-quorum": spec("average", 2, 1, train={"quorum": 2, "late": "next"}),
     "replay-quorum-encoded": spec(
@@ -173,7 +178,7 @@ REPLAYED = {
         0,
         train={"quorum": 2},
         server={"optimizer": "nesterov"},
-        communication={"compression": {"kind": "int8", "direction": "both", "memory": "ef21"}},
+        communication={"compression": {"kind": "powersgd", "direction": "both", "memory": "ef21"}},
     ),
 }
 # Shapes whose messages are of the same kinds as those of others are played in one process only.
@@ -189,6 +194,7 @@ FEW = ("average-0-2", "average-0-2-sent", "average-0-2-cut", "zeno-1-2", "zeno++
 PSLITE = (
     *("average-0-2", "average-1-3-cut", "zeno-1-1", "zeno-2-3", "zeno++-3", "dc_asgd-0", "ipm-1-2-cut", "ipm-async"),
     *("nesterov-0-3", "int8-1-2", "int8-async", "attack-silent", "ring-cut", "dylu-1-2", "text"),
+    *("qsgd-0-2", "powersgd-1-2", "sparse_loco-0-3", "lossless-1-3"),
     *("resnet", "evaluator", "resnet-evaluator"),
 )
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))

@@ -103,7 +103,8 @@ class AsyncWorker(TrainingWorker):
         assert self._validator is not None, "the run has validators"
         if not packed.parts:
             yield Send(self._validator, Message(Kind.ABSENT, self.peer, self._run_id, request))
-        for part in packed.parts:
+        for place in range(len(packed.parts)):
+            part = yield from self.encoded(packed, place)
             message = Message(
                 Kind.UPDATE, self.peer, self._run_id, request, mask=part.mask,
                 note={"rate": self._rate} if self._rate else {}, payload=part.payload, version=self._training.version,
@@ -117,5 +118,8 @@ class AsyncWorker(TrainingWorker):
         kind, training = Kind.UPDATE if packed.sent else Kind.READ, self._training
         number = self._log.next_number()
         entry = LogEntry(kind, self.peer, number, self.peer, request, training.version, self.epoch, rate=self._rate)
-        parts = [(part.mask, part.payload) for part in packed.parts]
+        parts = []
+        for place in range(len(packed.parts)):
+            part = yield from self.encoded(packed, place)
+            parts.append((part.mask, part.payload))
         yield from self._log.submit(entry, parts if packed.sent else None)

@@ -62,7 +62,8 @@ class SyncWorker(TrainingWorker):
         """Send the update as fast as it is taken; then wait for the next model."""
         assert self._packed is not None, "it has been packed"
         self._training.stage = Stage.SENDING
-        for part in self._packed.parts:
+        for place in range(len(self._packed.parts)):
+            part = yield from self.encoded(self._packed, place)
             shard = part.combiner.index if part.combiner.role == "server" else 0
             message = Message(
                 Kind.UPDATE, self.peer, self._run_id, self.round, shard, self._sender.checkpoint_flags, part.mask,
