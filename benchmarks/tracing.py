@@ -25,8 +25,7 @@ from tracing_rank import BLOCK, traced
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.prepare import Site, prepare
 from hpcps.protocol.messages import Kind, Message, Peer
-from hpcps.records.trace.chrome import merge
-from hpcps.records.trace.reader import read_trace
+from hpcps.records.trace.reader import merge, read_trace
 from hpcps.records.trace.tracer import Tracer
 from hpcps.roles.events import Compute, Send
 from hpcps.spec.load import load_experiment

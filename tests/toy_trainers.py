@@ -8,7 +8,7 @@ import numpy as np
 from hpcps.execution.inprocess import take_turns
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, make_training_role
-from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.state import State
 from hpcps.protocol.roster import Roster

@@ -12,7 +12,7 @@ BASES = (
     "hpcps.rules.base.Rule",
     "hpcps.rules.asynchronous.AsyncRule",
     "hpcps.attacks.base.Attack",
-    "hpcps.attacks.labels.LabelAttack",
+    "hpcps.attacks.sending.LabelAttack",
 )
 OTHERS = {
     "PyTorch scripts": ("hpcps.torch",),

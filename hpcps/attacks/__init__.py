@@ -12,9 +12,8 @@ from hpcps.attacks.base import (
 )
 from hpcps.attacks.copies import Copycat, FreeRider, Mimic, MimicVariance
 from hpcps.attacks.fang import FangKrum, FangTrimmedMean
-from hpcps.attacks.labels import LabelAttack, LabelFlip
 from hpcps.attacks.omniscient import AdversaryContext, Omniscient
-from hpcps.attacks.sending import Late, SendingAttack, Silent
+from hpcps.attacks.sending import LabelAttack, LabelFlip, Late, SendingAttack, Silent
 from hpcps.attacks.shifted_mean import Alie, Ipm, MinMax, MinSum, SearchedAlie, SearchedIpm
 from hpcps.attacks.values import Drop, Gaussian, Infinite, Nan, Negative, Random, RandomScale, SignFlip, Zero
 

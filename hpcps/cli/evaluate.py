@@ -38,7 +38,7 @@ def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def handle(args: argparse.Namespace) -> int:
     """Evaluate the models, one after another, and print a table."""
     from hpcps.cli.status import selected_experiments
-    from hpcps.execution.evaluate import evaluate_model, read_model
+    from hpcps.execution.recorded_run import evaluate_model, read_model
     from hpcps.records.evaluation import EVALUATION, write_evaluation
     from hpcps.records.run_directory import RunDirectory
 

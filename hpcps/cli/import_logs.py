@@ -10,7 +10,7 @@ from hpcps.cli.arguments import add_results_argument
 from hpcps.errors import RunError
 
 if TYPE_CHECKING:
-    from hpcps.records.esync_table import LoggedRun
+    from hpcps.records.esync_log import LoggedRun
 
 SYSTEMS = ("esync",)
 _MODES = tuple(f"{mode}{split}" for mode in ("esync", "sync", "async", "dcasgd", "local") for split in ("", "-niid"))
@@ -43,7 +43,7 @@ def handle(args: argparse.Namespace) -> int:
     """Write the table, and print what was read."""
     import re
 
-    from hpcps.records.esync_table import IMPORTED, read_logs, table_of_logs
+    from hpcps.records.esync_log import IMPORTED, read_logs, table_of_logs
     from hpcps.records.table import read_table, write_table
     from hpcps.registry.config import NAME
 
@@ -68,7 +68,7 @@ def handle(args: argparse.Namespace) -> int:
 
 
 def _described(run: LoggedRun) -> str:
-    from hpcps.records.esync_table import evaluating_device
+    from hpcps.records.esync_log import evaluating_device
 
     rounds = [len(each) for each in run.devices.values()]
     number = f"{min(rounds)}" if min(rounds) == max(rounds) else f"{min(rounds)} to {max(rounds)}"

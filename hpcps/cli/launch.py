@@ -73,7 +73,7 @@ def handle(args: argparse.Namespace) -> int:
     from hpcps.launch.supervise import supervise
     from hpcps.records.provenance import provenance, source_state
     from hpcps.records.run_directory import RunDirectory
-    from hpcps.records.trace.chrome import is_stale, merge
+    from hpcps.records.trace.reader import is_stale, merge
     from hpcps.registry import active
 
     command = [args.program, *args.arguments]

@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpcps.cli.arguments import add_compare_argument, add_results_argument
 from hpcps.errors import RunError
@@ -75,14 +75,11 @@ def handle(args: argparse.Namespace) -> int:
     kind = args.what[0] if len(args.what) > 1 else ""
     if kind and args.compare:
         raise RunError("--compare is for the figures of one experiment")
-    if kind == "timeline" and len(args.what) == 2:
+    of_run = {"timeline": _plot_timeline, "participation": _plot_participation}.get(kind)
+    if of_run and len(args.what) == 2:
         if args.style or args.overrides:
-            raise RunError("--style and --set are for the figures of an experiment, not for a timeline")
-        return _plot_timeline(args.what[1], args)
-    if kind == "participation" and len(args.what) == 2:
-        if args.style or args.overrides:
-            raise RunError("--style and --set are for the figures of an experiment, not for the participation of a run")
-        return _plot_participation(args.what[1], args)
+            raise RunError(f"--style and --set are for the figures of an experiment, not for `hpcps plot {kind}`")
+        return of_run(args.what[1], args)
     if kind and kind != "esync" and (kind not in ("bytes", "grid", "speedup") or len(args.what) > 2):
         takes = "one experiment, `bytes`, `grid` or `speedup` and one experiment, `esync` and experiments, or "
         takes += "`timeline` or `participation` and one run"
@@ -105,22 +102,21 @@ def handle(args: argparse.Namespace) -> int:
     tables = [_read(what, args.results) for what in args.what[bool(kind) :]]
     frame, table, folder = tables[0]
     figures = args.output or folder / "figures"
-    if kind == "esync":
-        comparisons = comparisons_of([(frame, baseline(frame, table.parent)) for frame, table, _ in tables])
-        files = write_files(draw_comparisons(comparisons, options), figures)
-        print("\n".join(map(comparison_table, comparisons)))
-    elif kind == "speedup":
-        speedups = speedups_of(frame)
-        files = write_files(draw_speedups(speedups, options), figures)
-        print("\n".join(map(speedup_table, speedups)))
-    elif kind == "bytes":
-        traffic = traffic_of(frame, options)
-        files = write_files(draw_traffic(traffic, options), figures)
-        print("\n".join(map(traffic_table, traffic)))
-    elif kind == "grid":
-        studies = studies_of(frame)
-        files = write_files(draw_grid(studies, options), figures)
-        print("\n".join(map(study_tables, studies)))
+    kinds: dict[str, tuple[Callable[[], Any], Callable[[Any, Any], Any], Callable[[Any], str]]] = {
+        "esync": (
+            lambda: comparisons_of([(frame, baseline(frame, table.parent)) for frame, table, _ in tables]),
+            draw_comparisons,
+            comparison_table,
+        ),
+        "speedup": (lambda: speedups_of(frame), draw_speedups, speedup_table),
+        "bytes": (lambda: traffic_of(frame, options), draw_traffic, traffic_table),
+        "grid": (lambda: studies_of(frame), draw_grid, study_tables),
+    }
+    if kind:
+        measure, draw, in_words = kinds[kind]
+        found = measure()
+        files = write_files(draw(found, options), figures)
+        print("\n".join(map(in_words, found)))
     else:
         given = [curve for file in args.compare for curve in read_curves(file)]
         shown = compare(figure_data_of(frame, baseline(frame, table.parent)), given)
@@ -170,8 +166,7 @@ def _plot_timeline(what: str, args: argparse.Namespace) -> int:
     from hpcps.figures.publish import write_files
     from hpcps.figures.timeline import ONE_PROCESS, between, draw_timeline, shares, whole_rounds
     from hpcps.records.run_directory import RunDirectory
-    from hpcps.records.trace.chrome import is_stale, merge
-    from hpcps.records.trace.reader import read_trace
+    from hpcps.records.trace.reader import is_stale, merge, read_trace
     from hpcps.spec.transport import runs_in_process
     from hpcps.spec.tree import get
 

@@ -139,8 +139,7 @@ def register_export(commands: argparse._SubParsersAction[argparse.ArgumentParser
 def export(args: argparse.Namespace) -> int:
     """Write the files, and print their names."""
     from hpcps.records.collect import table_of
-    from hpcps.records.export import write_csv, write_tensorboard
-    from hpcps.records.summary import chosen, summarize, write_summary
+    from hpcps.records.export import chosen, summarize, write_csv, write_summary, write_tensorboard
 
     if args.to == "tensorboard" and (args.columns or args.rows):
         raise RunError("--columns and --rows choose from the summary, which --to tensorboard does not write")

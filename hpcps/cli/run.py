@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,9 @@ from hpcps.cli.arguments import add_point_arguments, add_results_argument, count
 from hpcps.cli.configgen import add_site_arguments, refuse_site_arguments, site_of
 from hpcps.errors import LaunchError, RunError
 from hpcps.execution.sweep.claims import (
+    INTERVAL,
     check_ready,
-    claim,
+    claimed,
     damage_of,
     directory_of,
     forget,
@@ -33,9 +34,6 @@ from hpcps.spec.load import Point, cautions_of, load_experiment
 if TYPE_CHECKING:
     from hpcps.launch.launchers import Launch
     from hpcps.records.display import ProgressDisplay
-
-_POLL_INTERVAL = 0.5
-"""Seconds between two checks of the runs that another process executes."""
 
 
 def register(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -128,30 +126,29 @@ def execute(args: argparse.Namespace, name: str, points: Sequence[Point], whole:
 
 def _share(args: argparse.Namespace, name: str, points: Sequence[Point]) -> int:
     """Execute the points that no other process executes, wait for the others, and execute those left unfinished."""
-    status, waits, left = 0, False, points
-    while True:
-        with ExitStack() as claims:
-            # A process does not wait while it has a claim, so that no two processes wait for each other.
-            mine, left = claim(left, args.results, claims, resume=args.resume)
-            ended = _play(args, name, mine) if mine else 0
-        if ended not in (0, 1):  # a request to stop, which may come when all is done
-            status = 0 if all(directory_of(point, args.results).done for point in points) else ended
-            break
-        status = status or ended
-        if not left:
-            break
-        if not waits:
-            others = ", ".join(f"{point.run_id} ({point.label})" for point in left)
-            print(f"{name}: another hpcps runs {others}: waiting for it", flush=True)
-            waits = True
-        if args.until is not None and time.monotonic() > args.until:
-            print(f"{name}: time is nearly over, but another hpcps still executes {len(left)} of the runs", flush=True)
-            status = ExitStatus.SUSPENDED
-            break
-        with stops_of() as stops:
-            time.sleep(_POLL_INTERVAL)
-        if stops:
-            return 128 + stops[0]
+    status, waits = 0, False
+    with closing(claimed(points, args.results, resume=args.resume)) as parts:
+        for mine, left in parts:
+            if mine:
+                ended = _play(args, name, mine)
+                if ended not in (0, 1):  # a request to stop, which may come when all is done
+                    status = 0 if all(directory_of(point, args.results).done for point in points) else ended
+                    break
+                status = status or ended
+                continue
+            if not waits:
+                others = ", ".join(f"{point.run_id} ({point.label})" for point in left)
+                print(f"{name}: another hpcps runs {others}: waiting for it", flush=True)
+                waits = True
+            if args.until is not None and time.monotonic() > args.until:
+                over = f"time is nearly over, but another hpcps still executes {len(left)} of the runs"
+                print(f"{name}: {over}", flush=True)
+                status = ExitStatus.SUSPENDED
+                break
+            with stops_of() as stops:
+                time.sleep(INTERVAL)
+            if stops:
+                return 128 + stops[0]
     reason = (
         may_go_on(max(point.run.checkpoint.successors for point in points)) if status == ExitStatus.SUSPENDED else None
     )
@@ -180,21 +177,23 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
     from hpcps.records.display import ProgressDisplay
     from hpcps.records.status import SweepProgress
 
-    sweep = SweepRun(
-        results=args.results,
-        folder=folder,
-        site=site,
-        retry=args.retry,
-        shares=shares,
-        until=args.until,
-        trace=args.trace,
-    )
     paths = [directory_of(point, args.results).path for point in left]
     runs = [(point.label, point.run.model_dump(mode="json")) for point in left]
     with ProgressDisplay(SweepProgress(paths), sys.stdout, runs, alone=not there) as display:
         if note := crowding(shares, [point.run for point in left]):
             display.say(note)
-        status = sweep.play(left, display)
+        sweep = SweepRun(
+            left,
+            display,
+            results=args.results,
+            folder=folder,
+            site=site,
+            retry=args.retry,
+            shares=shares,
+            until=args.until,
+            trace=args.trace,
+        )
+        status = sweep.play()
         for path in paths if args.trace else ():
             _merge_trace(path, display)
     return status
@@ -202,7 +201,7 @@ def _play(args: argparse.Namespace, name: str, left: Sequence[Point]) -> int:
 
 def _merge_trace(run: Path, display: ProgressDisplay) -> None:
     """Merge the traces of a run's processes into one file, also for a run that failed or was stopped."""
-    from hpcps.records.trace.chrome import is_stale, merge
+    from hpcps.records.trace.reader import is_stale, merge
 
     if is_stale(run):
         display.say(f"wrote {merge(run)}: open it in ui.perfetto.dev, or `hpcps plot timeline {run.name}`")

@@ -135,7 +135,7 @@ def _without_runs(name: str, folder: Path) -> str:
     table = folder / "table.parquet"
     if not table.is_file():
         return f"no runs in {folder}/"
-    from hpcps.records.esync_table import IMPORTED
+    from hpcps.records.esync_log import IMPORTED
     from hpcps.records.table import read_table
 
     if read_table(table).attrs.get(IMPORTED) == "esync":

@@ -9,14 +9,13 @@ launches.
 - `background`: runs one task at a time in the background of a role
 - `bootstrap`: creates the process group of a launch
 - `device_buffers`: chooses where the buffers of a run are
-- `evaluate`: evaluates models after their run
 - `evaluation_process`: evaluates for the evaluator, in another process
 - `inprocess`: executes a whole run in one process
 - `launch_progress`: the progress of a launch that no `hpcps run` supervises
 - `observer`: what a run in one process tells an observer
 - `process`: one process of a launch: one run after another
-- `process_context`: the role of one process in one run
-- `recorded_run`: the settings of a recorded run
+- `process_context`: the role of one process in one run, and its trace
+- `recorded_run`: the settings of a recorded run, and the evaluation of its models
 - `replay/`: executes a recorded run again, and compares the records
 - `resume`: the checkpoint from which a run resumes
 - `role_driver`: executes the effects of a role and passes events to it
@@ -24,5 +23,4 @@ launches.
 - `simulation/`: simulates the timing of a cluster
 - `stopwatch`: the time that a role spends on each kind of task
 - `sweep/`: executes many runs: starts launches, repeats failed ones
-- `tracing`: the trace of one process in one run
 """

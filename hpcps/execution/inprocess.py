@@ -15,7 +15,7 @@ from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
 from hpcps.execution.simulation.driver import Simulation
-from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.protocol.roster import Roster
 from hpcps.records.failure import failure_text
 from hpcps.records.run_directory import RunDirectory

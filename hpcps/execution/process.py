@@ -19,15 +19,14 @@ from hpcps.execution.background import Background
 from hpcps.execution.device_buffers import Buffers, DeviceBuffers
 from hpcps.execution.evaluation_process import EvaluationProcess
 from hpcps.execution.launch_progress import LaunchProgress
-from hpcps.execution.process_context import ProcessContext
+from hpcps.execution.process_context import ProcessContext, compare, tracing
 from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts
 from hpcps.execution.stopwatch import Stopwatch
-from hpcps.execution.tracing import compare, tracing
+from hpcps.launch.local_rank import problems
 from hpcps.launch.plan import Plan, Rank
 from hpcps.launch.stop import StopFile
-from hpcps.launch.verify import problems
 from hpcps.numerics.layout import private
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR

@@ -1,9 +1,9 @@
-"""The process context: the role of one process in one run of a launch."""
+"""The role of one process in one run of a launch, and its trace."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcps.execution.role_factory import spread
@@ -13,6 +13,8 @@ from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import Roster
 from hpcps.records.failure import failure_text
 from hpcps.records.run_directory import PLUGINS, RunDirectory
+from hpcps.records.trace.clocks import Clocks
+from hpcps.records.trace.tracer import Tracer, names_of
 from hpcps.registry import activate
 from hpcps.registry.plugins import registry_of
 from hpcps.spec.schema import Run
@@ -93,3 +95,33 @@ class ProcessContext:
             if isinstance(error, LostError):
                 self.directory.fail(error.peer.role, error.peer.index, error.host, None, "exchange", error.why)
             self.directory.fail(self.me.role, self.me.index, self.host, round, phase, error)
+
+
+@contextmanager
+def tracing(context: ProcessContext, clocks: Clocks | None) -> Iterator[Tracer | None]:
+    """Open the trace of the process, if the run is traced and the process has a role in it; close it at the end.
+
+    Args:
+        context: the context of the process.
+        clocks: the clocks of all processes if the run is traced, else None; every process of a traced run calls this.
+    """
+    if clocks is None:
+        yield None
+    elif context.peer is None:
+        clocks.compare()
+        yield None
+    else:
+        offset = clocks.compare()
+        names = names_of(context.peer, context.run.topology.validators)
+        folder, run_id, session = context.directory.path, context.planned.run_id, clocks.session
+        with Tracer(folder, run_id, context.peer, context.host, session, names=names) as tracer:
+            tracer.compare(offset)
+            yield tracer
+
+
+def compare(clocks: Clocks | None, tracer: Tracer | None) -> None:
+    """Compare the clocks of all processes again, if the run is traced; every process calls this."""
+    if clocks is not None:
+        offset = clocks.compare()
+        if tracer is not None:
+            tracer.compare(offset)

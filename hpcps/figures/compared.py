@@ -14,7 +14,7 @@ from hpcps.errors import InputError, RunError
 from hpcps.figures.curve import Curve, Values
 from hpcps.figures.figure_data import ComparedCurve, FigureData
 from hpcps.figures.final import aligned_table, heading, plain
-from hpcps.figures.selection import choose, refuse_unknown
+from hpcps.figures.options import choose, refuse_unknown
 from hpcps.inputs import MiB, parse_json, read_text
 
 WINDOWS = ((5, 9), (10, 14), (15, 19))

@@ -17,8 +17,7 @@ from hpcps.figures.figure_data import FigureData, text
 from hpcps.figures.final import described_table
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import SEPARATOR, of_key, of_value, short_names
-from hpcps.figures.options import PlotOptions
-from hpcps.figures.selection import choose, refuse_unknown, with_left_out
+from hpcps.figures.options import PlotOptions, choose, refuse_unknown, with_left_out
 from hpcps.records.acceptance import STALLED
 from hpcps.records.bypass import COUNTS
 from hpcps.records.bypass import EVENT as BYPASS

@@ -15,14 +15,12 @@ from matplotlib.lines import Line2D
 
 from hpcps.errors import RunError
 from hpcps.figures.curve import Curve, Range, Values
-from hpcps.figures.curve_figures import draw_accuracy
+from hpcps.figures.drawing import draw_accuracy
 from hpcps.figures.final import aligned_table, heading, plain
 from hpcps.figures.labels import suffixes
-from hpcps.figures.method_comparison import Comparison, Rates
-from hpcps.figures.method_names import STANDALONE
-from hpcps.figures.options import PlotOptions
+from hpcps.figures.method_comparison import STANDALONE, Comparison, Rates
+from hpcps.figures.options import PlotOptions, select
 from hpcps.figures.page import RC, WIDEST, Page
-from hpcps.figures.selection import select
 from hpcps.records.inventory import enumerated
 
 _UNITS = ((1.0, "B/s"), (1e3, "kB/s"), (1e6, "MB/s"), (1e9, "GB/s"))

@@ -25,18 +25,17 @@ from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.grid_figures import draw_grid
 from hpcps.figures.grid_study import is_grid, studies_of
-from hpcps.figures.method_comparison import comparisons_of
+from hpcps.figures.method_comparison import compares_methods, comparisons_of
 from hpcps.figures.method_figures import draw_comparisons
-from hpcps.figures.method_names import compares_methods
 from hpcps.figures.options import PlotOptions
 from hpcps.figures.page import save
 from hpcps.figures.traffic import compares_bytes, draw_traffic, traffic_of
 from hpcps.inputs import read_json
 from hpcps.records.collect import DRAWN, collect
+from hpcps.records.export import summarize
 from hpcps.records.files import write_whole, writing
 from hpcps.records.locate import PUBLISHED, ExperimentLocation, results_of
 from hpcps.records.provenance import packages, source_state, write_provenance
-from hpcps.records.summary import summarize
 from hpcps.records.table import joined, read_table, write_table
 
 

@@ -20,8 +20,8 @@ from hpcps.figures.page import LETTERS, RC, legend
 from hpcps.figures.style import Look, looks
 from hpcps.records.search import ConfigurationScore
 from hpcps.spec.problems import quote
+from hpcps.spec.search import GridSearch, HalvingSearch
 from hpcps.spec.search_groups import SearchGroup
-from hpcps.spec.search_table import GridSearch, HalvingSearch
 
 Found = Sequence[tuple[SearchGroup, Sequence[ConfigurationScore]]]
 """The groups of a search, and the scores of their configurations: the last rung first, in each the best first."""

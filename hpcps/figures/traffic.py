@@ -14,14 +14,13 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from hpcps.errors import RunError
 from hpcps.figures.curve import Curve, Range, Values
-from hpcps.figures.curve_figures import Measure, draw_accuracy, measured
+from hpcps.figures.drawing import Measure, draw_accuracy, measured
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import aligned_table, heading, plain
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import of_panel, suffixes
-from hpcps.figures.options import PlotOptions
+from hpcps.figures.options import PlotOptions, select
 from hpcps.figures.page import RC, Page
-from hpcps.figures.selection import select
 from hpcps.records.table import numbers
 from hpcps.records.totals import TOTALS
 

@@ -7,21 +7,19 @@
 - `detect`: detects the launcher on this machine
 - `doctor/`: the diagnosis of this machine
 - `exit_status`: the exit statuses of the commands, and the messages of errors
-- `gpu_mpi`: MPI that sends device memory: UCX from PyPI
+- `gpu_mpi`: MPI that sends device memory: UCX from PyPI, and a trial of two ranks
 - `guard`: the parent process of every rank, which reports how the rank ended
 - `hostfile`: host files: machines, processes on each, GPUs of each
 - `launchers/`: one file for each launcher
 - `limits`: the cores and the open files that a process may use
-- `local_rank`: a process before MPI starts: its rank and its GPU
+- `local_rank`: a process and its entry in the plan: rank, GPU, and a check of its role and host
 - `mps`: several processes share a GPU
 - `placement`: places roles on hosts
 - `plan`: the plan of a launch, which every rank reads
 - `prepare`: turns the points of an experiment into launches
 - `processes`: the processes of this machine
-- `rank_pair`: two ranks that try MPI and device memory
 - `script`: turns a person's own program into a launch
 - `starter`: starts the processes of a configfile without an MPI launcher
 - `stop`: the signals and the file that ask a launch to stop
 - `supervise`: runs a launcher to its end and explains a failure
-- `verify`: checks that a process has the rank, role and host of the plan
 """

@@ -87,7 +87,7 @@ class Plan:
         trace: whether every rank writes a trace.
         progress: whether the coordinator prints the progress of the runs, because no `hpcps run` supervises the launch.
         rank_variables: the environment variables in which the launcher stores the rank of a process before MPI starts.
-        device_memory: whether MPI takes device memory, as `rank_pair` found out.
+        device_memory: whether MPI takes device memory, as `gpu_mpi` found out.
         script: the program that workers execute; None for runs.
         umask: the file permissions that every rank denies: batch systems start the ranks of other hosts with their own.
     """

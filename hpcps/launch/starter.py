@@ -23,8 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 from hpcps.launch.guard import tie_to_parent
-from hpcps.launch.local_rank import OWN_RANK
-from hpcps.launch.verify import same_host
+from hpcps.launch.local_rank import OWN_RANK, same_host
 
 _TICK = 0.05
 _GRACE = 5.0

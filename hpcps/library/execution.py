@@ -7,21 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 from hpcps.errors import CallbackError, HpcpsError, LaunchError, RunError
 from hpcps.execution.sweep.batch import play_point
-from hpcps.execution.sweep.claims import check_ready, claim, directory_of, forget, is_done
+from hpcps.execution.sweep.claims import INTERVAL, check_ready, claimed, directory_of, forget, is_done
 from hpcps.launch.stop import stops_of
 from hpcps.library.callbacks import Callbacks, Reporter
 from hpcps.library.progress import ProgressBar, is_interactive
 from hpcps.records.sweep import write_sweep
 from hpcps.spec.load import LoadedExperiment, Point
-
-_POLL_INTERVAL = 0.5
-"""Seconds between two checks of a run that another process executes."""
 
 
 def execute(
@@ -61,16 +58,14 @@ def execute(
     failed: list[tuple[Point, HpcpsError]] = []
     command = ["hpcps.run", str(loaded.path), *overrides]
     try:
-        with _settings_kept(left):
-            while left:
-                with ExitStack() as claims:
-                    mine, left = claim(left, results, claims, resume=resume)
-                    for point in mine:
-                        forget(point, results, resume=resume)
-                        error = _play(point, results, command, callbacks, bar, resume=resume)
-                        failed += [(point, error)] if error else []
-                if left:
-                    time.sleep(_POLL_INTERVAL)
+        with _settings_kept(left), closing(claimed(left, results, resume=resume)) as parts:
+            for mine, _ in parts:
+                for point in mine:
+                    forget(point, results, resume=resume)
+                    error = _play(point, results, command, callbacks, bar, resume=resume)
+                    failed += [(point, error)] if error else []
+                if not mine:
+                    time.sleep(INTERVAL)
     finally:
         bar.close()
     if failed:

@@ -187,7 +187,7 @@ class Experiment:
             RunError: the run is not done, or the model is not one of its network.
             DataError: a data file is missing, truncated or corrupt.
         """
-        from hpcps.execution.evaluate import evaluate_model
+        from hpcps.execution.recorded_run import evaluate_model
 
         directory = self._directory(run_id)
         return evaluate_model(directory, directory.final_model() if model is None else model)

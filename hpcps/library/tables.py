@@ -57,7 +57,7 @@ def summary(
     Raises:
         RunError: there is no such experiment, column or value, or no evaluation.
     """
-    from hpcps.records.summary import chosen, summarize
+    from hpcps.records.export import chosen, summarize
 
     table = _results(name, results=results) if isinstance(name, (str, Path)) else name
     return chosen(summarize(table), columns, rows)

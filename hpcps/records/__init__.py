@@ -6,12 +6,10 @@
 - `checkpoint`: the checkpoints of a run
 - `collect`: one long table of all records of an experiment
 - `display`: shows the progress of runs
-- `esync_log`: the log of one device of the published ESync code
-- `esync_table`: the logs of that code as a table
-- `evaluation`: the file of an evaluation
-- `evaluator`: how often the process that evaluates ended
+- `esync_log`: the logs of the published ESync code, as a table
+- `evaluation`: the file of an evaluation, and how often the process that evaluates ended
 - `experiment_runs`: the runs of an experiment: of its file, its sweeps and its folder
-- `export`: writes CSV files and event files of TensorBoard
+- `export`: writes statistics over the seeds for a paper, CSV files, and event files of TensorBoard
 - `failure`: the processes of a run that failed
 - `files`: writes files atomically, and says why it cannot; reads JSON lines that may be incomplete
 - `forecast`: the progress of a sweep and the remaining time
@@ -23,7 +21,6 @@
 - `search`: the scores of the runs of a search
 - `status`: the progress of runs, read from their files
 - `step_state`: the local steps of the roles of a run with a policy
-- `summary`: statistics over the seeds of an experiment, for a paper
 - `sweep`: the sweep that a launch belongs to
 - `table`: the columns of the long table, and Parquet
 - `totals`: sums over the lines of a run

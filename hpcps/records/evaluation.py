@@ -1,10 +1,12 @@
-"""The file of an evaluation, with the confusion matrix."""
+"""The evaluations of a run: the file of one, with the confusion matrix, and what the records say of the evaluator."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,3 +49,35 @@ def read_evaluation(run: Path) -> Evaluation | None:
                     perplexity = None if rest.get("perplexity") is None else finite(rest["perplexity"])
                     return Evaluation(samples, float(loss), float(accuracy), good, float(top5), rows, perplexity)
     return None
+
+
+DIED = "evaluator_died"
+"""The event of the line that the evaluator writes when the process that evaluates has ended."""
+
+
+def evaluator_note(deaths: Sequence[Mapping[str, Any]], epochs: Mapping[float, bool], *, awaited: bool) -> str:
+    """Describe how many epochs it evaluated, how often its process ended, and whether its last evaluation is awaited.
+
+    Args:
+        deaths: the lines of the event `DIED`.
+        epochs: whether each epoch was evaluated; those that are not decided yet are missing.
+        awaited: whether all other processes have ended, but that which gives the models to the evaluator.
+
+    Returns:
+        The text; empty if there is nothing to say.
+    """
+    said = []
+    if not all(epochs.values()):
+        said.append(f"{sum(epochs.values())} of {len(epochs)} epochs evaluated")
+    if deaths:
+        times = "once" if len(deaths) == 1 else f"{len(deaths)} times"
+        last = f"the model of round {finite(deaths[-1].get('round')):.0f}: it {deaths[-1].get('how')}"
+        lost = sum(line.get("again") is False for line in deaths)
+        models = f"{lost} model{'s' * (lost != 1)}"
+        said.append(
+            f"the process that evaluates ended {times}, {'' if len(deaths) == 1 else 'the last time '}with {last}"
+            + (f"; {models} could not be evaluated" if lost else "; another process evaluated the model")
+        )
+    if awaited:
+        said.append("the training is over, and the evaluation of the last model is awaited")
+    return f"evaluator-0: {'; '.join(said)}" if said else ""

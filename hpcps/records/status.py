@@ -14,7 +14,7 @@ import numpy as np
 from hpcps.inputs import finite
 from hpcps.protocol.roster import EVALUATOR
 from hpcps.records.acceptance import APPLIED, NOTHING, RunAcceptance
-from hpcps.records.evaluator import DIED, evaluator_note
+from hpcps.records.evaluation import DIED, evaluator_note
 from hpcps.records.failure import Failure
 from hpcps.records.files import Tail
 from hpcps.records.forecast import kinds_of

@@ -8,7 +8,6 @@
 - `preaggregation`: what is done with the updates before a rule combines them
 - `selection`: averages of a selection of the updates
 - `spectral`: rules that look for the direction in which the updates differ most
-- `tolerance`: a number of updates, as a count or as a share
 - `trusted`: rules that compare updates with the validator's own, or measure the loss on its data
 - `weighted`: the base class of weighted sums, and rules that weigh all updates
 """

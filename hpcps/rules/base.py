@@ -20,9 +20,8 @@ from hpcps.registry.config import Config
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.field import OneOf
 from hpcps.registry.validation import not_among, not_one_of
-from hpcps.rules.context import NO_CONTEXT, Context
+from hpcps.rules.context import DEFAULT, NO_CONTEXT, Context, Tolerance, count
 from hpcps.rules.preaggregation import PreAggregator
-from hpcps.rules.tolerance import DEFAULT, Tolerance, count
 
 Sees = Literal["coordinate", "block", "vector"]
 """What a coordinate of the result depends on: that coordinate of the updates, its block, or all of them."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from decimal import Decimal
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from hpcps.numerics.layout import Layout, Mask, Vector
+from hpcps.registry.config import MOST_ROLES
 
 
 class Arrays(UserDict[str, NDArray[Any]]):
@@ -79,3 +82,17 @@ class AsyncContext(Context):
 
 NO_CONTEXT = Context()
 """An empty context."""
+
+
+Tolerance = Annotated[int, Field(ge=0, le=MOST_ROLES)] | Annotated[float, Field(ge=0, lt=0.5)]
+"""A number of Byzantine updates, or their share among those of a combiner."""
+
+DEFAULT = 0.2
+"""The share that rules tolerate by default; it is ZenoPS's."""
+
+
+def count(share: int | float, n: int) -> int:
+    """Return the number of n updates that a number or a share means; a share is rounded down."""
+    if isinstance(share, int):
+        return share
+    return int(Decimal(repr(share)) * n)  # in binary floating point 0.29 * 100 is less than 29

@@ -21,8 +21,7 @@ from hpcps.numerics.operations import (
 from hpcps.numerics.updates import Combined, Destination, Updates
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES
 from hpcps.rules.base import Rule, Sees, Tolerant
-from hpcps.rules.context import NO_CONTEXT, Context
-from hpcps.rules.tolerance import DEFAULT, Tolerance, count
+from hpcps.rules.context import DEFAULT, NO_CONTEXT, Context, Tolerance, count
 
 
 class CoordinateWise(Rule, ABC):

@@ -12,7 +12,7 @@ from hpcps.numerics.blocks import Float64
 from hpcps.numerics.operations import squared_distances
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES, Config
 from hpcps.registry.validation import not_among, not_one_of
-from hpcps.rules.tolerance import DEFAULT, Tolerance, count
+from hpcps.rules.context import DEFAULT, Tolerance, count
 
 Need = Literal["random"]
 """A value that a pre-aggregator may need in addition to the inner products: the combiner's random generator."""

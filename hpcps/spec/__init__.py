@@ -1,6 +1,5 @@
 """The experiment file: its schema, its validation, the expansion of its sweep, and the identity of a run.
 
-- `asynchronous`: the keys of asynchronous training
 - `cautions`: warnings about valid settings that are probably not intended
 - `checks/`: keys that are valid separately but not together
 - `device_buffers`: which runs can keep updates and models in the memory of devices
@@ -8,25 +7,23 @@
 - `file_schema`: the JSON Schema of experiment files
 - `heterogeneity`: the keys of artificial differences in speed
 - `identity`: the id of a run, a hash, and changes of the code that change results
-- `include`: the `[[include]]` and `[[exclude]]` tables
 - `keys`: the keys of an experiment file, for messages and the reference
 - `label`: short names of points
 - `load`: reads a file and expands it into its runs; start here
 - `locate`: the line of each key in a TOML text
 - `mistakes`: all mistakes of a file, with their lines
-- `optimization`: the keys of the optimizer of local steps and of its learning rate
+- `optimization`: the keys of the optimizer of local steps, of its learning rate, and of asynchronous training
 - `overrides`: `--set key=value`
 - `plugins`: the plugin files that an experiment names
 - `presets`: the keys that `fidelity` sets
 - `problems`: mistakes in a run's values, as messages
 - `reference`: generates the reference of the keys
 - `schema`: the keys of one run
-- `search`: drafts the runs of a `[search]` table
+- `search`: the keys of the `[search]` table, and the runs of the search
 - `search_groups`: the points for which a search chooses values, and its results
-- `search_table`: the keys of `[search]`
 - `selection`: `--only SELECTOR`
 - `simulation`: the keys of simulated timing
-- `sweep`: the `[[sweep]]` tables
+- `sweep`: the tables `[[sweep]]`, `[[exclude]]` and `[[include]]`
 - `transport`: the keys of every transport, and what a transport declares
 - `tree`: nested tables by path
 - `validate`: builds a run from nested tables

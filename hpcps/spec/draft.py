@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from hpcps.spec import presets
-from hpcps.spec.include import Inclusion, read_exclude, read_include
 from hpcps.spec.mistakes import Change, Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import Problem
-from hpcps.spec.sweep import Assignment, Axis, expand, read_sweep
+from hpcps.spec.sweep import Assignment, Axis, Inclusion, expand, read_exclude, read_include, read_sweep
 from hpcps.spec.tree import Tree, put
 
 MOST_POINTS = 100_000

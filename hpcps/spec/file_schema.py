@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcps.spec.keys import Key, Table, conditions, dotted_keys, root
-from hpcps.spec.search_table import search_table
+from hpcps.spec.search import search_table
 
 Schema = dict[str, Any]
 

@@ -11,7 +11,7 @@ from hpcps.spec.file_schema import file_schema
 from hpcps.spec.identity import IRRELEVANT, TIMED
 from hpcps.spec.keys import Key, Table, expects, plain, root
 from hpcps.spec.presets import ASYNC_PRESETS, PRESETS, Derived
-from hpcps.spec.search_table import search_table
+from hpcps.spec.search import search_table
 
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 

@@ -20,9 +20,8 @@ from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, NAME, WEEK
 from hpcps.rules import Average
 from hpcps.rules.asynchronous import AsyncRule
 from hpcps.rules.base import Rule
-from hpcps.spec.asynchronous import Asynchronous
 from hpcps.spec.heterogeneity import Heterogeneity
-from hpcps.spec.optimization import LrDecay, Optimizer, WarmUp
+from hpcps.spec.optimization import Asynchronous, LrDecay, Optimizer, WarmUp
 from hpcps.spec.simulation import AnySimulation, NoSimulation
 from hpcps.spec.transport import Transport
 

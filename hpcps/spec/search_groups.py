@@ -16,8 +16,7 @@ from hpcps.spec.draft import Draft
 from hpcps.spec.mistakes import Mistakes
 from hpcps.spec.overrides import Override
 from hpcps.spec.problems import dotted, quote
-from hpcps.spec.search import read_search
-from hpcps.spec.search_table import GridSearch, HalvingSearch, Search
+from hpcps.spec.search import GridSearch, HalvingSearch, Search, read_search
 from hpcps.spec.sweep import Assignment
 from hpcps.spec.tree import kind_of
 

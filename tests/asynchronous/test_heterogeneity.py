@@ -6,7 +6,7 @@ from pydantic import TypeAdapter
 from toy_trainers import Quadratic, everyone, play, spec
 
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory

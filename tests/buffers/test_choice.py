@@ -10,9 +10,9 @@ import pytest
 from small_experiment import small_experiment
 
 from hpcps.launch.detect import detect_mpi
+from hpcps.launch.gpu_mpi import DeviceTrials, try_device_memory
 from hpcps.launch.launchers import Job, Launch
 from hpcps.launch.plan import ACCEPTED, UNTRIED, Plan, Rank
-from hpcps.launch.rank_pair import DeviceTrials, try_device_memory
 from hpcps.spec.device_buffers import unsuitable
 from hpcps.spec.schema import Run
 

@@ -23,9 +23,9 @@ from hpcps.launch.bounded import ask
 from hpcps.launch.doctor import diagnosis
 from hpcps.launch.doctor.child import PROBES
 from hpcps.launch.doctor.diagnosis import CoreCount, Diagnosis, MpiState, diagnose
+from hpcps.launch.gpu_mpi import start_pair
 from hpcps.launch.hostfile import Host
 from hpcps.launch.plan import ACCEPTED
-from hpcps.launch.rank_pair import start_pair
 
 HYDRA = 'echo "HYDRA build details:"; echo "    Version: 5"'
 LIBRARY = {"mpi4py": "4", "library": "MPICH 5", "path": "/lib/libmpi.so"}

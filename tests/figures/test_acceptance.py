@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from invented import ATTACKS, invent, pairs
 
-from hpcps.figures.curve_figures import draw_acceptance
+from hpcps.figures.drawing import draw_acceptance
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect

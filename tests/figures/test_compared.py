@@ -10,7 +10,7 @@ from invented import ATTACKS, invent
 from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.figures.compared import compare, difference_table, differences, read_curves
-from hpcps.figures.curve_figures import draw_accuracy as draw
+from hpcps.figures.drawing import draw_accuracy as draw
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
 

@@ -12,12 +12,11 @@ from hpcps.errors import RunError
 from hpcps.figures.curve import Range
 from hpcps.figures.final import markdown
 from hpcps.figures.from_table import figure_data_of
-from hpcps.figures.method_comparison import comparisons_of, rates
+from hpcps.figures.method_comparison import comparisons_of, method_of, name_methods, panel_of, rates
 from hpcps.figures.method_figures import comparison_table, draw_comparisons
-from hpcps.figures.method_names import method_of, name_methods, panel_of
 from hpcps.figures.options import PlotOptions
 from hpcps.records.collect import collect
-from hpcps.records.summary import summarize
+from hpcps.records.export import summarize
 from hpcps.records.table import read_table, tabulate
 from hpcps.records.totals import sum_processes
 

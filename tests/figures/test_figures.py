@@ -9,7 +9,7 @@ from invented import ATTACKS, LEVEL, invent
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
-from hpcps.figures.curve_figures import draw_accuracy as draw
+from hpcps.figures.drawing import draw_accuracy as draw
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.publish import write_figures, write_tables

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hpcps.cli.main import main
 from hpcps.errors import InputError
 from hpcps.figures.method_comparison import comparisons_of
-from hpcps.records.esync_log import parse_summary
-from hpcps.records.esync_table import read_logs, table_of_logs
+from hpcps.records.esync_log import parse_summary, read_logs, table_of_logs
 from hpcps.records.table import read_table
 
 

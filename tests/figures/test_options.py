@@ -10,8 +10,7 @@ from invented import ATTACKS, invent
 from hpcps.cli.main import main
 from hpcps.errors import RunError
 from hpcps.figures.curve import Range
-from hpcps.figures.curve_figures import draw_accuracy
-from hpcps.figures.drawing import figures
+from hpcps.figures.drawing import draw_accuracy, figures
 from hpcps.figures.labels import of_key, of_panel, of_value
 from hpcps.figures.options import PlotOptions, plot_options
 from hpcps.inputs import parse_toml

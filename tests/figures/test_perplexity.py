@@ -17,7 +17,7 @@ from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.report.charts import sections
 from hpcps.records.collect import collect
 from hpcps.records.evaluation import read_evaluation
-from hpcps.records.summary import summarize
+from hpcps.records.export import summarize
 
 KEYS = {"model.name": "decoder", "model.layers": 1, "model.width": 16, "model.heads": 2}
 KEYS |= {"data.name": "text", "data.length": 16, "topology.workers": 1}

@@ -11,11 +11,11 @@ import pytest
 from invented import ATTACKS, invent
 
 from hpcps.cli.main import main
-from hpcps.figures.curve_figures import draw_accuracy as draw
+from hpcps.figures.drawing import draw_accuracy as draw
 from hpcps.figures.final import markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.records.collect import collect
-from hpcps.records.summary import summarize
+from hpcps.records.export import summarize
 from hpcps.records.table import joined, read_table
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from invented import ATTACKS, invent, rewrite_spec
 
-from hpcps.figures.curve_figures import draw_accuracy
+from hpcps.figures.drawing import draw_accuracy
 from hpcps.figures.final import comma_separated, markdown
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.labels import suffixes

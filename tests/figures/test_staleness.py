@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from invented import ATTACKS, invent
 
-from hpcps.figures.curve_figures import draw_counts, draw_staleness
+from hpcps.figures.drawing import draw_counts, draw_staleness
 from hpcps.figures.from_table import figure_data_of
 from hpcps.figures.publish import write_figures
 from hpcps.records.collect import collect

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hpcps.launch.detect import detect_mpi
+from hpcps.launch.gpu_mpi import try_device_memory
 from hpcps.launch.plan import ACCEPTED
-from hpcps.launch.rank_pair import try_device_memory
 from hpcps.numerics.vectors import on_host
 from hpcps.transport.device import open_device
 

@@ -6,9 +6,8 @@ import socket
 import sys
 from pathlib import Path
 
-from hpcps.launch.local_rank import planned_rank, preset_gpu
+from hpcps.launch.local_rank import planned_rank, preset_gpu, problems
 from hpcps.launch.plan import Plan
-from hpcps.launch.verify import problems
 
 plan = Plan.read(Path(sys.argv[1]))
 preset_gpu(plan)

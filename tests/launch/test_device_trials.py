@@ -46,7 +46,7 @@ class Trying(Noting, LateDevice):
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
-from hpcps.launch import rank_pair
+from hpcps.launch import gpu_mpi
 from hpcps.launch.detect import detect_mpi
 from hpcps.launch.hostfile import Host
 from hpcps.launch.prepare import Site, prepare
@@ -59,13 +59,13 @@ for name, slots, device, fault, seconds, *settings in json.loads(sys.argv[2]):
     os.environ.pop("HPCPS_DEVICE", None)
     if device:
         os.environ["HPCPS_DEVICE"] = f"noting:{device}"
-    rank_pair.DEADLINE = seconds
+    gpu_mpi.DEADLINE = seconds
     hosts = [Host(f"node{place}", count) for place, count in enumerate(slots, 1) if count]
     points = load_experiment(folder / "hosts.toml", settings).points
     site = Site(mpi.launcher, mpi.mpirun, hosts)
     (launch,) = prepare(points, folder / "results", folder / name / "conf", site)
     runs = [point.run for point in points]
-    trials = rank_pair.DeviceTrials()
+    trials = gpu_mpi.DeviceTrials()
     said = trials.device_memory(runs, launch, mpi.launcher)
     (folder / "log").touch()
     tried = {line.split()[1]: line.split()[0] for line in (folder / "log").read_text().splitlines()}

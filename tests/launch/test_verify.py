@@ -2,8 +2,8 @@ import socket
 
 import pytest
 
+from hpcps.launch.local_rank import problems, same_host
 from hpcps.launch.plan import Plan, Rank
-from hpcps.launch.verify import problems, same_host
 
 PLAN = Plan((Rank(0, "worker", 0, "n1"), Rank(1, "server", 0, "n2.example.org")), ())
 

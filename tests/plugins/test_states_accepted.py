@@ -15,11 +15,11 @@ from hpcps.numerics.layout import Layout
 from hpcps.numerics.state import State
 from hpcps.numerics.updates import Updates
 from hpcps.records.collect import collect
+from hpcps.records.export import summarize
 from hpcps.records.files import read_lines
 from hpcps.records.locate import ExperimentLocation
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import SweepProgress
-from hpcps.records.summary import summarize
 from hpcps.records.table import write_table
 from hpcps.registry.plugins import load
 from hpcps.roles.combiner_state import Acceptance, Tally

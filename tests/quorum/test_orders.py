@@ -17,7 +17,7 @@ from hpcps.compression import Int8
 from hpcps.execution.inprocess import take_turns
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role, make_training_role
-from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Kind, Message, Peer, Received

@@ -8,7 +8,7 @@ import pytest
 
 from hpcps.cli.main import main
 from hpcps.errors import RunError
-from hpcps.records.summary import as_latex, as_markdown, chosen, summarize
+from hpcps.records.export import as_latex, as_markdown, chosen, summarize
 
 ACCURACIES = {("zeno", "none"): [0.9, 0.8, 0.1], ("zeno", "a_b 50%"): [0.5], ("median", "none"): [0.7, 0.75]}
 

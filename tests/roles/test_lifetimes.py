@@ -18,7 +18,7 @@ from installed import BACKEND
 from hpcps.execution.inprocess import check_finished
 from hpcps.execution.role_driver import RoleDriver
 from hpcps.execution.role_factory import make_role
-from hpcps.execution.simulation.event_queue import EventQueue
+from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.numerics.layout import private
 from hpcps.numerics.vectors import DeviceVector
 from hpcps.protocol.messages import Kind, Message, Peer, Received

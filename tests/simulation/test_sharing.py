@@ -2,8 +2,7 @@
 
 import pytest
 
-from hpcps.execution.simulation.event_queue import EventQueue
-from hpcps.execution.simulation.sharing import HostCores, Links, Network
+from hpcps.execution.simulation.sharing import EventQueue, HostCores, Links, Network
 from hpcps.protocol.messages import Peer
 from hpcps.spec.simulation import Link
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hpcps
 from hpcps.spec.keys import Table, dotted_keys
-from hpcps.spec.search_table import search_table
+from hpcps.spec.search import search_table
 
 ROOT = Path(hpcps.__file__).parent
 

@@ -9,11 +9,9 @@ import pytest
 
 from hpcps.errors import RunError
 from hpcps.protocol.messages import Kind, Message, Peer, Received
-from hpcps.records.trace.chrome import merge
 from hpcps.records.trace.clocks import Offset
-from hpcps.records.trace.reader import read_trace
-from hpcps.records.trace.spans import PACKED
-from hpcps.records.trace.tracer import Tracer
+from hpcps.records.trace.reader import merge, read_trace
+from hpcps.records.trace.tracer import PACKED, Tracer
 from hpcps.roles.events import AwaitBackground, Compute, Computed, Now, Save, Send
 
 WORKER, SERVER = Peer("worker", 0), Peer("server", 0)

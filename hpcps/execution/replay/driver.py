@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from hpcps.errors import RunError
 from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
@@ -13,7 +16,8 @@ from hpcps.records.checkpoint import CheckpointPart
 from hpcps.records.files import decode
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.writer import RecordWriter
-from hpcps.roles.events import Computed, Event, Idle, Role, Snapped, StopRequested
+from hpcps.roles.evaluation_job import Died, EvaluationJob, ModelEvaluations
+from hpcps.roles.events import Compute, Computed, Event, Idle, InBackground, Role, Snapped, StopRequested
 from hpcps.transport.inproc import InprocTransport
 
 _ALL = 10**9
@@ -114,3 +118,28 @@ class ReplayDriver(RoleDriver):
     def has_messages(self) -> bool:
         """Whether messages wait for it."""
         return self._inbox.arrived
+
+
+class ReplayedEvaluations(ModelEvaluations):
+    """Evaluates with other evaluations, except where the record says that the process had ended."""
+
+    def __init__(self, evaluations: ModelEvaluations, deaths: Iterable[Mapping[str, Any]]) -> None:
+        """Take evaluations, and the recorded lines `evaluator_died` of an attempt."""
+        self.pid, self.device = evaluations.pid, evaluations.device
+        self.parameters, self.statistics = evaluations.parameters, evaluations.statistics
+        self._evaluations = evaluations
+        self._deaths = deque(deaths)
+
+    def evaluating(self, job: EvaluationJob) -> Compute | InBackground:
+        if not self._deaths or self._deaths[0].get("round") != job.round:
+            return self._evaluations.evaluating(job)
+        line = self._deaths.popleft()
+        self.pid = line.get("next_pid", 0)
+        died = Died(line.get("pid", 0), line.get("how", ""))
+        return InBackground("evaluate", lambda: (job, died), self.cancel)
+
+    def restart(self) -> None:
+        pass  # `evaluating` has taken the number of the next process from the record
+
+    def cancel(self) -> None:
+        self._evaluations.cancel()

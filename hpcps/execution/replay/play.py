@@ -9,15 +9,14 @@ from pathlib import Path
 
 from hpcps.errors import RunError
 from hpcps.execution.account import IDLE, RESULT, SAME, STOP, TIMER
-from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver
+from hpcps.execution.replay.driver import ComparedRecord, ReplayDriver, ReplayedEvaluations
 from hpcps.execution.replay.environment import of_provenance, of_settings, of_starts
-from hpcps.execution.replay.evaluations import ReplayedEvaluations
 from hpcps.execution.resume import restore_role
 from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.roster import EVALUATOR, Roster
 from hpcps.records.attempts import Attempt, DifferenceError, attempts_of
-from hpcps.records.evaluator import DIED
+from hpcps.records.evaluation import DIED
 from hpcps.records.run_directory import SPEC, RunDirectory
 from hpcps.roles.evaluator import EvaluatorRole
 from hpcps.spec.schema import Run

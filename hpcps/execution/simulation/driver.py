@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager
 from math import inf
 
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.simulation.event_queue import Action, EventQueue
 from hpcps.execution.simulation.process import Meter, Process, SimulatedBackground
-from hpcps.execution.simulation.sharing import HostCores, Network
+from hpcps.execution.simulation.sharing import Action, EventQueue, HostCores, Network
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.launch.hostfile import Host
 from hpcps.launch.placement import place

@@ -11,8 +11,7 @@ import numpy as np
 
 from hpcps.execution.background import BackgroundExecutor, Finished
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.simulation.event_queue import Action, EventQueue
-from hpcps.execution.simulation.sharing import ActiveTask, HostCores
+from hpcps.execution.simulation.sharing import Action, ActiveTask, EventQueue, HostCores
 from hpcps.protocol.messages import Kind, Malformed, Received
 from hpcps.protocol.roster import ADVERSARY
 from hpcps.roles.events import AwaitBackground, Compute, Effect, Event, InBackground, Now, Record, Send

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -57,18 +57,36 @@ def damage_of(point: Point, results: Path) -> Damage:
         return UNDAMAGED
 
 
-def claim(
-    points: Sequence[Point], results: Path, claims: ExitStack, *, resume: bool
-) -> tuple[list[Point], list[Point]]:
-    """Return the points that this process has claimed, while `claims` is open, and those that others execute.
+INTERVAL = 0.5
+"""Seconds to wait before runs that another process executes are claimed again."""
+
+
+def claimed(points: Sequence[Point], results: Path, *, resume: bool) -> Generator[tuple[list[Point], list[Point]]]:
+    """Yield points that this process claims until the next step, and those that others execute, until none is left.
+
+    No points are claimed while the caller is to wait for `INTERVAL`, so that no two processes wait for each other.
+    Close the generator if it is not used to its end.
 
     Args:
         points: the points to claim.
         results: the folder of all results.
-        claims: holds the claims.
         resume: whether to leave out runs that are done.
     """
-    mine, busy = [], []
+    left: Sequence[Point] = points
+    while left:
+        with ExitStack() as claims:
+            mine, left = _claim(left, results, claims, resume=resume)
+            if mine:
+                yield mine, left
+        if left:
+            yield [], left
+
+
+def _claim(
+    points: Sequence[Point], results: Path, claims: ExitStack, *, resume: bool
+) -> tuple[list[Point], list[Point]]:
+    mine: list[Point] = []
+    busy: list[Point] = []
     for point in points:
         if resume and is_done(point, results):  # finished by another process in the meantime
             continue

@@ -174,11 +174,12 @@ def main() -> int:
     if os.getppid() != parent:
         return 1
     # Redirect other output to stderr, so that stdout holds only the JSON lines.
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.dup(1)
     os.dup2(2, 1)
 
     def answer(**fields: object) -> None:
-        print(json.dumps(fields), file=answers, flush=True)
+        with suppress(BrokenPipeError):  # the parent was killed: nobody reads the answers
+            os.write(answers, f"{json.dumps(fields)}\n".encode())
 
     batch: Batch
     cores: Cores

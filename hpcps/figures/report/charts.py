@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hpcps.figures.curve import AppliedUpdates, Curve, Range, Values
-from hpcps.figures.curve_figures import AGAINST, MEASURES, measured, x_axis
+from hpcps.figures.drawing import AGAINST, MEASURES, measured, x_axis
 from hpcps.figures.figure_data import FigureData
 from hpcps.figures.final import plain
 from hpcps.figures.labels import of_panel

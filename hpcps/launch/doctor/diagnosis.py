@@ -17,9 +17,9 @@ from hpcps.launch.batch import Allocation, allocation
 from hpcps.launch.bounded import ask
 from hpcps.launch.detect import Mpi, detect_mpi
 from hpcps.launch.doctor.child import PROBES
+from hpcps.launch.gpu_mpi import start_pair, try_device_memory
 from hpcps.launch.limits import cgroup_quota, own_cores
 from hpcps.launch.plan import ACCEPTED
-from hpcps.launch.rank_pair import start_pair, try_device_memory
 from hpcps.transport.device import absence
 
 DEADLINE = 60.0

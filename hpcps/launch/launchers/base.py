@@ -74,7 +74,7 @@ class Launcher(Config, ABC):
     def launch_of(self, job: Job) -> Launch:
         """Return the files and the command with which this launcher starts a job.
 
-        `prepare.prepare` calls it for runs, and `rank_pair` for two ranks that try MPI.
+        `prepare.prepare` calls it for runs, and `gpu_mpi` for two ranks that try MPI.
 
         Raises:
             LaunchError: the launcher cannot express the job.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from hpcps.errors import SpecError
 from hpcps.registry.failures import errors_of
 from hpcps.rules import Rule
+from hpcps.rules.context import DEFAULT
 from hpcps.rules.coordinate_wise import EXCLUSIVE, Trimming
-from hpcps.rules.tolerance import DEFAULT
 from hpcps.spec.problems import EXCHANGE, SERVERS, VALIDATORS, WORKERS, Problem
 from hpcps.spec.schema import Run
 
