@@ -1,10 +1,8 @@
 """What attacks do to asynchronous training on the digits, with fixed seeds: the behaviour behind Figures 5 and 6."""
 
 import pytest
+from executed import lines, run_here
 
-from hpcps.execution.inprocess import run_in_process
-from hpcps.records.files import read_lines
-from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.validate import validate
 
 ATTACKS = {
@@ -40,11 +38,8 @@ def accuracy(folder, rule, attack):
         }
     )
     assert run is not None, problems
-    directory = RunDirectory(folder)
-    directory.create({"run_id": "digits"})
-    run_in_process(run, "digits", directory)
-    lines = read_lines(folder / "records/validator-0.jsonl").lines
-    return 100 * [line["accuracy"] for line in lines if line["event"] == "evaluation"][-1]
+    run_here(run, folder)
+    return 100 * lines(folder, "validator-0", "evaluation")[-1]["accuracy"]
 
 
 @pytest.fixture(scope="module")

@@ -3,24 +3,18 @@
 The device is `late_device`, so a wait that is missing anywhere makes another model.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from executed import ROOT, launch, lines, run_here
 
-from hpcps.execution.inprocess import run_in_process
-from hpcps.launch.detect import detect_mpi
-from hpcps.launch.launchers import Job
 from hpcps.launch.placement import place
-from hpcps.launch.plan import Plan, PlannedRun
-from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run, Topology
 
-ROOT = Path(__file__).parents[2]
-HERE = Path(__file__).parent
 MPIRUN = Path(sys.executable).parent / "mpirun"
 ROLES = ("servers", "validators", "workers")
 
@@ -72,83 +66,43 @@ def with_buffers(run, mode):
     return run.model_copy(update={"transport": run.transport.model_copy(update={"device_buffers": mode})})
 
 
-def play(folder, runs, device, world):
-    """Execute runs in one launch; return what it printed."""
-    planned = []
-    for number, (name, run) in enumerate(runs.items()):
-        number = f"{number:010}"
-        values = {"run_id": number, "label": name, "index": 0, "swept": {}, "run": run.model_dump(mode="json")}
-        planned.append(PlannedRun(number, name, str(folder / name), values))
-    job = Job(
-        plan=Plan(place(world, adversary=True), tuple(planned)),
-        plan_file=folder / "conf.plan.json",
-        configfile=folder / "conf",
-        mpirun=MPIRUN,
-        python=Path(sys.executable),
-        variables={
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}",
-            "HPCPS_DEVICE": f"late_device:{device}",
-        },
-    )
-    launch = detect_mpi(MPIRUN).launcher.launch_of(job)
-    launch.write()
-    output = []
-    outcome = supervise(launch, output.append)
-    return outcome, output
-
-
-def model(directory, servers):
-    return np.concatenate([np.load(directory / f"final/server-{s}.npy") for s in range(servers)])
-
-
-def start_of(directory, process):
-    return json.loads((directory / f"records/{process}.jsonl").read_text().splitlines()[0])
-
-
 def models(folder, points, device):
     """Execute runs in one launch with direct buffers; return their models, and what should not have happened."""
     world = Topology(**{role: max(getattr(run.topology, role) for run in points.values()) for role in ROLES})
     runs = {name: with_buffers(run, "direct") for name, run in points.items()}
-    outcome, output = play(folder, runs, device, world)
-    assert outcome.status == 0, "\n".join([str(outcome), *output])
+    path = f"{ROOT}{os.pathsep}{Path(__file__).parent}"
+    launch(folder, runs, place(world, adversary=True), MPIRUN, PYTHONPATH=path, HPCPS_DEVICE=f"late_device:{device}")
     for name, run in points.items():
         for process in ("server-0", "worker-0"):
-            found = start_of(folder / name, process)
+            found = lines(folder / name, process)[0]
             assert found["device_buffers"] == "direct"
             assert len(found["device_buffers_direct"]) == sum(getattr(run.topology, role) for role in ROLES) - 1
-    return {name: model(folder / name, run.topology.servers) for name, run in points.items()}
+    return {name: RunDirectory(folder / name).final_model() for name in points}
 
 
-def on_host(folder, name, run):
-    """Return the model of a run in this process."""
-    directory = RunDirectory(folder / name)
-    directory.create({"run_id": "0123456789"})
-    run_in_process(run, "0123456789", directory)
-    return model(directory.path, run.topology.servers)
+@pytest.fixture(scope="module")
+def on_host(tmp_path_factory):
+    """The models of the same runs in this process."""
+    folder = tmp_path_factory.mktemp("here")
+    return {name: run_here(run, folder / name).final_model() for name, run in POINTS.items()}
 
 
-def test_a_run_on_devices_gives_the_model_of_a_run_on_the_host(tmp_path):
+def test_a_run_on_devices_gives_the_model_of_a_run_on_the_host(tmp_path, on_host):
     there = models(tmp_path, {**POINTS, "many workers": MANY}, "open_device")
     different = []
-    for name, run in POINTS.items():
-        here = on_host(tmp_path / "here", name, run)
+    for name, here in on_host.items():
         assert np.isfinite(here).all()
         wrong = np.count_nonzero(there[name] != here)
         different += [f"{name}: {wrong} of {here.size} elements"] * bool(wrong)
     assert np.isfinite(there["many workers"]).all()
-    events = [
-        json.loads(line)
-        for file in (tmp_path / "many workers" / "records").glob("*.jsonl")
-        for line in file.read_text().splitlines()
-    ]
+    many = RunDirectory(tmp_path / "many workers")
+    events = [line for file in many.records for line in lines(many.path, file.stem)]
     assert any(event["event"] == "applied" and event["kind"] == "apply" for event in events)
     different += [f"many workers: {event}" for event in events if event["event"] in ("rejected", "diverged")]
     assert not different, "\n".join(different)
 
 
-def test_a_run_on_tensors_gives_the_model_of_a_run_on_the_host_up_to_rounding(tmp_path):
+def test_a_run_on_tensors_gives_the_model_of_a_run_on_the_host_up_to_rounding(tmp_path, on_host):
     there = models(tmp_path, POINTS, "open_tensors")
-    for name, run in POINTS.items():
-        here = on_host(tmp_path / "here", name, run)
+    for name, here in on_host.items():
         np.testing.assert_allclose(there[name], here, rtol=1e-3, atol=1e-4, err_msg=name)

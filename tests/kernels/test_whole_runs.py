@@ -4,10 +4,9 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from executed import run_here
 
-from hpcps.execution.inprocess import run_in_process
 from hpcps.numerics import kernels
-from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
 if not kernels.installed():
@@ -36,10 +35,7 @@ def test_kernels_leave_no_trace(tmp_path, rule, validators, train):
     )
     models = []
     for smallest in (0, 1 << 62):
-        directory = RunDirectory(tmp_path / str(smallest))
-        directory.create({"run_id": "kernels"})
         with patch.object(kernels, "SMALLEST", smallest):
-            run_in_process(run, "kernels", directory)
-        models.append([np.load(directory.path / f"final/server-{s}.npy") for s in range(2)])
-    assert all(np.isfinite(part).all() for part in models[0])
-    assert all(np.array_equal(a, b) for a, b in zip(*models, strict=True))
+            models.append(run_here(run, tmp_path / str(smallest)).final_model())
+    assert np.isfinite(models[0]).all()
+    assert np.array_equal(*models)

@@ -1,10 +1,8 @@
 """On digits, attacks and rules differ by 10 points of accuracy or more where the literature says so."""
 
 import pytest
+from executed import lines, run_here
 
-from hpcps.execution.inprocess import run_in_process
-from hpcps.records.files import read_lines
-from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
 TEN = 0.10
@@ -36,11 +34,8 @@ def accuracy(tmp_path_factory):
                     "attack": {"rate": 0.34, "scope": "worker", **attack} if attack else {"kind": "none"},
                 }
             )
-            directory = RunDirectory(results / str(len(found)))
-            directory.create({"run_id": "claims"})
-            run_in_process(run, "claims", directory)
-            lines = read_lines(directory.path / "records/validator-0.jsonl").lines
-            found[key] = [line["accuracy"] for line in lines if line["event"] == "evaluation"][-1]
+            directory = run_here(run, results / str(len(found)))
+            found[key] = lines(directory.path, "validator-0", "evaluation")[-1]["accuracy"]
         return found[key]
 
     return measure

@@ -4,30 +4,22 @@ All points share one launch per transport: its world has the most of each role t
 """
 
 import itertools
-import json
 import os
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from executed import ROOT, launch, lines, run_here
 
-from hpcps.execution.inprocess import run_in_process
 from hpcps.execution.replay.play import replay
-from hpcps.launch.detect import detect_mpi
-from hpcps.launch.launchers import Job, Plain
 from hpcps.launch.placement import place, with_further
-from hpcps.launch.plan import Plan, PlannedRun
-from hpcps.launch.supervise import supervise
 from hpcps.protocol.roster import Roster
 from hpcps.records.run_directory import RunDirectory
 from hpcps.registry import active
 from hpcps.spec.checks import contradictions
-from hpcps.spec.identity import run_id
 from hpcps.spec.schema import Run, Topology
 from hpcps.transport import OverPslite
 
-ROOT = Path(__file__).parents[2]
 RULES = {name: rule for name, rule in active().of("rules").items() if rule.mode == "sync"}
 SENT = ("average-0-2", "zeno-2-2")
 WORLD = Topology(servers=3, validators=2, workers=3, evaluators=1)  # and the adversary
@@ -200,19 +192,15 @@ PSLITE = (
 CUT = tuple(name.removesuffix("-cut") for name in POINTS if name.endswith("-cut"))
 
 
-def final_model(directory, servers):
-    if not servers:
-        return np.load(directory / "final/worker-0.npy")
-    return np.concatenate([np.load(directory / f"final/server-{s}.npy") for s in range(servers)])
+def final_model(folder):
+    return RunDirectory(folder).final_model()
 
 
 @pytest.fixture(scope="module")
 def in_process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("in_process")
     for name, run in POINTS.items():
-        directory = RunDirectory(folder / name)
-        directory.create({"run_id": name[:10]})
-        run_in_process(run, name[:10], directory)
+        run_here(run, folder / name)
     return folder
 
 
@@ -230,7 +218,7 @@ def test_every_mpi_gives_the_model_of_one_process(tmp_path, in_process, environm
     chosen = {name: POINTS[name] for name in names}
     ranks = place(world, adversary=world is WORLD)
     replayed = REPLAYED if world is WORLD else {}
-    play(tmp_path, Plan(ranks, planned(tmp_path, chosen | replayed)), detect_mpi(mpirun).launcher, mpirun)
+    launch(tmp_path, chosen | replayed, ranks, mpirun)
     assert_same(tmp_path, in_process, chosen)
     assert_replayed(tmp_path, replayed)
     for name in {*SENT} & {*names}:
@@ -251,60 +239,27 @@ def test_ps_lite_gives_the_model_of_one_process(tmp_path, in_process, monkeypatc
         name: run.model_copy(update={"transport": OverPslite(resend=lossy, partition=run.transport.partition)})
         for name, run in (chosen | REPLAYED).items()
     }
-    plan = Plan(with_further("scheduler", place(world, adversary=True)), planned(tmp_path, runs), mpi=False)
-    play(tmp_path, plan, Plain(), Path(sys.executable))
+    launch(tmp_path, runs, with_further("scheduler", place(world, adversary=True)), None)
     assert_same(tmp_path, in_process, chosen)
     assert_replayed(tmp_path, {name: runs[name] for name in REPLAYED})
-    record = (tmp_path / names[-1] / "records" / "server-0.jsonl").read_text().splitlines()
-    assert json.loads(record[0])["transport"] == "pslite"
+    assert lines(tmp_path / names[-1], "server-0")[0]["transport"] == "pslite"
 
 
 def neighbours(directory):
     """With how many processes server 0 shared memory, by its record."""
-    return len(json.loads((directory / "records/server-0.jsonl").read_text().splitlines()[0])["shared_memory"])
-
-
-def planned(folder, points):
-    """Return the runs of a plan, with folders in that one."""
-    runs = []
-    for name, run in points.items():
-        id_ = run_id(run)
-        values = {"run_id": id_, "label": name, "index": 0, "swept": {}, "run": run.model_dump(mode="json")}
-        runs.append(PlannedRun(id_, name, str(folder / name), values))
-    return tuple(runs)
-
-
-def play(folder, plan, launcher, mpirun):
-    job = Job(
-        plan=plan,
-        plan_file=folder / "conf.plan.json",
-        configfile=folder / "conf",
-        mpirun=mpirun,
-        python=mpirun.parent / "python",
-        variables={"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
-    )
-    launch = launcher.launch_of(job)
-    launch.write()
-    output = []
-    outcome = supervise(launch, output.append)
-    assert outcome.status == 0, "\n".join([str(outcome), *output])
-
-
-def lines(directory, process):
-    """Return the lines of a record."""
-    return [json.loads(line) for line in (directory / f"records/{process}.jsonl").read_text().splitlines()]
+    return len(lines(directory, "server-0")[0]["shared_memory"])
 
 
 def evaluations(directory, process):
     """Return what the evaluations of a run found, by epoch."""
-    found = [line for line in lines(directory, process) if line["event"] == "evaluation"]
+    found = lines(directory, process, "evaluation")
     return [[line[name] for name in ("epoch", "accuracy", "loss", "top5", "class_accuracy")] for line in found]
 
 
 def traffic(directory):
     """Return the bytes that all processes sent and received, by their records; without messages of other roles."""
-    lines = [json.loads(line) for file in RunDirectory(directory).records for line in file.read_text().splitlines()]
-    return [sum(line.get(f"bytes_{way}", 0) for line in lines) for way in ("sent", "received")]
+    found = [line for file in RunDirectory(directory).records for line in lines(directory, file.stem)]
+    return [sum(line.get(f"bytes_{way}", 0) for line in found) for way in ("sent", "received")]
 
 
 def assert_replayed(played, points):
@@ -318,13 +273,13 @@ def assert_replayed(played, points):
 def assert_same(played, in_process, points):
     different = []
     for name, run in points.items():
-        there = final_model(played / name, run.topology.servers)
-        here = final_model(in_process / name, run.topology.servers)
+        there = final_model(played / name)
+        here = final_model(in_process / name)
         assert np.isfinite(here).all()
         if not np.array_equal(there, here):
             different.append(f"{name}: {np.count_nonzero(there != here)} of {here.size} elements")
         if run.has_adversary and run.topology.workers > 1:
-            replaced = [line["replaced"] for line in lines(played / name, "adversary-0") if line["event"] == "round"]
+            replaced = [line["replaced"] for line in lines(played / name, "adversary-0", "round")]
             assert any(replaced), "the attack acts"
         if run.topology.evaluators:
             coordinator = str(Roster.of(run).coordinator)
@@ -334,9 +289,7 @@ def assert_same(played, in_process, points):
             saved = [(folder / name / "evaluation.json").read_text() for folder in (played, in_process)]
             assert saved[0] == saved[1]
         if name.startswith("attack-"):
-            rounds = [
-                line for k in range(3) for line in lines(played / name, f"worker-{k}") if line["event"] == "round"
-            ]
+            rounds = [line for k in range(3) for line in lines(played / name, f"worker-{k}", "round")]
             assert any(line["blocks_attacked"] for line in rounds), f"{name}: nothing was attacked"
         sent, received = traffic(played / name)
         if run.train.mode == "sync" and sent != received:
@@ -346,7 +299,7 @@ def assert_same(played, in_process, points):
 
 def test_the_points_differ_from_one_another(in_process):
     """Otherwise the comparison would say nothing: each rule and number of validators leads somewhere else."""
-    models = {name: final_model(in_process / name, run.topology.servers) for name, run in POINTS.items()}
+    models = {name: final_model(in_process / name) for name, run in POINTS.items()}
     for validators in (1, 2):
         average, zeno = (models[f"{rule}-{validators}-1"] for rule in EVERY_SHAPE)
         assert not np.array_equal(average, zeno), validators
@@ -357,13 +310,12 @@ def test_the_points_differ_from_one_another(in_process):
 
 @pytest.mark.parametrize("name", CUT)
 def test_partitions_do_not_show(in_process, name):
-    servers = POINTS[name].topology.servers
-    cut, whole = final_model(in_process / f"{name}-cut", servers), final_model(in_process / name, servers)
+    cut, whole = final_model(in_process / f"{name}-cut"), final_model(in_process / name)
     np.testing.assert_array_equal(cut, whole)
 
 
 def test_dropout_does_show(in_process):
-    assert not np.array_equal(final_model(in_process / "dropout", 1), final_model(in_process / "average-1-1", 1))
+    assert not np.array_equal(final_model(in_process / "dropout"), final_model(in_process / "average-1-1"))
 
 
 def test_torch_runs_with_the_threads_of_the_spec(in_process):

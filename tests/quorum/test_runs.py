@@ -3,18 +3,17 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import interrupted
 import numpy as np
 import pandas as pd
 import pytest
+from executed import lines, run_here
 from installed import BACKEND
 from quorum.test_orders import SECONDS, play, spec
 from toy_trainers import Toy
 
 from hpcps.cli.plot import handle as plot
-from hpcps.execution.inprocess import run_in_process
 from hpcps.figures.participation import settings
 from hpcps.protocol.messages import Kind
 from hpcps.records.participation import least_present, participation
@@ -43,25 +42,9 @@ def digits(*topology, **tables):
     return Run.model_validate(tables_of(*topology, **tables))
 
 
-def lines(folder, process, event="round"):
-    with (Path(folder) / "records" / f"{process}.jsonl").open() as file:
-        return [line for line in map(json.loads, file) if line["event"] == event]
-
-
-def execute(run, folder):
-    directory = RunDirectory(Path(folder))
-    directory.create({"run_id": "quorum", "run": run.model_dump(mode="json")})
-    assert run_in_process(run, "quorum", directory)
-    return directory
-
-
-def model(folder):
-    return np.concatenate([np.load(path) for path in sorted(Path(folder).glob("final/*.npy"))])
-
-
 def rounds(folder, combiner="validator-0"):
     fields = ("arrived", "participants", "absent", "late", "dropped", "abandoned")
-    return [{key: line.get(key) for key in fields} for line in lines(folder, combiner)]
+    return [{key: line.get(key) for key in fields} for line in lines(folder, combiner, "round")]
 
 
 @pytest.mark.parametrize(("validators", "servers"), [(0, 2), (1, 1), (2, 2)])
@@ -85,9 +68,9 @@ def test_a_quorum_of_all_is_todays_round(validators, servers, monkeypatch):
 
 @pytest.mark.parametrize("validators", [0, 2])
 def test_a_quorum_that_nobody_misses_changes_no_bit(tmp_path, validators):
-    every = execute(digits(validators, 2, train={"quorum": 4}), tmp_path / "every")
-    graced = execute(digits(validators, 2, train={"quorum": 0.25, "grace": 60.0}), tmp_path / "graced")
-    np.testing.assert_array_equal(model(every.path), model(graced.path))
+    every = run_here(digits(validators, 2, train={"quorum": 4}), tmp_path / "every")
+    graced = run_here(digits(validators, 2, train={"quorum": 0.25, "grace": 60.0}), tmp_path / "graced")
+    np.testing.assert_array_equal(every.final_model(), graced.final_model())
 
 
 @pytest.mark.parametrize("late", [pytest.param("drop", marks=pytest.mark.soak), "next"])
@@ -101,7 +84,7 @@ def test_in_process_in_virtual_time_and_over_mpi(tmp_path, late):
     )  # fmt: skip
     ways = {"here": {}, "virtual": {"simulation": {"kind": "modelled"}}}
     runs = {name: Run.model_validate(tables | more) for name, more in ways.items()}
-    folders = [execute(run, tmp_path / name).path for name, run in runs.items()]
+    folders = [run_here(run, tmp_path / name).path for name, run in runs.items()]
     file = tmp_path / "quorum.toml"
     file.write_text("\n".join(toml(tables | {"transport": {"kind": "mpi"}})))
     command = [sys.executable, "-m", "hpcps", "run", str(file), "--results", str(tmp_path / "results")]
@@ -113,7 +96,7 @@ def test_in_process_in_virtual_time_and_over_mpi(tmp_path, late):
     assert any(line["late"] or line["dropped"] or line["abandoned"] for line in rounds(folders[0]))
     for other in folders[1:]:
         assert rounds(other) == rounds(folders[0])
-        np.testing.assert_array_equal(model(other), model(folders[0]))
+        np.testing.assert_array_equal(RunDirectory(other).final_model(), RunDirectory(folders[0]).final_model())
 
 
 def toml(table, prefix=""):
@@ -131,11 +114,11 @@ def toml(table, prefix=""):
 @pytest.mark.parametrize("validators", [0, 1])
 def test_a_resumed_run_is_the_same(tmp_path, validators, late):
     run = digits(validators, 2, train={"late": late, "epochs": 5}, checkpoint={"every": 1})
-    whole = execute(run, tmp_path / "whole")
+    whole = run_here(run, tmp_path / "whole")
     assert interrupted.play(run, tmp_path / "crashed", crash_at=700) is False
     assert list((tmp_path / "crashed").glob("checkpoints/*")), "the crash came before a checkpoint"
     assert interrupted.play(run, tmp_path / "crashed")
-    np.testing.assert_array_equal(model(tmp_path / "crashed"), model(whole.path))
+    np.testing.assert_array_equal(interrupted.model(tmp_path / "crashed"), whole.final_model())
 
 
 @pytest.mark.parametrize("attack", ["silent", "late", "sign_flip"])
@@ -144,7 +127,7 @@ def test_absent_and_attacking_workers_answer(tmp_path, validators, attack):
     attack = {"kind": attack, "rate": 0.3} | ({"seconds": 2.0} if attack == "late" else {})
     sending = {"participation": 0.6, "skip_rate": 0.3}
     run = digits(validators, 2, train={"late": "next", "quorum": 2}, attack=attack, communication=sending)
-    found = rounds(execute(run, tmp_path).path, "validator-0" if validators else "server-0")
+    found = rounds(run_here(run, tmp_path).path, "validator-0" if validators else "server-0")
     assert all(sorted(line["participants"] + line["absent"]) == sorted(line["arrived"]) for line in found)
     assert any(line["absent"] for line in found)
 
@@ -153,7 +136,7 @@ def test_absent_and_attacking_workers_answer(tmp_path, validators, attack):
 def test_runs_of_one_round_end(tmp_path, epochs, steps):
     """PyTorch-parameter-server hangs at max-steps = 1, and when epochs end first."""
     run = digits(train={"epochs": epochs, "local_steps": steps, "late": "next"})
-    (found,) = rounds(execute(run, tmp_path).path)
+    (found,) = rounds(run_here(run, tmp_path).path)
     assert sorted(found["arrived"]) == [0, 1, 2, 3], "the last round waits for everyone"
 
 
@@ -201,8 +184,8 @@ def test_a_slow_worker_no_longer_decides_the_pace(tmp_path):
             topology={"workers": 8}, train={"quorum": quorum, "local_steps": 1, "epochs": 20, "late": "next"},
             heterogeneity={"classes": classes}, simulation={"kind": "modelled"},
         )  # fmt: skip
-        directories[quorum] = execute(run, tmp_path / str(quorum))
-        closed = lines(directories[quorum].path, "server-0")
+        directories[quorum] = run_here(run, tmp_path / str(quorum))
+        closed = lines(directories[quorum].path, "server-0", "round")
         paces[quorum] = len(closed) / closed[-1]["time"]
     assert paces[7] >= 5 * paces[8], paces
     assert participation(directories[8]) is None
@@ -226,7 +209,7 @@ def test_participation_is_drawn(tmp_path, capsys):
 
     classes = [{"name": "slow", "workers": [3], "seconds": 2.0}, {"name": "fast", "workers": 3, "seconds": 0.4}]
     run = digits(train={"abandon": True}, heterogeneity={"classes": classes})
-    directory = execute(run, tmp_path / "runs" / "one")
+    directory = run_here(run, tmp_path / "runs" / "one")
     args = {"compare": [], "style": None, "overrides": [], "output": tmp_path / "figures", "results": tmp_path}
     assert plot(Namespace(what=["participation", str(directory.path)], **args)) == 0
     assert (tmp_path / "figures/participation-one.pdf").exists()

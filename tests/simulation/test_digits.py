@@ -1,12 +1,11 @@
 """Real training in virtual time: the model is what it is without, and costs are measured from a real run over MPI."""
 
-import json
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from executed import lines, run_here
 
-from hpcps.execution.inprocess import run_in_process
 from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
@@ -35,35 +34,28 @@ def played(folder, simulation=None, **changes):
         "attack": {"kind": "random", "rate": 0.3},
     }
     run = Run.model_validate({**tables, **changes, **({"simulation": simulation} if simulation else {})})
-    directory = RunDirectory(folder)
-    directory.create({"run_id": "run"})
-    run_in_process(run, "run", directory)
-    return directory
-
-
-def model(directory):
-    return np.concatenate([np.load(directory.path / f"final/server-{s}.npy") for s in range(2)])
-
-
-def lines(directory, process="validator-0"):
-    return [json.loads(line) for line in (directory.path / f"records/{process}.jsonl").read_text().splitlines()]
+    return run_here(run, folder)
 
 
 def told(directory):
     """What a record says of the training, without times: of each event, as an evaluation ends beside the rounds."""
     keys = ("event", "round", "loss", "accuracy", "participants", "accepted_pairs", "bytes_sent")
-    said = [{key: line.get(key) for key in keys} for line in lines(directory) if line["event"] != "start"]
+    said = [
+        {key: line.get(key) for key in keys}
+        for line in lines(directory.path, "validator-0")
+        if line["event"] != "start"
+    ]
     return sorted(said, key=lambda line: line["event"])
 
 
 def test_time_changes_nothing_else_of_a_synchronous_run(tmp_path):
     plain, simulated = played(tmp_path / "plain"), played(tmp_path / "simulated", MACHINE)
-    np.testing.assert_array_equal(model(plain), model(simulated))
+    np.testing.assert_array_equal(plain.final_model(), simulated.final_model())
     assert told(plain) == told(simulated)
     assert (plain.done, simulated.done) == (True, True)
-    starts = [lines(directory)[0] for directory in (plain, simulated)]
+    starts = [lines(directory.path, "validator-0")[0] for directory in (plain, simulated)]
     assert [start.get("clock") for start in starts] == [None, "virtual"]
-    rounds = [line["time"] for line in lines(simulated) if line["event"] == "round"]
+    rounds = [line["time"] for line in lines(simulated.path, "validator-0", "round")]
     # four lognormal workers and two validators on two cores each: every round has two steps of 10 ms at the median
     assert all(later - earlier > 5e-3 for earlier, later in pairwise(rounds))
 

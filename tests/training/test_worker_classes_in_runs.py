@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from executed import run_here
 
-from hpcps.execution.inprocess import run_in_process
 from hpcps.records.collect import collect
-from hpcps.records.run_directory import RunDirectory
 from hpcps.spec.schema import Run
 
 Tree = dict[str, Any]
@@ -30,10 +29,8 @@ def run_of(*classes: Tree, **tables: Tree) -> Run:
 
 
 def played(run: Run, folder: Path) -> tuple[Any, np.ndarray]:
-    directory = RunDirectory(folder / "runs/it")
-    directory.create({"run_id": "it", "run": run.model_dump(mode="json")})
-    run_in_process(run, "it", directory)
-    return collect(folder).table, np.load(directory.path / "final/server-0.npy")
+    directory = run_here(run, folder / "runs/it")
+    return collect(folder).table, directory.final_model()
 
 
 def rounds(table: Any, worker: int) -> Any:
