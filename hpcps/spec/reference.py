@@ -63,7 +63,9 @@ def _keys(path: str, table: Table, listed: set[str]) -> Iterator[str]:
             yield "A table instead of a number; `kind` selects the policy.\n"
         elif key.tagged:
             yield f"### `[{inner}]`\n"
-            default = "" if key.required else f"; the default is {_code(key.default)}"
+            # Where a name alone is enough, a component without keys has no table.
+            usual = key.default["kind"] if key.value and set(key.default) == {"kind"} else key.default
+            default = "" if key.required else f"; the default is {_code(usual)}"
             yield f"{_text(key.description)} `kind` selects it{default}.\n"
         for each in key.tables:
             yield from _keys(inner, each, listed)

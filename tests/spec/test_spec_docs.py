@@ -78,6 +78,15 @@ train.epochs = 2
 """
 
 
+def test_the_defaults_of_the_reference_are_accepted(validator: Any) -> None:
+    page = (ROOT / "docs" / "reference" / "experiment-file.md").read_text(encoding="utf-8")
+    defaults = re.findall(r"### `\[([\w.]+)\]`\n\n.*; the default is `(.*)`\.\n", page)
+    assert {"attack", "communication.compression"} <= {key for key, _ in defaults}
+    for key, default in defaults:
+        if not any(key.startswith(f"{other}.") for other, _ in defaults):  # a key of one kind only
+            assert validator.is_valid(tomllib.loads(f"{BASE}{key} = {default}")), key
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
