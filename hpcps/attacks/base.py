@@ -13,7 +13,7 @@ from hpcps.numerics.arrays import as_numpy, like
 from hpcps.numerics.layout import Mask, Vector
 from hpcps.registry.config import MOST, Config
 from hpcps.registry.failures import described, errors_of, returned
-from hpcps.registry.validation import not_among
+from hpcps.registry.kinds import not_among
 from hpcps.rules.context import count
 from hpcps.seeds import generator as seeded
 

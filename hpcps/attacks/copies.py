@@ -8,8 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.attacks.base import Attack, AttackContext, Need
-from hpcps.attacks.moments import Moments, centred_products, power_of_two, strips
-from hpcps.attacks.omniscient import AdversaryContext, Omniscient
+from hpcps.attacks.omniscient import AdversaryContext, Moments, Omniscient, centred_products, power_of_two, strips
 from hpcps.attacks.values import noise_like
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Vector

@@ -11,8 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from hpcps.attacks.base import Need
-from hpcps.attacks.moments import Moments, centred_products, power_of_two, strips
-from hpcps.attacks.omniscient import AdversaryContext, Omniscient
+from hpcps.attacks.omniscient import AdversaryContext, Moments, Omniscient, centred_products, power_of_two, strips
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.layout import Vector
 from hpcps.numerics.mixture import rounded

@@ -5,7 +5,6 @@ launches.
 
 - `__main__`: the program of every rank
 - `account`: writes the record lines of a role
-- `alarms`: the events that a role gets at a later time
 - `background`: runs one task at a time in the background of a role
 - `bootstrap`: creates the process group of a launch
 - `device_buffers`: chooses where the buffers of a run are
@@ -21,6 +20,6 @@ launches.
 - `role_driver`: executes the effects of a role and passes events to it
 - `role_factory`: creates the roles of a run
 - `simulation/`: simulates the timing of a cluster
-- `stopwatch`: the time that a role spends on each kind of task
+- `stopwatch`: the time that a role spends on each kind of task, and the events that it gets later
 - `sweep/`: executes many runs: starts launches, repeats failed ones
 """

@@ -13,7 +13,7 @@ from hpcps.errors import HpcpsError, RunError
 from hpcps.execution.observer import Observer
 from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts, spread
+from hpcps.execution.role_factory import arrival_decides, make_role, role_facts, spread
 from hpcps.execution.simulation.driver import Simulation
 from hpcps.execution.simulation.sharing import EventQueue
 from hpcps.protocol.roster import Roster
@@ -86,11 +86,7 @@ def run_in_process(
                     directory.path, run_id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
                 )
                 stack.enter_context(tracer)
-            modelled = {"clock": "virtual"} if simulation else {}
-            modelled |= memory_facts(run, peer.role, role.device) | class_facts(run, peer)
-            record.write(
-                "start", transport=run.transport.kind, threads=run.train.threads, device=role.device, **modelled
-            )
+            record.write("start", **role_facts(run, role), **({"clock": "virtual"} if simulation else {}))
             drivers.append(
                 RoleDriver(
                     role,

@@ -22,7 +22,7 @@ from hpcps.execution.launch_progress import LaunchProgress
 from hpcps.execution.process_context import ProcessContext, compare, tracing
 from hpcps.execution.resume import Resume, restore_role
 from hpcps.execution.role_driver import RoleDriver
-from hpcps.execution.role_factory import arrival_decides, class_facts, make_role, memory_facts
+from hpcps.execution.role_factory import arrival_decides, make_role, role_facts
 from hpcps.execution.stopwatch import Stopwatch
 from hpcps.launch.local_rank import problems
 from hpcps.launch.plan import Plan, Rank
@@ -237,14 +237,10 @@ def _perform(
                 "start",
                 pid=evaluations.pid if evaluations else os.getpid(),
                 rank=me.rank,
-                transport=context.run.transport.kind,
                 shared_memory=[str(peer) for peer in group.in_memory()] if context.run.transport.reads_in_place else [],
                 **buffers.fields(),
                 partition=context.run.transport.partition,
-                threads=context.run.train.threads,
-                device=role.device,
-                **memory_facts(context.run, me.role, role.device),
-                **class_facts(context.run, role.peer),
+                **role_facts(context.run, role),
                 gpu=me.gpu,
                 mps=context.mps and role.device != "cpu",
                 cpu_model=machine()["cpu"],

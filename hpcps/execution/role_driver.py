@@ -13,10 +13,9 @@ import numpy as np
 
 from hpcps.errors import RunError
 from hpcps.execution.account import RESULT, TIMER, Account
-from hpcps.execution.alarms import Alarms
 from hpcps.execution.background import BackgroundExecutor
 from hpcps.execution.observer import Observer
-from hpcps.execution.stopwatch import Stopwatch
+from hpcps.execution.stopwatch import Alarms, Stopwatch
 from hpcps.protocol.messages import Peer, Reduced
 from hpcps.records.evaluation import EVALUATION, write_evaluation
 from hpcps.records.run_directory import RunDirectory

@@ -71,17 +71,17 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
     return make_training_role(run, run_id, peer, build_trainer(run, trains.role, trains.index), resources)
 
 
-def memory_facts(run: Run, role: str, device: str) -> dict[str, str]:
-    """Return the memory format of a role's images and kernels for its record, if hpcps chooses it."""
-    if role in ("server", "adversary") or run.model.backend != "torch":
-        return {}
-    return {"memory_format": run.model.memory_format(device)}
+def role_facts(run: Run, role: Role) -> dict[str, object]:
+    """Return what the first line of a role's record states in every run.
 
-
-def class_facts(run: Run, peer: Peer) -> dict[str, str]:
-    """Return the class of a worker for its record, if it has one."""
+    It has `memory_format`, that of the images and kernels, if hpcps chooses it; and `class`, if the worker has one.
+    """
+    peer, device = role.peer, role.device
+    facts: dict[str, object] = {"transport": run.transport.kind, "threads": run.train.threads, "device": device}
+    if peer.role not in ("server", "adversary") and run.model.backend == "torch":
+        facts["memory_format"] = run.model.memory_format(device)
     own = run.heterogeneity.class_of(peer.role, peer.index)
-    return {} if own is None else {"class": own.name}
+    return facts if own is None else facts | {"class": own.name}
 
 
 def make_training_role(run: Run, run_id: str, peer: Peer, trainer: Trainer, resources: Resources = ALONE) -> Role:

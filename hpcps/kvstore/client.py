@@ -18,13 +18,13 @@ from hpcps.kvstore.protocol import (
     ArrayPart,
     Bytes,
     Pairs,
+    Request,
     StoreCommand,
     ValueDescription,
     head_of,
     key_of,
     parts,
 )
-from hpcps.kvstore.request import Request
 from hpcps.transport.pslite.encoding import MalformedFrameError
 from hpcps.transport.pslite.meta import WORKERS, Meta, NodeRole, id_of, rank_of
 from hpcps.transport.pslite.node import Node

@@ -1,4 +1,12 @@
-"""MPI that sends device memory: with UCX from PyPI, and a trial whether two ranks can."""
+"""MPI that sends device memory: with UCX from PyPI, which replaces a UCX that cannot, and a trial of two ranks.
+
+Distribution builds of MPI and the wheels of PyPI come with a UCX that has no CUDA module. The packages `libucx-cu13`
+and `libucx-cu12` have it. Their library is found first if its folder is first in the library path of the ranks.
+
+Two ranks try MPI: whether they reach each other, and whether MPI takes device memory. They are started by the launcher
+that `hpcps run` uses, in the form that it uses. A wrong guess about device memory crashes a rank of the pair, not the
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,13 +1,15 @@
-"""VGG networks, with and without BatchNorm, as Gluon's model zoo and torchvision build them.
+"""AlexNet, and VGG networks with and without BatchNorm, as Gluon's model zoo and torchvision build them.
 
-Simonyan and Zisserman, "Very deep convolutional networks for large-scale image recognition", 2015, table 1 (A, B, D and
-E); Ioffe and Szegedy, "Batch normalization", 2015, between each convolution and its ReLU in the networks `_bn`.
+Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014: the network of 2012 in one column,
+without local response normalisation. Simonyan and Zisserman, "Very deep convolutional networks for large-scale image
+recognition", 2015, table 1 (A, B, D and E); Ioffe and Szegedy, "Batch normalization", 2015, between each convolution
+and its ReLU in the networks `_bn`.
 """
 
 from __future__ import annotations
 
 from abc import ABC
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from hpcps.models.base import Shape, named
 from hpcps.models.gluon import ZooModel
@@ -68,3 +70,41 @@ NETWORKS = [
     )
     for depth, parameters in zip(CONVOLUTIONS, counts, strict=True)
 ]
+
+
+class AlexNet(ZooModel):
+    """AlexNet, with dropout of 0.5 and without BatchNorm.
+
+    It has 57,029,322 parameters for images of 224 by 224 (1 channel, 10 classes).
+    """
+
+    smallest: ClassVar[int | None] = 63
+    batchnorm: ClassVar[bool | None] = False
+
+    name: Literal["alexnet"] = "alexnet"
+
+    def build(self, shape: Shape, classes: int) -> nn.Module:
+        from torch import nn
+
+        channels, height, width = shape
+        pool = nn.MaxPool2d(3, 2)
+        hidden = 4096
+        return nn.Sequential(
+            *(nn.Conv2d(channels, 64, 11, 4, padding=2), nn.ReLU(inplace=True), pool),
+            *(nn.Conv2d(64, 192, 5, padding=2), nn.ReLU(inplace=True), pool),
+            *(nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(inplace=True)),
+            *(nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(inplace=True), pool),
+            nn.Flatten(),
+            *(nn.Linear(256 * _side(height) * _side(width), hidden), nn.ReLU(inplace=True), nn.Dropout(0.5)),
+            *(nn.Linear(hidden, hidden), nn.ReLU(inplace=True), nn.Dropout(0.5)),
+            nn.Linear(hidden, classes),
+        )
+
+
+def _side(size: int) -> int:
+    """Return the height or width of the last feature maps for that of an image."""
+    size = (size + 2 * 2 - 11) // 4 + 1
+    for _ in range(3):
+        size = (size - 3) // 2 + 1
+    return size

@@ -9,7 +9,6 @@
 - `layout`: the model as one flat vector: blocks, masks of blocks, and server shards
 - `mixture`: rows that are weighted sums of updates, and operations on one range of coordinates after another
 - `operations`: the operations on updates of which rules consist; chooses numpy, compiled kernels or torch
-- `sorting`: sorts the values of each coordinate
 - `state`: the state that a process saves
 - `tensors`: the operations on updates with torch
 - `updates`: the updates of one round as they were received, and the result of an operation on them

@@ -1,9 +1,15 @@
 """Server optimizers: how a combined update changes the model; functions on arrays, with their keys."""
 
-from hpcps.optimizers.base import NoOptimizer, ServerOptimizer
-from hpcps.optimizers.fedopt import ServerAdagrad, ServerAdam, ServerYogi
-from hpcps.optimizers.momentum import DelayedNesterov, ServerMomentum, ServerNesterov, ServerSgd
-from hpcps.optimizers.stepper import Stepper
+from hpcps.optimizers.base import NoOptimizer, ServerOptimizer, Stepper
+from hpcps.optimizers.formulas import (
+    DelayedNesterov,
+    ServerAdagrad,
+    ServerAdam,
+    ServerMomentum,
+    ServerNesterov,
+    ServerSgd,
+    ServerYogi,
+)
 
 __all__ = [
     "DelayedNesterov",

@@ -14,7 +14,7 @@ from hpcps.records.run_directory import RunDirectory
 from hpcps.records.status import RunStatus, SweepProgress
 from hpcps.records.sweep import belongs, launched, planned
 from hpcps.records.variants import variants
-from hpcps.spec.selection import Candidate, selected
+from hpcps.spec.overrides import Candidate, selected
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,10 @@ components; `load_plugins` adds those of files.
 - `config`: the base class of everything that has keys in the experiment file
 - `failures`: what goes wrong in the code of a component, as an error for people
 - `field`: a key whose value is a component
-- `kinds`: the kinds of components
+- `kinds`: the kinds of components, and whether a class is a usable one
 - `plugins`: the files of an experiment that define components
 - `similarity`: the valid name that a person probably meant
 - `trial`: executes a plugin file in a child process first
-- `validation`: checks whether a class is a usable component
 """
 
 from typing import TYPE_CHECKING, Any

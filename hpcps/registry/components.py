@@ -17,9 +17,8 @@ from pydantic_core import to_jsonable_python
 
 from hpcps.errors import SpecError, UnknownComponentError
 from hpcps.registry.config import Config
-from hpcps.registry.kinds import KINDS, ComponentKind
+from hpcps.registry.kinds import KINDS, ComponentKind, failure_of, faults
 from hpcps.registry.similarity import nearest
-from hpcps.registry.validation import failure_of, faults
 
 if TYPE_CHECKING:
     from hpcps.registry.plugins import Plugin

@@ -11,7 +11,7 @@ import numpy as np
 from hpcps.errors import HpcpsError, SpecError
 from hpcps.registry.components import BUILT_IN, active
 from hpcps.registry.config import Config
-from hpcps.registry.validation import line_in
+from hpcps.registry.kinds import line_in
 
 
 @contextmanager

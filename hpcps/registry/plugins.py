@@ -20,9 +20,8 @@ from hpcps.errors import InputError, SpecError
 from hpcps.inputs import read_text
 from hpcps.registry.components import Entry, Origin, Registry, extend, itself
 from hpcps.registry.config import Config
-from hpcps.registry.kinds import KINDS, ComponentKind
+from hpcps.registry.kinds import KINDS, ComponentKind, failure_of, faults, line_in
 from hpcps.registry.trial import trouble
-from hpcps.registry.validation import failure_of, faults, line_in
 
 LARGEST = 1 << 20
 """The largest plugin file, in bytes; its text is in every run's plan and folder."""

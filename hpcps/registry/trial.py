@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcps.registry.validation import failure_of
+from hpcps.registry.kinds import failure_of
 
 LIMIT = 60.0
 """Seconds that a plugin may take; a cold file system may need many of them for the packages that it imports."""

@@ -8,7 +8,7 @@ from math import isfinite
 from hpcps.errors import RunError
 from hpcps.numerics.state import State
 from hpcps.policies import Policy
-from hpcps.policies.state_server import StateServer
+from hpcps.policies.local_steps import StateServer
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.protocol.roster import SERVER_0, Roster
 from hpcps.roles.checks import rejection

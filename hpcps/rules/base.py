@@ -19,7 +19,7 @@ from hpcps.numerics.updates import Combined, NotFiniteError, Updates
 from hpcps.registry.config import Config
 from hpcps.registry.failures import described, errors_of, returned
 from hpcps.registry.field import OneOf
-from hpcps.registry.validation import not_among, not_one_of
+from hpcps.registry.kinds import not_among, not_one_of
 from hpcps.rules.context import DEFAULT, NO_CONTEXT, Context, Tolerance, count
 from hpcps.rules.preaggregation import PreAggregator
 

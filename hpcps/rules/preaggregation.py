@@ -11,7 +11,7 @@ from pydantic import Field
 from hpcps.numerics.blocks import Float64
 from hpcps.numerics.operations import squared_distances
 from hpcps.registry.config import LARGEST_FACTOR, MOST_ROLES, Config
-from hpcps.registry.validation import not_among, not_one_of
+from hpcps.registry.kinds import not_among, not_one_of
 from hpcps.rules.context import DEFAULT, Tolerance, count
 
 Need = Literal["random"]

@@ -13,7 +13,7 @@
 - `locate`: the line of each key in a TOML text
 - `mistakes`: all mistakes of a file, with their lines
 - `optimization`: the keys of the optimizer of local steps, of its learning rate, and of asynchronous training
-- `overrides`: `--set key=value`
+- `overrides`: `--set key=value` and `--only SELECTOR`
 - `plugins`: the plugin files that an experiment names
 - `presets`: the keys that `fidelity` sets
 - `problems`: mistakes in a run's values, as messages
@@ -21,7 +21,6 @@
 - `schema`: the keys of one run
 - `search`: the keys of the `[search]` table, and the runs of the search
 - `search_groups`: the points for which a search chooses values, and its results
-- `selection`: `--only SELECTOR`
 - `simulation`: the keys of simulated timing
 - `sweep`: the tables `[[sweep]]`, `[[exclude]]` and `[[include]]`
 - `transport`: the keys of every transport, and what a transport declares

@@ -18,12 +18,11 @@ from hpcps.spec.identity import revisions, run_id
 from hpcps.spec.label import Labels
 from hpcps.spec.locate import locate
 from hpcps.spec.mistakes import Mistakes
-from hpcps.spec.overrides import Override, last_of_each, parse_override, shortened
+from hpcps.spec.overrides import Candidate, Override, last_of_each, parse_override, selected, shortened
 from hpcps.spec.plugins import components_of, plugins_named, plugins_of, registry_of, used
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 from hpcps.spec.search_groups import SearchGroup, load_groups, with_chosen
-from hpcps.spec.selection import Candidate, selected
 from hpcps.spec.sweep import KeyPath
 from hpcps.spec.tree import Tree, get
 from hpcps.spec.validate import Shared, validate

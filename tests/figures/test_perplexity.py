@@ -14,7 +14,7 @@ from hpcps.cli.main import main
 from hpcps.figures.drawing import figures
 from hpcps.figures.final import markdown
 from hpcps.figures.from_table import figure_data_of
-from hpcps.figures.report.charts import sections
+from hpcps.figures.report.html import sections
 from hpcps.records.collect import collect
 from hpcps.records.evaluation import read_evaluation
 from hpcps.records.export import summarize

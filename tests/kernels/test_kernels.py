@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hpcps.numerics import kernels
+from hpcps.numerics.definitions import comparators, needed
 from hpcps.numerics.kernels import places
 from hpcps.numerics.layout import Layout
 from hpcps.numerics.operations import products, screen
-from hpcps.numerics.sorting import comparators, needed
 from hpcps.numerics.updates import Destination, NotFiniteError, Updates
 from hpcps.numerics.vectors import pack
 from hpcps.rules import (
@@ -94,7 +94,7 @@ def test_every_rule_is_its_definition(rule: Rule) -> None:
 def test_a_rule_that_predicts_from_samples_is_its_definition(rule: Rule, monkeypatch) -> None:
     """Small updates are treated as those that fill no cache are."""
     for name, value in {"SMALLEST_SAMPLED": 0, "SAMPLED": 2, "SAMPLES": 2}.items():
-        monkeypatch.setattr(f"hpcps.numerics.kernels.filtering.{name}", value)
+        monkeypatch.setattr(f"hpcps.numerics.kernels.engine.{name}", value)
     is_its_definition(rule, SIZES)
 
 

@@ -19,7 +19,7 @@ from hpcps.optimizers import (
     ServerYogi,
     Stepper,
 )
-from hpcps.optimizers.stepper import TILE
+from hpcps.optimizers.base import TILE
 from hpcps.registry import active
 
 SIZE = TILE + 57

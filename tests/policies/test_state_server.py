@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from hpcps.policies import DyLU, ESync, RoleProgress
-from hpcps.policies.state_server import StateServer
+from hpcps.policies.local_steps import StateServer
 
 QUICK = settings(derandomize=True, deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 

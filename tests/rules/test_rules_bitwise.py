@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from hpcps.numerics import blocks
+from hpcps.numerics.definitions import ascending, comparators
 from hpcps.numerics.layout import Layout
-from hpcps.numerics.sorting import ascending, comparators
 from hpcps.numerics.updates import Updates
 from hpcps.registry import active
 from hpcps.rules import Rule

@@ -6,7 +6,6 @@ They need numba, which is optional. Without numba, and for small updates, rules 
 - `coding`: the loops of `numerics/coding.py`
 - `compiled`: compiles kernels and caches their machine code
 - `engine`: the operations of `numerics/operations.py` with kernels; start here
-- `filtering`: products with the validator's own update, and the mean of accepted updates
 - `loading`: loads all kernels from the cache, or compiles them once
 - `means`: means and votes on signs, added to the model in the same pass
 - `memory`: access to memory at an address

@@ -5,18 +5,100 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcps.numerics import definitions
-from hpcps.numerics.blocks import Float64
-from hpcps.numerics.kernels.filtering import mean_of_accepted, products
+from hpcps.numerics.blocks import SEGMENT, Accepts, Float64, Products
+from hpcps.numerics.definitions import comparators, needed
 from hpcps.numerics.kernels.means import average_segments, vote_segments
 from hpcps.numerics.kernels.ordered import Network, ordered_segments
 from hpcps.numerics.kernels.pairs import gram, weighted_sum
-from hpcps.numerics.kernels.places import FINITE, Places, finite, result
-from hpcps.numerics.kernels.scores import scale_segments, screen_segments
+from hpcps.numerics.kernels.places import FINITE, Integers, Places, address, finite, result
+from hpcps.numerics.kernels.scores import add_segments, multiply_segments, scale_segments, screen_segments
 from hpcps.numerics.layout import Mask, Vector
-from hpcps.numerics.sorting import comparators, needed
 from hpcps.numerics.updates import Updates
+
+SAMPLED = 64
+"""The minimum number of segments of a block that is sampled, and the maximum distance between sampled segments."""
+SAMPLES = 4
+"""The number of parts of a sample; a prediction is used only if all parts agree."""
+SMALLEST_SAMPLED = 1 << 24
+"""The minimum number of elements of all updates for which sampling pays: fewer are in a cache when read again."""
+
+
+def products(updates: Updates, v: Vector | None) -> Products:
+    places = Places.of(updates)
+    sums, _ = _multiply(places, v, updates.to.threads, np.zeros_like(updates.used), None)
+    return _products(places.segments, sums, len(updates.layout.blocks))
+
+
+def mean_of_accepted(updates: Updates, v: Vector, accepts: Accepts, zeros: bool) -> tuple[Vector, bool, Mask]:
+    # The accepted pairs are predicted, so that one pass computes the products and the mean. A second pass computes the
+    # mean of the blocks for which the prediction was wrong or uncertain. If the result is written over the base, there
+    # is no prediction, because the first pass would overwrite the base.
+    places, blocks, threads = Places.of(updates), len(updates.layout.blocks), updates.to.threads
+    out, to = result(updates)
+    apart = to[0] != to[1]
+    likely, sure = (places.addresses != 0) | zeros, np.full(blocks, apart)
+    if apart and len(updates) * updates.layout.size >= SMALLEST_SAMPLED:
+        likely, sure = _predict(places, v, accepts, likely, threads)
+    sums, results = _multiply(places, v, threads, likely, np.where(sure, _divisors(likely), 0.0), to)
+    accepted = accepts(_products(places.segments, sums, blocks))
+    again = ((accepted != likely).any(axis=0) | ~sure)[places.segments[:, 0]]
+    rest = Places(places.addresses * accepted, places.offsets, places.segments[again])
+    found = rest.run(average_segments, threads, _divisors(accepted), *to)
+    return out, finite(updates, found) and bool((results[~again] <= FINITE).all()), accepted
+
+
+def _predict(places: Places, v: Vector, accepts: Accepts, otherwise: Mask, threads: int) -> tuple[Mask, Mask]:
+    """Predict the accepted pairs `[n, B]`, and return for which blocks the prediction is certain enough `[B]`.
+
+    The prediction for a large block is the rule's decision on a sample of it; it is uncertain if the parts of the
+    sample disagree on an update. The prediction for a small block is `otherwise`.
+    """
+    blocks = len(otherwise.T)
+    block = places.segments[:, 0]
+    counts = np.bincount(block, minlength=blocks)
+    steps = np.where(counts >= SAMPLED, np.minimum(counts // SAMPLES, SAMPLED), 0)
+    number = (places.segments[:, 1] - places.offsets[block]) // SEGMENT
+    chosen = (steps[block] > 0) & (number % np.maximum(steps[block], 1) == 0)
+    part = (number // np.maximum(steps[block], 1) % SAMPLES)[chosen]
+    sample = Places(places.addresses, places.offsets, places.segments[chosen])
+    sums, _ = _multiply(sample, v, threads, np.zeros_like(otherwise), None)
+    decisions = [accepts(_products(sample.segments[part == p], sums[part == p], blocks)) for p in range(SAMPLES)]
+    agreed: Mask = np.all([decision == decisions[0] for decision in decisions], axis=(0, 1))
+    return np.where(steps > 0, decisions[0], otherwise), agreed | (steps == 0)
+
+
+def _multiply(
+    places: Places,
+    v: Vector | None,
+    threads: int,
+    accepted: Mask,
+    divisors: Float64 | None,
+    to: tuple[int, int] = (0, 0),
+) -> tuple[Float64, NDArray[np.int32]]:
+    """Compute products and, with divisors, means; return `sums` and `results` of `multiply_segments`."""
+    v = v if v is None else np.require(v, np.float32, ["C", "A"])
+    divisors = np.zeros(accepted.shape[1]) if divisors is None else divisors
+    sums = np.empty((len(places.segments), len(places.addresses) + 1, 2))
+    results = np.zeros(len(places.segments), np.int32)
+    given = np.ascontiguousarray(accepted), divisors, *to, results
+    places.run(multiply_segments, threads, 0 if v is None else address(v), sums, *given)
+    return sums, results
+
+
+def _products(segments: Integers, sums: Float64, blocks: int) -> Products:
+    totals = np.zeros((blocks, *sums.shape[1:]))
+    add_segments(segments, sums, totals)
+    return Products(totals[:, :-1, 0].T, totals[:, :-1, 1].T, totals[:, -1, 1])
+
+
+def _divisors(accepted: Mask) -> Float64:
+    """Return the divisor of each block's sum: `[B]`."""
+    divisors: Float64 = np.maximum(accepted.sum(axis=0), 1.0)
+    return divisors
+
 
 __all__ = [
     "average",

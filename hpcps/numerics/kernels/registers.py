@@ -12,7 +12,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from hpcps.numerics.blocks import LANES
-from hpcps.numerics.sorting import comparators
+from hpcps.numerics.definitions import comparators
 
 WIDTH = 4 * LANES
 """Bytes of sixteen columns: one register with AVX-512, two with AVX2; LLVM splits them for the processor."""

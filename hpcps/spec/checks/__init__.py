@@ -1,20 +1,19 @@
 """Contradictions: keys that are valid separately but not together.
 
-- `attack`: the attackers, their schedule, and what they delay
 - `needs`: what keys and components need, compared with what the run offers
 - `timing`: classes of workers, delays and simulated timing
-- `topology`: roles and the rule
+- `topology`: roles, the rule, and the attack
 - `training`: model, data, training and evaluation
 """
 
 from __future__ import annotations
 
-from hpcps.spec.checks import attack, needs, timing, topology, training
+from hpcps.spec.checks import needs, timing, topology, training
 from hpcps.spec.problems import Problem
 from hpcps.spec.schema import Run
 
 
 def contradictions(run: Run) -> list[Problem]:
     """Return the contradictions of a run whose keys are all valid separately."""
-    checks = (*topology.CHECKS, *needs.CHECKS, *attack.CHECKS, *timing.CHECKS, *training.CHECKS)
+    checks = (*topology.CHECKS, *needs.CHECKS, *timing.CHECKS, *training.CHECKS)
     return [problem for check in checks for problem in check(run)]

@@ -1,15 +1,16 @@
-"""Checks of roles and of the rule."""
+"""Checks of roles, of the rule, and of the attack: its schedule, its attackers, and what it delays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from hpcps.attacks import Late, NoAttack, Omniscient, attacker_count
 from hpcps.errors import SpecError
 from hpcps.registry.failures import errors_of
 from hpcps.rules import Rule
 from hpcps.rules.context import DEFAULT
 from hpcps.rules.coordinate_wise import EXCLUSIVE, Trimming
-from hpcps.spec.problems import EXCHANGE, SERVERS, VALIDATORS, WORKERS, Problem
+from hpcps.spec.problems import EXCHANGE, MODE, SERVERS, VALIDATORS, WORKERS, Problem
 from hpcps.spec.schema import Run
 
 
@@ -82,10 +83,80 @@ def _validators_have_server_hosts(run: Run) -> Iterator[Problem]:
         )
 
 
+def _schedule_is_of_the_run(run: Run) -> Iterator[Problem]:
+    attack, epochs = run.attack, run.train.epochs
+    if isinstance(attack, NoAttack):
+        return
+    if attack.on > attack.every:
+        yield Problem(
+            ("attack", "on"),
+            f"the attack acts in {attack.on} rounds of each period of {attack.every}: use at most attack.every",
+            (("attack", "every"),),
+        )
+    if attack.from_epoch >= epochs:
+        yield Problem(
+            ("attack", "from_epoch"),
+            f"the run ends after {epochs} epoch{'s' * (epochs > 1)}, so the attack never acts: use at most "
+            f"{epochs - 1}, or more epochs",
+            (("train", "epochs"),),
+        )
+
+
+def _nobody_waits_too_long(run: Run) -> Iterator[Problem]:
+    attack, timeout = run.attack, run.transport.timeout
+    real = not run.transport.in_process
+    if isinstance(attack, Late) and real and run.train.mode == "sync" and attack.seconds >= timeout:
+        yield Problem(
+            ("attack", "seconds"),
+            f"{attack.seconds} s is not below transport.timeout = {timeout} s, after which the others give up: "
+            "use less, or a longer timeout",
+            (("transport", "timeout"), MODE),
+        )
+
+
+def _grace_is_short(run: Run) -> Iterator[Problem]:
+    grace, timeout = run.train.grace, run.transport.timeout
+    if not run.transport.in_process and grace >= timeout:
+        yield Problem(
+            ("train", "grace"),
+            f"{grace:g} s is not below transport.timeout = {timeout} s, after which the others give up: use less, or a "
+            "longer timeout",
+            (("transport", "timeout"),),
+        )
+
+
+def _attackers_exist(run: Run) -> Iterator[Problem]:
+    attack, workers = run.attack, run.topology.workers
+    if isinstance(attack, NoAttack) or attack.scope != "worker" or attack.rate == 0 or workers == 0:
+        return
+    if attacker_count(attack, workers) == 0:
+        yield Problem(
+            ("attack", "rate"),
+            f"{attack.rate} of {workers} workers is less than one attacker: use {1 / workers:.3g} or more"
+            + ("" if attack.omniscient else ', or scope = "block"'),
+            (WORKERS, ("attack", "scope")),
+        )
+
+
+def _attack_has_honest_workers(run: Run) -> Iterator[Problem]:
+    attack, workers = run.attack, run.topology.workers
+    if isinstance(attack, Omniscient) and workers and attacker_count(attack, workers) == workers:
+        yield Problem(
+            ("attack", "rate"),
+            f"all {workers} workers are attackers, so {attack.kind} has no honest update that it could use: use less",
+            (WORKERS,),
+        )
+
+
 CHECKS: tuple[Callable[[Run], Iterator[Problem]], ...] = (
     _topology_is_whole,
     _keys_of_the_rule_agree,
     _rule_can_combine,
     _validators_have_workers,
     _validators_have_server_hosts,
+    _schedule_is_of_the_run,
+    _nobody_waits_too_long,
+    _grace_is_short,
+    _attackers_exist,
+    _attack_has_honest_workers,
 )
