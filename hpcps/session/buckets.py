@@ -31,17 +31,27 @@ if TYPE_CHECKING:
 
 _WORDS = 1 << 16
 """The size of a bucket of small tensors, in float32."""
+_PARTITION, _SHARED_PARTITION = 3 << 19, 1 << 22
+"""Bytes of a partition, so that sending, combining and receiving overlap; and of one between processes that share
+memory, where each message costs more than it hides."""
 
 
 class Placement:
-    """Chooses the bucket of each tensor, in the order of declaration."""
+    """Chooses the bucket of each tensor, in the order of declaration, and divides it."""
 
-    def __init__(self) -> None:
+    def __init__(self, holders: int, shared_memory: bool) -> None:
+        """Begin without buckets.
+
+        Args:
+            holders: the number of holders.
+            shared_memory: whether all processes share memory.
+        """
+        self._holders, self._shared_memory = holders, shared_memory
         self._buckets = 0
         self._open: dict[tuple[str, str], tuple[int, int]] = {}
 
     def place(self, declaration: Declaration) -> Declaration:
-        """Return a declaration with its bucket: that of the last tensor like it, if there is room, or a new one."""
+        """Return a declaration with its parts and bucket: that of the last tensor like it, if there is room."""
         kind = declaration.dtype, json.dumps(declaration.reduction, sort_keys=True)
         number, room = self._open.get(kind, (0, 0)) if declaration.small else (0, 0)
         if room < max(declaration.words, 1):
@@ -49,7 +59,12 @@ class Placement:
             self._buckets += 1
         if declaration.small:
             self._open[kind] = number, room - declaration.words
-        return replace(declaration, bucket=number)
+        parts = 1
+        if not (declaration.small or declaration.whole):
+            parts = -(-4 * declaration.words // (_SHARED_PARTITION if self._shared_memory else _PARTITION))
+            if not self._shared_memory:
+                parts += -parts % self._holders  # each holder receives as much as any other
+        return replace(declaration, bucket=number, parts=parts)
 
 
 def runs(slots: int) -> Iterator[tuple[int, int]]:

@@ -62,6 +62,7 @@ class Member:
         ended: Callable[[], Iterable[Peer]] = tuple,
         timeout: float = TIMEOUT,
         copies: Copies | None = None,
+        shared_memory: bool = False,
     ) -> None:
         """Begin a session.
 
@@ -72,7 +73,8 @@ class Member:
             allocate: returns memory to send from.
             ended: returns the processes that are known to have ended.
             timeout: seconds in which an exchange must end.
-            copies: copies small tensors; by default they are given as bytes.
+            copies: copies tensors; by default they are given as bytes.
+            shared_memory: whether all processes share memory.
         """
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
@@ -80,7 +82,7 @@ class Member:
         self._holder = Holder(peer, ID, self.workers, holders)
         self._holder.allocate = allocate
         self.participant = (
-            Participant(peer, ID, len(self.workers), holders, allocate, copies or Copies())
+            Participant(peer, ID, len(self.workers), holders, allocate, copies or Copies(), shared_memory)
             if peer.role == "worker"
             else None
         )
@@ -96,13 +98,11 @@ class Member:
         self._looked = 0.0
         self._seen: dict[Peer, float] = {}
 
-    def declare(
-        self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
-    ) -> Tensor:
+    def declare(self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, **keys: Any) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
         self.check()
         assert self.participant is not None, "servers run no script"
-        tensor, messages = self.participant.declare(name, dtype, shape, reduction, blocks)
+        tensor, messages = self.participant.declare(name, dtype, shape, reduction, **keys)
         self._send_all(messages)
         return tensor
 

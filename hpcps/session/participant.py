@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,11 @@ from hpcps.session.tensors import (
 
 
 class Copies:
-    """Copies small tensors, given as bytes, to and from the buffers of buckets; a framework has its own."""
+    """Copies tensors, given as bytes, to and from buffers; a framework has its own."""
 
-    def view(self, values: Bytes, dtype: str, like: Any) -> Any:
-        """Return bytes as a tensor of a type, with the shape of another tensor."""
-        return values
+    def views(self, values: Bytes, dtype: str, like: Sequence[Any]) -> list[Any]:
+        """Return bytes as tensors of a type, one after another, with the shapes of other tensors."""
+        return np.split(values, np.cumsum([len(each) for each in like])[:-1])
 
     def copy(self, targets: Sequence[Any], sources: Sequence[Any]) -> None:
         """Copy each source to its target."""
@@ -54,8 +55,8 @@ class _Sender:
         self.bucket, self.holder = Bucket(first), first.holder
         self.exchanges: list[TensorExchange | None] = []
         self.begun: dict[int, Any] = {}
-        self._views: list[Any] = []
-        self._copies = copies if first.tensor.small else Copies()
+        self._views: list[Sequence[Any]] = []
+        self._copies = Copies() if first.tensor.divided else copies
         self._allocate, self._values = allocate, allocate(self.bucket.capacity)
         self._values[:] = 0  # also what fills the last word of a slot
 
@@ -63,25 +64,22 @@ class _Sender:
         """Give the next slot to a part."""
         self.bucket.add(part)
         self.exchanges.append(None)
-        self._views.append(None)
+        self._views.append(())
 
     def begin(self, part: TensorPart, exchange: TensorExchange) -> None:
         """Begin the exchange of a part."""
-        slot, source, target = part.slot, exchange.source, exchange.target
-        if not part.tensor.small:
-            source, target = None if source is None else source[part.columns], target[part.columns]
-        view = self._views[slot]
-        if view is None or view.shape != target.shape:
+        slot, target = part.slot, part.of(exchange.target)
+        if [each.shape for each in self._views[slot]] != [each.shape for each in target]:
             values = self.bucket.bytes_of(slot, self._values[self.bucket.words(slot, slot + 1)])
-            self._views[slot] = self._copies.view(values, part.tensor.declaration.dtype, target)
+            self._views[slot] = self._copies.views(values, part.tensor.declaration.dtype, target)
         self.exchanges[slot] = exchange
-        self.begun[slot] = source
+        self.begun[slot] = None if exchange.source is None else part.of(exchange.source)
 
     def send(self) -> Iterator[tuple[Kind, int, int, Vector | None]]:
         """Copy the sources that have begun; return kind, first slot, stop and words of each message."""
         begun, self.begun = self.begun, {}
         given = {slot: source for slot, source in begun.items() if source is not None}
-        self._copies.copy([self._views[slot] for slot in given], list(given.values()))
+        self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
         for first, stop in runs(sum(1 << slot for slot in given)):
             words = self._values[self.bucket.words(first, stop)]
             codec = self.bucket.codec
@@ -102,12 +100,14 @@ class _Sender:
             )
         self.exchanges[first:stop] = [None] * len(ended)
         part = self.bucket.parts[first]
+        targets, dtype = [*chain(*(part.of(exchange.target) for exchange in ended))], part.tensor.declaration.dtype
         if part.tensor.small:
             # The holder has combined what was sent from these words.
             self._values[self.bucket.words(first, stop)] = words
-            self._copies.copy([exchange.target for exchange in ended], self._views[first:stop])
+            views = [*chain(*self._views[first:stop])]
         else:
-            ended[0].target[part.columns] = self.bucket.bytes_of(first, words)
+            views = self._copies.views(self.bucket.bytes_of(first, words), dtype, targets)
+        self._copies.copy(targets, views)
         return ended
 
 
@@ -119,7 +119,14 @@ class Participant:
     """
 
     def __init__(
-        self, peer: Peer, session: str, workers: int, holders: Sequence[Peer], allocate: Allocate, copies: Copies
+        self,
+        peer: Peer,
+        session: str,
+        workers: int,
+        holders: Sequence[Peer],
+        allocate: Allocate,
+        copies: Copies,
+        shared_memory: bool,
     ) -> None:
         """Begin without tensors.
 
@@ -129,12 +136,13 @@ class Participant:
             workers: the number of workers.
             holders: the processes that combine tensors.
             allocate: returns memory to send from.
-            copies: copies small tensors.
+            copies: copies tensors.
+            shared_memory: whether all processes share memory.
         """
         self.peer = peer
         self._session, self._workers, self._holders = session, workers, tuple(holders)
         self._allocate, self._copies = allocate, copies
-        self._placement = Placement()
+        self._placement = Placement(len(holders), shared_memory)
         self._tensors: dict[str, Tensor] = {}
         self._senders: dict[tuple[int, Peer], _Sender] = {}
         self._sender: dict[TensorPart, _Sender] = {}
@@ -147,9 +155,23 @@ class Participant:
         return [exchange for exchange in every if exchange is not None and not exchange.done]
 
     def declare(
-        self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        reduction: Reduction,
+        blocks: Sequence[int] | None = None,
+        whole: bool = False,
     ) -> tuple[Tensor, list[Send]]:
         """Return the tensor of a name, and the messages that declare it if it is new.
+
+        Args:
+            name: its name.
+            dtype: the type of its elements, one of `elements.TYPES`.
+            shape: its shape.
+            reduction: how it is combined.
+            blocks: the number of elements of each of its blocks; by default it is one block.
+            whole: whether one holder combines all of it, also if it could be divided.
 
         Raises:
             SpecError: it was declared in another way, or cannot be combined in this way.
@@ -157,7 +179,7 @@ class Participant:
         declaration = declared(len(self._tensors), name, dtype, shape, reduction, blocks)
         if name in self._tensors:
             was = self._tensors[name].declaration
-            if difference := replace(declaration, key=was.key, bucket=was.bucket, whole=was.whole).difference(was):
+            if difference := replace(declaration, **was.placed).difference(was):
                 before = was.difference(declaration)
                 raise SpecError(f"a tensor was declared before as {before}, and is now {difference}: use another name")
             return self._tensors[name], []
@@ -166,9 +188,8 @@ class Participant:
             from hpcps.session.compressed import compressor_of  # here, because its imports take long
 
             compressor_of(reduction)
-        declaration = self._placement.place(
-            replace(declaration, whole=is_whole(reduction, rule) or compresses(reduction))
-        )
+        whole = whole or is_whole(reduction, rule) or compresses(reduction)
+        declaration = self._placement.place(replace(declaration, whole=whole))
         tensor = self._tensors[name] = Tensor(declaration, self._holders, rule)
         for part in tensor.parts:
             self._place(part)

@@ -29,6 +29,7 @@ class Session:
         size: the number of workers.
         local_rank: its number among the workers of its host.
         local_size: the number of workers of its host.
+        shared_memory: whether all processes share memory.
         record: the record of this process; None unless `hpcps launch` has started it.
     """
 
@@ -43,16 +44,21 @@ class Session:
             group: the process group.
             world: the role of each rank of the group.
             timeout: seconds in which an exchange must end.
-            copies: copies small tensors; by default they are given as bytes.
+            copies: copies tensors; by default they are given as bytes.
         """
         self._group = group
-        members = [peer for peer in world if peer.role in ("worker", "server")]
-        self.member = Member(world[group.rank], members, group.transport, group.allocate, group.ended, timeout, copies)
-        self.rank, self.size = self.member.peer.index, len(self.member.workers)
+        me, members = world[group.rank], [peer for peer in world if peer.role in ("worker", "server")]
         self.host = socket.gethostname()
-        hosts = group.collect(self.host)
-        both = zip(world, hosts, strict=True)
-        here = sorted(peer.index for peer, host in both if host == self.host and peer.role == "worker")
+        # Each process must divide tensors alike.
+        reads_all = {me, *group.in_memory()}.issuperset(members)
+        texts = zip(world, group.collect(f"{self.host} {reads_all}"), strict=True)
+        found = {peer: text.split() for peer, text in texts if peer in members}
+        self.shared_memory = all(reads == "True" for _, reads in found.values())
+        self.member = Member(
+            me, members, group.transport, group.allocate, group.ended, timeout, copies, self.shared_memory
+        )
+        self.rank, self.size = me.index, len(self.member.workers)
+        here = sorted(peer.index for peer, (host, _) in found.items() if host == self.host and peer.role == "worker")
         self.local_rank = here.index(self.rank) if self.rank in here else 0
         self.local_size = len(here)
         self._declared: dict[str, tuple[object, Tensor]] = {}
@@ -67,15 +73,13 @@ class Session:
         """Make progress from now on."""
         self._thread.start()
 
-    def declare(
-        self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, blocks: Sequence[int] | None = None
-    ) -> Tensor:
+    def declare(self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, **keys: Any) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
-        given = dtype, shape, reduction, blocks
+        given = dtype, shape, reduction, keys
         known, tensor = self._declared.get(name, (None, None))
         if tensor is None or known != given:
             with self._lock:
-                tensor = self.member.declare(name, dtype, shape, reduction, blocks)
+                tensor = self.member.declare(name, dtype, shape, reduction, **keys)
             self._declared[name] = given, tensor
         return tensor
 

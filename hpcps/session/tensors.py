@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from itertools import chain, zip_longest
 from math import inf, prod
 from pathlib import Path
 from traceback import walk_stack
@@ -16,15 +15,13 @@ from typing import Any, TypeGuard
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
-from hpcps.protocol.partitioning import Bounds, Partitioning
+from hpcps.protocol.partitioning import Bounds
 from hpcps.registry import Config
 from hpcps.rules import Rule
 from hpcps.session.elements import FLOATS, size_of
 
 SMALL = 1 << 16
-"""Bytes up to which one holder combines the whole tensor: the messages of more holders take longer than the work."""
-_PARTITION = 3 << 19
-"""Bytes of a partition, so that combining overlaps copying."""
+"""Bytes up to which tensors travel together."""
 
 Reduction = str | Mapping[str, Any]
 """How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
@@ -137,6 +134,7 @@ class Declaration:
         reduction: how the tensors of all processes are combined.
         whole: whether one holder combines all of it at once, see `is_whole`.
         bucket: the number of its bucket: a small tensor shares one with others, a large tensor has its own.
+        parts: the number of its parts.
         line: the line of the script that declared it, for messages.
     """
 
@@ -147,6 +145,7 @@ class Declaration:
     reduction: Reduction = "mean"
     whole: bool = False
     bucket: int = 0
+    parts: int = 1
     line: str = field(default="", compare=False)
 
     @cached_property
@@ -163,6 +162,11 @@ class Declaration:
     def small(self) -> bool:
         """Whether one holder combines all of it, with other tensors."""
         return not self.whole and self.size * size_of(self.dtype) <= SMALL
+
+    @property
+    def placed(self) -> dict[str, Any]:
+        """What its first declaration has chosen."""
+        return {"key": self.key, "whole": self.whole, "bucket": self.bucket, "parts": self.parts}
 
     def to_note(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -209,6 +213,10 @@ class TensorPart:
         item = size_of(self.tensor.declaration.dtype)
         return slice(self.bounds[0] * item, self.bounds[1] * item)
 
+    def of(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Return the part of what an exchange gives for its tensor; see `TensorExchange`."""
+        return [tensors[0][self.columns]] if self.tensor.divided else tensors
+
     @property
     def blocks(self) -> Sequence[int]:
         """The number of elements of each block, or part of a block, in it."""
@@ -224,6 +232,7 @@ class Tensor:
     Attributes:
         declaration: its declaration.
         small: whether it is small, see `Declaration.small`.
+        divided: whether it has several parts.
         rule: the rule that combines it; None for a sum or mean.
         layout: its blocks.
         parts: its parts, those of a holder in order.
@@ -232,26 +241,23 @@ class Tensor:
 
     def __init__(self, declaration: Declaration, holders: Sequence[Peer], rule: Rule | None) -> None:
         """Divide a tensor; for the rule see `rule_of`."""
-        self.declaration, self.small, self.rule = declaration, declaration.small, rule
+        self.declaration, self.small, self.divided, self.rule = (
+            declaration,
+            declaration.small,
+            declaration.parts > 1,
+            rule,
+        )
         self.exchange: TensorExchange | None = None
         self.layout = Layout.of([(str(k), (size,)) for k, size in enumerate(declaration.blocks)])
-        # The partitions of the holders in turn, so that none of them waits until the others have all of theirs.
-        divided = [[(holder, bounds) for bounds in slices] for holder, slices in self._divide(holders)]
+        bounds = self.layout.bounds(declaration.parts, whole=rule is not None and rule.scope == "block")
         self.parts = tuple(
-            TensorPart(self, holder, bounds, words_of(bounds[1] - bounds[0], declaration.dtype))
-            for holder, bounds in filter(None, chain.from_iterable(zip_longest(*divided)))
-        )
-
-    def _divide(self, holders: Sequence[Peer]) -> list[tuple[Peer, tuple[Bounds, ...]]]:
-        bucket, size = self.declaration.bucket, self.layout.size
-        if self.small or self.declaration.whole:
-            return [(holders[bucket % len(holders)], ((0, size),))]
-        whole = self.rule is not None and self.rule.scope == "block"
-        bounds = self.layout.bounds(len(holders), whole=whole)
-        most = _PARTITION // size_of(self.declaration.dtype)
-        slices = Partitioning(self.layout, bounds, 0, most, whole=whole).updates
-        # A shard of whole blocks may have none.
-        return [(holders[k], own) for k, own in enumerate(slices) if bounds[k][0] < bounds[k][1]]
+            TensorPart(
+                self, holders[(declaration.bucket + k) % len(holders)], (start, stop),
+                words_of(stop - start, declaration.dtype),
+            )
+            for k, (start, stop) in enumerate(bounds)
+            if start < stop or declaration.parts == 1  # a part of whole blocks may have none
+        )  # fmt: skip
 
     @cached_property
     def holders(self) -> tuple[Peer, ...]:
@@ -264,8 +270,8 @@ class TensorExchange:
 
     Attributes:
         tensor: the tensor.
-        source: the bytes of the tensor, or, if it is small, anything that `Copies` copies; None if this worker gives
-            none. It must not change before the exchange is done.
+        source: the tensors that it consists of, as `Copies` copies them, or, if it is divided, only its bytes; None if
+            this worker gives none. They must not change before the exchange is done.
         target: gets the result, in the same form; it may be the source.
         began: when it began, in seconds.
         left: the number of parts whose result has not come.

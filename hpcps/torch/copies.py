@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,10 +14,15 @@ from hpcps.session.participant import Copies
 
 
 class TensorCopies(Copies):
-    """Copies small tensors, many in one call: a call for each would take longer than the copies."""
+    """Copies tensors, many in one call: a call for each would take longer than the copies."""
 
-    def view(self, values: Bytes, dtype: str, like: Tensor) -> Tensor:
-        return torch.from_numpy(values).view(getattr(torch, dtype)).view(like.shape)
+    def views(self, values: Bytes, dtype: str, like: Sequence[Tensor]) -> list[Tensor]:
+        if not values.flags.writeable:
+            # torch has no tensors that are read-only, and warns; nothing writes to these.
+            values = np.asarray((ctypes.c_uint8 * values.nbytes).from_address(values.ctypes.data))
+        flat = torch.from_numpy(values).view(getattr(torch, dtype))
+        parts = torch.split(flat, [each.numel() for each in like])
+        return [part.view(each.shape) for part, each in zip(parts, like, strict=True)]
 
     @torch.no_grad()
     def copy(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:

@@ -97,15 +97,13 @@ def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = N
     declared(name, tensor, reduction_of(average, rule))
 
 
-def declared(
-    name: str, tensor: Tensor, reduction: tensors.Reduction, blocks: Sequence[int] | None = None
-) -> tensors.Tensor:
-    """Return the declared tensor of a session for one of torch."""
+def declared(name: str, tensor: Tensor, reduction: tensors.Reduction, **keys: Any) -> tensors.Tensor:
+    """Return the declared tensor of a session for one of torch; see `Participant.declare`."""
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
     check_dense(name, tensor)
-    return session().declare(name, dtype, (tensor.numel(),), reduction, blocks)
+    return session().declare(name, dtype, (tensor.numel(),), reduction, **keys)
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
@@ -145,18 +143,18 @@ def begin(
             pending = begin(compressed, compressed, name, reduction, given=given, blocks=blocks)
             return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
     unnamed = "" if name else _free_name(tensor, reduction)
-    found, target = declared(name or unnamed, tensor, reduction, blocks), output
+    found, target = declared(name or unnamed, tensor, reduction, blocks=blocks), output
     if 0 in output.stride() and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape, strict=True)):
         raise SpecError(
             f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
         )
-    if found.small:
-        exchange = session().start(found, tensor if given else None, output)
+    if not found.divided:
+        exchange = session().start(found, [tensor] if given else None, [output])
     else:
         if not output.is_contiguous() or output.device.type != "cpu":
             target = torch.empty(output.shape, dtype=output.dtype)
-        source = bytes_of(tensor.detach().contiguous().cpu()) if given else None
-        exchange = session().start(found, source, bytes_of(target))
+        source = [bytes_of(tensor.detach().contiguous().cpu())] if given else None
+        exchange = session().start(found, source, [bytes_of(target)])
     if unnamed:
         _unnamed.add(unnamed)
     return PendingTensor(exchange, output, target, unnamed)

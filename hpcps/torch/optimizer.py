@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import RunError, SpecError
-from hpcps.session.tensors import ACCUMULATE, SMALL, Reduction, is_whole, rule_of
+from hpcps.session.tensors import ACCUMULATE, Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.exchange import begin, reduction_of
 from hpcps.torch.horovod import averages
@@ -19,8 +19,8 @@ from hpcps.torch.state import is_asynchronous, rank, session, size
 from hpcps.torch.together import Together
 
 _steps = count()
-_MOST = 1 << 20
-"""Bytes of small gradients that are exchanged together."""
+_MOST, _SHARED_MOST = 1 << 20, 1 << 22
+"""Bytes of gradients that are exchanged together; and between processes that share memory."""
 
 
 class _Bucket:
@@ -108,21 +108,19 @@ class Gradients:
 
 
 def _grouped(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Return each large parameter alone, and small ones of one type and device together.
+    """Return parameters of one type and device together, as many as are exchanged together.
 
     The order is that in which a backward pass computes most gradients.
     """
-    small: dict[object, list[Tensor]] = {}
+    most = _SHARED_MOST if session().shared_memory else _MOST
+    groups: dict[object, list[Tensor]] = {}
     for parameter in reversed(parameters):
-        group = small.setdefault((parameter.dtype, parameter.device), [])
-        if parameter.nbytes > SMALL:
-            yield [parameter]
-            continue
-        if sum(each.nbytes for each in group) + parameter.nbytes > _MOST:
+        group = groups.setdefault((parameter.dtype, parameter.device), [])
+        if group and sum(each.nbytes for each in group) + parameter.nbytes > most:
             yield group
-            group = small[parameter.dtype, parameter.device] = []
+            group = groups[parameter.dtype, parameter.device] = []
         group.append(parameter)
-    yield from filter(None, small.values())
+    yield from filter(None, groups.values())
 
 
 class _Distributed(torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""Exchanges several tensors as one: the gradients of a step, for rules that see all of them, or small ones."""
+"""Exchanges several tensors as one: all gradients of a step, for rules that see them, or those of some layers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from hpcps.session.tensors import Reduction, TensorExchange
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import PendingTensor, begin, check_dense, declared
+from hpcps.torch.state import session
 
 
 class Together:
@@ -39,15 +40,21 @@ class Together:
             compression: see `Compression`.
             blocks: the sizes of its blocks; by default each tensor is one.
         """
-        sizes = [each.numel() for each in like]
-        flat, self._name, self._parts = like[0].detach(), name, list[Tensor]()
-        if len(like) > 1:  # a single tensor is exchanged where it is
-            dtype = reduce(torch.promote_types, (each.dtype for each in like))
-            self._flat = flat = torch.empty(sum(sizes), dtype=dtype, device=flat.device)
-            self._parts = [part.view(each.shape) for part, each in zip(torch.split(flat, sizes), like, strict=True)]
+        sizes, first = [each.numel() for each in like], like[0].detach()
         blocks = sizes if blocks is None else blocks
-        declared(name, compression.compress(flat)[0], reduction, blocks)
-        self._begin = partial(begin, name=name, reduction=reduction, blocks=blocks, compression=compression)
+        self._name, self._staged = name, list[Tensor]()
+        if len(like) == 1:
+            declared(name, compression.compress(first)[0], reduction, blocks=blocks)
+            self._begin = partial(begin, name=name, reduction=reduction, blocks=blocks, compression=compression)
+            return
+        staged = first.device.type != "cpu"  # all pass from and to a device in one copy
+        dtype = reduce(torch.promote_types, (each.dtype for each in like))
+        self._flat = torch.empty(sum(sizes), dtype=dtype, device=first.device if staged else "meta")
+        if staged:
+            self._staged = [
+                part.view(each.shape) for part, each in zip(torch.split(self._flat, sizes), like, strict=True)
+            ]
+        self._tensor = declared(name, compression.compress(self._flat)[0], reduction, blocks=blocks, whole=True)
 
     @torch.no_grad()
     def begin(self, tensors: Sequence[Tensor]) -> TensorExchange:
@@ -56,20 +63,22 @@ class Together:
         Raises:
             SpecError: one of them is sparse.
         """
-        if self._parts:
-            self._tensors = tensors
-            for each in tensors:
-                check_dense(self._name, each)
-            torch._foreach_copy_(self._parts, tensors)  # type: ignore[arg-type]  # it takes sequences
-            self.pending = self._begin(self._flat, self._flat)
-        else:
+        if len(tensors) == 1:
             self.pending = self._begin(tensors[0], tensors[0])
-        return self.pending.exchange
+            return self.pending.exchange
+        for each in tensors:
+            check_dense(self._name, each)
+        if self._staged:
+            torch._foreach_copy_(self._staged, tensors)  # type: ignore[arg-type]  # it takes sequences
+        self._tensors, given = tensors, [self._flat] if self._staged else tensors
+        exchange = session().start(self._tensor, given, given)
+        self.pending = PendingTensor(exchange, tensors[0], tensors[0], "")
+        return exchange
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Wait for the results, and copy them into the tensors."""
+        """Wait for the results."""
         self.pending.finish()
-        if self._parts:
-            torch._foreach_copy_(self._tensors, self._parts)  # type: ignore[arg-type]  # it takes sequences
-            self._tensors = ()
+        if self._staged:
+            torch._foreach_copy_(self._tensors, self._staged)  # type: ignore[arg-type]  # it takes sequences
+        self._tensors = ()

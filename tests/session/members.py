@@ -9,13 +9,14 @@ from hpcps.transport.inproc import Exchange
 
 
 class Members:
-    def __init__(self, workers, servers=0, timeout=600.0):
+    def __init__(self, workers, servers=0, timeout=600.0, shared_memory=False):
         self.world = [Peer("worker", k) for k in range(workers)] + [Peer("server", s) for s in range(servers)]
         self.messages = 0
         exchange = Exchange(self.carry)
         ends = [exchange.endpoint(peer) for peer in self.world]
         self.all = [
-            Member(peer, self.world, end, private, timeout=timeout) for peer, end in zip(self.world, ends, strict=True)
+            Member(peer, self.world, end, private, timeout=timeout, shared_memory=shared_memory)
+            for peer, end in zip(self.world, ends, strict=True)
         ]
         self.workers = self.all[:workers]
 
@@ -38,11 +39,11 @@ class Members:
         kind = dtype or str(next(array.dtype for array in arrays if array is not None))
         results = []
         for member, array in zip(self.workers, arrays, strict=True):
-            tensor = member.declare(name, kind, shape, reduction, blocks)
+            tensor = member.declare(name, kind, shape, reduction, blocks=blocks)
             like = next(each for each in arrays if each is not None)
             target = np.zeros(like.nbytes, np.uint8)
             source = None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            member.start(tensor, source, target)
+            member.start(tensor, None if source is None else [source], [target])
             results.append(target)
         self.run()
         assert not any(member.participant.exchanges for member in self.workers)

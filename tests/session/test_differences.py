@@ -27,8 +27,8 @@ def push(member, tensors, values):
     """Push values; return the memory of the results."""
     targets = [np.zeros(size, np.float32) for size in SIZES]
     for t, (tensor, target) in enumerate(zip(tensors, targets, strict=True)):
-        source = None if values is None else values[t].view(np.uint8)
-        member.start(tensor, source, target.view(np.uint8))
+        source = None if values is None else [values[t].view(np.uint8)]
+        member.start(tensor, source, [target.view(np.uint8)])
     member.flush()
     return targets
 

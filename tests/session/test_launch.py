@@ -34,7 +34,7 @@ def exchange(name, size):
     data = np.arange(size, dtype=np.float32) * (session.rank + 1)
     tensor = session.declare(name, "float32", (size,), "sum")
     target = np.zeros(4 * size, np.uint8)
-    session.wait(session.start(tensor, data.view(np.uint8), target))
+    session.wait(session.start(tensor, [data.view(np.uint8)], [target]))
     return target.view(np.float32)
 exchange("first", 10)
 if session.rank == 1:
@@ -43,7 +43,7 @@ if session.rank == 1:
     if mode == "status": sys.exit(3)
     if mode == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if mode == "hang": time.sleep(60)
-size = 500_001 if (mode, session.rank) != ("size", 1) else 500_002
+size = 1_100_001 if (mode, session.rank) != ("size", 1) else 1_100_002
 for step in range(3):
     assert exchange("layer.weight", size)[5] == 30.0
     session.step()
@@ -128,7 +128,7 @@ def check_trace(run, names):
         (
             "apart-size",
             "tensor 1 differs",
-            "worker-1 declares 'layer.weight', 500002 x float32, sum, in script.py",
+            "worker-1 declares 'layer.weight', 1100002 x float32, sum, in script.py",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def test_small_tensors_share_messages_and_have_the_bits_of_separate_ones(rule, d
     for k, member in enumerate(members.workers):
         declared = [member.declare(f"t{t}", dtype, (size,), reduction) for t, size in enumerate(sizes)]
         for t in np.random.default_rng(k).permutation(len(sizes) - 1):
-            member.start(declared[t], arrays[k][t].view(np.uint8), targets[k][t])
+            member.start(declared[t], [arrays[k][t].view(np.uint8)], [targets[k][t]])
             if (k, t) == (2, 3):
                 member.flush()
     members.run()
@@ -118,7 +118,9 @@ def test_many_small_tensors_take_few_messages():
         for member, tensors in zip(members.workers, declared, strict=True):
             data = np.full(1000, step + 1, np.float32).view(np.uint8)
             targets = [np.zeros(4000, np.uint8) for _ in tensors]
-            exchanges = [member.start(tensor, data, target) for tensor, target in zip(tensors, targets, strict=True)]
+            exchanges = [
+                member.start(tensor, [data], [target]) for tensor, target in zip(tensors, targets, strict=True)
+            ]
         members.run()
         # Four buckets of 65 tensors, the last one not full, at three holders: 2 tensors to the others, 2 results.
         assert members.messages == 4 * (2 + 2)
@@ -159,13 +161,12 @@ def test_every_process_names_the_first_difference(other, servers):
     members = Members(3, servers)
     for member in members.workers:
         tensor = member.declare("zero", "float32", (1,), "sum")
-        member.start(tensor, np.zeros(4, np.uint8), np.zeros(4, np.uint8))
+        member.start(tensor, [np.zeros(4, np.uint8)], [np.zeros(4, np.uint8)])
         odd = other if member.peer.index == 1 else ("a", "float32", (10,), "sum")
         member.declare(*odd)
         tensor = member.declare("c", "float32", (1_000_000 + member.peer.index,), "sum")
-        member.start(
-            tensor, np.zeros(4 * tensor.declaration.size, np.uint8), np.zeros(4 * tensor.declaration.size, np.uint8)
-        )
+        data = np.zeros(4 * tensor.declaration.size, np.uint8)
+        member.start(tensor, [data], [data])
         for each in members.all:
             each.step()
     members.run()
@@ -188,9 +189,9 @@ def test_a_tensor_is_exchanged_once_at_a_time():
     member = Members(2).workers[0]
     tensor = member.declare("x", "uint8", (3,), "sum")
     data = np.zeros(3, np.uint8)
-    member.start(tensor, data, data)
+    member.start(tensor, [data], [data])
     with pytest.raises(RunError, match="'x' is being exchanged"):
-        member.start(tensor, data, data)
+        member.start(tensor, [data], [data])
 
 
 @pytest.mark.parametrize("servers", [0, 1])
@@ -204,10 +205,12 @@ def test_the_others_say_whom_they_waited_for(servers, error, late):
     for member in members.workers[:2]:
         if late:
             with pytest.raises(RunError, match="tensor 'fc'") as raised:
-                member.start(member.declare("fc", "uint8", (3,), "sum"), np.zeros(3, np.uint8), np.zeros(3, np.uint8))
+                member.start(
+                    member.declare("fc", "uint8", (3,), "sum"), [np.zeros(3, np.uint8)], [np.zeros(3, np.uint8)]
+                )
             assert "worker-2" in str(raised.value)
             continue
-        member.start(member.declare("fc", "uint8", (3,), "sum"), np.zeros(3, np.uint8), np.zeros(3, np.uint8))
+        member.start(member.declare("fc", "uint8", (3,), "sum"), [np.zeros(3, np.uint8)], [np.zeros(3, np.uint8)])
     if not late:
         members.workers[2].leave(error)
         members.run()
@@ -221,7 +224,7 @@ def test_a_worker_may_leave_while_others_wait_for_results_that_it_has():
     members = Members(2, 1)
     targets = [np.zeros(3, np.uint8) for _ in range(2)]
     for member, target in zip(members.workers, targets, strict=True):
-        member.start(member.declare("x", "uint8", (3,), "sum"), np.ones(3, np.uint8), target)
+        member.start(member.declare("x", "uint8", (3,), "sum"), [np.ones(3, np.uint8)], [target])
         member.flush()
     while members.workers[1].participant.exchanges:
         members.all[2].step()
@@ -237,7 +240,7 @@ def test_an_exchange_that_takes_too_long_names_the_late_worker(monkeypatch):
     monkeypatch.setattr("hpcps.session.member.time.monotonic", lambda: clock[0])
     members = Members(3, timeout=10.0)
     for member in members.workers[:2]:
-        member.start(member.declare("fc", "uint8", (3,), "sum"), np.zeros(3, np.uint8), np.zeros(3, np.uint8))
+        member.start(member.declare("fc", "uint8", (3,), "sum"), [np.zeros(3, np.uint8)], [np.zeros(3, np.uint8)])
     for clock[0] in (1.0, 20.0):
         members.workers[1].watch()
         members.run()
@@ -245,11 +248,12 @@ def test_an_exchange_that_takes_too_long_names_the_late_worker(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_random_programs_end_with_the_right_sums(seed):
+def test_random_programs_end_with_the_right_sums(seed, monkeypatch):
     """The same tensors, begun and waited for in another order by every worker, which are late at random."""
     random = np.random.default_rng(seed)
     workers, servers, count = int(random.integers(1, 6)), int(random.integers(0, 3)), int(random.integers(1, 9))
-    members = Members(workers, servers)
+    monkeypatch.setattr("hpcps.session.buckets._SHARED_PARTITION", 1 << 19)
+    members = Members(workers, servers, shared_memory=seed % 2 == 0)
     sizes = [int(random.choice([0, 1, 5, 1000, 17_000, 300_000])) for _ in range(count)]
     declared = [
         [member.declare(f"t{k}", "float32", (size,), "sum") for k, size in enumerate(sizes)]
@@ -263,7 +267,7 @@ def test_random_programs_end_with_the_right_sums(seed):
             k = int(random.integers(workers))
             if programs[k] and random.random() < 0.5:
                 t = programs[k].pop()
-                members.workers[k].start(declared[k][t], data[k][t].view(np.uint8), results[k][t])
+                members.workers[k].start(declared[k][t], [data[k][t].view(np.uint8)], [results[k][t]])
             elif random.random() < 0.3:
                 members.workers[int(random.integers(workers))].flush()
             else:
@@ -281,7 +285,7 @@ def test_small_tensors_that_wait_end_with_the_session():
     member, other = Members(2).workers
     tensors = [member.declare(name, "uint8", (3,), "sum") for name in "ab"]
     data = np.zeros(3, np.uint8)
-    first = member.start(tensors[0], data, data)
+    first = member.start(tensors[0], [data], [data])
     member.fail(RunError("boom"))
     assert str(first.error) == "boom"
     late = TensorExchange(tensors[1], data, data, 0.0)  # another thread began it when it failed

@@ -232,6 +232,7 @@ def test_broadcasts():
             assert bps.broadcast_object(thing if bps.rank() == 2 else "other", 2) == thing
         with pytest.raises(SpecError, match="0 to 2"):
             bps.broadcast_parameters({"a": torch.zeros(1)}, root_rank=3)
+        bps.push_pull(torch.zeros(1), name="no process is behind")
         # The first one that sees it says what differs; it may end before the others have read that.
         with pytest.raises(RunError, match=r"differs|has ended"):
             bps.broadcast_parameters({"b": torch.zeros(1)}, root_rank=min(bps.rank(), 1))

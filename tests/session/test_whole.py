@@ -42,7 +42,7 @@ def test_tensors_of_such_a_rule_are_not_combined_together(size):
     for k, member in enumerate(members.workers):
         tensors = [member.declare(f"t{t}", "float32", (size,), table_of("krum")) for t in range(2)]
         for t, tensor in enumerate(tensors):
-            member.start(tensor, rows[t][k].view(np.uint8), targets[k][t])
+            member.start(tensor, [rows[t][k].view(np.uint8)], [targets[k][t]])
     members.run()
     for t in range(2):
         for k in range(4):
