@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from executed import run_here
 from interrupted import model, play, play_through, records, small
-from quorum.test_runs import digits, execute
+from quorum.test_runs import digits
 
 from hpcps.protocol.messages import Flag
 from hpcps.roles.asynchronous.shard import AsyncShard
@@ -199,7 +200,7 @@ def test_workers_and_combiners_agree_on_estimates(mode, attack, agreed, tmp_path
     keys = {"kind": "int8", "memory": "ef21", "direction": "both"}
     communication = {"participation": 0.8, "skip_rate": 0.2, "compression": keys}
     run = digits(1, 2, communication=communication, transport={"kind": "inproc"}, **tables)
-    assert np.isfinite(model(execute(run, tmp_path).path)).all()
+    assert np.isfinite(model(run_here(run, tmp_path).path)).all()
     assert all(agreed)
     assert len(agreed) > 12
 
@@ -217,7 +218,7 @@ def test_late_workers_get_whole_models_and_have_the_same_bits(keys, adopted, mon
     last = []
     for validators, servers, partition in ((0, 1, "auto"), (0, 3, 4096), (1, 2, 4096)):
         run = late(validators, servers, keys, transport={"kind": "inproc", "partition": partition})
-        last.append(model(execute(run, tmp_path / f"{validators}-{servers}").path))
+        last.append(model(run_here(run, tmp_path / f"{validators}-{servers}").path))
     for other in last[1:]:
         np.testing.assert_array_equal(other, last[0])
     for models in adopted.values():
