@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from hpcps.session.compressed import TensorCodec
     from hpcps.session.whole import SimulatedAttack
 
-_WORDS = 1 << 16
-"""The size of a bucket of small tensors, in float32."""
+_WORDS, _SHARED_WORDS = 1 << 16, 1 << 18
+"""The float32 of a bucket of small tensors that are filled; and of one between processes that share memory."""
 _PARTITION, _SHARED_PARTITION = 3 << 19, 1 << 22
 """Bytes of a partition, so that sending, combining and receiving overlap; and of one between processes that share
 memory, where each message costs more than it hides."""
@@ -55,7 +55,7 @@ class Placement:
         kind = declaration.dtype, json.dumps(declaration.reduction, sort_keys=True)
         number, room = self._open.get(kind, (0, 0)) if declaration.small else (0, 0)
         if room < max(declaration.words, 1):
-            number, room = self._buckets, _WORDS
+            number, room = self._buckets, _SHARED_WORDS if self._shared_memory else _WORDS
             self._buckets += 1
         if declaration.small:
             self._open[kind] = number, room - declaration.words
@@ -99,7 +99,7 @@ class Bucket:
         tensor = first.tensor
         self.number = tensor.declaration.bucket
         self.capacity = (
-            _WORDS if tensor.small else sum(part.words for part in tensor.parts if part.holder == first.holder)
+            _SHARED_WORDS if tensor.small else sum(part.words for part in tensor.parts if part.holder == first.holder)
         )
         self.parts: list[TensorPart] = []
         self.edges = [0]

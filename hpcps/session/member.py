@@ -123,9 +123,7 @@ class Member:
 
     def flush(self) -> None:
         """Send the small tensors that wait."""
-        exchanges = []
-        while self._queue:
-            exchanges.append(self._queue.popleft())
+        exchanges = [self._queue.popleft() for _ in range(len(self._queue))]
         if self.error is not None:  # another thread may have failed after `start` has looked
             for exchange in exchanges:
                 exchange.end(self.error)

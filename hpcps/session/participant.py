@@ -27,6 +27,9 @@ from hpcps.session.tensors import (
     rule_of,
 )
 
+_VIEW = 1 << 12
+"""Words of a tensor whose copy takes longer than creating a view of it."""
+
 
 class Copies:
     """Copies tensors, given as bytes, to and from buffers; a framework has its own."""
@@ -56,6 +59,7 @@ class _Sender:
         self.exchanges: list[TensorExchange | None] = []
         self.begun: dict[int, Any] = {}
         self._views: list[Sequence[Any]] = []
+        self._shapes: list[Any] = []
         self._copies = Copies() if first.tensor.divided else copies
         self._allocate, self._values = allocate, allocate(self.bucket.capacity)
         self._values[:] = 0  # also what fills the last word of a slot
@@ -65,22 +69,27 @@ class _Sender:
         self.bucket.add(part)
         self.exchanges.append(None)
         self._views.append(())
+        self._shapes.append(None)
 
     def begin(self, part: TensorPart, exchange: TensorExchange) -> None:
         """Begin the exchange of a part."""
-        slot, target = part.slot, part.of(exchange.target)
-        if [each.shape for each in self._views[slot]] != [each.shape for each in target]:
+        slot, source, target = part.slot, exchange.source, exchange.target
+        if part.tensor.divided:
+            source, target = None if source is None else part.of(source), part.of(target)
+        shapes = [each.shape for each in target]
+        if self._shapes[slot] != shapes:
             values = self.bucket.bytes_of(slot, self._values[self.bucket.words(slot, slot + 1)])
             self._views[slot] = self._copies.views(values, part.tensor.declaration.dtype, target)
+            self._shapes[slot] = shapes
         self.exchanges[slot] = exchange
-        self.begun[slot] = None if exchange.source is None else part.of(exchange.source)
+        self.begun[slot] = source
 
     def send(self) -> Iterator[tuple[Kind, int, int, Vector | None]]:
         """Copy the sources that have begun; return kind, first slot, stop and words of each message."""
         begun, self.begun = self.begun, {}
         given = {slot: source for slot, source in begun.items() if source is not None}
         self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
-        for first, stop in runs(sum(1 << slot for slot in given)):
+        for first, stop in runs(sum(map((1).__lshift__, given))):
             words = self._values[self.bucket.words(first, stop)]
             codec = self.bucket.codec
             yield Kind.UPDATE, first, stop, words if codec is None else codec.encode(words, self._allocate)
@@ -100,13 +109,16 @@ class _Sender:
             )
         self.exchanges[first:stop] = [None] * len(ended)
         part = self.bucket.parts[first]
-        targets, dtype = [*chain(*(part.of(exchange.target) for exchange in ended))], part.tensor.declaration.dtype
-        if part.tensor.small:
+        if part.tensor.divided:
+            targets = part.of(ended[0].target)
+        else:
+            targets = [*chain.from_iterable([exchange.target for exchange in ended])]
+        if part.tensor.small or words.size < _VIEW * len(targets):
             # The holder has combined what was sent from these words.
             self._values[self.bucket.words(first, stop)] = words
-            views = [*chain(*self._views[first:stop])]
+            views = [*chain.from_iterable(self._views[first:stop])]
         else:
-            views = self._copies.views(self.bucket.bytes_of(first, words), dtype, targets)
+            views = self._copies.views(self.bucket.bytes_of(first, words), part.tensor.declaration.dtype, targets)
         self._copies.copy(targets, views)
         return ended
 
@@ -209,10 +221,11 @@ class Participant:
         together: dict[_Sender, None] = {}
         for exchange in exchanges:
             self.open += 1
+            small = exchange.tensor.small
             for part in exchange.tensor.parts:
                 sender = self._sender[part]
                 sender.begin(part, exchange)
-                if exchange.tensor.small:
+                if small:
                     together[sender] = None
                 else:
                     yield from self._send(sender)  # it is combined while the next part is copied
@@ -241,8 +254,8 @@ class Participant:
                 asked.waiting_for = tuple(map(str, message.note["waiting_for"]))
             return
         for exchange in sender.take(first, first + slots_in(message), message.values):
-            self.open -= exchange.left == 1
             exchange.end()
+            self.open -= not exchange.left
 
     def _unfinished(self, exchange: TensorExchange) -> list[tuple[TensorPart, _Sender]]:
         both = [(part, self._sender[part]) for part in exchange.tensor.parts]

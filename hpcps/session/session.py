@@ -73,13 +73,21 @@ class Session:
         """Make progress from now on."""
         self._thread.start()
 
-    def declare(self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, **keys: Any) -> Tensor:
+    def declare(
+        self,
+        name: str,
+        dtype: str,
+        shape: Sequence[int],
+        reduction: Reduction,
+        blocks: Sequence[int] | None = None,
+        whole: bool = False,
+    ) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
-        given = dtype, shape, reduction, keys
+        given = dtype, shape, reduction, blocks, whole
         known, tensor = self._declared.get(name, (None, None))
         if tensor is None or known != given:
             with self._lock:
-                tensor = self.member.declare(name, dtype, shape, reduction, **keys)
+                tensor = self.member.declare(name, dtype, shape, reduction, blocks=blocks, whole=whole)
             self._declared[name] = given, tensor
         return tensor
 

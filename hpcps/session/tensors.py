@@ -280,7 +280,11 @@ class TensorExchange:
         asked: when its holders were asked for them, in seconds.
     """
 
-    __slots__ = ("_then", "asked", "began", "error", "left", "source", "target", "tensor", "waiting_for")
+    error: BaseException | None = None
+    waiting_for: tuple[str, ...] = ()
+    left: int
+    asked = -inf
+    _then: Callable[[], None] | None = None
 
     def __init__(self, tensor: Tensor, source: Any, target: Any, began: float) -> None:
         """Begin an exchange.
@@ -288,14 +292,11 @@ class TensorExchange:
         Raises:
             RunError: the tensor is being exchanged.
         """
-        if tensor.exchange is not None and not tensor.exchange.done:
+        last = tensor.exchange
+        if last is not None and last.left and last.error is None:
             raise RunError(f"tensor '{tensor.declaration.name}' is being exchanged: synchronize its handle first")
         self.tensor, self.source, self.target, self.began = tensor, source, target, began
         self.left = len(tensor.parts)
-        self.error: BaseException | None = None
-        self.waiting_for: tuple[str, ...] = ()
-        self.asked = -inf
-        self._then: Callable[[], None] | None = None
         tensor.exchange = self  # complete, as another thread may look at it
 
     @property

@@ -97,13 +97,19 @@ def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = N
     declared(name, tensor, reduction_of(average, rule))
 
 
-def declared(name: str, tensor: Tensor, reduction: tensors.Reduction, **keys: Any) -> tensors.Tensor:
+def declared(
+    name: str,
+    tensor: Tensor,
+    reduction: tensors.Reduction,
+    blocks: Sequence[int] | None = None,
+    whole: bool = False,
+) -> tensors.Tensor:
     """Return the declared tensor of a session for one of torch; see `Participant.declare`."""
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
     check_dense(name, tensor)
-    return session().declare(name, dtype, (tensor.numel(),), reduction, **keys)
+    return session().declare(name, dtype, (tensor.numel(),), reduction, blocks, whole)
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
@@ -143,8 +149,8 @@ def begin(
             pending = begin(compressed, compressed, name, reduction, given=given, blocks=blocks)
             return PendingTensor(pending.exchange, output, pending.target, pending.unnamed)
     unnamed = "" if name else _free_name(tensor, reduction)
-    found, target = declared(name or unnamed, tensor, reduction, blocks=blocks), output
-    if 0 in output.stride() and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape, strict=True)):
+    found, target = declared(name or unnamed, tensor, reduction, blocks), output
+    if not output.is_contiguous() and any(s == 0 and n > 1 for s, n in zip(output.stride(), output.shape, strict=True)):
         raise SpecError(
             f"tensor '{name or unnamed}' has elements that share memory, as after expand(): use a contiguous copy"
         )
