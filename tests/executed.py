@@ -22,7 +22,7 @@ def run_here(run: Run, folder: Path | str) -> RunDirectory:
     """Execute a run in this process to its end; return its folder."""
     directory, name = RunDirectory(Path(folder)), run_id(run)
     directory.create({"run_id": name, "label": "", "run": run.model_dump(mode="json")})
-    assert run_in_process(run, name, directory)
+    assert run_in_process(run.identified(name), directory)
     return directory
 
 

@@ -50,7 +50,7 @@ def play(run, folder, crash_at=None, stop=lambda: False):
         patch.setattr(role_driver.RoleDriver, "step", counted)
         patch.setattr(role_driver, "_ASK_EVERY", -1.0)
         try:
-            return run_in_process(run, "small", directory, stop)
+            return run_in_process(run.identified("small"), directory, stop)
         except Crash:
             return False
 

@@ -212,8 +212,8 @@ class Stepped:
     def role_of(self, peer):
         """Make the role of a peer."""
         if self._trainer is None or peer.role in ("server", "adversary"):
-            return make_role(self.run, "toy", peer)
-        return make_training_role(self.run, "toy", peer, self._trainer(peer))
+            return make_role(self.run.identified("toy"), peer)
+        return make_training_role(self.run.identified("toy"), peer, self._trainer(peer))
 
     def go_on(self, without=()):
         """Step all other roles in turn until none of them can."""

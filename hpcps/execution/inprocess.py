@@ -28,7 +28,6 @@ from hpcps.transport.inproc import Exchange
 
 def run_in_process(
     run: Run,
-    run_id: str,
     directory: RunDirectory,
     stop: Callable[[], bool] = lambda: False,
     *,
@@ -38,8 +37,7 @@ def run_in_process(
     """Run all roles here, deterministically, and write their records and the model into the run's folder.
 
     Args:
-        run: the run.
-        run_id: its id.
+        run: the run, with its id.
         directory: its folder; if it holds a checkpoint, the run resumes from there.
         stop: returns whether the run shall stop at its next checkpoint.
         trace: whether to trace each role.
@@ -56,7 +54,7 @@ def run_in_process(
     simulation = None if isinstance(run.simulation, NoSimulation) else Simulation(run)
     run = run if isinstance(run.simulation, NoSimulation) else spread(run, run.simulation.hosts)
     exchange, clock = (simulation.exchange, simulation.clock) if simulation else (Exchange(), EventQueue())
-    resume = Resume(directory, run, run_id, peers)
+    resume = Resume(directory, run, peers)
     directory.checkpoints.forget_after(resume.find(_check))
     parts = resume.parts
     ticks = simulation.clock if simulation else time.monotonic
@@ -67,10 +65,10 @@ def run_in_process(
         for peer in peers:
             part = parts.get(peer)
             host = simulation.host(peer) if simulation else socket.gethostname()
-            record = RecordWriter(directory.path, run_id, peer.role, peer.index, host, ticks, part=part)
+            record = RecordWriter(directory.path, run.id, peer.role, peer.index, host, ticks, part=part)
             stack.enter_context(record)
             try:
-                role = make_role(run, run_id, peer)
+                role = make_role(run, peer)
                 if part:
                     problem = restore_role(role, part)
                     if problem:
@@ -83,7 +81,7 @@ def run_in_process(
                 timing = simulation.clock if simulation else time.perf_counter
                 names = names_of(peer, run.topology.validators)
                 tracer = Tracer(
-                    directory.path, run_id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
+                    directory.path, run.id, peer, host, session, clock=timing, virtual=bool(simulation), names=names
                 )
                 stack.enter_context(tracer)
             record.write("start", **role_facts(run, role), **({"clock": "virtual"} if simulation else {}))

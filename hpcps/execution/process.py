@@ -149,7 +149,7 @@ def _play_one(
     """Execute one run to its end, or to a checkpoint if it shall stop; return whether it succeeded."""
     role, problem, report = None, "", nothing
     peers = () if context.peer is None else (context.peer,)
-    resume = Resume(context.directory, context.run, context.planned.run_id, peers)
+    resume = Resume(context.directory, context.run, peers)
     buffers = devices.choose(context.run)
     group.exchange(buffers.link)
     try:
@@ -163,7 +163,7 @@ def _play_one(
                 evaluations.load(context)
             allocate, local = buffers.allocate or on_host, buffers.allocate or private
             resources = Resources(allocate, local, on_host, context.threads, evaluations)
-            role = make_role(context.run, context.planned.run_id, Peer(context.me.role, context.me.index), resources)
+            role = make_role(context.run, Peer(context.me.role, context.me.index), resources)
     except Exception as error:
         problem = str(error) if isinstance(error, HpcpsError) else context.failed(None, "start", error)
         report = partial(context.report, None, "start", error)
@@ -224,7 +224,7 @@ def _perform(
         with (
             RecordWriter(
                 context.directory.path,
-                context.planned.run_id,
+                context.run.id,
                 me.role,
                 me.index,
                 context.host,

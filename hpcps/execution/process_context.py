@@ -25,7 +25,7 @@ def planned_run(planned: PlannedRun) -> Run:
     """Activate the plugins of a run, and return the run."""
     texts = [(plugin["file"], plugin["text"]) for plugin in planned.spec.get("plugins", ())]
     activate(registry_of(texts, Path(planned.directory) / PLUGINS))
-    return Run.model_validate(planned.spec["run"])
+    return Run.model_validate(planned.spec["run"]).identified(planned.run_id)
 
 
 class ProcessContext:

@@ -22,17 +22,16 @@ class Resume:
         parts: the part of the checkpoint for each role of this process; empty if the run starts from the beginning.
     """
 
-    def __init__(self, directory: RunDirectory, run: Run, run_id: str, peers: Sequence[Peer]) -> None:
+    def __init__(self, directory: RunDirectory, run: Run, peers: Sequence[Peer]) -> None:
         """Begin the search.
 
         Args:
             directory: the folder of the run.
             run: the run.
-            run_id: its id.
             peers: the roles of this process; none if it has none in this run.
         """
         self._checkpoints = directory.checkpoints
-        self._run_id = run_id
+        self._run_id = run.id
         self._peers = tuple(peers)
         roster = Roster.of(run)
         self._everyone = frozenset(map(str, roster.with_state()))

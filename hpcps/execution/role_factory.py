@@ -43,12 +43,11 @@ def arrival_decides(run: Run) -> bool:
     return run.train.mode == "async" or run.has_quorum
 
 
-def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -> Role:
+def make_role(run: Run, peer: Peer, resources: Resources = ALONE) -> Role:
     """Return a role that is ready to start; workers, validators and the evaluator have loaded their model and data.
 
     Args:
         run: the run.
-        run_id: its id.
         peer: the role to create.
         resources: the resources of the machine that the role may use.
 
@@ -57,18 +56,18 @@ def make_role(run: Run, run_id: str, peer: Peer, resources: Resources = ALONE) -
     """
     if peer.role == "server":
         if run.train.mode == "async":
-            return AsyncServer(peer, run, run_id, resources)
-        return SyncServer(peer, run, run_id, resources)
+            return AsyncServer(peer, run, resources)
+        return SyncServer(peer, run, resources)
     if peer == ADVERSARY:
-        return (AsyncAdversary if run.train.mode == "async" else SyncAdversary)(peer, run, run_id, resources)
+        return (AsyncAdversary if run.train.mode == "async" else SyncAdversary)(peer, run, resources)
     if peer == EVALUATOR and resources.evaluations is not None:
-        return EvaluatorRole(peer, run, run_id, resources.evaluations)
+        return EvaluatorRole(peer, run, resources.evaluations)
     # Imported here, because it imports the framework, which a server does not need.
     from hpcps.training.build import build_trainer
 
     # The evaluator has the shard of the coordinator, for BatchNorm statistics.
     trains = Roster.of(run).coordinator if peer == EVALUATOR else peer
-    return make_training_role(run, run_id, peer, build_trainer(run, trains.role, trains.index), resources)
+    return make_training_role(run, peer, build_trainer(run, trains.role, trains.index), resources)
 
 
 def role_facts(run: Run, role: Role) -> dict[str, object]:
@@ -84,17 +83,17 @@ def role_facts(run: Run, role: Role) -> dict[str, object]:
     return facts if own is None else facts | {"class": own.name}
 
 
-def make_training_role(run: Run, run_id: str, peer: Peer, trainer: Trainer, resources: Resources = ALONE) -> Role:
+def make_training_role(run: Run, peer: Peer, trainer: Trainer, resources: Resources = ALONE) -> Role:
     """Return a worker or validator that trains with this trainer, or the evaluator, which only evaluates with it."""
     if peer == EVALUATOR:
         reestimate = run.validation.batchnorm == "reestimated"
-        return EvaluatorRole(peer, run, run_id, TrainerEvaluations(trainer, reestimate=reestimate))
+        return EvaluatorRole(peer, run, TrainerEvaluations(trainer, reestimate=reestimate))
     if run.topology.alone:
-        return SingleProcess(peer, run, run_id, trainer)
+        return SingleProcess(peer, run, trainer)
     if run.collective:
-        return CollectiveWorker(peer, run, run_id, trainer, resources)
+        return CollectiveWorker(peer, run, trainer, resources)
     if run.train.mode == "sync":
-        return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, run_id, trainer, resources)
+        return (SyncWorker if peer.role == "worker" else SyncValidator)(peer, run, trainer, resources)
     if peer.role == "worker":
-        return AsyncWorker(peer, run, run_id, trainer, resources)
-    return AsyncValidator(peer, run, run_id, trainer, resources)
+        return AsyncWorker(peer, run, trainer, resources)
+    return AsyncValidator(peer, run, trainer, resources)

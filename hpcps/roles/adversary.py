@@ -51,11 +51,11 @@ class Adversary(ABC):
     keeps_checkpoints = False
     device = "cpu"
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
         self.peer = peer
         self.round = 0
         self._run = run
-        self._run_id = run_id
+        self._run_id = run.id
         self._resources = resources
         roster = Roster.of(run)
         self._coordinator = roster.coordinator
@@ -166,9 +166,9 @@ class AdversaryClient:
         waiting: whether the worker waits for an answer.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, packer: Packer) -> None:
+    def __init__(self, peer: Peer, run: Run, packer: Packer) -> None:
         self._peer = peer
-        self._run_id = run_id
+        self._run_id = run.id
         self._packer = packer
         self._there = Roster.of(run).adversary
         self._shown: tuple[Packed, int] | None = None

@@ -76,7 +76,6 @@ class Evaluations:
         self,
         peer: Peer,
         run: Run,
-        run_id: str,
         trainer: Trainer,
         schedule: Schedule | OpenSchedule,
         fields: Callable[[], dict[str, object]],
@@ -87,7 +86,6 @@ class Evaluations:
         Args:
             peer: the role.
             run: the run.
-            run_id: its id.
             trainer: the trainer of the role.
             schedule: the schedule of the run.
             fields: returns what the role adds to the record of an evaluation.
@@ -108,7 +106,7 @@ class Evaluations:
         self._of_own_model = run.validation.evaluate == "validator_model"
         self._reestimate = batchnorm == "reestimated"
         remote = run.topology.evaluators and peer == roster.coordinator
-        self.client = EvaluatorClient(peer, run_id, allocate) if remote else None
+        self.client = EvaluatorClient(peer, run.id, allocate) if remote else None
         self._lacking: EvaluationJob | None = None
         self._held: Continuation | None = None
         self._then: Continuation | None = None

@@ -35,11 +35,11 @@ class EvaluatorRole:
 
     keeps_checkpoints = False
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, evaluations: ModelEvaluations) -> None:
+    def __init__(self, peer: Peer, run: Run, evaluations: ModelEvaluations) -> None:
         self.peer = peer
         self.round = 0
         self.device = evaluations.device
-        self._run_id = run_id
+        self._run_id = run.id
         self.evaluations = evaluations
         self._coordinator = Roster.of(run).coordinator
         self._deaths = 0  # of the process that evaluated the present model

@@ -36,7 +36,6 @@ class LocalSteps:
         self,
         peer: Peer,
         run: Run,
-        run_id: str,
         trainer: Trainer,
         take: Callable[[int], Progress],
         after: Continuation,
@@ -46,7 +45,6 @@ class LocalSteps:
         Args:
             peer: the role.
             run: the run.
-            run_id: its id.
             trainer: what trains.
             take: takes so many local steps.
             after: goes on once the local steps of a round are done.
@@ -63,7 +61,7 @@ class LocalSteps:
             inside = run.validation.evaluate == "validator_model"
             self.schedule = Schedule(run.train.epochs, trainer.steps_per_epoch, run.train.steps_per_round, inside)
         elif peer in roster.governed(run):
-            self.asks = QueriedSteps(peer, run_id, policy, self.task, after)
+            self.asks = QueriedSteps(peer, run.id, policy, self.task, after)
         if self._may_miss and train.abandon and peer != roster.coordinator:
             self.asks = AbandonableSteps(roster.combiners_of(peer.index), train.steps_per_round, self.task, after)
         self._segments: list[Segment] = []

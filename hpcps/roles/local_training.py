@@ -58,7 +58,6 @@ class LocalTraining:
         self,
         role: TrainingRole,
         run: Run,
-        run_id: str,
         trainer: Trainer,
         resources: Resources,
         inbox: ModelInbox | None = None,
@@ -68,7 +67,6 @@ class LocalTraining:
         Args:
             role: the role.
             run: the run.
-            run_id: its id.
             trainer: what trains.
             resources: allocate the parameters.
             inbox: the next model; by default that of the servers.
@@ -81,11 +79,11 @@ class LocalTraining:
         self._role = role
         self._peer = peer = role.peer
         self._run = run
-        self._run_id = run_id
+        self._run_id = run.id
         self._trainer = trainer
         self._roster = Roster.of(run)
         self.is_coordinator = peer == self._roster.coordinator
-        self._steps = LocalSteps(peer, run, run_id, trainer, role.take_steps, role.after_steps)
+        self._steps = LocalSteps(peer, run, trainer, role.take_steps, role.after_steps)
         self._schedule = self._steps.schedule
         self._misses_rounds = run.has_quorum and peer.role == "worker"
         shards = partitioning_of(run, trainer.layout).shards
@@ -94,7 +92,7 @@ class LocalTraining:
         self.base = resources.local(trainer.layout.size)
         trainer.copy_to(self.base)
         fields = role.fields_of_evaluation
-        self._evaluations = Evaluations(peer, run, run_id, trainer, self._schedule, fields, resources.on_host)
+        self._evaluations = Evaluations(peer, run, trainer, self._schedule, fields, resources.on_host)
         self.evaluator = self._evaluations.client
 
     @property

@@ -290,7 +290,6 @@ class TrainingWorker(TrainingRole):
         self,
         peer: Peer,
         run: Run,
-        run_id: str,
         trainer: Trainer,
         resources: Resources,
         combiners: tuple[Peer, ...],
@@ -299,7 +298,7 @@ class TrainingWorker(TrainingRole):
         """Prepare a worker that sends its updates to `combiners`."""
         self._packer = Packer(peer, run, combiners, trainer.layout, resources.allocate, resources.local)
         self._packed: Packed | None = None
-        super().__init__(peer, run, run_id, trainer, resources, inbox)
+        super().__init__(peer, run, trainer, resources, inbox)
 
     @property
     def kept(self) -> Mapping[str, Kept]:

@@ -122,10 +122,10 @@ class QueryAnswers:
         roles: the roles that it answers.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, policy: Policy) -> None:
+    def __init__(self, peer: Peer, run: Run, policy: Policy) -> None:
         self.roles = Roster.of(run).governed(run)
         self._peer = peer
-        self._run_id = run_id
+        self._run_id = run.id
         self._epochs = run.train.epochs
         self._most = policy.most
         self._workers = run.topology.workers

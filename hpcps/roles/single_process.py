@@ -39,7 +39,7 @@ class SingleProcess:
     A round is H local steps and ends with a record. The run ends with the last step of the last epoch.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer) -> None:
+    def __init__(self, peer: Peer, run: Run, trainer: Trainer) -> None:
         self.peer = peer
         self.round = 0
         self._run = run

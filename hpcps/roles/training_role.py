@@ -31,7 +31,6 @@ class TrainingRole(ABC):
         self,
         peer: Peer,
         run: Run,
-        run_id: str,
         trainer: Trainer,
         resources: Resources,
         inbox: ModelInbox | None = None,
@@ -40,9 +39,9 @@ class TrainingRole(ABC):
         self.peer = peer
         self.device = trainer.device
         self._run = run
-        self._run_id = run_id
+        self._run_id = run.id
         self._trainer = trainer
-        self._training = LocalTraining(self, run, run_id, trainer, resources, inbox)
+        self._training = LocalTraining(self, run, trainer, resources, inbox)
 
     @property
     def round(self) -> int:

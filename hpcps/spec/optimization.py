@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from hpcps.optimizers import NoOptimizer, ServerOptimizer
+from hpcps.registry import OneOf
 from hpcps.registry.config import LARGEST_FACTOR, MOST, Config
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -36,6 +38,15 @@ class Optimizer(Config):
     def adaptive(self) -> bool:
         """Whether a step divides the gradient by a second moment."""
         return self.name in ("adam", "adamw")
+
+
+class ServerStep(Config):
+    """What the servers do with a combined update."""
+
+    optimizer: Annotated[ServerOptimizer, OneOf("optimizers")] = Field(
+        NoOptimizer(),
+        description="How a combined update changes the model, after the rule has combined it; a name, or a table.",
+    )
 
 
 class LrDecay(Config):

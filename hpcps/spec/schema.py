@@ -7,13 +7,13 @@ from fractions import Fraction
 from math import ceil
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, PrivateAttr, model_validator
 
 from hpcps.attacks import ByzantineAttack, NoAttack
 from hpcps.compression import BaseCompressor, NoCompression
 from hpcps.data.base import Data
 from hpcps.models import Model
-from hpcps.optimizers import NoOptimizer, ServerOptimizer, ServerSgd
+from hpcps.optimizers import ServerOptimizer, ServerSgd
 from hpcps.policies import Policy
 from hpcps.registry import Config, OneOf
 from hpcps.registry.config import LARGEST_FACTOR, MOST, MOST_ROLES, NAME, WEEK
@@ -21,7 +21,7 @@ from hpcps.rules import Average
 from hpcps.rules.asynchronous import AsyncRule
 from hpcps.rules.base import Rule
 from hpcps.spec.heterogeneity import Heterogeneity
-from hpcps.spec.optimization import Asynchronous, LrDecay, Optimizer, WarmUp
+from hpcps.spec.optimization import Asynchronous, LrDecay, Optimizer, ServerStep, WarmUp
 from hpcps.spec.simulation import AnySimulation, NoSimulation
 from hpcps.spec.transport import Transport
 
@@ -155,15 +155,6 @@ class Train(Config):
         return self.local_steps
 
 
-class ServerStep(Config):
-    """What the servers do with a combined update."""
-
-    optimizer: Annotated[ServerOptimizer, OneOf("optimizers")] = Field(
-        NoOptimizer(),
-        description="How a combined update changes the model, after the rule has combined it; a name, or a table.",
-    )
-
-
 class Communication(Config):
     """How much of an update is sent, and how it is encoded."""
 
@@ -256,6 +247,19 @@ class Run(Config):
     simulation: AnySimulation = Field(
         NoSimulation(), description="Simulated timing of a cluster, for a run in one process."
     )
+
+    _id: str = PrivateAttr("")
+
+    @property
+    def id(self) -> str:
+        """The id that `identified` has given it; it depends on plugins too, which a run does not know."""
+        return self._id
+
+    def identified(self, id: str) -> Run:
+        """Return the run with its id; see `hpcps.spec.identity.run_id`."""
+        run = self.model_copy()
+        run._id = id
+        return run
 
     def __reduce__(self) -> tuple[Callable[[Any], Run], tuple[dict[str, Any]]]:
         """Pickle the values of the keys only: the class of a component may be no attribute of any module."""

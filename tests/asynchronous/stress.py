@@ -54,7 +54,9 @@ def main():
     transport = MpiTransport(world, {other: rank for rank, other in enumerate(peers)})
     is_server = peer.role == "server"
     role = (
-        make_role(run, "toy", peer) if is_server else make_training_role(run, "toy", peer, trainer(run, peer, blocks))
+        make_role(run.identified("toy"), peer)
+        if is_server
+        else make_training_role(run.identified("toy"), peer, trainer(run, peer, blocks))
     )
     with RecordWriter(folder, "toy", peer.role, peer.index, "here") as record:
         try:

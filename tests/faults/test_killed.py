@@ -166,7 +166,7 @@ from hpcps.protocol.messages import Peer
 from hpcps.execution.role_factory import make_role
 from hpcps.spec.load import load_experiment
 run = load_experiment(sys.argv[1]).points[0].run
-assert make_role(run, "run", Peer("server", 0)).peer == Peer("server", 0)
+assert make_role(run.identified("run"), Peer("server", 0)).peer == Peer("server", 0)
 print(*{name.partition(".")[0] for name in sys.modules} & {"torch", "pandas", "pyarrow", "matplotlib", "sklearn"})
 """
 

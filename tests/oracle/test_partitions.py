@@ -115,7 +115,7 @@ def play(folder, run):
     """Return the final model and, of every combiner, what its rounds counted."""
     directory = RunDirectory(folder)
     directory.create({"run_id": "run"})
-    run_in_process(run, "run", directory)
+    run_in_process(run.identified("run"), directory)
     topology = run.topology
     counts = []
     for index in range(topology.validators or topology.servers):

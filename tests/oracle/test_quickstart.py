@@ -23,7 +23,7 @@ def accuracy(tmp_path_factory):
         run = point.run.model_dump(mode="json")
         spec = {"run_id": point.run_id, "label": point.label, "index": point.index, "swept": point.swept, "run": run}
         directory.create(spec)
-        run_in_process(point.run, point.run_id, directory)
+        run_in_process(point.run.identified(point.run_id), directory)
     table = collect(results, events=("evaluation",)).table
     last = table[table["epoch"] == 6].set_index(["rule", "attack_kind"])["accuracy"]
     return {(str(rule), str(attack)): float(value) for (rule, attack), value in last.items()}

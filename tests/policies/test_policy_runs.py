@@ -265,7 +265,7 @@ def crash(run, folder, turns, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(RoleDriver, "take", counted)
         with pytest.raises(CrashedError):
-            run_in_process(run, "small", directory)
+            run_in_process(run.identified("small"), directory)
 
 
 def test_the_model_moves_by_the_global_rate_times_the_mean_update(tmp_path):

@@ -63,7 +63,7 @@ class World:
     """Workers and the step counter, with one queue of messages in each direction."""
 
     def __init__(self, policy, workers):
-        self.queries = QueryAnswers(SERVER, run_of(policy, workers), "toy", policy)
+        self.queries = QueryAnswers(SERVER, run_of(policy, workers).identified("toy"), policy)
         self.to_server = [deque() for _ in range(workers)]
         self.to_worker = [deque() for _ in range(workers)]
         self.workers = [Worker(index, policy, self.to_server[index]) for index in range(workers)]

@@ -55,7 +55,7 @@ def test_each_step_is_that_of_plain_training(case: str, tmp_path: Path, monkeypa
 
 def follow(run: Run, directory: RunDirectory, made: Made) -> None:
     directory.create({})
-    run_in_process(run, "run", directory)
+    run_in_process(run.identified("run"), directory)
     expected = simulate(run, Opened(run.data), made)
 
     for k in range(run.topology.workers):

@@ -145,10 +145,10 @@ def play(run, schedule=take_turns):
 
         resources = Resources(allocate)
         if peer.role == "server":
-            role = make_role(run, "toy", peer, resources)
+            role = make_role(run.identified("toy"), peer, resources)
         else:
             trainers[peer] = Steps(peer.index, memory, STEPS)
-            role = make_training_role(run, "toy", peer, trainers[peer], resources)
+            role = make_training_role(run.identified("toy"), peer, trainers[peer], resources)
         watch = Stopwatch(cpu=float)  # to read the CPU seconds takes a quarter of the time of a play
         drivers.append(RoleDriver(role, Post(peer, boxes), records[peer], directory, clock=clock, stopwatch=watch))
     schedule(drivers, directory, clock)
@@ -289,7 +289,7 @@ def test_what_has_come_of_a_dropped_update_is_released_when_the_round_closes():
     run = spec((1.0,) * 3, 0, 1, partition=64, quorum=2, late="drop")
     peers = [Peer("worker", k) for k in range(3)]
     parts = [Partition.of(LAYOUT, cut) for cut in ((0, 48), (48, 96))]
-    collector = QuorumCollector(Peer("server", 0), run, "run", peers, parts)
+    collector = QuorumCollector(Peer("server", 0), run.identified("run"), peers, parts)
 
     def send(worker, partition):
         payload, mask = np.ones(48, np.float32), np.ones(3, np.bool_)

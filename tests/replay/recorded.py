@@ -69,7 +69,7 @@ def play(run, folder, seed, crash=lambda directory: False, stop=lambda: False):
         patch.setattr(inprocess, "take_turns", take_turns)
         patch.setattr(role_driver, "_ASK_EVERY", -1.0)
         with suppress(Crash):
-            run_in_process(run, run_id(run), directory, stop)
+            run_in_process(run.identified(run_id(run)), directory, stop)
     return directory
 
 

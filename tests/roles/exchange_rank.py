@@ -38,9 +38,9 @@ if me.role != "worker":
     ready()  # what the compiler takes is no matter of the model
 before = memory("VmRSS")
 if me.role == "server":
-    role = make_role(run, "run", me)
+    role = make_role(run.identified("run"), me)
 else:
-    role = make_training_role(run, "run", me, Adding(LAYOUT, me.index + 1))
+    role = make_training_role(run.identified("run"), me, Adding(LAYOUT, me.index + 1))
 with RecordWriter(folder, "run", me.role, me.index, "here") as record:
     drive(RoleDriver(role, group.transport, record, directory), 60.0, group.backoff())
 group.settle()

@@ -376,7 +376,7 @@ def test_a_resumed_adversary_knows_what_was_sent_last():
         (message,) = (effect.message for effect in effects if isinstance(effect, Send))
         return message.values.copy()
 
-    first = make_role(run, "toy", ADVERSARY)
+    first = make_role(run.identified("toy"), ADVERSARY)
     coordinator = Peer("validator", 0)
     list(first.handle(Received(coordinator, Message(Kind.INIT, coordinator, "toy", 0, note=note))))
     for worker in {0, 1, 2} - {bad}:
@@ -384,7 +384,7 @@ def test_a_resumed_adversary_knows_what_was_sent_last():
     answer(first, copy(bad, 0, 7))
     order = Message(Kind.CHECKPOINT, Peer("server", 0), "toy", 5, flags=Flag.SNAPSHOT)
     (snapshot, *_) = first.handle(Received(Peer("server", 0), order))
-    second = make_role(run, "toy", ADVERSARY)
+    second = make_role(run.identified("toy"), ADVERSARY)
     second.restore(snapshot.state)
     np.testing.assert_array_equal(answer(second, copy(bad, 1, 8)), answer(first, copy(bad, 1, 8)))
     assert second.round == first.round == 4
@@ -423,7 +423,7 @@ def test_copies_may_come_before_the_layout(tmp_path):
 def test_a_copy_of_the_next_round_may_come_before_an_absence_of_this_one():
     """Nobody but the adversary waits for the message of a worker that is absent."""
     run = game(Ipm(rate=0.34), workers=3, validators=1)
-    role = make_role(run, "toy", ADVERSARY)
+    role = make_role(run.identified("toy"), ADVERSARY)
     note = {"layout": LAYOUT.to_json(), "steps_per_epoch": 1}
 
     def told(kind, sender, round, **more):

@@ -73,7 +73,7 @@ class Net:
         self.workers = Roster.of(run).readers()
         self.models = [model.copy() for _ in self.workers]
         self.averagers = [
-            RingAverager(peer, run, "toy", LAYOUT, values)
+            RingAverager(peer, run.identified("toy"), LAYOUT, values)
             if exchange == "ring"
             else AllreduceAverager(peer, run, LAYOUT, values)
             for peer, values in zip(self.workers, self.models, strict=True)
@@ -232,7 +232,7 @@ def test_absent_workers_and_skipped_blocks_add_nothing(exchange, tmp_path):
 
 def worker(exchange="ring", index=1):
     peer = Peer("worker", index)
-    return CollectiveWorker(peer, run_of(exchange, 3), "toy", Quadratic(LAYOUT, 1))
+    return CollectiveWorker(peer, run_of(exchange, 3).identified("toy"), Quadratic(LAYOUT, 1))
 
 
 def tell(role, event):

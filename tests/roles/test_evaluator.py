@@ -234,7 +234,7 @@ def evaluator(network=None):
 
 
 def started(evaluations):
-    role = EvaluatorRole(EVALUATOR, spec(topology={"evaluators": 1}), "run", evaluations)
+    role = EvaluatorRole(EVALUATOR, spec(topology={"evaluators": 1}).identified("run"), evaluations)
     (wait,) = role.handle(Start())
     assert wait == SetDeadline((CHIEF,), limited=False)
     return role

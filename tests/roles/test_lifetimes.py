@@ -132,7 +132,7 @@ def play(run: Run, folder: Path, place) -> dict[str, np.ndarray]:
             if place is None:
                 device = LateDevice()
                 resources, post = Resources(device.allocate, device.allocate), DevicePost(peer, boxes, device)
-            role = make_role(run, "lifetimes", peer, resources)
+            role = make_role(run.identified("lifetimes"), peer, resources)
             nodes.append(RoleDriver(role, post, record, directory, clock=clock))
         while left := [node for node in nodes if not node.finished]:
             chance.shuffle(left)
@@ -182,7 +182,7 @@ def test_models_are_sent_from_memory_that_readers_can_map(tmp_path, mode, rule):
             record = stack.enter_context(RecordWriter(tmp_path, "lifetimes", peer.role, peer.index, "here"))
             resources = Resources(allocate, private) if peer == Peer("server", 0) else ALONE
             post = NotedPost(peer, boxes, models)
-            role = make_role(run, "lifetimes", peer, resources)
+            role = make_role(run.identified("lifetimes"), peer, resources)
             nodes.append(RoleDriver(role, post, record, RunDirectory(tmp_path), clock=EventQueue()))
         while any(not node.finished and node.step() for node in nodes):
             pass

@@ -52,9 +52,9 @@ def simulate(path, run, order=lambda nodes: nodes, trainer=Quadratic):
     nodes = []
     for peer in everyone(run):
         if peer.role in ("server", "adversary"):
-            role = make_role(run, "toy", peer)
+            role = make_role(run.identified("toy"), peer)
         else:
-            role = make_training_role(run, "toy", peer, trainer(ONE, 8 - 3 * peer.index))
+            role = make_training_role(run.identified("toy"), peer, trainer(ONE, 8 - 3 * peer.index))
         record = RecordWriter(directory.path, "toy", peer.role, peer.index, simulation.host(peer), simulation.clock)
         nodes.append(
             RoleDriver(

@@ -133,7 +133,7 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
     _check(directory, run)
     for difference in of_provenance(directory.provenance):
         tell(difference)
-    result, copy, run_id = Replayed(), RunDirectory(folder), str(directory.spec.get("run_id"))
+    result, copy, run = Replayed(), RunDirectory(folder), run.identified(str(directory.spec.get("run_id")))
     finished = (directory.path / "DONE").exists()
     before: Sequence[ReplayDriver] = ()
     try:
@@ -142,7 +142,7 @@ def replay(directory: RunDirectory, run: Run, folder: Path, tell: Tell) -> Repla
         for attempts in _recorded(directory, run, finished=finished):
             result.attempts += 1
             try:
-                before = _play(run, run_id, attempts, copy, before, tell)
+                before = _play(run, attempts, copy, before, tell)
             finally:
                 result.lines += sum(attempt.compared for attempt in attempts.values())
             _check_progress(before)
@@ -197,7 +197,6 @@ def _recorded(directory: RunDirectory, run: Run, *, finished: bool) -> list[dict
 
 def _play(
     run: Run,
-    run_id: str,
     attempts: Mapping[Peer, Attempt],
     directory: RunDirectory,
     before: Sequence[ReplayDriver],
@@ -211,7 +210,7 @@ def _play(
         raise RunError("the records disagree about the checkpoint from which the run resumed")
     (position,) = positions
     if position is not None:
-        _seal(directory, run_id, position, before)
+        _seal(directory, run.id, position, before)
     run = spread(run, len({attempt.start.get("host") for attempt in attempts.values()}))
     exchange = Exchange(scale=run.simulation.model_scale if isinstance(run.simulation, Modelled) else 1.0)
     drivers, starts = [], []
@@ -219,12 +218,12 @@ def _play(
         for peer, attempt in attempts.items():
             own = None if peer == EVALUATOR else position
             part = None if own is None else directory.checkpoints.read(own, str(peer))
-            role = make_role(run, run_id, peer)
+            role = make_role(run, peer)
             if isinstance(role, EvaluatorRole):
                 role.evaluations = ReplayedEvaluations(role.evaluations, attempt.following(DIED))
             if problem := restore_role(role, part):
                 raise RunError(problem)
-            record = ComparedRecord(directory.path, run_id, peer, attempt, part)
+            record = ComparedRecord(directory.path, run.id, peer, attempt, part)
             stack.enter_context(record)
             starts.append((peer, attempt.start, role_facts(run, role)))
             record.write("start", **starts[-1][2])

@@ -31,7 +31,7 @@ def seconds_per_round(run: Run, simulation: Measured, plugins: Iterable[tuple[st
         copies = [{"file": file, "text": text, "sha256": sha256(text)} for file, text in plugins]
         directory.create({"run_id": "replay", "run": simulated.model_dump(mode="json"), "plugins": copies})
         with using(registry_of(directory.plugins, directory.path / PLUGINS)):
-            run_in_process(simulated, "replay", directory)
+            run_in_process(simulated.identified("replay"), directory)
         return RunRecords(directory.path).seconds_per_round
 
 

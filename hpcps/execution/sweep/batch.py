@@ -166,7 +166,7 @@ def play_point(
     if point.run.simulation.kind != "none":
         facts["clock"] = "virtual"
     directory.write_provenance(facts, code.uncommitted)
-    return run_in_process(point.run, point.run_id, directory, stop, trace=trace, observer=observer)
+    return run_in_process(point.run.identified(point.run_id), directory, stop, trace=trace, observer=observer)
 
 
 def _suspended(stops: Sequence[int]) -> Ending:

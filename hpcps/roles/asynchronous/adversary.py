@@ -22,8 +22,8 @@ class AsyncAdversary(Adversary):
     Before an honest worker has shown one, a Byzantine worker sends its own update. A round is an answer to a copy.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
-        super().__init__(peer, run, run_id, resources)
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
+        super().__init__(peer, run, resources)
         # Byzantine workers that wait for an answer, and their cycles.
         self._asking: deque[tuple[int, int]] = deque()
 

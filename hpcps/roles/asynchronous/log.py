@@ -157,8 +157,8 @@ class LogClient:
         request: the number of the last request. The first model comes without one, and answers request 0.
     """
 
-    def __init__(self, run: Run, run_id: str, layout: Layout, training: LocalTraining) -> None:
-        self._run_id = run_id
+    def __init__(self, run: Run, layout: Layout, training: LocalTraining) -> None:
+        self._run_id = run.id
         self._training = training
         self._layout = layout
         self._servers = Roster.of(run).all_servers()

@@ -42,11 +42,11 @@ class AsyncServer:
 
     device = "cpu"  # it does not train; its shard may be on a device (`device_buffers` of the record)
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
         self.peer = peer
         self.round = 0
         self._run = run
-        self._run_id = run_id
+        self._run_id = run.id
         self._resources = resources
         self._roster = Roster.of(run)
         # Validators submit entries, or workers if there are no validators.

@@ -33,8 +33,8 @@ class AsyncValidator(TrainingRole):
     reference it only runs its batches, which feeds its BatchNorm statistics and counts its epochs.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
-        super().__init__(peer, run, run_id, trainer, resources)
+    def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
+        super().__init__(peer, run, trainer, resources)
         self._settings = run.asynchronous
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
@@ -43,7 +43,7 @@ class AsyncValidator(TrainingRole):
         self._whole = Partition.of(trainer.layout, (0, trainer.layout.size))
         self._decoder = UpdateDecoder.of(run, trainer.layout)
         self._acceptance = Acceptance()
-        self._log = LogClient(run, run_id, trainer.layout, self._training)
+        self._log = LogClient(run, trainer.layout, self._training)
         self._share = Roster.of(run).share(peer)
         self._reference: Vector | None = None
         if "reference" in rule.requires:

@@ -25,13 +25,13 @@ class AsyncWorker(TrainingWorker):
     The residual is all that a checkpoint keeps of an update that is on its way.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         self._settings = run.asynchronous
         combiners = Roster.of(run).combiners_of(peer.index)
         self._validator = combiners[0] if run.topology.validators else None
-        super().__init__(peer, run, run_id, trainer, resources, combiners)
-        self._log = LogClient(run, run_id, trainer.layout, self._training)
-        self._adversary = AdversaryClient(peer, run, run_id, self._packer)
+        super().__init__(peer, run, trainer, resources, combiners)
+        self._log = LogClient(run, trainer.layout, self._training)
+        self._adversary = AdversaryClient(peer, run, self._packer)
         rule = run.validation.rule
         assert isinstance(rule, AsyncRule), "the specification has been checked"
         self._schedule = schedule_of(run, peer.role, peer.index) if rule.compares_with else None

@@ -146,19 +146,18 @@ class RingAverager(Averager):
     before the first chunk, which begins at the keeper, has come to it.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, layout: Layout, model: Vector) -> None:
+    def __init__(self, peer: Peer, run: Run, layout: Layout, model: Vector) -> None:
         """Prepare the averaging of one worker.
 
         Args:
             peer: the worker.
             run: the run.
-            run_id: its id.
             layout: the blocks of the model.
             model: the model `[d]`; each exchange changes it.
         """
         self.done, self.flags = True, Flag.NONE
         self._peer = peer
-        self._run_id = run_id
+        self._run_id = run.id
         self._layout = layout
         self._model = model
         self._count = n = run.topology.workers

@@ -117,16 +117,16 @@ class CollectiveWorker(TrainingWorker):
     worker screens its own update: a block that is not finite does not enter the sum.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         self._allocate = resources.allocate
         self._roster = Roster.of(run)
         count = run.topology.workers
         self._before, self._after = (Peer("worker", (peer.index + step) % count) for step in (-1, 1))
         self._model = OwnModel(peer, run, trainer.layout, resources.allocate)
-        super().__init__(peer, run, run_id, trainer, resources, (peer,), self._model)
+        super().__init__(peer, run, trainer, resources, (peer,), self._model)
         self._averager: Averager
         if run.train.exchange == "ring":
-            self._averager = RingAverager(peer, run, run_id, trainer.layout, self._model.values)
+            self._averager = RingAverager(peer, run, trainer.layout, self._model.values)
         else:
             self._averager = AllreduceAverager(peer, run, trainer.layout, self._model.values)
         self._checkpoint = CheckpointParts(self._roster)

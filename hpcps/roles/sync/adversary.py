@@ -24,8 +24,8 @@ class SyncAdversary(Adversary):
     round earlier, if another worker's message about its absence is slow: nobody but the adversary waits for that one.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
-        super().__init__(peer, run, run_id, resources)
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
+        super().__init__(peer, run, resources)
         self._owed: set[Peer] = set(self._workers)
         self._unanswered: list[AttackGroup] = []
         self._shown: list[int] = []

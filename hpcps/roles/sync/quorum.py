@@ -87,14 +87,13 @@ class QuorumCollector(PartitionCollector):
         self,
         peer: Peer,
         run: Run,
-        run_id: str,
         share: Sequence[Peer],
         partitions: Sequence[Partition],
         first_block: int = 0,
         decoder: UpdateDecoder | None = None,
     ) -> None:
         """Begin to collect the first round."""
-        self._peer, self._run_id, self._train = peer, run_id, run.train
+        self._peer, self._run_id, self._train = peer, run.id, run.train
         roster = Roster.of(run)
         self._decides = peer.role == "validator" or peer.index == 0
         self._followers = () if peer.role == "validator" else roster.all_servers()[1:]

@@ -63,11 +63,11 @@ class SyncServer:
 
     device = "cpu"  # it does not train; its shard may be on a device (`device_buffers` of the record)
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, resources: Resources = ALONE) -> None:
         self.peer = peer
         self.round = 0
         self._run = run
-        self._run_id = run_id
+        self._run_id = run.id
         self._resources = resources
         self._roster = Roster.of(run)
         validators = tuple(Peer("validator", v) for v in range(run.topology.validators))
@@ -76,7 +76,7 @@ class SyncServer:
         self._rule = rule
         self._rule_state = RuleState(rule, run.seed, peer)
         policy = run.train.policy
-        self._answers = QueryAnswers(peer, run, run_id, policy) if policy and peer == SERVER_0 else None
+        self._answers = QueryAnswers(peer, run, policy) if policy and peer == SERVER_0 else None
         self._tells_epoch = policy is None and not isinstance(run.attack, NoAttack) and run.attack.from_epoch > 0
         self._senders = validators or self._roster.share(peer)
         self._kinds = (Kind.COMBINED,) if validators else (Kind.UPDATE, Kind.ABSENT)
@@ -174,7 +174,7 @@ class SyncServer:
         senders, partitions, first = self._senders, shard.partitions, shard.first_block
         collector = PartitionCollector(senders, partitions, first, shard.decoder)
         if self._readers and not self._roster.validators:
-            collector = QuorumCollector(self.peer, self._run, self._run_id, senders, partitions, first, shard.decoder)
+            collector = QuorumCollector(self.peer, self._run, senders, partitions, first, shard.decoder)
         self._part = _Part(shard, schedule, collector, steps_per_epoch, statistics)
         return self._part
 

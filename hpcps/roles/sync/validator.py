@@ -31,8 +31,8 @@ class SyncValidator(TrainingRole):
     others it only runs its batches, which feeds its BatchNorm statistics.
     """
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
-        super().__init__(peer, run, run_id, trainer, resources)
+    def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
+        super().__init__(peer, run, trainer, resources)
         layout, roster, rule = trainer.layout, Roster.of(run), run.validation.rule
         assert isinstance(rule, Rule), "the specification has been checked"
         self._rule = rule
@@ -45,7 +45,7 @@ class SyncValidator(TrainingRole):
         share = roster.share(peer)
         self._decoder = UpdateDecoder.of(run, layout)
         self._collector = (
-            QuorumCollector(peer, run, run_id, share, partitions, decoder=self._decoder)
+            QuorumCollector(peer, run, share, partitions, decoder=self._decoder)
             if run.has_quorum
             else PartitionCollector(share, partitions, decoder=self._decoder)
         )

@@ -20,11 +20,11 @@ from hpcps.training.trainer import Trainer
 class SyncWorker(TrainingWorker):
     """Trains on its shard, sends its update, and takes the new model; the packer keeps what it did not send."""
 
-    def __init__(self, peer: Peer, run: Run, run_id: str, trainer: Trainer, resources: Resources = ALONE) -> None:
+    def __init__(self, peer: Peer, run: Run, trainer: Trainer, resources: Resources = ALONE) -> None:
         self._receivers = Roster.of(run).combiners_of(peer.index)
-        super().__init__(peer, run, run_id, trainer, resources, self._receivers)
+        super().__init__(peer, run, trainer, resources, self._receivers)
         self._sender = PartitionSender(self._training, self._receivers, self._record_round)
-        self._adversary = AdversaryClient(peer, run, run_id, self._packer)
+        self._adversary = AdversaryClient(peer, run, self._packer)
 
     def handle(self, event: Event) -> Iterator[Effect]:
         """React to an event."""
