@@ -36,7 +36,7 @@ from hpcps.launch.prepare import Site
 from hpcps.launch.script import prepare_script, run_of
 from hpcps.registry import active
 
-PROCESSES = 4
+PROCESSES = SERVERS = 4
 MANY = 1.5
 """The highest ratio of 200 tensors of 4 KB to one of 800 KB."""
 OUTSIDE, IMAGES = 0.6, 0.97
@@ -103,20 +103,18 @@ def model(name: str, turns: int) -> tuple[list[str], list[Bar]]:
 
 def hosts(turns: int) -> tuple[list[str], list[Bar]]:
     """64 MB between hosts, with each process on a host of its own."""
-    lines, bars = ["## Between hosts"], list[Bar]()
-    for servers in (4,):
-        with Network(PROCESSES + servers, GIGABITS) as network:
-            found = measure("hosts", turns, servers, network)
-        bound = 4 * LARGE * max(1.0, PROCESSES / servers) / (GIGABITS * 1e9 / 8)
-        exchange, computing, both = (_median(found[name]) for name in ("exchange", "computing", "both"))
-        hidden = 1 - (both - computing) / exchange
-        where = f"64 MB, {PROCESSES} workers, {servers} servers, {GIGABITS:g} Gbit/s"
-        bars += [
-            Bar.at_most(f"an exchange beside max(M/B, nM/(kB)), {where}", _median(found["one tensor"]) / bound, BOUND),
-            Bar.at_least(f"share of the exchange hidden behind computing, {where}", hidden, HIDDEN),
-        ]
-        lines += ["", f"{servers} servers; the bound is {1e3 * bound:.0f} ms.", "", *_table(found)]
-    return lines, bars
+    with Network(PROCESSES + SERVERS, GIGABITS) as network:
+        found = measure("hosts", turns, SERVERS, network)
+    bound = 4 * LARGE * max(1.0, PROCESSES / SERVERS) / (GIGABITS * 1e9 / 8)
+    exchange, computing, both = (_median(found[name]) for name in ("exchange", "computing", "both"))
+    hidden = 1 - (both - computing) / exchange
+    where = f"64 MB, {PROCESSES} workers, {SERVERS} servers, {GIGABITS:g} Gbit/s"
+    bars = [
+        Bar.at_most(f"an exchange beside max(M/B, nM/(kB)), {where}", _median(found["one tensor"]) / bound, BOUND),
+        Bar.at_least(f"share of the exchange hidden behind computing, {where}", hidden, HIDDEN),
+    ]
+    about = f"{SERVERS} servers; the bound is {1e3 * bound:.0f} ms."
+    return ["## Between hosts", "", about, "", *_table(found)], bars
 
 
 PARTS: dict[str, tuple[Callable[[int], tuple[list[str], list[Bar]]], int]] = {

@@ -83,6 +83,10 @@ class Compressor(BaseCompressor):
         """Return why it cannot be used in this environment, and what to do; empty if it can."""
         return ""
 
+    def obstacle_without_shapes(self) -> str:
+        """Return why it cannot be used in a script, which exchanges tensors without shapes; empty if it can."""
+        return ""
+
     def for_block(self, shape: tuple[int, ...]) -> Compressor:
         """Return the compressor of a block with this shape; most do not depend on it."""
         return self

@@ -35,6 +35,9 @@ class PowerSGD(Compressor):
     )
     seed: int = Field(1, ge=1, le=2**32 - 1, description="Seed of the first Q.")
 
+    def obstacle_without_shapes(self) -> str:
+        return "" if self.rows else "needs `rows` in a script, as tensors are exchanged without their shapes"
+
     def for_block(self, shape: tuple[int, ...]) -> PowerSGD:
         if self.rows or not shape:
             return self

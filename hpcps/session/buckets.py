@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _WORDS, _SHARED_WORDS = 1 << 16, 1 << 18
 """The float32 of a bucket of small tensors that are filled; and of one between processes that share memory."""
-_PARTITION, _SHARED_PARTITION = 3 << 19, 1 << 22
+_PARTITION, _SHARED_PARTITION = 3 << 18, 1 << 22
 """Bytes of a partition, so that sending, combining and receiving overlap; and of one between processes that share
 memory, where each message costs more than it hides."""
 

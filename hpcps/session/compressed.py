@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcps.compression import BaseCompressor, Codec, Compressor, PowerSGD
+from hpcps.compression import BaseCompressor, Codec, Compressor
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Layout, Vector
 from hpcps.session.tensors import Reduction, component_in
@@ -23,13 +23,11 @@ def compressor_of(reduction: Reduction) -> Compressor | None:
     compressor: BaseCompressor = component_in(Communication, "compression", reduction["compression"])
     if not isinstance(compressor, Compressor):
         return None
-    reason = compressor.obstacle()
+    reason = compressor.obstacle() or compressor.obstacle_without_shapes()
     if compressor.direction != "update":
         reason = 'encodes what the processes send, not the results: use direction = "update"'
     elif compressor.memory not in ("residual", "none"):
         reason = f'has memory = "{compressor.memory}", which is for experiments: use "residual" or "none"'
-    elif isinstance(compressor, PowerSGD) and not compressor.rows:
-        reason = "needs `rows` in a script, as tensors are exchanged without their shapes"
     if reason:
         raise SpecError(f"compression {compressor.kind} {reason}")
     return compressor

@@ -31,7 +31,7 @@ _CERTAIN = 0.3
 RECENT = 10.0
 """Seconds over which the speed of exchanges is measured."""
 _GATHER = 0.002
-"""Seconds in which small tensors are gathered that begin one after another, if nobody waits for them."""
+"""Seconds in which tensors are gathered that begin one after another, if nobody waits for them."""
 
 
 class Member:
@@ -106,8 +106,10 @@ class Member:
         self._send_all(messages)
         return tensor
 
-    def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
+    def start(self, tensor: Tensor, source: Any, target: Any, later: bool = False) -> TensorExchange:
         """Begin an exchange, see `TensorExchange`. A small tensor waits until `flush` sends it with others.
+
+        If `later`, any tensor waits so, and this neither copies nor sends.
 
         Raises:
             RunError: the tensor is being exchanged, the session cannot go on, or a worker has left it.
@@ -115,14 +117,14 @@ class Member:
         if self.error is not None or self.gone:
             self._refuse(tensor)
         exchange = TensorExchange(tensor, source, target, time.monotonic())
-        if tensor.small:
+        if tensor.small or later:
             self._queue.append(exchange)  # without a lock: `flush` may run in another thread
         else:
             self._start([exchange])
         return exchange
 
     def flush(self) -> None:
-        """Send the small tensors that wait."""
+        """Send the tensors that wait."""
         exchanges = [self._queue.popleft() for _ in range(len(self._queue))]
         if self.error is not None:  # another thread may have failed after `start` has looked
             for exchange in exchanges:

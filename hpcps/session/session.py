@@ -17,6 +17,8 @@ from hpcps.transport.process_group import ProcessGroup
 
 _ENOUGH = 1 << 18
 """Words of small tensors that are sent before anybody waits for them."""
+_OFTEN = 2e-3
+"""Maximum seconds between two polls of a thread to which the script leaves copying and sending."""
 
 
 class Session:
@@ -67,6 +69,7 @@ class Session:
         self._resume = threading.Event()
         self._resume.set()
         self._closing = False
+        self._polls = group.backoff().longest < _OFTEN
         self._thread = threading.Thread(target=self._run, name="hpcps", daemon=True)
 
     def begin(self) -> None:
@@ -92,10 +95,13 @@ class Session:
         return tensor
 
     def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
-        """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one."""
-        if tensor.small:
-            self._waiting += tensor.declaration.words
-            exchange = self.member.start(tensor, source, target)
+        """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one.
+
+        Where the other thread polls often, it also sends large tensors while the script computes.
+        """
+        if tensor.small or self._polls:
+            self._waiting += tensor.declaration.words if tensor.small else 0
+            exchange = self.member.start(tensor, source, target, later=True)
             if self._waiting > _ENOUGH:
                 self._flush(exchange)
             return exchange
@@ -134,7 +140,8 @@ class Session:
     def then(self, exchange: TensorExchange, call: Callable[[], None]) -> None:
         """Call a function when an exchange is done, in the thread that finds this out; at once if it is."""
         with self._lock:
-            self._flush(exchange)
+            if not self._polls:
+                self._flush(exchange)
             exchange.then(call)
 
     def wait(self, exchange: TensorExchange) -> None:
