@@ -1,8 +1,7 @@
 """The communication hook of DistributedDataParallel, which reads the annotations of the hook: they must be classes."""
 
-from collections.abc import Callable
 from itertools import count
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 from hpcps.errors import SpecError
 from hpcps.session.tensors import is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression
-from hpcps.torch.exchange import begin, reduction_of
+from hpcps.torch.exchange import reduction_of
 from hpcps.torch.state import init, is_asynchronous, session, size
 from hpcps.torch.together import Together
 
@@ -72,28 +71,24 @@ def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     blocks = [parameter.numel() for parameter in bucket.parameters()]
     values = bucket.buffer()
     future: torch.futures.Future[Tensor] = torch.futures.Future()
-    if state.whole:
-        state.step.append((values, blocks, future))
-        if not bucket.is_last():
-            return future
-        buffers, sizes, futures = zip(*state.step, strict=True)
-        state.step = []
-        blocks = [size for each in sizes for size in each]
-        name = state.name(bucket, blocks)
-        if name not in state.steps:
-            state.steps[name] = Together(buffers, name, state.reduction, blocks=blocks)
-        exchange, finish = state.steps[name].begin(buffers), cast(Callable[[], object], state.steps[name].finish)
-    else:
-        pending = begin(values, values, state.name(bucket, blocks), state.reduction, blocks=blocks)
-        exchange, finish = pending.exchange, pending.finish
-        buffers, futures = (values,), (future,)
+    state.step.append((values, blocks, future))
+    if state.whole and not bucket.is_last():
+        return future
+    buffers, sizes, futures = zip(*state.step, strict=True)
+    state.step = []
+    blocks = [size for each in sizes for size in each]
+    name = state.name(bucket, blocks)
+    if name not in state.steps:
+        state.steps[name] = Together(buffers, name, state.reduction, blocks=blocks)
+    together = state.steps[name]
+    exchange = together.begin(buffers)
 
     def done() -> None:
         if exchange.error is not None:
             for each in futures:
                 each.set_exception(exchange.error)
             return
-        finish()
+        together.finish()
         for each, buffer in zip(futures, buffers, strict=True):
             each.set_result(buffer)
         if bucket.is_last():

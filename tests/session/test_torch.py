@@ -121,6 +121,25 @@ def test_optimizers_and_models_take_a_compressor():
     fork(3, body)
 
 
+@pytest.mark.parametrize("compression", ["int8", {"kind": "topk", "k": 0.01}, "float16"], ids=str)
+def test_gradients_that_travel_together_are_encoded_as_alone(compression):
+    def body():
+        keys = {"compression": bps.Compression.fp16 if compression == "float16" else compression}
+        shapes = [(200, 200), (30_000,), (3, 5)]
+        parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), **keys)
+        generator = torch.Generator().manual_seed(bps.rank())
+        for _ in range(2):
+            given = [torch.randn(shape, generator=generator) for shape in shapes]
+            for parameter, gradient in zip(parameters, given, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.synchronize()
+            for k, (parameter, gradient) in enumerate(zip(parameters, given, strict=True)):
+                torch.testing.assert_close(parameter.grad, bps.push_pull(gradient, name=f"{k}", **keys), rtol=0, atol=0)
+
+    fork(2, body)
+
+
 def test_a_holder_names_the_tensor_that_is_no_encoding():
     layout = Layout.of([("0", (900,))])
     codec, values = TensorCodec(Onebit(), layout), np.ones(900, np.float32)
