@@ -31,22 +31,36 @@ if TYPE_CHECKING:
 
 _WORDS, _SHARED_WORDS = 1 << 16, 1 << 18
 """The float32 of a bucket of small tensors that are filled; and of one between processes that share memory."""
-_PARTITION, _SHARED_PARTITION = 3 << 18, 1 << 22
-"""Bytes of a partition, so that sending, combining and receiving overlap; and of one between processes that share
-memory, where each message costs more than it hides."""
+_PARTITION = 3 << 18
+"""Bytes of a partition, so that sending, combining and receiving overlap."""
+_SHARED_PARTITION, _COMBINED = 1 << 23, 1 << 25
+"""Bytes of a partition between processes that share memory, where each message costs more than it hides; and those of
+all workers, which one holder combines at once."""
+
+
+def partition(workers: int, shared_memory: bool) -> int:
+    """Return the bytes of a partition; up to so many, one holder combines a tensor between processes that share memory.
+
+    Args:
+        workers: the number of workers.
+        shared_memory: whether all processes share memory.
+    """
+    return min(_SHARED_PARTITION, _COMBINED // workers) if shared_memory else _PARTITION
 
 
 class Placement:
     """Chooses the bucket of each tensor, in the order of declaration, and divides it."""
 
-    def __init__(self, holders: int, shared_memory: bool) -> None:
+    def __init__(self, workers: int, holders: int, shared_memory: bool) -> None:
         """Begin without buckets.
 
         Args:
+            workers: the number of workers.
             holders: the number of holders.
             shared_memory: whether all processes share memory.
         """
         self._holders, self._shared_memory = holders, shared_memory
+        self._partition = partition(workers, shared_memory)
         self._buckets = 0
         self._open: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -61,7 +75,7 @@ class Placement:
             self._open[kind] = number, room - declaration.words
         parts = 1
         if not (declaration.small or declaration.whole):
-            parts = -(-4 * declaration.words // (_SHARED_PARTITION if self._shared_memory else _PARTITION))
+            parts = -(-4 * declaration.words // self._partition)
             if not self._shared_memory:
                 parts += -parts % self._holders  # each holder receives as much as any other
         return replace(declaration, bucket=number, parts=parts)

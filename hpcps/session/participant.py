@@ -154,7 +154,7 @@ class Participant:
         self.peer = peer
         self._session, self._workers, self._holders = session, workers, tuple(holders)
         self._allocate, self._copies = allocate, copies
-        self._placement = Placement(len(holders), shared_memory)
+        self._placement = Placement(workers, len(holders), shared_memory)
         self._tensors: dict[str, Tensor] = {}
         self._senders: dict[tuple[int, Peer], _Sender] = {}
         self._sender: dict[TensorPart, _Sender] = {}

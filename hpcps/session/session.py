@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hpcps.protocol.messages import Peer
+from hpcps.session.buckets import partition
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
@@ -31,7 +32,7 @@ class Session:
         size: the number of workers.
         local_rank: its number among the workers of its host.
         local_size: the number of workers of its host.
-        shared_memory: whether all processes share memory.
+        partition: the bytes of a partition.
         record: the record of this process; None unless `hpcps launch` has started it.
     """
 
@@ -55,11 +56,10 @@ class Session:
         reads_all = {me, *group.in_memory()}.issuperset(members)
         texts = zip(world, group.collect(f"{self.host} {reads_all}"), strict=True)
         found = {peer: text.split() for peer, text in texts if peer in members}
-        self.shared_memory = all(reads == "True" for _, reads in found.values())
-        self.member = Member(
-            me, members, group.transport, group.allocate, group.ended, timeout, copies, self.shared_memory
-        )
+        shared_memory = all(reads == "True" for _, reads in found.values())
+        self.member = Member(me, members, group.transport, group.allocate, group.ended, timeout, copies, shared_memory)
         self.rank, self.size = me.index, len(self.member.workers)
+        self.partition = partition(self.size, shared_memory)
         here = sorted(peer.index for peer, (host, _) in found.items() if host == self.host and peer.role == "worker")
         self.local_rank = here.index(self.rank) if self.rank in here else 0
         self.local_size = len(here)

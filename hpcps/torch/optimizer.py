@@ -19,8 +19,6 @@ from hpcps.torch.state import is_asynchronous, rank, session, size
 from hpcps.torch.together import Together
 
 _steps = count()
-_MOST, _SHARED_MOST = 1 << 20, 1 << 22
-"""Bytes of gradients that are exchanged together; and between processes that share memory."""
 
 
 class _Bucket:
@@ -108,11 +106,11 @@ class Gradients:
 
 
 def _grouped(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Return parameters of one type and device together, as many as are exchanged together.
+    """Return parameters of one type and device together, up to the size of a partition.
 
     The order is that in which a backward pass computes most gradients.
     """
-    most = _SHARED_MOST if session().shared_memory else _MOST
+    most = session().partition
     groups: dict[object, list[Tensor]] = {}
     for parameter in reversed(parameters):
         group = groups.setdefault((parameter.dtype, parameter.device), [])

@@ -43,7 +43,7 @@ if session.rank == 1:
     if mode == "status": sys.exit(3)
     if mode == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if mode == "hang": time.sleep(60)
-size = 1_100_001 if (mode, session.rank) != ("size", 1) else 1_100_002
+size = 2_100_001 if (mode, session.rank) != ("size", 1) else 2_100_002
 for step in range(3):
     assert exchange("layer.weight", size)[5] == 30.0
     session.step()
@@ -128,7 +128,7 @@ def check_trace(run, names):
         (
             "apart-size",
             "tensor 1 differs",
-            "worker-1 declares 'layer.weight', 1100002 x float32, sum, in script.py",
+            "worker-1 declares 'layer.weight', 2100002 x float32, sum, in script.py",
         ),
     ],
 )

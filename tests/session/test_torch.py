@@ -428,7 +428,7 @@ BLOCKWISE = TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 
 
 @pytest.mark.parametrize("rule", [None, Median(), BLOCKWISE])
 def test_small_gradients_are_exchanged_together(rule, monkeypatch):
-    monkeypatch.setattr("hpcps.torch.optimizer._MOST", 1000)
+    monkeypatch.setattr("hpcps.session.buckets._SHARED_PARTITION", 1000)
 
     def body():
         sizes = [(3,), (0,), (90, 2), (70,), (1,), (40_000,), (5, 5), (11,)]
