@@ -26,9 +26,11 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]
     """
     pairs = params.items() if isinstance(params, Mapping) else params
     tensors = [(name, value) for name, value in pairs if isinstance(value, Tensor)]
-    for name, value in tensors:
-        declared(_named(f"broadcast/{name}", root_rank), value, "sum")  # all before the first: they are sent together
-    pending = [_begin(value, f"broadcast/{name}", root_rank) for name, value in tensors]
+    # Several models of a script may have parameters of the same names and other shapes.
+    named = [(f"broadcast/{name} {tuple(value.shape)} {value.dtype}", value) for name, value in tensors]
+    for name, value in named:
+        declared(_named(name, root_rank), value, "sum")  # all before the first: they are sent together
+    pending = [_begin(value, name, root_rank) for name, value in named]
     for each in pending:
         each.finish()
 

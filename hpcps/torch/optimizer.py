@@ -18,7 +18,7 @@ from hpcps.torch.horovod import averages
 from hpcps.torch.state import is_asynchronous, rank, session, size
 from hpcps.torch.together import Together
 
-_steps = count()
+_steps, _optimizers = count(), count()
 
 
 class _Bucket:
@@ -235,14 +235,18 @@ def DistributedOptimizer(  # noqa: N802
     names = [name for name, _ in pairs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SpecError(f"named_parameters has names twice: {', '.join(twice)}")
-    known = {parameter: f"gradient/{name}" for name, parameter in pairs}
+    known = {parameter: name for name, parameter in pairs}
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
-    own = {parameter: known[parameter] for parameter in used}
     reduction = reduction_of(averages(average, op), rule, attack, seed, compression)
+    if is_asynchronous() and compression is not Compression.none:
+        raise SpecError("asynchronous training adds the differences of weights: compression= is not for it")
+    what = "weights" if is_asynchronous() else "gradient"
+    # Several models of a script may have parameters of the same names.
+    number = next(_optimizers)
+    prefix = f"optimizer {number}/{what}" if number else what
+    own = {parameter: f"{prefix}/{known[parameter]}" for parameter in used}
     if is_asynchronous():
-        if compression is not Compression.none:
-            raise SpecError("asynchronous training adds the differences of weights: compression= is not for it")
         return _asynchronously(optimizer, own, reduction)
     gradients = Gradients(own, reduction, backward_passes_per_step, conversion(compression))
     kind = type(optimizer)
@@ -256,6 +260,6 @@ def _asynchronously(optimizer: Any, names: Mapping[Tensor, str], reduction: Redu
     if reduction not in ("mean", "sum"):
         raise SpecError("asynchronous training adds the differences of weights: rule= and attack= are not for it")
     optimizer.__class__ = type(type(optimizer).__name__, (_Asynchronous, type(optimizer)), {})
-    optimizer._weights = {parameter: name.replace("gradient/", "weights/", 1) for parameter, name in names.items()}
+    optimizer._weights = names
     optimizer._exchange([parameter.detach() for parameter in names], given=rank() == 0)
     return optimizer

@@ -423,6 +423,45 @@ def test_a_rule_equals_the_rule_on_the_stacked_gradients(rule, attack):
     fork(4, body)
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_several_models_of_a_script_may_have_the_same_names(named):
+    def body():
+        rank, size = bps.rank(), bps.size()
+        for shapes in ([(5, 8), (8, 1)], [(5, 8), (5, 8)]):
+            torch.manual_seed(rank)  # the parameters of process 0 are those of all
+            models = [torch.nn.Sequential(torch.nn.Linear(*shape)) for shape in shapes]
+            for _ in range(2):
+                for model in models:
+                    bps.broadcast_parameters(model.state_dict())
+            declared = len(bps.state.session().member.participant._tensors)
+            ones = [torch.nn.Sequential(torch.nn.Linear(*shape)) for shape in shapes]
+            for one, model in zip(ones, models, strict=True):
+                one.load_state_dict(bps.broadcast_object(model.state_dict()))
+            for model in models:
+                bps.broadcast_parameters(model.state_dict())
+            assert len(bps.state.session().member.participant._tensors) - declared <= 4  # those of broadcast_object
+            mine = [
+                bps.DistributedOptimizer(
+                    torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters() if named else None
+                )
+                for model in models
+            ]
+            whole = [torch.optim.SGD(one.parameters(), lr=0.1) for one in ones]
+            for _ in range(2):
+                xs = [torch.randn(2 * size, shape[0], generator=torch.Generator().manual_seed(4)) for shape in shapes]
+                sum(m(x[rank::size]).square().mean() for m, x in zip(models, xs, strict=True)).backward()
+                sum(m(x).square().mean() for m, x in zip(ones, xs, strict=True)).backward()
+                for optimizer in (*mine, *whole):
+                    optimizer.step()
+                for optimizer in (*mine, *whole):
+                    optimizer.zero_grad()
+            for model, one in zip(models, ones, strict=True):
+                for a, b in zip(model.parameters(), one.parameters(), strict=True):
+                    torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+    fork(2, body)
+
+
 BLOCKWISE = TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 0},))
 
 
