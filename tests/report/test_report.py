@@ -74,10 +74,10 @@ def test_figure_3_is_small_and_complete(figure3):
         "trimmed mean",
         "attack: negative, scale 6",
         "commit",
-        "48 runs: 16 done, 26 not started, 6 stopped",
         "MPICH Version:",
     ):
         assert words in text
+    assert re.search(r"\d+ runs: 16 done, \d+ not started, \d+ stopped", text), "the long ones go on"
     assert re.findall(r"<td>12/12</td><td>(.*?)</td>", text)[:3] == ["38.4", "0.0", "0.0"]
 
 
