@@ -35,7 +35,8 @@ class _Bucket:
             for parameter in self.parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            self._together.begin([gradient for p in self.parameters if (gradient := p.grad) is not None])
+            # As `.data`, because writing a result is not a change of the gradient by the script.
+            self._together.begin([gradient.data for p in self.parameters if (gradient := p.grad) is not None])
 
     def finish(self) -> None:
         """Wait for the results."""
@@ -62,6 +63,7 @@ class Gradients:
         """
         self._names, self._passes, self.synchronizes = names, passes, True
         self._left = dict.fromkeys(names, passes)
+        self._complete: dict[Tensor, tuple[Tensor, int]] = {}  # gradients and their versions
         groups, name = list(_grouped(list(names))), ""
         if is_whole(reduction, rule_of(reduction, size())):
             if compression is not Compression.none:
@@ -88,14 +90,21 @@ class Gradients:
                 "synchronize(), or raise backward_passes_per_step"
             )
         self._left[parameter] -= 1
-        if self._left[parameter] == 0:
+        if self._left[parameter] == 0 and (gradient := parameter.grad) is not None:
+            self._complete[parameter] = gradient, gradient._version
             bucket = self._buckets[parameter]
             bucket.left -= 1
             if bucket.left == 0:
                 bucket.begin()
 
     def synchronize(self) -> None:
-        """Wait for all gradients; begin the exchange of those that no backward pass has reached."""
+        """Wait for all gradients; begin the exchange of those that no backward pass has reached.
+
+        Raises:
+            RunError: the script has changed a gradient since its backward pass.
+        """
+        complete, self._complete = self._complete, {}
+        changed = [self._names[p] for p, (g, version) in complete.items() if p.grad is not g or g._version != version]
         buckets = dict.fromkeys(self._buckets.values())
         self._left = dict.fromkeys(self._names, self._passes)
         for bucket in buckets:
@@ -103,6 +112,12 @@ class Gradients:
         for bucket in buckets:
             bucket.finish()
         session().step()
+        if changed:
+            raise RunError(
+                f"{len(changed)} of {len(self._names)} gradients, such as {changed[0]}, changed between backward() and "
+                "step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, call "
+                "optimizer.synchronize() before, and then step() in `with optimizer.skip_synchronize():`"
+            )
 
 
 def _grouped(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
@@ -157,7 +172,10 @@ class _Distributed(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         if self._gradients.begun:
-            raise RunError("zero_grad() between backward() and step() would lose gradients that are being exchanged")
+            raise RunError(
+                "zero_grad() between backward() and step() would lose gradients that are being exchanged: call step() "
+                "or synchronize() before; a GradScaler needs synchronize() before its unscale_() or step()"
+            )
         super().zero_grad(set_to_none)
 
 

@@ -386,6 +386,8 @@ def test_mistakes_with_the_optimizer():
             optimizer.zero_grad()
         with pytest.raises(RunError, match="backward_passes_per_step"):
             model(torch.ones(2, 6)).sum().backward()
+        with pytest.raises(RunError, match="of 4 gradients, such as gradient/2"):  # the second pass did so
+            optimizer.step()
         optimizer.step()
         other = torch.optim.SGD(network().parameters(), lr=0.1)
         torch.optim.lr_scheduler.StepLR(other, 1)
@@ -460,6 +462,75 @@ def test_several_models_of_a_script_may_have_the_same_names(named):
                     torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
 
     fork(2, body)
+
+
+@pytest.mark.parametrize("keys", [{}, {"rule": "geometric_median"}, {"compression": bps.Compression.fp16}], ids=str)
+def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys):
+    def body():
+        for kind, width in (("small", 6), ("large", 700)):
+            model = torch.nn.Linear(width, width)
+            named = [(f"{kind}.{name}", p) for name, p in model.named_parameters()]
+            optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, **keys)
+            for change in (None, "clip", "replace", "clear", None):
+                model(torch.ones(2, width)).sum().backward()
+                bps.push_pull(torch.ones(1), name="time for the exchange")
+                before = model.weight.detach().clone()
+                if change is None:
+                    optimizer.step()
+                    assert not torch.equal(model.weight, before)
+                else:
+                    if change == "clip":
+                        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+                    elif change == "replace":
+                        model.bias.grad = model.bias.grad.clone()
+                    else:
+                        model.zero_grad()
+                    with pytest.raises(RunError, match=r"such as .*\.(weight|bias), changed .*synchronize\(\) before"):
+                        optimizer.step()
+                    assert torch.equal(model.weight, before)
+                optimizer.zero_grad()
+
+    fork(2, body)
+
+
+@pytest.mark.parametrize("scales", [False, True])
+def test_clipping_and_loss_scaling_equal_one_process(scales):
+    """The code of docs/how-to/own-script.md; with scaling, one step has an infinite gradient in one process."""
+    if scales and not hasattr(torch.amp, "GradScaler"):
+        pytest.skip("this torch has no GradScaler for the CPU")
+
+    def body():
+        loss, rank, size = torch.nn.CrossEntropyLoss(), bps.rank(), bps.size()
+        model, one = network(), network()
+        optimizer = bps.DistributedOptimizer(OPTIMIZERS["momentum"](model.parameters()), model.named_parameters())
+        whole = OPTIMIZERS["momentum"](one.parameters())
+        scaler, other = (torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scales) for _ in range(2))
+        for step, (xs, ys) in enumerate(batches(5, size, 1)):
+            if scales and step == 2:
+                xs[0, 0] = float("inf")
+            before = [p.detach().clone() for p in model.parameters()]
+            scaler.scale(loss(model(xs[0, 8 * rank : 8 * rank + 8]), ys[0, 8 * rank : 8 * rank + 8])).backward()
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+            other.scale(loss(one(xs[0]), ys[0])).backward()
+            other.unscale_(whole)
+            assert float(torch.nn.utils.clip_grad_norm_(one.parameters(), 0.1)) > 0.1 or (scales and step == 2)
+            other.step(whole)
+            other.update()
+            whole.zero_grad()
+            assert scaler.get_scale() == other.get_scale() == (512.0 if step >= 2 else 1024.0) or not scales
+            same = all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+            assert same == (scales and step == 2)
+            for a, b in zip(model.parameters(), one.parameters(), strict=True):
+                torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+    fork(3, body)
 
 
 BLOCKWISE = TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 0},))
