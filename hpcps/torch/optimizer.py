@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.hooks import RemovableHandle
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from hpcps.errors import RunError, SpecError
 from hpcps.session.tensors import ACCUMULATE, Reduction, is_whole, rule_of
@@ -19,6 +21,7 @@ from hpcps.torch.state import is_asynchronous, rank, session, size
 from hpcps.torch.together import Together
 
 _steps, _optimizers = count(), count()
+_hooks: MutableMapping[Tensor, RemovableHandle] = WeakTensorKeyDictionary()
 
 
 class _Bucket:
@@ -45,7 +48,12 @@ class _Bucket:
 
 
 class Gradients:
-    """The exchanges of the gradients of a step."""
+    """The exchanges of the gradients of a step.
+
+    Attributes:
+        names: the names of the gradients, by parameter.
+        synchronizes: whether gradients are exchanged.
+    """
 
     def __init__(
         self, names: dict[Tensor, str], reduction: Reduction, passes: int, compression: type[NoneCompressor]
@@ -61,7 +69,7 @@ class Gradients:
         Raises:
             SpecError: gradients cannot be combined in this way.
         """
-        self._names, self._passes, self.synchronizes = names, passes, True
+        self.names, self._passes, self.synchronizes = names, passes, True
         self._left = dict.fromkeys(names, passes)
         self._complete: dict[Tensor, tuple[Tensor, int]] = {}  # gradients and their versions
         groups, name = list(_grouped(list(names))), ""
@@ -75,7 +83,9 @@ class Gradients:
             together = Together(group, name or " to ".join(ends), reduction, compression)
             self._buckets |= dict.fromkeys(group, _Bucket(group, together))
         for parameter in names:
-            parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
+            if parameter in _hooks:  # of an earlier optimizer
+                _hooks[parameter].remove()
+            _hooks[parameter] = parameter.register_post_accumulate_grad_hook(self.count)  # type: ignore[no-untyped-call]
 
     @property
     def begun(self) -> bool:
@@ -86,7 +96,7 @@ class Gradients:
         """Count a backward pass; begin the exchange of gradients after the last one of the step."""
         if self._left[parameter] == 0:
             raise RunError(
-                f"{self._names[parameter]} has had {self._passes} backward passes since the last step: call step() or "
+                f"{self.names[parameter]} has had {self._passes} backward passes since the last step: call step() or "
                 "synchronize(), or raise backward_passes_per_step"
             )
         self._left[parameter] -= 1
@@ -104,9 +114,9 @@ class Gradients:
             RunError: the script has changed a gradient since its backward pass.
         """
         complete, self._complete = self._complete, {}
-        changed = [self._names[p] for p, (g, version) in complete.items() if p.grad is not g or g._version != version]
+        changed = [self.names[p] for p, (g, version) in complete.items() if p.grad is not g or g._version != version]
         buckets = dict.fromkeys(self._buckets.values())
-        self._left = dict.fromkeys(self._names, self._passes)
+        self._left = dict.fromkeys(self.names, self._passes)
         for bucket in buckets:
             bucket.begin()
         for bucket in buckets:
@@ -114,7 +124,7 @@ class Gradients:
         session().step()
         if changed:
             raise RunError(
-                f"{len(changed)} of {len(self._names)} gradients, such as {changed[0]}, changed between backward() and "
+                f"{len(changed)} of {len(self.names)} gradients, such as {changed[0]}, changed between backward() and "
                 "step(), while they were exchanged, and the changes are lost: to clip or unscale gradients, call "
                 "optimizer.synchronize() before, and then step() in `with optimizer.skip_synchronize():`"
             )
@@ -140,6 +150,7 @@ class _Distributed(torch.optim.Optimizer):
     """What `DistributedOptimizer` adds to the class of an optimizer."""
 
     _gradients: Gradients
+    _known: Mapping[Tensor, str]
 
     def synchronize(self) -> None:
         """Wait until the gradients of all processes are combined, such as to clip them before `step`."""
@@ -157,17 +168,18 @@ class _Distributed(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Combine the gradients of all processes, and take a step."""
         gradients = self._gradients
-        if closure is not None:
-
-            def synchronized() -> Any:
-                loss = closure()
-                gradients.synchronize()
-                return loss
-
-            return super().step(synchronized)
-        if gradients.synchronizes:
+        if closure is None and gradients.synchronizes:
             gradients.synchronize()
-        return super().step()
+        _check_exchanged(self, gradients.names, self._known)
+        if closure is None:
+            return super().step()
+
+        def synchronized() -> Any:
+            loss = closure()
+            gradients.synchronize()
+            return loss
+
+        return super().step(synchronized)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
@@ -183,6 +195,7 @@ class _Asynchronous(torch.optim.Optimizer):
     """What `DistributedOptimizer` adds to the class of an optimizer in asynchronous training."""
 
     _weights: dict[Tensor, str]
+    _known: Mapping[Tensor, str]
 
     def synchronize(self) -> None:
         """Do nothing: gradients are not exchanged."""
@@ -193,6 +206,7 @@ class _Asynchronous(torch.optim.Optimizer):
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step, push the difference of the weights, and pull the newest weights."""
+        _check_exchanged(self, self._weights, self._known)
         before = [parameter.detach().clone() for parameter in self._weights]
         result = super().step() if closure is None else super().step(closure)
         changes = [p.detach() - old for p, old in zip(self._weights, before, strict=True)]
@@ -205,6 +219,30 @@ class _Asynchronous(torch.optim.Optimizer):
         pending = [begin(change, p.detach(), name, ACCUMULATE, given=given) for (p, name), change in pairs]
         for each in pending:
             each.finish()
+
+
+def _check_exchanged(
+    optimizer: torch.optim.Optimizer, exchanged: Mapping[Tensor, str], known: Mapping[Tensor, str]
+) -> None:
+    """Check that a step changes only parameters that are exchanged.
+
+    Args:
+        optimizer: the optimizer.
+        exchanged: the parameters that are exchanged.
+        known: the names of parameters, for the message.
+
+    Raises:
+        RunError: there is another one.
+    """
+    for group, parameters in enumerate(each["params"] for each in optimizer.param_groups):
+        for k, parameter in enumerate(parameters):
+            if parameter.requires_grad and parameter not in exchanged:
+                name = known.get(parameter, f"{k} of group {group}")
+                raise RunError(
+                    f"parameter {name} was frozen, or not in the optimizer, when DistributedOptimizer was called: it "
+                    "is not exchanged: unfreeze or add parameters before, or then create another optimizer and call "
+                    "DistributedOptimizer for it"
+                )
 
 
 def DistributedOptimizer(  # noqa: N802
@@ -265,19 +303,21 @@ def DistributedOptimizer(  # noqa: N802
     prefix = f"optimizer {number}/{what}" if number else what
     own = {parameter: f"{prefix}/{known[parameter]}" for parameter in used}
     if is_asynchronous():
-        return _asynchronously(optimizer, own, reduction)
+        return _asynchronously(optimizer, own, known, reduction)
     gradients = Gradients(own, reduction, backward_passes_per_step, conversion(compression))
     kind = type(optimizer)
     optimizer.__class__ = type(kind.__name__, (_Distributed, kind), {})
-    optimizer._gradients = gradients  # type: ignore[attr-defined]
+    optimizer._gradients, optimizer._known = gradients, known  # type: ignore[attr-defined]
     return optimizer
 
 
-def _asynchronously(optimizer: Any, names: Mapping[Tensor, str], reduction: Reduction) -> Any:
+def _asynchronously(
+    optimizer: Any, names: Mapping[Tensor, str], known: Mapping[Tensor, str], reduction: Reduction
+) -> Any:
     """Make an optimizer exchange weights; all processes begin with those of process 0."""
     if reduction not in ("mean", "sum"):
         raise SpecError("asynchronous training adds the differences of weights: rule= and attack= are not for it")
     optimizer.__class__ = type(type(optimizer).__name__, (_Asynchronous, type(optimizer)), {})
-    optimizer._weights = names
+    optimizer._weights, optimizer._known = names, known
     optimizer._exchange([parameter.detach() for parameter in names], given=rank() == 0)
     return optimizer

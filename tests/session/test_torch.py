@@ -533,6 +533,39 @@ def test_clipping_and_loss_scaling_equal_one_process(scales):
     fork(3, body)
 
 
+@pytest.mark.parametrize("later", ["unfrozen", "added"])
+def test_a_parameter_that_is_not_exchanged_is_an_error_with_a_remedy(later):
+    def body():
+        model, one, rank = network(), network(), bps.rank()
+        (xs, _), *_ = batches(1, 2, 1)
+        if later == "unfrozen":
+            model[0].requires_grad_(False)
+        parameters = model.parameters() if later == "unfrozen" else model[2].parameters()
+        optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](parameters), model.named_parameters())
+        model(xs[0, 8 * rank : 8 * rank + 8]).square().mean().backward()
+        optimizer.step()
+        if later == "unfrozen":
+            model[0].requires_grad_(True)
+        else:
+            optimizer.add_param_group({"params": model[0].parameters()})
+        model(xs[0, 8 * rank : 8 * rank + 8]).square().mean().backward()
+        with pytest.raises(RunError, match=r"parameter 0\.weight was frozen, or not in .* create another optimizer"):
+            optimizer.step()
+        one.load_state_dict(model.state_dict())
+        optimizer.zero_grad()
+        optimizer = bps.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+        whole = OPTIMIZERS["sgd"](one.parameters())
+        for _ in range(3):
+            optimizer.zero_grad(), whole.zero_grad()
+            model(xs[0, 8 * rank : 8 * rank + 8]).square().mean().backward()
+            one(xs[0]).square().mean().backward()
+            optimizer.step(), whole.step()
+        for a, b in zip(model.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+    fork(2, body)
+
+
 BLOCKWISE = TrimmedMean(trim=0.25, before=({"kind": "nnm", "per": "block", "f": 0},))
 
 
