@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isqrt
 from typing import Literal
 
@@ -65,10 +66,9 @@ class PowerSGD(Compressor):
             rest = rows * columns - len(values)
             matrix = (np.pad(values, (0, rest)) if rest else values).reshape(rows, columns)
             before = kept.get("q")
-            p = np.linalg.qr((matrix @ (self._start(columns, rank) if before is None else before)).astype(np.float64))[
-                0
-            ]
-            q = matrix.T @ p.astype(np.float32)
+            with np.errstate(over="ignore", invalid="ignore"):
+                p = _orthonormal(_product(matrix, self._start(columns, rank) if before is None else before))
+                q = _transposed_product(matrix, p)
             sent[: rows * rank], sent[rows * rank :] = p.ravel(), q.ravel()
             if np.isfinite(q).all() and q.any():  # zero would find nothing in the next update
                 kept["q"] = q
@@ -85,13 +85,57 @@ class PowerSGD(Compressor):
             values[:] = sent
             return
         p, q = sent[: rows * rank].reshape(rows, rank), sent[rows * rank :].reshape(columns, rank).T.copy()
-        at_once = max(1, TILE // columns)
-        # Sums in a fixed order: the same bits in all processes, which a product of matrices does not promise.
-        for row in range(0, rows, at_once):
-            some = p[row : row + at_once]
+        for part in _parts(rows, columns):
+            some = p[part]
             with np.errstate(over="ignore", invalid="ignore"):
                 total = some[:, :1] * q[0]
                 for k in range(1, rank):
                     total += some[:, k : k + 1] * q[k]
-            part = values[row * columns : (row + len(some)) * columns]
-            part[:] = total.reshape(-1)[: len(part)]
+            decoded = values[part.start * columns : part.stop * columns]
+            decoded[:] = total.reshape(-1)[: len(decoded)]
+
+
+# Sums below are in a fixed order. The bits of numpy's product and factorisation of matrices depend on the number of
+# threads and on the processor, so a run would have other results over MPI than in one process.
+
+
+def _parts(rows: int, columns: int) -> Iterator[slice]:
+    """Yield slices of the rows of a matrix that fit the cache."""
+    at_once = max(1, TILE // columns)
+    for row in range(0, rows, at_once):
+        yield slice(row, min(row + at_once, rows))
+
+
+def _product(matrix: Vector, right: Vector) -> Vector:
+    """Return M `[m, n]` times a matrix `[n, r]`, float32."""
+    rows, transposed = len(matrix), right.T.copy()
+    product = np.empty((rows, len(transposed)), np.float32)
+    for part in _parts(*matrix.shape):
+        for k, column in enumerate(transposed):
+            product[part, k] = (matrix[part] * column).sum(axis=1)
+    return product
+
+
+def _transposed_product(matrix: Vector, left: Vector) -> Vector:
+    """Return Mᵀ, of M `[m, n]`, times a matrix `[m, r]`, float32."""
+    product = np.zeros((left.shape[1], matrix.shape[1]), np.float32)
+    for part in _parts(*matrix.shape):
+        for k, total in enumerate(product):
+            total += (matrix[part] * left[part, k : k + 1]).sum(axis=0)
+    return product.T
+
+
+def _orthonormal(matrix: Vector) -> Vector:
+    """Return orthonormal columns `[m, r]` that span the columns of a matrix `[m, r]`, by Householder reflections."""
+    rest = matrix.T.astype(np.float64, order="C")
+    columns, reflections = np.eye(*rest.shape), []
+    for k in range(len(rest)):
+        v = rest[k, k:].copy()
+        v[0] += np.copysign(np.sqrt((v * v).sum()), v[0])
+        if square := (v * v).sum():
+            v *= np.sqrt(2 / square)
+        rest[k:, k:] -= (rest[k:, k:] * v).sum(axis=1, keepdims=True) * v
+        reflections.append(v)
+    for k, v in reversed(list(enumerate(reflections))):
+        columns[k:, k:] -= (columns[k:, k:] * v).sum(axis=1, keepdims=True) * v
+    return columns.T.astype(np.float32)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from hpcps.compression import Topk
+from hpcps.compression import PowerSGD, Topk
 from hpcps.policies import ESync
 from hpcps.registry import Config, OneOf
 from hpcps.spec.plugins import used
@@ -146,11 +146,17 @@ def _topk_order(run: Run) -> bool:
     return isinstance(compressor, Topk) and compressor.order == "index"
 
 
+def _powersgd_sums(run: Run) -> bool:
+    """The sums of powersgd have a fixed order, not that of BLAS."""
+    return isinstance(run.communication.compression, PowerSGD)
+
+
 REVISIONS: Mapping[str, Callable[[Run], bool]] = {
     "first-step": _first_step,
     "held-out-shard": _held_out_shard,
     "esync-first-round": _esync_first_round,
     "topk-order": _topk_order,
+    "powersgd-sums": _powersgd_sums,
 }
 """The name of each change, and the runs that it affects. Do not edit or remove entries: run ids depend on them."""
 
