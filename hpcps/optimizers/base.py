@@ -13,7 +13,7 @@ from hpcps.numerics.layout import Allocate, Vector, private
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import on_host, on_memory
 from hpcps.registry import Config
-from hpcps.registry.failures import described, errors_of, returned
+from hpcps.registry.failures import described, errors_of, fault, returned
 
 Mode = Literal["sync", "async"]
 
@@ -135,10 +135,14 @@ class Stepper:
         """Call the optimizer.
 
         Raises:
-            SpecError: its code fails, or it returns something else than a vector of the size of the update.
+            SpecError: its code fails, it replaces a vector of the state, or it returns something else than a vector of
+                the size of the update.
         """
         with errors_of(self._optimizer, "its step() failed", foreign=True):
-            change = self._optimizer.step(update, state, self.count)
+            change = self._optimizer.step(update, vectors := dict(state), self.count)
+        if lost := [name for name in {**state, **vectors} if vectors.get(name) is not state.get(name)]:
+            what = f"its step() replaced state[{lost[0]!r}], which would be lost: name each vector in initial(), and "
+            raise fault(self._optimizer, f"{what}change it in place, as in state[{lost[0]!r}][:] = ...")
         if getattr(change, "shape", None) != update.shape or change.dtype != update.dtype:
             what = f"{described(change)}: it must be float32 {list(update.shape)}"
             raise returned(self._optimizer, "step", what)

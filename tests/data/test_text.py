@@ -1,5 +1,7 @@
 """Text: its windows, its splits, own files, and the errors that name them."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -114,6 +116,22 @@ def test_text_that_cannot_be_used_is_named(tmp_path, content, message):
         text(dir=str(folder))
     assert message in str(caught.value)
     assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "b.txt: not a regular file"),
+        (lambda path: path.symlink_to("nowhere"), "b.txt: cannot be read (No such file or directory)"),
+    ],
+    ids=["fifo", "link"],
+)
+def test_what_is_no_file_is_named_and_not_waited_for(own, make, message):
+    (own / "b.txt").unlink()
+    make(own / "b.txt")
+    with pytest.raises(HpcpsError) as caught:
+        text(dir=str(own))
+    assert f"{own}/{message}" in str(caught.value)
 
 
 def test_a_text_that_is_too_large_is_refused(tmp_path, monkeypatch):

@@ -187,6 +187,21 @@ def test_an_own_optimizer_that_returns_something_else_is_an_error(returns, messa
         played(Own(kind="own"))
 
 
+@pytest.mark.parametrize("name", ["momentum", "further"])
+def test_an_own_optimizer_that_replaces_its_state_is_an_error(name):
+    class Own(ServerOptimizer):
+        def initial(self):
+            return {"momentum": 0.0}
+
+        def step(self, update, state, count):
+            state["momentum"] += update
+            state[name] = update + state["momentum"]
+            return update
+
+    with pytest.raises(SpecError, match=rf"step\(\) replaced state\['{name}'\], which would be lost"):
+        played(Own(kind="own"))
+
+
 @pytest.mark.parametrize(("kind", "key"), [("yogi", "tau"), ("nesterov", "lr"), ("delayed_nesterov", "every")])
 def test_keys_have_bounds(kind, key):
     with pytest.raises(SpecError, match=key):

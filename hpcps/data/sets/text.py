@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Literal
 
 import numpy as np
@@ -169,9 +170,13 @@ def _corpus(directory: str | None) -> Corpus:
         files = sorted((path for path in folder.iterdir() if path.suffix == ".txt"), key=lambda path: path.name)
         found = [(path, path.stat()) for path in files]
     except OSError as error:
-        raise DataError(f"{folder}: cannot be read ({error.strerror}): data.dir is the folder with own text") from error
+        where = error.filename or folder
+        raise DataError(f"{where}: cannot be read ({error.strerror}): data.dir is the folder with own text") from error
     except ValueError as error:  # a null byte
         raise DataError(f"data.dir {directory!r} is no folder ({error})") from error
+    # Opening a FIFO would wait for a process that writes to it.
+    if other := next((path for path, status in found if not S_ISREG(status.st_mode)), None):
+        raise DataError(f"{other}: not a regular file, as each *.txt in data.dir must be")
     return _read(folder, tuple((path, status.st_size, status.st_mtime_ns) for path, status in found))
 
 
