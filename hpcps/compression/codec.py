@@ -89,8 +89,9 @@ class Codec:
         most = self._most(index, len(values))
         with errors_of(self._compressor, "its write() failed", foreign=True), np.errstate(all="ignore"):
             size: object = compressor.write(values, code[:most], self._kept[index])
-            if not isinstance(size, int) or not 0 <= size <= most:
+            if not isinstance(size, int | np.integer) or not 0 <= size <= most:
                 raise returned(self._compressor, "write", f"{size!r}: it must be a size of at most {most} bytes")
+            size = int(size)
             if lost is not None:
                 compressor.read(code[:size], lost)
                 np.subtract(values, lost, out=lost)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from hpcps.compression.base import Code, Compressor, Kept, coding_for, finite, require_size
 from hpcps.numerics.coding import pack_codes, tiles, unpack_codes
@@ -20,6 +20,15 @@ Pairs = NDArray[np.uint32]
 _NAN = np.float32(np.nan).view(np.uint32)
 
 
+def _share_or_whole(k: float) -> float:
+    if k >= 1 and not k.is_integer():
+        raise ValueError(f"expects a share below 1 or a whole number, got {k:g}")
+    return k
+
+
+ShareOrNumber = Annotated[float, AfterValidator(_share_or_whole)]
+
+
 class SparseCompressor(Compressor):
     """Sends k pairs of an index, a little-endian uint32, and its value, float32; all other values become zero.
 
@@ -27,7 +36,9 @@ class SparseCompressor(Compressor):
     most n / 2 values are sent.
     """
 
-    k: float = Field(0.01, gt=0, le=MOST, description="Values that are sent of a block: a share below 1, or a number.")
+    k: ShareOrNumber = Field(
+        0.01, gt=0, le=MOST, description="Values that are sent of a block: a share below 1, or a whole number."
+    )
 
     def count(self, n: int) -> int:
         """Return how many of n values are sent."""
@@ -91,8 +102,9 @@ class Topk(SparseCompressor):
 class Randomk(SparseCompressor):
     """The values at k random indices, drawn with replacement; the bytes are those of BytePS 0.2.5.
 
-    Each block has a generator, xorshift128+ with both words set to `seed`, whose stream goes on from update to update.
-    All workers draw the same indices.
+    Each block has a generator, xorshift128+ with both words set to `seed`, whose stream goes on with each encoding. All
+    workers draw the same indices as long as all send the block in each round: a worker that is absent, or skips the
+    block, draws nothing, and its later indices differ.
     """
 
     kind: Literal["randomk"] = "randomk"
@@ -131,8 +143,20 @@ class SparseLoco(Compressor):
     """
 
     kind: Literal["sparse_loco"] = "sparse_loco"
-    k: float = Field(64, gt=0, le=_CHUNK, description="Values that are sent of 4096: a number, or a share below 1.")
+    k: ShareOrNumber = Field(
+        64, gt=0, le=_CHUNK, description="Values that are sent of 4096: a whole number, or a share below 1."
+    )
     error_decay: float = Field(0.95, ge=0, le=1, description="The share of the error that stays in the residual.")
+
+    @model_validator(mode="after")
+    def _keys_have_an_effect(self) -> Self:
+        if self.error_decay != type(self).model_fields["error_decay"].default:
+            share = "error_decay is a share of the residual of updates, and"
+            if self.memory not in ("residual", "nesterov"):
+                raise ValueError(f'{share} memory = "{self.memory}" keeps none: leave it out')
+            if not self.encodes("update"):
+                raise ValueError(f'{share} direction = "{self.direction}" encodes none: leave it out')
+        return self
 
     def error_share(self) -> float:
         return self.error_decay

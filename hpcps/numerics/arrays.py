@@ -100,7 +100,7 @@ def as_numpy(values: Any, dimensions: int, name: str) -> Vector:
         array = np.ascontiguousarray(given, np.float32)
     if given.dtype.kind == "f" and given.dtype.itemsize > 4 and (beyond := np.isinf(array) & np.isfinite(given)).any():
         place = tuple(map(int, np.argwhere(beyond)[0]))
-        raise ValueError(f"{name}{list(place)} is {given[place]:.3g}, beyond the float32 numbers that rules combine")
+        raise ValueError(f"{name}{list(place)} is {given[place]:.3g}, beyond the range of float32")
     return array
 
 

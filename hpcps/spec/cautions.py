@@ -27,6 +27,7 @@ def cautions(run: Run) -> Iterator[Problem]:
         yield from _imposed_steps_last(run)
         yield from _quorum_goes_on_without_the_slow(run)
         yield from _somebody_may_be_late(run)
+    yield from _warm_up_ends(run)
     yield from _shards_have_all_classes(run)
 
 
@@ -158,6 +159,14 @@ def _somebody_may_be_late(run: Run) -> Iterator[Problem]:
             reason = f"a round waits for all {run.topology.workers} workers"
             message = f"has no effect, because {reason}: leave it out, or use a lower train.quorum"
             yield Problem(("train", key), message, (("train", "quorum"), WORKERS))
+
+
+def _warm_up_ends(run: Run) -> Iterator[Problem]:
+    """A run that is shorter than its warm-up never has its whole learning rate."""
+    warmup, train = run.train.warmup, run.train
+    if warmup.epochs > train.epochs:
+        message = f"the rate rises over {warmup.epochs} epochs, but the run has {train.epochs}: use fewer"
+        yield Problem(("train", "warmup", "epochs"), message, (("train", "epochs"),))
 
 
 def _shards_have_all_classes(run: Run) -> Iterator[Problem]:

@@ -139,7 +139,7 @@ def _unknown(path: Path, table: Table) -> Problem:
     owner = f"[{dotted(path[:-1])}]" if len(path) > 1 else "the top level"
     if table.kind:
         owner += f' of kind "{table.kind}"'
-    if guess == dotted(path):
+    if guess == dotted(path) or not table.keys:
         guess = None  # the key exists, but in another kind
     message = f"unknown key{_meant(guess)}\n{owner} takes {_takes(table, names)}"
     return Problem(path, message, stands_for=((*path[:-1], close),) if close else ())
@@ -180,9 +180,13 @@ def _follow(loc: tuple[str | int, ...], table: Table, path: Path) -> tuple[Path,
     key: Key | None = None
     chosen = False
     for part in loc:
-        if key is not None and key.tagged and not chosen and (of_kind := key.table(str(part))) is not None:
-            table, chosen = of_kind, True
-            continue
+        if key is not None and key.tagged and not chosen:
+            of_kind = key.table(str(part))
+            if of_kind is None and part in key.value.get("enum", ()):
+                of_kind = Table(str(part), "", {})  # a name is all that it takes
+            if of_kind is not None:
+                table, chosen = of_kind, True
+                continue
         path += (part,)
         if isinstance(part, str):
             if key is not None and key.tables and not key.tagged:

@@ -19,6 +19,7 @@ Write = Callable[..., Path]
 RESNET = ["model.name=cifar_resnet20_v1", "data.name=synthetic"]
 ALONE = ["topology={servers = 0, validators = 1, workers = 0}", "data.shards=5"]
 ALIE = ["attack.kind=alie", "attack.z=auto", "attack.rate=0.25"]
+SPARSE_LOCO = 'communication.compression={ kind = "sparse_loco", error_decay = 0.5'
 AS_WORKERS = "data.validation_split=as_workers"
 
 
@@ -71,6 +72,15 @@ RULES = [f'"{name}"' for name in sorted(active().of("rules"))]
         (
             "[[sweep]]\nname = ['a', 'b']",
             "12: sweep[0].name: the name cannot be swept: all points of a file belong to one experiment",
+        ),
+        (
+            "[communication]\ncompression = { kind = 'none', direction = 'both' }",
+            '12: communication.compression.direction: unknown key\r[communication.compression] of kind "none" takes no '
+            "keys but kind",
+        ),
+        (
+            "[communication]\ncompression = { kind = 'topk', k = 1.5 }",
+            "12: communication.compression.k: expects a share below 1 or a whole number, got 1.5",
         ),
         ("[[sweep]]", "11: sweep[0]: an empty [[sweep]]: give it keys, such as seed = [1, 2, 3], or remove it"),
         ("[[sweep]]\nseed = []", "12: sweep[0].seed: an empty list makes no points: add values or remove the key"),
@@ -517,6 +527,9 @@ def test_mistakes_of_what_is_before_a_rule(write: Write, more: str, expected: st
         ("data.limit", "data.limit=1438"),
         ("data.test_limit", "data.test_limit=361"),
         ("validation.batchnorm", "validation.batchnorm=validator"),
+        ("communication.compression", f'{SPARSE_LOCO}, memory = "none" }}'),
+        ("communication.compression", f'{SPARSE_LOCO}, memory = "ef21" }}'),
+        ("communication.compression", f'{SPARSE_LOCO}, direction = "model" }}'),
     ],
 )
 def test_a_key_without_an_effect_is_a_mistake(write: Write, key: str, setting: str) -> None:
@@ -535,6 +548,7 @@ def test_a_key_without_an_effect_is_a_mistake(write: Write, key: str, setting: s
         ["validation.batchnorm=reestimated"],  # what the preset sets anyway makes no other run
         ["fidelity=artifact", "validation.batchnorm=validator"],
         [*RESNET, "validation.batchnorm=validator"],
+        [f'{SPARSE_LOCO}, direction = "both" }}'],
     ],
 )
 def test_a_key_that_may_have_an_effect_is_none(write: Write, settings: list[str]) -> None:
@@ -619,6 +633,8 @@ def test_points_that_a_setting_makes_the_same_are_told_once(write: Write) -> Non
             ["validation.rule.kind=rlr", "topology.workers=3", "validation.rule.threshold=4"],
             "flips the sign of every",
         ),
+        ("", ["train.epochs=3", "train.warmup.epochs=4"], "the rate rises over 4 epochs, but the run has 3: use fewer"),
+        ("", ["train.epochs=3", "train.warmup.epochs=3"], ""),
         ("", ["topology.validators=0", "data.split=by_class"], "4 of 4 workers lack classes; worker 0 has 3 of 10"),
         ("", [*ALONE, "validation.rule.kind=phocas", "data.split=by_class"], ""),
     ],
