@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcps.errors import SpecError
-from hpcps.torch.exchange import PendingTensor, begin, declared
+from hpcps.torch.exchange import PendingTensor, begin, declared, named
 from hpcps.torch.state import rank, size
 
 _SMALLEST = 1 << 10
@@ -23,14 +23,17 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, Tensor]
     Args:
         params: a `state_dict()`, or `named_parameters()`.
         root_rank: the process whose values all get.
+
+    Raises:
+        SpecError: there are no names, no such process, or tensors that cannot be exchanged.
     """
-    pairs = params.items() if isinstance(params, Mapping) else params
+    pairs = params.items() if isinstance(params, Mapping) else named("broadcast_parameters", params)
     tensors = [(name, value) for name, value in pairs if isinstance(value, Tensor)]
     # Several models of a script may have parameters of the same names and other shapes.
-    named = [(f"broadcast/{name} {tuple(value.shape)} {value.dtype}", value) for name, value in tensors]
-    for name, value in named:
+    all_named = [(f"broadcast/{name} {tuple(value.shape)} {value.dtype}", value) for name, value in tensors]
+    for name, value in all_named:
         declared(_named(name, root_rank), value, "sum")  # all before the first: they are sent together
-    pending = [_begin(value, name, root_rank) for name, value in named]
+    pending = [_begin(value, name, root_rank) for name, value in all_named]
     for each in pending:
         each.finish()
 
@@ -45,17 +48,24 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int =
         optimizer.load_state_dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=False))
 
 
-def broadcast_object(obj: Any, root_rank: int = 0) -> Any:
-    """Return the object of one process in all processes; it is pickled."""
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None) -> Any:
+    """Return the object of one process in all processes; it is pickled.
+
+    Args:
+        obj: the object; that of the other processes has no effect.
+        root_rank: the process whose object all get.
+        name: its name in messages.
+    """
+    prefix = f"broadcast_object/{name}" if name else "broadcast_object"
     root = rank() == root_rank
     data = pickle.dumps(obj) if root else b""
-    length = int(_begin(torch.tensor(len(data)), "broadcast_object/length", root_rank).finish())
+    length = int(_begin(torch.tensor(len(data)), f"{prefix}/length", root_rank).finish())
     # A power of two, so that objects of many sizes use few tensors.
     room = max(_SMALLEST, 1 << (length - 1).bit_length()) if length else _SMALLEST
     values = torch.zeros(room, dtype=torch.uint8)
     if root:
         values[:length] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-    _begin(values, f"broadcast_object/{room}", root_rank).finish()
+    _begin(values, f"{prefix}/{room}", root_rank).finish()
     return obj if root else pickle.loads(values.numpy().tobytes()[:length])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hpcps.errors import SpecError
 from hpcps.registry import Config
 
 
@@ -36,8 +37,8 @@ class FP16Compressor(NoneCompressor):
         return tensor.detach().to(torch.float16), tensor.dtype
 
 
-Compressing = type[NoneCompressor] | str | Mapping[str, Any] | Config
-"""What `compression=` takes: `Compression.none` or `.fp16`, or a compressor of hpcps by its name, its table, or itself.
+Compressing = type[NoneCompressor] | str | Mapping[str, Any] | Config | None
+"""What `compression=` takes: None, `Compression.none` or `.fp16`, or a compressor of hpcps by name, table, or itself.
 
 A compressor of hpcps, such as "onebit" or {"kind": "topk", "k": 0.01}, encodes what a process sends, and its residual
 of each tensor stays in the process. The holders decode it before they combine it, and return float32.
@@ -45,8 +46,19 @@ of each tensor stays in the process. The holders decode it before they combine i
 
 
 def conversion(compression: Compressing) -> type[NoneCompressor]:
-    """Return how a tensor is converted before it is exchanged; a compressor of hpcps encodes it later."""
-    return compression if isinstance(compression, type) else NoneCompressor
+    """Return how a tensor is converted before it is exchanged; a compressor of hpcps encodes it later.
+
+    Raises:
+        SpecError: a class is given that converts no tensors.
+    """
+    if not isinstance(compression, type):
+        return NoneCompressor
+    if hasattr(compression, "compress"):
+        return compression
+    raise SpecError(
+        f"compression is the class {compression.__name__}: use Compression.none, Compression.fp16, or a compressor of "
+        'hpcps by its name, its table or an object, such as "onebit"'
+    )
 
 
 class Compression:

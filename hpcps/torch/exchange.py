@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -60,17 +60,24 @@ def reduction_of(
     seed: int = 0,
     compression: Compressing = Compression.none,
 ) -> tensors.Reduction:
-    """Return how tensors are combined: by a rule if there is one, else by their mean or sum."""
-    if not isinstance(compression, type):
-        if rule is None and not average:
+    """Return how tensors are combined: by a rule if there is one, else by their mean or sum.
+
+    Raises:
+        SpecError: the arguments contradict each other.
+    """
+    if rule is not None and not average:
+        raise SpecError("a rule is in place of the mean or the sum: leave out average=False and op=Sum, or rule=")
+    conversion(compression)  # checks a class
+    if attack is not None and compression not in (None, Compression.none):
+        raise SpecError("attacks are simulated on gradients that are not compressed: leave out compression= or attack=")
+    if compression is not None and not isinstance(compression, type):
+        if not average:
             raise SpecError("a compressor is for the mean or a rule: use average=True")
-        if attack is not None:
-            raise SpecError("a holder simulates attacks on what it has decoded: attack= is not for compressors")
         table = tensors.table_of(compression, "compression")
         plain = reduction_of(average, rule or "mean")
         return {**tensors.table_of(plain), "compression": table}
     if attack is not None:
-        if rule is None and not average:
+        if not average:
             raise SpecError("attack= is for the mean or a rule: use average=True")
         rule_table, attack_table = tensors.table_of(rule or "mean"), tensors.table_of(attack, "attack")
         return {**rule_table, "attack": attack_table, "seed": seed}
@@ -164,6 +171,18 @@ def begin(
     if unnamed:
         _unnamed.add(unnamed)
     return PendingTensor(exchange, output, target, unnamed)
+
+
+def named(call: str, given: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Return pairs of names and tensors.
+
+    Raises:
+        SpecError: they are none.
+    """
+    pairs = list(given)
+    if all(isinstance(each, tuple | list) and len(each) == 2 and isinstance(each[0], str) for each in pairs):
+        return pairs
+    raise SpecError(f"{call} needs the names of tensors: use model.named_parameters() in place of parameters()")
 
 
 def push_pull_async(tensor: Tensor, average: bool = True, name: str | None = None, *, rule: object = None) -> int:

@@ -9,7 +9,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch 
 
 from hpcps.errors import SpecError
 from hpcps.session.tensors import is_whole, rule_of
-from hpcps.torch.compression import Compressing, Compression
+from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
 from hpcps.torch.state import init, is_asynchronous, session, size
 from hpcps.torch.together import Together
@@ -29,7 +29,28 @@ class Buckets:
         self.step: list[tuple[Tensor, list[int], torch.futures.Future[Tensor]]] = []
         self._model = next(_models)
         self._names: dict[tuple[object, ...], str] = {}
+        self._first: dict[int, Tensor] = {}  # the first parameter of each bucket of the first step
+        self._parameters: set[Tensor] = set()
+        self._knows_model = False
         self.steps: dict[str, Together] = {}
+
+    def check(self, bucket: GradBucket, parameters: list[Tensor]) -> None:
+        """Check that a bucket, with these parameters, is of the same model as the earlier ones.
+
+        Raises:
+            SpecError: it is of another one; the session ends, so that no process waits for the others.
+        """
+        first = parameters[0]
+        if self._knows_model:
+            same = first in self._parameters
+        else:
+            same = self._first.setdefault(bucket.index(), first) is first
+            self._parameters.update(parameters)
+            self._knows_model = bucket.is_last()
+        if not same:
+            error = "two models have the same exchange(): register one exchange() per model with register_comm_hook"
+            session().shutdown(error)
+            raise SpecError(error)
 
     def name(self, bucket: GradBucket, blocks: list[int]) -> str:
         """Return the name of a bucket, the same in all processes."""
@@ -61,14 +82,22 @@ def exchange(
     init()
     if is_asynchronous():
         raise SpecError("asynchronous training is for DistributedOptimizer: DistributedDataParallel waits for all")
-    if isinstance(compression, type) and compression is not Compression.none:
+    reduction = reduction_of(average, rule, attack, seed, compression)
+    if conversion(compression) is not Compression.none:
         raise SpecError('Compression.fp16 is not for the hook: use compression="fp16"')
-    return Buckets(reduction_of(average, rule, attack, seed, compression))
+    return Buckets(reduction)
 
 
 def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """Combine the gradients of a bucket with those of the other processes, while the backward pass goes on."""
-    blocks = [parameter.numel() for parameter in bucket.parameters()]
+    if not isinstance(state, Buckets):
+        raise SpecError(
+            f"the state of the hook is {state!r}, not exchange(): use "
+            "ddp.register_comm_hook(hpcps.torch.exchange(), hpcps.torch.hook)"
+        )
+    parameters = bucket.parameters()
+    state.check(bucket, parameters)
+    blocks = [parameter.numel() for parameter in parameters]
     values = bucket.buffer()
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     state.step.append((values, blocks, future))

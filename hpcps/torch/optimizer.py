@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from hpcps.errors import RunError, SpecError
 from hpcps.session.tensors import ACCUMULATE, Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
-from hpcps.torch.exchange import begin, reduction_of
+from hpcps.torch.exchange import begin, named, reduction_of
 from hpcps.torch.horovod import averages
 from hpcps.torch.state import is_asynchronous, rank, session, size
 from hpcps.torch.together import Together
@@ -72,10 +72,15 @@ class Gradients:
         self.names, self._passes, self.synchronizes = names, passes, True
         self._left = dict.fromkeys(names, passes)
         self._complete: dict[Tensor, tuple[Tensor, int]] = {}  # gradients and their versions
+        if not names:
+            raise SpecError("no parameter requires a gradient: unfreeze parameters before their exchange is set up")
         groups, name = list(_grouped(list(names))), ""
         if is_whole(reduction, rule_of(reduction, size())):
             if compression is not Compression.none:
-                raise SpecError("compression= is for the mean and rules that see coordinates or blocks")
+                raise SpecError(
+                    "Compression.fp16 is for the mean and rules that see coordinates or blocks, and this rule sees all "
+                    'gradients at once: use compression="fp16"'
+                )
             groups, name = [list(names)], f"gradients {next(_steps)}"
         self._buckets: dict[Tensor, _Bucket] = {}
         for group in groups:
@@ -181,6 +186,20 @@ class _Distributed(torch.optim.Optimizer):
 
         return super().step(synchronized)
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What `GradScaler.step` reads before it unscales gradients, which does not count in their versions.
+
+        Raises:
+            RunError: the gradients are being exchanged.
+        """
+        if self._gradients.begun:
+            raise RunError(
+                "a GradScaler would unscale gradients while they are exchanged: call optimizer.synchronize() before "
+                "scaler.unscale_(optimizer), and scaler.step(optimizer) in `with optimizer.skip_synchronize():`"
+            )
+        return bool(vars(self).get("_step_supports_amp_scaling", False))
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients."""
         if self._gradients.begun:
@@ -284,10 +303,16 @@ def DistributedOptimizer(  # noqa: N802
     """
     if backward_passes_per_step < 1:
         raise SpecError(f"backward_passes_per_step must be a whole number from 1, not {backward_passes_per_step}")
+    if isinstance(optimizer, _Distributed | _Asynchronous):
+        raise SpecError("DistributedOptimizer has this optimizer already: call it once for each optimizer")
     if "step" in vars(optimizer):
         raise SpecError("a scheduler uses this optimizer already: create it after DistributedOptimizer")
     used = [parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad]
-    pairs = list(named_parameters) if named_parameters is not None else [(str(k), p) for k, p in enumerate(used)]
+    pairs = (
+        named("DistributedOptimizer", named_parameters)
+        if named_parameters is not None
+        else [(str(k), p) for k, p in enumerate(used)]
+    )
     names = [name for name, _ in pairs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise SpecError(f"named_parameters has names twice: {', '.join(twice)}")
@@ -295,7 +320,7 @@ def DistributedOptimizer(  # noqa: N802
     if missing := sum(parameter not in known for parameter in used):
         raise SpecError(f"named_parameters lacks {missing} of the {len(used)} parameters of the optimizer")
     reduction = reduction_of(averages(average, op), rule, attack, seed, compression)
-    if is_asynchronous() and compression is not Compression.none:
+    if is_asynchronous() and compression not in (None, Compression.none):
         raise SpecError("asynchronous training adds the differences of weights: compression= is not for it")
     what = "weights" if is_asynchronous() else "gradient"
     # Several models of a script may have parameters of the same names.

@@ -165,7 +165,7 @@ def test_compressors_that_scripts_cannot_use_are_refused():
             bps.push_pull(x, False, compression="int8")
         with pytest.raises(SpecError, match="are for float32"):
             bps.push_pull(x.double(), compression="int8")
-        with pytest.raises(SpecError, match="not for compressors"):
+        with pytest.raises(SpecError, match="leave out compression= or attack="):
             bps.DistributedOptimizer(
                 torch.optim.SGD([torch.nn.Parameter(x)], lr=1.0), compression="int8", attack={"kind": "nan"}
             )
@@ -397,6 +397,45 @@ def test_mistakes_with_the_optimizer():
     fork(2, body)
 
 
+def test_arguments_that_cannot_be_used_are_refused_with_the_remedy():
+    def body():
+        def optimizer(**keys):
+            parameter = torch.nn.Parameter(torch.ones(3))
+            return bps.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0), **keys)
+
+        x, fp16 = torch.ones(3), bps.Compression.fp16
+        for call in (optimizer, bps.exchange, lambda **keys: bps.push_pull(x, **keys)):
+            with pytest.raises(SpecError, match="leave out average=False and op=Sum"):
+                call(rule="median", average=False)
+            for wrong, name in ((bps.Compression, "Compression"), (Onebit, "Onebit")):
+                with pytest.raises(SpecError, match=rf"compression is the class {name}: use Compression\.none"):
+                    call(compression=wrong)
+            call(compression=None)
+        with pytest.raises(SpecError, match="leave out average=False and op=Sum"):
+            optimizer(rule="median", op=bps.Sum)
+        for call in (optimizer, bps.exchange):
+            with pytest.raises(SpecError, match="leave out compression= or attack="):
+                call(attack={"kind": "nan"}, compression=fp16)
+        with pytest.raises(SpecError, match='use compression="fp16"'):
+            optimizer(rule="geometric_median", compression=fp16)
+        optimizer(rule="geometric_median", compression="fp16").step()
+        with pytest.raises(SpecError, match="once for each optimizer"):
+            bps.DistributedOptimizer(optimizer())
+        frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+        for keys in ({}, {"rule": "geometric_median"}):
+            with pytest.raises(SpecError, match="no parameter requires a gradient"):
+                bps.DistributedDataParallel(frozen, **keys)
+        model = torch.nn.Linear(3, 2)
+        with pytest.raises(SpecError, match=r"broadcast_parameters needs the names .*named_parameters\(\)"):
+            bps.broadcast_parameters(list(model.parameters()))
+        with pytest.raises(SpecError, match="DistributedOptimizer needs the names"):
+            bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model.parameters())
+        assert bps.broadcast_object(bps.rank() + 4, root_rank=1, name="epoch") == 5
+        assert bps.push_pull(x, name="the session goes on").tolist() == [1.0] * 3
+
+    fork(2, body)
+
+
 @pytest.mark.parametrize(
     ("rule", "attack"), [(Median(), None), (TrimmedMean(trim=0.25), None), (GeometricMedian(), None), (Krum(f=0), FLIP)]
 )
@@ -505,6 +544,12 @@ def test_clipping_and_loss_scaling_equal_one_process(scales):
         optimizer = bps.DistributedOptimizer(OPTIMIZERS["momentum"](model.parameters()), model.named_parameters())
         whole = OPTIMIZERS["momentum"](one.parameters())
         scaler, other = (torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scales) for _ in range(2))
+        if scales:
+            scaler.scale(model(torch.ones(2, 6)).sum()).backward()
+            with pytest.raises(RunError, match=r"GradScaler would unscale .* call optimizer.synchronize\(\) before"):
+                scaler.step(optimizer)
+            optimizer.synchronize()
+            optimizer.zero_grad()
         for step, (xs, ys) in enumerate(batches(5, size, 1)):
             if scales and step == 2:
                 xs[0, 0] = float("inf")
@@ -630,6 +675,47 @@ def test_the_hook_equals_one_process_and_the_rule():
         dist.destroy_process_group()
 
     fork(3, body)
+
+
+@pytest.mark.parametrize(
+    ("rule", "buckets", "together"), [(None, 0.0005, True), ("geometric_median", 0.0005, True), (None, 25, False)]
+)
+def test_models_with_the_hook_have_an_exchange_each(rule, buckets, together):
+    def body():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+
+        def pair():
+            return [torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=buckets) for _ in range(2)]
+
+        x, models = torch.ones(2, 6), pair()
+        for model in models:
+            model.register_comm_hook(bps.exchange(rule), bps.hook)
+        for _ in range(2):
+            sum(model(x).sum() for model in models).backward()
+        for a, b in zip(*(model.parameters() for model in models), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+        without = pair()[0]
+        without.register_comm_hook(None, bps.hook)
+        with pytest.raises(SpecError, match=r"the state of the hook is None, not exchange\(\)"):
+            without(x).sum().backward()
+        shared, models = bps.exchange(rule), pair()
+        for model in models:
+            model.register_comm_hook(shared, bps.hook)
+        wrong = pytest.raises((SpecError, RunError), match=r"one exchange\(\) per model")
+        if together:  # in all processes: one may hear of it from another
+            with wrong:
+                sum(model(x).sum() for model in models).backward()
+        else:
+            models[0](x).sum().backward()
+            with wrong:
+                if bps.rank() == 1:
+                    models[1](x).sum().backward()
+                bps.push_pull(torch.ones(1), name="after")
+        os._exit(0)
+
+    fork(2, body)
 
 
 def test_torchrun_on_several_hosts_is_refused_with_the_remedy(monkeypatch):
