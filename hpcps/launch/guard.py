@@ -38,7 +38,11 @@ NAME = "HPCPS_GUARDED"
 EXPLAINED = (0, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM)
 """Statuses that need no report: success, a launch error that the process has printed, or a stop signal."""
 
+ENDED = ".ended"
+"""Suffix of the file of a process that has ended before it has joined the others of its script."""
+
 _LOST = "HPCPS_LOST"
+_JOINING = "HPCPS_JOINING"
 _PROGRAM = [sys.executable, "-I", "-S"]
 
 MARK = "hpcps-death: "
@@ -52,7 +56,9 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def stand_guard(name: str, lost: Path, mps: Path | None = None, linger: float = 0.0) -> Callable[[], None]:
+def stand_guard(
+    name: str, lost: Path, mps: Path | None = None, linger: float = 0.0, joining: Path | None = None
+) -> Callable[[], None]:
     """Start a guard for this process; call this before any thread is started and before MPI is imported.
 
     Args:
@@ -61,6 +67,8 @@ def stand_guard(name: str, lost: Path, mps: Path | None = None, linger: float = 
         mps: the folder of the MPS daemon that the guard has to stop, if there is one.
         linger: seconds between the report of a failure and the end of the guard, at which the launcher ends the other
             processes: they can say meanwhile that they waited for this one.
+        joining: the file that this process writes when it joins the others of its script; if it ends without, the guard
+            says so in a file beside it. None if it runs no script.
 
     Returns:
         A function to call once MPI has started, at least on this host.
@@ -71,7 +79,7 @@ def stand_guard(name: str, lost: Path, mps: Path | None = None, linger: float = 
     if child:
         os.close(starting)
         # The guard's command line does not contain the role: a search for the processes of a role finds only them.
-        os.environ.update({NAME: name, _LOST: str(lost)})
+        os.environ.update({NAME: name, _LOST: str(lost), _JOINING: str(joining or "")})
         os.set_inheritable(started, True)
         os.execv(sys.executable, [*_PROGRAM, __file__, str(child), str(started), str(mps or ""), str(linger)])
     os.close(started)
@@ -114,7 +122,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _watch(child: int, name: str, started: int, lost: str, mps: str, linger: float) -> None:
+def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: str, linger: float) -> None:
     """Wait for the child, report how it ended, stop the MPS daemon of this folder, and end in the same way."""
     under_hydra = _parent_name().startswith("hydra")
     if under_hydra:
@@ -132,6 +140,12 @@ def _watch(child: int, name: str, started: int, lost: str, mps: str, linger: flo
     if under_hydra:
         _remove_topology(started)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if joining and not os.path.exists(joining):
+        with suppress(OSError):
+            os.makedirs(os.path.dirname(joining), exist_ok=True)
+            with open(f"{joining}.new", "w") as file:
+                file.write(describe(status))
+            os.rename(f"{joining}.new", joining + ENDED)  # readers only ever find a complete file
     if status not in EXPLAINED:
         host = socket.gethostname()
         text = f"\nhpcps: {name or 'a process of unknown rank'} (pid {child}) on {host} {describe(status)}\n"
@@ -229,4 +243,5 @@ class LostGuards:
 
 
 if __name__ == "__main__":
-    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), os.environ[_LOST], sys.argv[3], float(sys.argv[4]))
+    files = os.environ[_LOST], os.environ[_JOINING]
+    _watch(int(sys.argv[1]), os.environ[NAME], int(sys.argv[2]), *files, sys.argv[3], float(sys.argv[4]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 from hpcps.errors import HpcpsError, LaunchError
+from hpcps.launch.arrivals import Arrivals
 from hpcps.launch.guard import LostGuards, stand_guard
 from hpcps.launch.limits import raise_limit
 from hpcps.launch.local_rank import OWN_RANK, planned_rank, preset_gpu
@@ -33,13 +35,14 @@ def main() -> int:
             raise LaunchError(f"this process has no rank: its launcher sets none of {variables}; set {OWN_RANK}")
         if plan.umask is not None:
             os.umask(plan.umask)
-        started = stand_guard(str(me), LostGuards(plan_file).file(str(me)), linger=_LINGER)
+        joining = Arrivals(plan_file).file(str(me))
+        started = stand_guard(str(me), LostGuards(plan_file).file(str(me)), linger=_LINGER, joining=joining)
         preset_gpu(plan)
         os.environ |= {PLAN: str(plan_file), OWN_RANK: str(me.rank)}
         if me.role == "server":
             from hpcps.session.join import join_launch
 
-            session = join_launch()
+            session = join_launch(patience=math.inf)
             started()
             return session.serve_to_end()
         if me.role != "worker":

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import signal
+import socket
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
 from typing import NoReturn
 
-from hpcps.errors import HpcpsError, RunError
+from hpcps.errors import HpcpsError, LaunchError, RunError
 from hpcps.execution.bootstrap import process_group
-from hpcps.launch.plan import Plan
+from hpcps.launch.arrivals import Arrivals, EndedError
+from hpcps.launch.local_rank import planned_rank
+from hpcps.launch.plan import Plan, Rank
 from hpcps.protocol.messages import Peer
 from hpcps.records.run_directory import RunDirectory
 from hpcps.records.trace.clocks import Clocks
@@ -27,6 +31,7 @@ from hpcps.session.record import ScriptRecord
 from hpcps.session.session import Session, report
 from hpcps.session.tensors import script_line
 from hpcps.session.trace import SessionTrace
+from hpcps.transport import ProcessGroup
 
 PLAN = "HPCPS_PLAN"
 """The variable with the path of the plan, which `hpcps launch` sets."""
@@ -58,7 +63,7 @@ class LaunchedSession(Session):
 
 def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> None:
     """Connect the others until they leave: the further role of a transport, which has no session."""
-    with process_group(plan, plan_file) as group:
+    with _joined(plan, plan_file, math.inf) as group:
         started()
         # The collective operations of the others: `join_launch`, `Session` and `LaunchedSession.shutdown`.
         if plan.trace:
@@ -68,16 +73,49 @@ def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> 
         group.leave()
 
 
-def join_launch(timeout: float = TIMEOUT, copies: Copies | None = None) -> LaunchedSession:
-    """Join the session of the `hpcps launch` that started this process; for the arguments see `Session`.
+@contextmanager
+def _joined(plan: Plan, plan_file: Path, patience: float) -> Iterator[ProcessGroup]:
+    """Wait for all processes of the script, at most `patience` seconds, then join their process group."""
+    me = planned_rank(plan)
+    if me is not None:
+        try:
+            Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], patience)
+        except LaunchError as error:
+            _report_absence(plan, me, error)
+            raise
+    with process_group(plan, plan_file) as group:
+        yield group
+
+
+def _report_absence(plan: Plan, me: Rank, error: LaunchError) -> None:
+    """Write the reports that `hpcps launch` reads: of the process that ended before it joined, and of this one."""
+    run = RunDirectory(Path(plan.runs[0].directory))
+    with suppress(OSError):
+        known = [f"{failure.role}-{failure.index}" for failure in run.failures]
+        for rank in plan.world:
+            if isinstance(error, EndedError) and str(rank) == error.process not in known:
+                host = socket.gethostname() if rank.host == "localhost" else rank.host
+                run.fail(rank.role, rank.index, host, None, "script", error.end, at=error.time)
+        run.fail(me.role, me.index, socket.gethostname(), None, "script", error)
+
+
+def join_launch(
+    timeout: float = TIMEOUT, copies: Copies | None = None, patience: float | None = None
+) -> LaunchedSession:
+    """Join the session of the `hpcps launch` that started this process.
+
+    Args:
+        timeout: see `Session`.
+        copies: see `Session`.
+        patience: seconds in which the other processes must join; by default, as many as `timeout`.
 
     Raises:
-        LaunchError: the plan cannot be read, or there is no MPI library.
+        LaunchError: the plan cannot be read, there is no MPI library, or a process does not join.
     """
     plan_file = Path(os.environ[PLAN])
     plan = Plan.read(plan_file)
     stack = ExitStack()
-    group = stack.enter_context(process_group(plan, plan_file))
+    group = stack.enter_context(_joined(plan, plan_file, timeout if patience is None else patience))
     atexit.register(stack.close)
     world, run = [Peer(rank.role, rank.index) for rank in plan.world], plan.runs[0]
     me, folder = world[group.rank], Path(run.directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
 from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
@@ -29,7 +30,8 @@ def init(timeout: float = TIMEOUT, *, asynchronous: bool | None = None) -> None:
     The processes are those of `hpcps launch`, or those of torchrun on one host, or this one alone.
 
     Args:
-        timeout: seconds in which an exchange must end; the error says whom this process waited for.
+        timeout: seconds in which the others must call `init`, and in which an exchange must end; the error says whom
+            this process waited for.
         asynchronous: whether `DistributedOptimizer` pushes differences of weights and pulls the newest weights, without
             waiting for other processes; by default, whether BytePS's variable `BYTEPS_ENABLE_ASYNC` is set to 1.
 
@@ -125,14 +127,22 @@ def _join_torchrun(timeout: float) -> Session:
         raise LaunchError(
             f"WORLD_SIZE is set, but not {', '.join(missing)}: start the script with `hpcps launch` or torchrun"
         )
-    found, mine, count = next(iter(rendezvous("env://")))
+    limit = timedelta(seconds=timeout)
+    try:
+        found, mine, count = next(iter(rendezvous("env://", timeout=limit)))
+    except RuntimeError as error:
+        raise LaunchError(f"rank {os.environ['RANK']} has not reached the others in {timeout:g} s: {error}") from error
     store, turn = PrefixStore("hpcps", found), iter(range(1 << 30))
 
     def allgather(payload: bytes) -> list[bytes]:
         prefix = next(turn)
         store.set(f"{prefix}/{mine}", payload)  # type: ignore[arg-type]  # it takes bytes too
         keys = [f"{prefix}/{rank}" for rank in range(count)]
-        store.wait(keys)
+        try:
+            store.wait(keys, limit)
+        except RuntimeError as error:
+            missing = ", ".join(f"worker-{rank}" for rank in range(count) if not store.check([keys[rank]]))
+            raise LaunchError(f"worker-{mine} waited {timeout:g} s for {missing} to call init()") from error
         return [store.get(key) for key in keys]
 
     return _among([Peer("worker", k) for k in range(count)], mine, allgather, timeout)

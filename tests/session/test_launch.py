@@ -28,7 +28,9 @@ if mode.startswith("apart"):  # as on separate hosts: no process reads another's
     from hpcps.transport.shared_memory import Neighbours
     Neighbours.reach = lambda self, cards, me: [False] * len(cards)
     mode = mode[6:]
-session = join_launch()
+if mode.startswith("early") and os.environ["RANK"] == "1": sys.exit(int(mode[-1]))
+if mode == "late" and os.environ["RANK"] == "1": time.sleep(4)
+session = join_launch(1.0 if mode == "late" else 600.0)
 ending = ScriptEnding(session)
 def exchange(name, size):
     data = np.arange(size, dtype=np.float32) * (session.rank + 1)
@@ -145,6 +147,23 @@ def test_the_others_end_and_say_whom_they_waited_for(tmp_path, mode, first, why)
     (status,) = SweepProgress(list(tmp_path.glob("results/script/runs/*"))).poll()
     assert status.state == "failed"
     assert mode == "exit" or str(status.failures[0]) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("transport", "mode", "why"),
+    [
+        ("mpi", "early0", "its script exited with status 0 without joining the others in init"),
+        ("mpi", "early3", "its script exited with status 3 without joining the others in init"),
+        ("pslite", "early0", "its script exited with status 0 without joining the others in init"),
+        ("mpi", "late", ""),
+    ],
+)
+def test_a_process_that_does_not_join_ends_the_others(tmp_path, transport, mode, why):
+    done = launch(tmp_path, "--transport", transport, mode)
+    assert done.returncode == 1, done.stdout + done.stderr
+    said = f"waited for worker-1: {why}" if why else r"waited 1 s for worker-1 to call init\(\)"
+    assert re.search(f"worker-[02] {said}", done.stdout), done.stdout
+    assert re.search(f"worker-1 on .* failed .*{why}" if why else said, done.stderr), done.stderr
 
 
 def test_a_signal_ends_the_script(tmp_path):

@@ -724,6 +724,15 @@ def test_torchrun_on_several_hosts_is_refused_with_the_remedy(monkeypatch):
         fork(2, lambda: None)
 
 
+def test_torchrun_names_the_process_that_does_not_call_init(monkeypatch):
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # that of torchrun
+    found = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    for name, value in {**found, "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(LaunchError, match=r"worker-0 waited 0.5 s for worker-1 to call init\(\)"):
+        bps.init(timeout=0.5)
+
+
 def test_one_process_needs_nothing():
     environment = {name: os.environ.pop(name) for name in ("WORLD_SIZE", "RANK") if name in os.environ}
     try:

@@ -1,0 +1,76 @@
+"""The files by which the processes of a script find out that one of them ends before it joins the others.
+
+A process that calls MPI's initialization waits there for all others, without a time limit and without a chance to say
+so. Each process therefore waits for the files of all others before it connects to them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from hpcps.errors import LaunchError
+from hpcps.launch.guard import ENDED
+from hpcps.records.inventory import enumerated
+
+_LOOK_EVERY = 0.02
+
+
+class EndedError(LaunchError):
+    """A process has ended before it has arrived.
+
+    Attributes:
+        process: the process.
+        end: how it ended.
+        time: when, in seconds since 1970.
+    """
+
+    def __init__(self, waiting: str, process: str, file: Path) -> None:
+        how, self.time = file.read_text(), file.stat().st_mtime
+        self.process, self.end = process, f"its script {how} without joining the others in init()"
+        super().__init__(f"{waiting} waited for {process}: {self.end}")
+
+
+class Arrivals:
+    """The files of a launch in the folder of the plan: one of each process that has arrived, or ended before that."""
+
+    def __init__(self, plan_file: Path) -> None:
+        """Set the folder of the files; it need not exist."""
+        self.path = plan_file.with_name(f"{plan_file.name}.joining")
+
+    def file(self, process: str) -> Path:
+        """Return the file of a process, such as `worker-3`; its guard writes another beside it."""
+        return self.path / process
+
+    def arrive(self, process: str, everyone: Iterable[str], timeout: float) -> None:
+        """Wait until all processes have arrived.
+
+        Args:
+            process: this process.
+            everyone: all processes.
+            timeout: seconds.
+
+        Raises:
+            EndedError: one has ended instead.
+            LaunchError: some have not arrived in time, or the file cannot be written.
+        """
+        try:
+            self.path.mkdir(exist_ok=True)
+            self.file(process).touch()
+        except OSError as error:
+            raise LaunchError(f"{self.file(process)} cannot be written: {error.strerror}") from error
+        began, names = time.monotonic(), list(everyone)
+        # Listing the folder also refreshes what a network file system caches.
+        while missing := [name for name in names if name not in (found := set(os.listdir(self.path)))]:
+            if ended := next((name for name in missing if name + ENDED in found), None):
+                self.file(process).unlink()
+                raise EndedError(process, ended, self.path / (ended + ENDED))
+            if time.monotonic() - began > timeout:
+                self.file(process).unlink()  # so that its guard tells those that arrive later
+                raise LaunchError(
+                    f"{process} waited {timeout:g} s for {enumerated(missing)} to call init(): each process must call "
+                    "it within the timeout of init()"
+                )
+            time.sleep(_LOOK_EVERY)
