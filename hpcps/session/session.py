@@ -177,6 +177,11 @@ class Session:
         self._until(lambda: self.member.error is not None or all(w in self.member.gone for w in self.member.workers))
         self.member.check()
 
+    def fail(self, error: BaseException) -> None:
+        """End the session with an error, in all processes."""
+        with self._lock:
+            self.member.fail(error)
+
     def shutdown(self, error: str = "") -> None:
         """End this process's part; without an error, after its exchanges, and when the others do not need it either.
 

@@ -48,9 +48,11 @@ class Buckets:
             self._parameters.update(parameters)
             self._knows_model = bucket.is_last()
         if not same:
-            error = "two models have the same exchange(): register one exchange() per model with register_comm_hook"
-            session().shutdown(error)
-            raise SpecError(error)
+            error = SpecError(
+                "two models have the same exchange(): register one exchange() per model with register_comm_hook"
+            )
+            session().fail(error)
+            raise error
 
     def name(self, bucket: GradBucket, blocks: list[int]) -> str:
         """Return the name of a bucket, the same in all processes."""

@@ -713,6 +713,8 @@ def test_models_with_the_hook_have_an_exchange_each(rule, buckets, together):
                 if bps.rank() == 1:
                     models[1](x).sum().backward()
                 bps.push_pull(torch.ones(1), name="after")
+        with pytest.raises(RunError, match=r"one exchange\(\) per model"):
+            bps.push_pull(torch.ones(1), name="the session has ended")
         os._exit(0)
 
     fork(2, body)
