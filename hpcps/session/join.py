@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -135,6 +136,21 @@ def join_launch(
     return session
 
 
+class _Exit(SystemExit):
+    """What `sys.exit` raises; calls a function with its status if nobody catches it, so that it ends the script."""
+
+    def __init__(self, ends: Callable[[object], None], status: object = None) -> None:
+        super().__init__(status)
+        self._ends = ends
+
+    def __del__(self) -> None:
+        # Python drops the exception that ends a script when the script has left all its functions. One that is caught
+        # is dropped in the function that has caught it, and one of another thread ends only that thread.
+        outermost = sys._getframe().f_back is None
+        if outermost and threading.current_thread() is threading.main_thread():
+            self._ends(self.code)
+
+
 class ScriptEnding:
     """Tells the other processes how the script of this one ends.
 
@@ -145,7 +161,7 @@ class ScriptEnding:
     def __init__(self, session: Session) -> None:
         """Watch over the end of this process from now on."""
         self._session = session
-        self._before, self._exit = sys.excepthook, sys.exit
+        self._before = sys.excepthook
         self._error: BaseException | None = None
         self._over = False
         sys.excepthook, sys.exit = self.failed, self._leave
@@ -198,10 +214,12 @@ class ScriptEnding:
             os._exit(status if isinstance(status, int) else 1)
 
     def _leave(self, status: str | int | None = None, /) -> NoReturn:
-        """Note a status that says of a failure: `sys.excepthook` does not see `SystemExit`."""
-        if status:
+        """Exit; note the status if it ends the script: `sys.excepthook` does not see `SystemExit`."""
+        raise _Exit(self._note_exit, status)
+
+    def _note_exit(self, status: object) -> None:
+        if status and not self._over:
             self._error = SystemExit(status)
-        self._exit(status)
 
     def _report(self, error: BaseException) -> None:
         """Write the report that `hpcps launch` reads, to name the process that failed first."""

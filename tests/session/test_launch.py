@@ -20,7 +20,7 @@ from hpcps.records.writer import RecordWriter
 from hpcps.session.record import ScriptRecord
 
 SCRIPT = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 import numpy as np
 from hpcps.session.join import ScriptEnding, join_launch
 mode = sys.argv[1]
@@ -43,6 +43,10 @@ if session.rank == 1:
     if mode == "raise": raise ValueError("boom")
     if mode == "exit": sys.exit(0)
     if mode == "status": sys.exit(3)
+    if mode == "caught":
+        threading.Thread(target=lambda: sys.exit(1)).start()
+        try: sys.exit(2)
+        except SystemExit: pass
     if mode == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if mode == "hang": time.sleep(60)
 size = 2_100_001 if (mode, session.rank) != ("size", 1) else 2_100_002
@@ -65,7 +69,13 @@ def launch(tmp_path, *arguments, **keys):
 
 @pytest.mark.parametrize(
     ("servers", "mode", "transport"),
-    [("0", "none", "mpi"), ("2", "none", "mpi"), ("0", "apart-none", "mpi"), ("1", "none", "pslite")],
+    [
+        ("0", "none", "mpi"),
+        ("2", "none", "mpi"),
+        ("0", "apart-none", "mpi"),
+        ("0", "caught", "mpi"),
+        ("1", "none", "pslite"),
+    ],
 )
 def test_a_script_runs_to_its_end(tmp_path, servers, mode, transport, monkeypatch):
     monkeypatch.setenv("BYTEPS_TRACE_START_STEP", "2")
