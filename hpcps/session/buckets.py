@@ -23,7 +23,8 @@ from hpcps.roles.combiner_state import RuleState
 from hpcps.rules.combining import combine_received
 from hpcps.rules.context import NO_CONTEXT, Context
 from hpcps.session.elements import Bytes, add, size_of, to_float32, write
-from hpcps.session.tensors import Declaration, TensorPart, compresses, simulated
+from hpcps.session.reduction import compresses, simulated
+from hpcps.session.tensors import Declaration, TensorPart
 
 if TYPE_CHECKING:
     from hpcps.session.compressed import TensorCodec

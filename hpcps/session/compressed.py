@@ -7,7 +7,7 @@ import numpy as np
 from hpcps.compression import BaseCompressor, Codec, Compressor
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Allocate, Layout, Vector
-from hpcps.session.tensors import Reduction, component_in
+from hpcps.session.reduction import Reduction, component_in
 
 
 def compressor_of(reduction: Reduction) -> Compressor | None:

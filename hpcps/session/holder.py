@@ -16,7 +16,8 @@ from hpcps.roles.events import Now, Send
 from hpcps.session.buckets import Bucket, run, runs
 from hpcps.session.elements import add
 from hpcps.session.participant import slots_in, slots_of
-from hpcps.session.tensors import ACCUMULATE, Declaration, Tensor, TensorPart, rule_of
+from hpcps.session.reduction import ACCUMULATE, rule_of
+from hpcps.session.tensors import Declaration, Tensor, TensorPart
 
 _Piece = tuple[int, int, Vector | None]
 """A run that a worker has sent, as (first, stop), and its words; None if the worker gives nothing."""

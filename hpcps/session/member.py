@@ -13,7 +13,8 @@ from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.roles.events import Now, Send
 from hpcps.session.holder import Holder
 from hpcps.session.participant import Copies, Participant
-from hpcps.session.tensors import ACCUMULATE, Reduction, Tensor, TensorExchange
+from hpcps.session.reduction import ACCUMULATE, Reduction
+from hpcps.session.tensors import Tensor, TensorExchange
 from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
 

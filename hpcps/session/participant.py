@@ -16,16 +16,8 @@ from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Send
 from hpcps.session.buckets import Bucket, Placement, runs
 from hpcps.session.elements import Bytes
-from hpcps.session.tensors import (
-    Reduction,
-    Tensor,
-    TensorExchange,
-    TensorPart,
-    compresses,
-    declared,
-    is_whole,
-    rule_of,
-)
+from hpcps.session.reduction import Reduction, compresses, is_whole, rule_of
+from hpcps.session.tensors import Tensor, TensorExchange, TensorPart, declared
 
 _VIEW = 1 << 12
 """Words of a tensor whose copy takes longer than creating a view of it."""

@@ -13,7 +13,8 @@ from hpcps.session.buckets import partition
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
-from hpcps.session.tensors import Reduction, Tensor, TensorExchange
+from hpcps.session.reduction import Reduction
+from hpcps.session.tensors import Tensor, TensorExchange
 from hpcps.transport.process_group import ProcessGroup
 
 _ENOUGH = 1 << 18

@@ -10,76 +10,20 @@ from math import inf, prod
 from pathlib import Path
 from traceback import walk_stack
 from types import FrameType
-from typing import Any, TypeGuard
+from typing import Any
 
 from hpcps.errors import RunError, SpecError
 from hpcps.numerics.layout import Layout
 from hpcps.protocol.messages import Peer
 from hpcps.protocol.partitioning import Bounds
-from hpcps.registry import Config
 from hpcps.rules import Rule
 from hpcps.session.elements import FLOATS, size_of
+from hpcps.session.reduction import Reduction, compresses
 
 SMALL = 1 << 16
 """Bytes up to which tensors travel together."""
 
-Reduction = str | Mapping[str, Any]
-"""How the tensors of all processes are combined: `sum`, `mean`, or the table of a rule. With simulated attackers, the
-table also has the `attack`, a table, and the `seed` of their random numbers. With `compression`, the table of a
-compressor, workers send their tensors encoded."""
-_OTHER = ("attack", "seed", "compression")
-ACCUMULATE = "accumulate"
-"""The reduction of asynchronous weights. In the first exchange all workers get the sum; after that, the holder adds
-what a worker sends to its weights, and answers this worker at once with the newest weights."""
-
-
 _LIBRARIES = sys.stdlib_module_names | {"hpcps", "torch"}
-
-
-def rule_of(reduction: Reduction, workers: int) -> Rule | None:
-    """Return the rule of a reduction; None for a sum or mean.
-
-    Raises:
-        SpecError: there is no such rule, its keys are wrong, or a session cannot use it with so many workers.
-    """
-    if reduction in ("sum", "mean", ACCUMULATE):
-        return None
-    from hpcps.spec.schema import Validation  # here, because its import takes long
-
-    table = (
-        reduction
-        if isinstance(reduction, str)
-        else {key: value for key, value in reduction.items() if key not in _OTHER}
-    )
-    rule = component_in(Validation, "rule", table)
-    if not isinstance(rule, Rule):
-        raise SpecError(f"rule {rule.kind} is for asynchronous training: a script exchanges its tensors synchronously")
-    if needs := sorted(rule.requires & {"reference", "loss"}):
-        raise SpecError(
-            f"rule {rule.title} needs the {' and the '.join(needs)} of a validator with data of its own, and a script "
-            "has none: use a rule without such needs, such as krum or trimmed_mean; `hpcps components rules` lists them"
-        )
-    if simulated(reduction):
-        from hpcps.session.whole import attack_of
-
-        attack_of(reduction["attack"])
-    if reason := rule.contradiction() or rule.reason_against(workers):
-        raise SpecError(f"rule {rule.title}: {reason}")
-    return rule
-
-
-def component_in(config: type[Config], key: str, table: object) -> Any:
-    """Return the component of a table, as the key of a config reads it.
-
-    Raises:
-        SpecError: there is no such component, or its keys are wrong.
-    """
-    try:
-        return getattr(config(**{key: table}), key)
-    except SpecError as error:
-        # The script knows the component, but not the config.
-        found = str(error).splitlines()[1:]
-    raise SpecError("\n".join(line.replace(f"  {config.__name__}.", "", 1) for line in found))
 
 
 def script_line(frames: Iterable[tuple[FrameType, int]]) -> str:
@@ -88,38 +32,6 @@ def script_line(frames: Iterable[tuple[FrameType, int]]) -> str:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
             return f"{Path(frame.f_code.co_filename).name}, line {line}"
     return ""
-
-
-def simulated(reduction: Reduction) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether a reduction simulates attackers."""
-    return not isinstance(reduction, str) and "attack" in reduction
-
-
-def is_whole(reduction: Reduction, rule: Rule | None) -> bool:
-    """Return whether the gradients of a step must be combined at once, as its rule or its attack sees all of them."""
-    return simulated(reduction) or (rule is not None and rule.scope == "vector")
-
-
-def compresses(reduction: Reduction) -> bool:
-    """Return whether workers send their tensors encoded."""
-    return not isinstance(reduction, str) and "compression" in reduction
-
-
-def table_of(rule: object, what: str = "rule") -> dict[str, Any]:
-    """Return a rule or an attack, given by its name, its table or itself, as a table of JSON values.
-
-    Raises:
-        SpecError: it is none of these.
-    """
-    if isinstance(rule, str):
-        return {"kind": rule}
-    if isinstance(rule, Config):
-        return rule.model_dump(mode="json", exclude_none=True)
-    if isinstance(rule, Mapping):
-        return {str(key): value for key, value in rule.items()}
-    raise SpecError(
-        f"{what} must be the name, the table or an object of one, such as 'median' for a rule, not {rule!r}"
-    )
 
 
 @dataclass(frozen=True)

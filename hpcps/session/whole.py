@@ -19,7 +19,7 @@ from hpcps.roles.attacker import Attacker
 from hpcps.roles.resources import ALONE
 from hpcps.rules import Rule
 from hpcps.seeds import generator
-from hpcps.session.tensors import component_in
+from hpcps.session.reduction import component_in
 
 
 class _Simulated(Config):

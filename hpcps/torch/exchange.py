@@ -13,6 +13,8 @@ from torch import Tensor
 from hpcps.errors import RunError, SpecError
 from hpcps.session import tensors
 from hpcps.session.elements import TYPES
+from hpcps.session.reduction import Reduction, table_of
+from hpcps.session.tensors import TensorExchange
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.copies import NAMES, bytes_of
 from hpcps.torch.state import session
@@ -33,7 +35,7 @@ class PendingTensor:
         unnamed: the name that it uses, if it was given none.
     """
 
-    exchange: tensors.TensorExchange
+    exchange: TensorExchange
     output: Tensor
     target: Tensor
     unnamed: str
@@ -59,7 +61,7 @@ def reduction_of(
     attack: object = None,
     seed: int = 0,
     compression: Compressing = Compression.none,
-) -> tensors.Reduction:
+) -> Reduction:
     """Return how tensors are combined: by a rule if there is one, else by their mean or sum.
 
     Raises:
@@ -73,16 +75,16 @@ def reduction_of(
     if compression is not None and not isinstance(compression, type):
         if not average:
             raise SpecError("a compressor is for the mean or a rule: use average=True")
-        table = tensors.table_of(compression, "compression")
+        table = table_of(compression, "compression")
         plain = reduction_of(average, rule or "mean")
-        return {**tensors.table_of(plain), "compression": table}
+        return {**table_of(plain), "compression": table}
     if attack is not None:
         if not average:
             raise SpecError("attack= is for the mean or a rule: use average=True")
-        rule_table, attack_table = tensors.table_of(rule or "mean"), tensors.table_of(attack, "attack")
+        rule_table, attack_table = table_of(rule or "mean"), table_of(attack, "attack")
         return {**rule_table, "attack": attack_table, "seed": seed}
     if rule is not None:
-        return tensors.table_of(rule)
+        return table_of(rule)
     return "mean" if average else "sum"
 
 
@@ -107,7 +109,7 @@ def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = N
 def declared(
     name: str,
     tensor: Tensor,
-    reduction: tensors.Reduction,
+    reduction: Reduction,
     blocks: Sequence[int] | None = None,
     whole: bool = False,
 ) -> tensors.Tensor:
@@ -133,7 +135,7 @@ def begin(
     tensor: Tensor,
     output: Tensor,
     name: str | None,
-    reduction: tensors.Reduction,
+    reduction: Reduction,
     *,
     given: bool = True,
     blocks: Sequence[int] | None = None,
@@ -276,7 +278,7 @@ def _pending(handle: int) -> PendingTensor:
     return _handles[handle]
 
 
-def _free_name(tensor: Tensor, reduction: tensors.Reduction) -> str:
+def _free_name(tensor: Tensor, reduction: Reduction) -> str:
     """Return the first name for a tensor of this type and size that no exchange under way has.
 
     A script that does the same in all processes gets the same names in all of them.

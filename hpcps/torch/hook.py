@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.distributed import GradBucket  # type: ignore[attr-defined]  # torch does not declare the name
 
 from hpcps.errors import SpecError
-from hpcps.session.tensors import is_whole, rule_of
+from hpcps.session.reduction import is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
 from hpcps.torch.state import init, is_asynchronous, session, size

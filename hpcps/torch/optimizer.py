@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from hpcps.errors import RunError, SpecError
-from hpcps.session.tensors import ACCUMULATE, Reduction, is_whole, rule_of
+from hpcps.session.reduction import ACCUMULATE, Reduction, is_whole, rule_of
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.exchange import begin, named, reduction_of
 from hpcps.torch.horovod import averages

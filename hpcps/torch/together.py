@@ -8,7 +8,8 @@ from functools import partial, reduce
 import torch
 from torch import Tensor
 
-from hpcps.session.tensors import Reduction, TensorExchange
+from hpcps.session.reduction import Reduction
+from hpcps.session.tensors import TensorExchange
 from hpcps.torch.compression import Compression, NoneCompressor
 from hpcps.torch.exchange import PendingTensor, begin, check_dense, declared
 from hpcps.torch.state import session

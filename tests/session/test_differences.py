@@ -6,7 +6,7 @@ from forked import fork
 from members import Members
 
 from hpcps.errors import RunError
-from hpcps.session.tensors import ACCUMULATE
+from hpcps.session.reduction import ACCUMULATE
 
 SIZES = [5, 300, 200_000]
 

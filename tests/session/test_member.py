@@ -7,7 +7,8 @@ from members import Members
 from hpcps.errors import RunError, SpecError
 from hpcps.rules import Median, TrimmedMean
 from hpcps.session.member import ID
-from hpcps.session.tensors import TensorExchange, table_of
+from hpcps.session.reduction import table_of
+from hpcps.session.tensors import TensorExchange
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 

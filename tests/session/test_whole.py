@@ -15,7 +15,7 @@ from hpcps.roles.packer import Packer
 from hpcps.roles.resources import ALONE
 from hpcps.rules import Bulyan, CenteredClipping, Context, Dnc, GeometricMedian, Krum, Median
 from hpcps.seeds import generator
-from hpcps.session.tensors import table_of
+from hpcps.session.reduction import table_of
 
 BLOCKS = (20_000, 7, 3)
 
