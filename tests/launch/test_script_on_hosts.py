@@ -17,7 +17,7 @@ ending = ScriptEnding(session)
 def exchange(name):
     tensor = session.declare(name, "float32", (50_000,), "sum")
     target = np.zeros(200_000, np.uint8)
-    session.wait(session.start(tensor, np.full(50_000, session.rank + 1.0, np.float32).view(np.uint8), target))
+    session.wait(session.start(tensor, [np.full(50_000, session.rank + 1.0, np.float32).view(np.uint8)], [target]))
     return target.view(np.float32)
 assert (exchange("a") == 6).all()
 names = ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")

@@ -159,7 +159,7 @@ def test_it_sees_copies_only_and_nobody_else_notices_it(tmp_path, mode, validato
             for who, to, m in inside
         )  # fmt: skip
 
-    assert str(forms(noted)) == str(forms(plain))
+    assert forms(noted) == forms(plain)
     (bad,) = attackers(run.attack, 4, run.seed)
     by_worker = {k: [m for who, _, m in noted if who == Peer("worker", k) and m.kind is Kind.COPY] for k in range(4)}
     sent = {k: [m for who, _, m in noted if who == Peer("worker", k) and m.kind is Kind.UPDATE] for k in range(4)}

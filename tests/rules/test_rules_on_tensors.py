@@ -133,7 +133,7 @@ def test_a_tensor_that_overflows_float32_is_a_mistake_of_the_caller() -> None:
     rows = torch.ones((3, 3), dtype=torch.float64)
     rows[1, 2] = 1e39
     for name in ("mean", "median"):
-        with pytest.raises(ValueError, match=r"updates\[1, 2\] is 1e\+39, beyond the float32 numbers"):
+        with pytest.raises(ValueError, match=r"updates\[1, 2\] is 1e\+39, beyond the range of float32"):
             active().of("rules")[name]()(rows)
 
 

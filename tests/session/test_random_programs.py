@@ -26,7 +26,7 @@ def program(seed):
         for size, kind in [(shared.choice(SIZES), shared.choice(("sum", "mean", "median")))]
     ]
     for name, size, kind in tensors:
-        bps.declare(name, torch.zeros(size), average=kind == "mean", rule="median" if kind == "median" else None)
+        bps.declare(name, torch.zeros(size), average=kind != "sum", rule="median" if kind == "median" else None)
     handles = {}
     todo = list(tensors)
     own.shuffle(todo)
@@ -35,7 +35,7 @@ def program(seed):
             name, size, kind = todo.pop()
             values = torch.full((size,), float(bps.rank() ** 2 + len(name)))
             begin = own.choice((bps.push_pull_async, bps.push_pull_async_inplace))
-            handles[name] = begin(values, kind == "mean", name, rule="median" if kind == "median" else None)
+            handles[name] = begin(values, kind != "sum", name, rule="median" if kind == "median" else None)
         elif own.random() < 0.2:
             bps.poll(own.choice(list(handles.values())))
         elif not todo:  # who waits earlier may wait for one that waits for it
