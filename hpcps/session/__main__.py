@@ -42,7 +42,7 @@ def main() -> int:
         if me.role == "server":
             from hpcps.session.join import join_launch
 
-            session = join_launch(patience=math.inf)
+            session = join_launch(join_timeout=math.inf)
             started()
             return session.serve_to_end()
         if me.role != "worker":

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from hpcps.session.whole import SimulatedAttack
 
 _WORDS, _SHARED_WORDS = 1 << 16, 1 << 18
-"""The float32 of a bucket of small tensors that are filled; and of one between processes that share memory."""
+"""Float32 that a bucket of small tensors takes: between hosts, and between processes that share memory."""
 _PARTITION = 3 << 18
-"""Bytes of a partition, so that sending, combining and receiving overlap."""
+"""Bytes of a partition between hosts, so that sending, combining and receiving overlap."""
 _SHARED_PARTITION, _COMBINED = 1 << 23, 1 << 25
-"""Bytes of a partition between processes that share memory, where each message costs more than it hides; and those of
-all workers, which one holder combines at once."""
+"""Between processes that share memory: the most bytes of a partition, because there a message costs more time than it
+hides; and the most bytes that a holder combines at once, of all workers together."""
 
 
 def partition(workers: int, shared_memory: bool) -> int:
-    """Return the bytes of a partition; up to so many, one holder combines a tensor between processes that share memory.
+    """Return the most bytes of a partition. Between processes that share memory, a smaller tensor has one holder.
 
     Args:
         workers: the number of workers.

@@ -75,12 +75,12 @@ def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> 
 
 
 @contextmanager
-def _joined(plan: Plan, plan_file: Path, patience: float) -> Iterator[ProcessGroup]:
-    """Wait for all processes of the script, at most `patience` seconds, then join their process group."""
+def _joined(plan: Plan, plan_file: Path, timeout: float) -> Iterator[ProcessGroup]:
+    """Wait for all processes of the script, at most `timeout` seconds, then join their process group."""
     me = planned_rank(plan)
     if me is not None:
         try:
-            Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], patience)
+            Arrivals(plan_file).arrive(str(me), [str(rank) for rank in plan.world], timeout)
         except LaunchError as error:
             _report_absence(plan, me, error)
             raise
@@ -101,14 +101,14 @@ def _report_absence(plan: Plan, me: Rank, error: LaunchError) -> None:
 
 
 def join_launch(
-    timeout: float = TIMEOUT, copies: Copies | None = None, patience: float | None = None
+    timeout: float = TIMEOUT, copies: Copies | None = None, join_timeout: float | None = None
 ) -> LaunchedSession:
     """Join the session of the `hpcps launch` that started this process.
 
     Args:
         timeout: see `Session`.
         copies: see `Session`.
-        patience: seconds in which the other processes must join; by default, as many as `timeout`.
+        join_timeout: seconds in which the other processes must join; by default, as many as `timeout`.
 
     Raises:
         LaunchError: the plan cannot be read, there is no MPI library, or a process does not join.
@@ -116,7 +116,7 @@ def join_launch(
     plan_file = Path(os.environ[PLAN])
     plan = Plan.read(plan_file)
     stack = ExitStack()
-    group = stack.enter_context(_joined(plan, plan_file, timeout if patience is None else patience))
+    group = stack.enter_context(_joined(plan, plan_file, timeout if join_timeout is None else join_timeout))
     atexit.register(stack.close)
     world, run = [Peer(rank.role, rank.index) for rank in plan.world], plan.runs[0]
     me, folder = world[group.rank], Path(run.directory)

@@ -153,12 +153,8 @@ class Tensor:
 
     def __init__(self, declaration: Declaration, holders: Sequence[Peer], rule: Rule | None) -> None:
         """Divide a tensor; for the rule see `rule_of`."""
-        self.declaration, self.small, self.divided, self.rule = (
-            declaration,
-            declaration.small,
-            declaration.parts > 1,
-            rule,
-        )
+        self.declaration, self.rule = declaration, rule
+        self.small, self.divided = declaration.small, declaration.parts > 1
         self.exchange: TensorExchange | None = None
         self.layout = Layout.of([(str(k), (size,)) for k, size in enumerate(declaration.blocks)])
         bounds = self.layout.bounds(declaration.parts, whole=rule is not None and rule.scope == "block")

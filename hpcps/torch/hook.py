@@ -21,18 +21,24 @@ class Buckets:
     """How a hook combines the gradients of one model.
 
     DistributedDataParallel changes its buckets after the first step, so each list of gradients has its own name.
+
+    Attributes:
+        reduction: how gradients are combined.
+        whole: whether all gradients of a step are combined at once.
+        waiting: the buckets whose exchange has not begun: gradients, sizes of their blocks, and what gets the result.
+        exchanges: the exchange of each list of gradients, by its name.
     """
 
     def __init__(self, reduction: Any) -> None:
         """Begin without buckets."""
         self.reduction, self.whole = reduction, is_whole(reduction, rule_of(reduction, size()))
-        self.step: list[tuple[Tensor, list[int], torch.futures.Future[Tensor]]] = []
+        self.waiting: list[tuple[Tensor, list[int], torch.futures.Future[Tensor]]] = []
         self._model = next(_models)
         self._names: dict[tuple[object, ...], str] = {}
         self._first: dict[int, Tensor] = {}  # the first parameter of each bucket of the first step
         self._parameters: set[Tensor] = set()
         self._knows_model = False
-        self.steps: dict[str, Together] = {}
+        self.exchanges: dict[str, Together] = {}
 
     def check(self, bucket: GradBucket, parameters: list[Tensor]) -> None:
         """Check that a bucket, with these parameters, is of the same model as the earlier ones.
@@ -102,16 +108,16 @@ def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     blocks = [parameter.numel() for parameter in parameters]
     values = bucket.buffer()
     future: torch.futures.Future[Tensor] = torch.futures.Future()
-    state.step.append((values, blocks, future))
+    state.waiting.append((values, blocks, future))
     if state.whole and not bucket.is_last():
         return future
-    buffers, sizes, futures = zip(*state.step, strict=True)
-    state.step = []
+    buffers, sizes, futures = zip(*state.waiting, strict=True)
+    state.waiting = []
     blocks = [size for each in sizes for size in each]
     name = state.name(bucket, blocks)
-    if name not in state.steps:
-        state.steps[name] = Together(buffers, name, state.reduction, blocks=blocks)
-    together = state.steps[name]
+    if name not in state.exchanges:
+        state.exchanges[name] = Together(buffers, name, state.reduction, blocks=blocks)
+    together = state.exchanges[name]
     exchange = together.begin(buffers)
 
     def done() -> None:
