@@ -141,11 +141,20 @@ def _join_torchrun(timeout: float) -> Session:
         try:
             store.wait(keys, limit)
         except RuntimeError as error:
-            missing = ", ".join(f"worker-{rank}" for rank in range(count) if not store.check([keys[rank]]))
+            missing = ", ".join(f"worker-{rank}" for rank in range(count) if not _is_set(store, keys[rank]))
             raise LaunchError(f"worker-{mine} waited {timeout:g} s for {missing} to call init()") from error
         return [store.get(key) for key in keys]
 
     return _among([Peer("worker", k) for k in range(count)], mine, allgather, timeout)
+
+
+def _is_set(store: PrefixStore, key: str) -> bool:
+    """Return whether a key is set, as `Store.check` does, which torch 2.2 does not have."""
+    try:
+        store.wait([key], timedelta(seconds=1))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _among(world: list[Peer], mine: int, allgather: object, timeout: float) -> Session:
