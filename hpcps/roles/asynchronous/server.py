@@ -122,7 +122,7 @@ class AsyncServer:
         if self._shard.stepper is not None:
             parts["optimizer"] = self._shard.stepper.state()
         return State({"model": on_host(self._shard.model)}, facts).having(
-            log=self._log.state(), rule=self._shard.filter.kept.state(), **parts
+            log=self._log.state(), rule=self._shard.filter.kept.state(), sent=self._shard.sent.state(), **parts
         )
 
     def restore(self, state: State) -> None:
@@ -133,6 +133,8 @@ class AsyncServer:
             self._shard.backups.restore(state.part("backups"))
         if self._shard.stepper is not None:
             self._shard.stepper.restore(state.part("optimizer"))
+        if "sent" in state.facts:  # a checkpoint of an earlier version does not have it
+            self._shard.sent.restore(state.part("sent"), self._roster.readers())
         self._diverged = state.facts["diverged"]
         self._log.restore(state.part("log"))
         self.round = self._log.index

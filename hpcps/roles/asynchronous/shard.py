@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcps.compression import Codec
-from hpcps.numerics.layout import Layout, Mask, Vector, private
+from hpcps.numerics.layout import Allocate, Layout, Mask, Vector, private
 from hpcps.numerics.state import State
 from hpcps.numerics.vectors import copied, copy, empty_like, finite, on_host, pack, unpack
 from hpcps.optimizers import NoOptimizer, Stepper
@@ -82,6 +83,71 @@ class Backups:
             self._previous[:] = state.arrays["previous"]
 
 
+class SentModels:
+    """What each reader has of a shard's model until it asks for the next one, and what encodes the difference to that.
+
+    Attributes:
+        held: of each reader, the model that it has `[m]`.
+    """
+
+    def __init__(self, layout: Layout, first_block: int, codec: Callable[[], Codec | None], allocate: Allocate) -> None:
+        """Begin without readers.
+
+        Args:
+            layout: the blocks of the shard, the first of which has the index `first_block` in the model.
+            first_block: see `layout`.
+            codec: returns a new codec of models; None if they are sent as they are.
+            allocate: allocates the memory of replies.
+        """
+        self.held: dict[Peer, Vector] = {}
+        self._layout, self._first_block = layout, first_block
+        self._codec, self._allocate = codec, allocate
+        self._encoders: dict[Peer, tuple[Codec, Vector]] = {}
+        self._current: set[Peer] = set()
+        self._resumed: dict[Peer, Vector] = {}
+
+    def changed(self) -> None:
+        """Note that the model has changed since all replies."""
+        self._current.clear()
+
+    def reply(self, reader: Peer, model: Vector, *, whole: bool) -> tuple[Vector, Flag]:
+        """Return the payload for a reader: what it has next, whole, or with a codec the difference to what it has."""
+        first, encoder = reader not in self.held, self._encoder(reader)
+        if first:
+            self.held[reader] = self._allocate(self._layout.size)
+        held = self.held[reader]
+        self._current.add(reader)
+        if encoder is None or first or whole:
+            copy(self._resumed.pop(reader, model), held)
+            return held, Flag.NONE
+        blocks = np.ones(len(self._layout.blocks), np.bool_)
+        codec, room = encoder
+        return codec.encode_difference(self._layout, self._first_block, blocks, model, held, room), Flag.DIFFERENCE
+
+    def _encoder(self, reader: Peer) -> tuple[Codec, Vector] | None:
+        """Return the codec of a reader and memory for its encodings; None if models are sent as they are."""
+        if reader not in self._encoders and (codec := self._codec()) is not None:
+            self._encoders[reader] = codec, self._allocate(codec.most_words(self._layout, self._first_block))
+        return self._encoders.get(reader)
+
+    def state(self) -> State:
+        """Return what the codecs keep, and what the readers of the present model have: so they get it again."""
+        parts = {}
+        for reader, (codec, _) in self._encoders.items():
+            held = {"held": self.held[reader]} if reader in self._current else {}
+            parts[str(reader)] = State(held).having(encoding=codec.state())
+        return State().having(**parts)
+
+    def restore(self, state: State, readers: Iterable[Peer]) -> None:
+        """Restore what the codecs keep; readers without the present model get it whole."""
+        for reader in readers:
+            if (encoder := self._encoder(reader)) is not None and str(reader) in state.facts:
+                part = state.part(str(reader))
+                encoder[0].restore(part.part("encoding"))
+                if "held" in part.arrays:
+                    self._resumed[reader] = part.arrays["held"]
+
+
 @dataclass(frozen=True)
 class Applied:
     """The result of an update.
@@ -111,6 +177,7 @@ class AsyncShard:
         model: the slice.
         finite: whether the slice was finite after every update.
         filter: filters updates in a run without validators.
+        sent: the models that readers have.
         backups: earlier weights, if the rule compensates the delay of updates.
         stepper: the server optimizer; None if updates are added to the model.
     """
@@ -134,17 +201,14 @@ class AsyncShard:
         self.layout, self.first_block = whole.restrict(start, stop), whole.first_in(start)
         self.decoder = UpdateDecoder.of(run, whole, (start, stop))
         self.whole = Partition.of(self.layout, (0, self.layout.size))
-        self._new_encoder = partial(Codec.of, run.communication.compression, whole, "model")
         self.model = resources.local(self.layout.size)
         self.model[:] = model
         self.finite = finite(self.model)
         # Validators filter instead, if there are any.
         allocate = private if run.topology.validators else resources.local
         self.filter = UpdateFilter(rule, self.layout, RuleState(rule, run.seed, server), allocate)
-        # One for each reader: what it has until it asks for the next model, and what encodes the difference to that.
-        self._replies: dict[Peer, Vector] = {}
-        self._encoders: dict[Peer, tuple[Codec, Vector]] = {}
-        self._allocate = resources.allocate
+        new_codec = partial(Codec.of, run.communication.compression, whole, "model")
+        self.sent = SentModels(self.layout, self.first_block, new_codec, resources.allocate)
         self.backups = Backups(rule.compares_with, self.model) if rule.compares_with else None
         optimizer = run.server_optimizer
         adds = isinstance(optimizer, NoOptimizer)
@@ -157,6 +221,7 @@ class AsyncShard:
         if entry.kind is Kind.UPDATE:
             entry, rejections = self._filtered(entry, alpha)
         weight = self._apply(entry, staleness)
+        self.sent.changed()
         norms = {} if self.stepper is None else self.stepper.turn()
         return Applied(entry.mask, weight, rejections, norms)
 
@@ -220,23 +285,10 @@ class AsyncShard:
         Where processes share memory the copy is in it, so that the reader reads it in place. With a compressor of
         models, the first and the last are whole, and each other one is the difference to what the reader has.
         """
-        flags = Flag.LAST if last else Flag.NONE
-        known = None if last else self._encoders.get(reader)
-        if reader not in self._replies:
-            self._replies[reader] = self._allocate(self.layout.size)
-            if (encoder := self._new_encoder()) is not None:
-                room = self._allocate(encoder.most_words(self.layout, self.first_block))
-                self._encoders[reader] = encoder, room
-        model = payload = self._replies[reader]
-        if known is None:
-            copy(self.model, model)
-        else:
-            (encoder, room), flags = known, Flag.DIFFERENCE
-            whole = np.ones(len(self.layout.blocks), np.bool_)
-            payload = encoder.encode_difference(self.layout, self.first_block, whole, self.model, model, room)
+        payload, flags = self.sent.reply(reader, self.model, whole=last)
         if self.backups is not None:
-            self.backups.pull(reader, model)
+            self.backups.pull(reader, self.sent.held[reader])
         return Message(
-            Kind.MODEL, self._server, run_id, request, self._server.index, flags,
+            Kind.MODEL, self._server, run_id, request, self._server.index, flags | (Flag.LAST if last else Flag.NONE),
             applied, {"epoch": place.epoch}, payload, place.version, place.index,
         )  # fmt: skip
