@@ -34,7 +34,10 @@ class EndedError(LaunchError):
 
 
 class Arrivals:
-    """The files of a launch in the folder of the plan: one of each process that has arrived, or ended before that."""
+    """The files of a launch in the folder of the plan: one of each process that has arrived, or ended before that.
+
+    A process removes its file when all have left the session, so its guard sees whether it has ended before.
+    """
 
     def __init__(self, plan_file: Path) -> None:
         """Set the folder of the files; it need not exist."""
@@ -74,3 +77,7 @@ class Arrivals:
                     "it within the timeout of init()"
                 )
             time.sleep(_LOOK_EVERY)
+
+    def leave(self, process: str) -> None:
+        """Remove the file of this process, which has left the others."""
+        self.file(process).unlink(missing_ok=True)

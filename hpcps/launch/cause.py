@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcps.launch.guard import MARK, LostGuards, describe
+from hpcps.launch.guard import MARK, LostGuards
 from hpcps.launch.plan import Plan, PlannedRun
 from hpcps.records.failure import Failure
 from hpcps.records.files import read_lines
@@ -41,9 +41,7 @@ def read_death(line: str) -> ProcessDeath | None:
     with suppress(ValueError, KeyError, TypeError):
         report = json.loads(text) if mark else {}
         role, _, index = report["name"].rpartition("-")
-        return ProcessDeath(
-            role, int(index), report["pid"], report["host"], f"the process {describe(report['status'])}"
-        )
+        return ProcessDeath(role, int(index), report["pid"], report["host"], f"the process {report['end']}")
     return None
 
 

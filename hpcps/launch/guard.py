@@ -67,8 +67,9 @@ def stand_guard(
         mps: the folder of the MPS daemon that the guard has to stop, if there is one.
         linger: seconds between the report of a failure and the end of the guard, at which the launcher ends the other
             processes: they can say meanwhile that they waited for this one.
-        joining: the file that this process writes when it joins the others of its script; if it ends without, the guard
-            says so in a file beside it. None if it runs no script.
+        joining: the file that this process writes when it joins the others of its script, and removes when it has left
+            them. If it ends before it has written the file, the guard says so in a file beside it; if it has not
+            removed the file, it has failed, also with status 0. None if it runs no script.
 
     Returns:
         A function to call once MPI has started, at least on this host.
@@ -140,19 +141,24 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
     if under_hydra:
         _remove_topology(started)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if joining and not os.path.exists(joining):
+    unfinished = bool(joining) and os.path.exists(joining)
+    end = describe(status)
+    if unfinished and status == 0:
+        end += " without shutdown(), such as by os._exit()"
+    if joining and not unfinished:
         with suppress(OSError):
             os.makedirs(os.path.dirname(joining), exist_ok=True)
             with open(f"{joining}.new", "w") as file:
-                file.write(describe(status))
+                file.write(end)
             os.rename(f"{joining}.new", joining + ENDED)  # readers only ever find a complete file
-    if status not in EXPLAINED:
+    if told := status not in EXPLAINED or (unfinished and status in (0, 2)):
         host = socket.gethostname()
-        text = f"\nhpcps: {name or 'a process of unknown rank'} (pid {child}) on {host} {describe(status)}\n"
+        text = f"\nhpcps: {name or 'a process of unknown rank'} (pid {child}) on {host} {end}\n"
         if name:
-            text += MARK + json.dumps({"name": name, "pid": child, "host": host, "status": status}) + "\n"
+            text += MARK + json.dumps({"name": name, "pid": child, "host": host, "end": end}) + "\n"
         # One write, with a line break first: another process may have left an unfinished line.
         os.write(2, text.encode())
+    if told or status == 2:
         time.sleep(linger)
     if status == 0 or status not in EXPLAINED:  # otherwise the launcher ended it: the file shows that it had a guard
         with suppress(OSError):
@@ -163,7 +169,7 @@ def _watch(child: int, name: str, started: int, lost: str, joining: str, mps: st
         os.spawnv(os.P_WAIT, sys.executable, [*_PROGRAM, program, mps])
     if status < 0:
         _die_of(-status)
-    os._exit(status)
+    os._exit(status or unfinished)
 
 
 def _remove_topology(started: int) -> None:

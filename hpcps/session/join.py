@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import builtins
 import math
 import os
 import signal
@@ -49,6 +50,7 @@ class LaunchedSession(Session):
         else:
             self._group.barrier()
             self._group.leave()
+            Arrivals(Path(os.environ[PLAN])).leave(str(self.member.peer))
 
     def serve_to_end(self) -> int:
         """Serve until all workers have left; return the exit status."""
@@ -72,6 +74,7 @@ def connect_to_end(plan: Plan, plan_file: Path, started: Callable[[], None]) -> 
         group.collect("")
         group.barrier()
         group.leave()
+        Arrivals(plan_file).leave(str(plan.world[group.rank]))
 
 
 @contextmanager
@@ -165,6 +168,7 @@ class ScriptEnding:
         self._error: BaseException | None = None
         self._over = False
         sys.excepthook, sys.exit = self.failed, self._leave
+        vars(builtins).update(exit=self._leave, quit=self._leave)
         atexit.register(self.end)
         with suppress(ValueError):  # not the main thread
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

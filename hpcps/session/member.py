@@ -204,7 +204,7 @@ class Member:
             for peer in self._ended():
                 since = self._seen.setdefault(peer, now)
                 if peer not in self.gone and now - since > _CERTAIN and self._transport_is_empty():
-                    self._note(peer, "has ended: it was killed, or it crashed")
+                    self._note(peer, "has ended: it was killed, it crashed, or it called os._exit()")
             if participant is not None:
                 self._ask(participant, now)
         except Exception as error:

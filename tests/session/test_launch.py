@@ -43,6 +43,8 @@ if session.rank == 1:
     if mode == "raise": raise ValueError("boom")
     if mode == "exit": sys.exit(0)
     if mode == "status": sys.exit(3)
+    if mode == "quit": exit(3)
+    if mode.startswith("_exit"): os._exit(int(mode[-1]))
     if mode == "caught":
         threading.Thread(target=lambda: sys.exit(1)).start()
         try: sys.exit(2)
@@ -134,8 +136,15 @@ def check_trace(run, names):
     ("mode", "first", "why"),
     [
         ("raise", "worker-1 on .* failed .*ValueError: boom", "worker-1 has failed: ValueError: boom"),
-        ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed, or it crashed"),
+        ("kill", "worker-1 on .* failed .*SIGKILL", "worker-1 has ended: it was killed"),
+        (
+            "_exit0",
+            "worker-1 on .* failed .*status 0 without shutdown",
+            "worker-1 has ended: it was killed",
+        ),
+        ("_exit2", "worker-1 on .* failed .*exited with status 2", "worker-1 has ended: it was killed"),
         ("status", "worker-1 on .* failed .*SystemExit: 3", "worker-1 has failed: SystemExit: 3"),
+        ("quit", "worker-1 on .* failed .*SystemExit: 3", "worker-1 has failed: SystemExit: 3"),
         ("exit", "worker-1 has ended its script", "worker-1 has ended its script or called shutdown"),
         (
             "apart-size",
