@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 from types import FrameType, TracebackType
@@ -37,6 +38,8 @@ from hpcps.transport import ProcessGroup
 
 PLAN = "HPCPS_PLAN"
 """The variable with the path of the plan, which `hpcps launch` sets."""
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+"""What `sys.excepthook` is."""
 
 
 class LaunchedSession(Session):
@@ -103,6 +106,29 @@ def _report_absence(plan: Plan, me: Rank, error: LaunchError) -> None:
         run.fail(me.role, me.index, socket.gethostname(), None, "script", error)
 
 
+def _print_error(
+    before: Hook, who: str, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print an exception that ends the script: one of hpcps without its traceback, because its message says all."""
+    if isinstance(error, HpcpsError):
+        # They begin in another process, or in a line of the script.
+        line = script_line(reversed([*walk_tb(trace)]))
+        report(who, f"{line}: {error}" if line else str(error))
+    else:
+        before(kind, error, trace)
+
+
+@contextmanager
+def messages() -> Iterator[None]:
+    """Let an error of hpcps in this context, if it ends the script, be printed without its traceback."""
+    try:
+        yield
+    except HpcpsError:
+        sys.excepthook = partial(_print_error, sys.excepthook, socket.gethostname())
+        raise
+
+
+@messages()
 def join_launch(
     timeout: float = TIMEOUT, copies: Copies | None = None, join_timeout: float | None = None
 ) -> LaunchedSession:
@@ -188,12 +214,7 @@ class ScriptEnding:
     def failed(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Print an exception that ends the script, and note it for the others."""
         self._error = error
-        # They begin in another process, or in a line of the script.
-        if isinstance(error, HpcpsError):
-            line = script_line(reversed([*walk_tb(trace)]))
-            report(self._session, f"{line}: {error}" if line else str(error))
-        else:
-            self._before(kind, error, trace)
+        _print_error(self._before, self._session.name, kind, error, trace)
 
     def end(self) -> None:
         """End the session with the script."""
@@ -235,7 +256,7 @@ class ScriptEnding:
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
         if waits := self._session.describe():
-            report(self._session, f"stopped by SIGTERM while it waited for {waits}")
+            report(self._session.name, f"stopped by SIGTERM while it waited for {waits}")
         if self._session.record is not None:
             self._session.record.end("stopped")
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -15,6 +15,7 @@ from hpcps.records.writer import RecordWriter
 from hpcps.session.member import Member
 
 _RESERVED = ("event", "run", "role", "index", "host", "time", "round", "step")
+_TIMES = ("compute", "wait", "combine", "in_flight")
 _COMPUTING = 0.9
 """The share of the time from which on computing limits a script."""
 
@@ -53,7 +54,7 @@ class ScriptRecord:
         self._steps += 1
         self._writer.write("round", round=self._steps - 1, step=self._steps, **self._since_the_last())
         if self._steps == 1:  # the time before is mostly that of the start
-            self._sums |= dict.fromkeys(("compute", "wait", "combine", "in_flight"), 0.0)
+            self._sums |= dict.fromkeys(_TIMES, 0.0)
 
     def log(self, epoch: float | None, numbers: Mapping[str, Any]) -> None:
         """Write a line with numbers of the script; without an epoch, the lines are counted.
@@ -73,7 +74,10 @@ class ScriptRecord:
 
     def end(self, reason: str, error: str = "") -> None:
         """Write the last line."""
+        sums = dict(self._sums)
         self._writer.write("end", reason=reason, **({"error": error} if error else {}), **self._since_the_last())
+        if self._steps:  # the time after the last step is mostly that of waiting for the others to end
+            self._sums |= {task: sums[task] for task in _TIMES}
         self._writer.close()
 
     def __str__(self) -> str:

@@ -73,6 +73,11 @@ class Session:
         self._polls = group.backoff().longest < _OFTEN
         self._thread = threading.Thread(target=self._run, name="hpcps", daemon=True)
 
+    @property
+    def name(self) -> str:
+        """The process and its host, for messages."""
+        return f"{self.member.peer} on {self.host}"
+
     def begin(self) -> None:
         """Make progress from now on."""
         self._thread.start()
@@ -208,7 +213,7 @@ class Session:
             if self.record is not None:
                 self.record.end("failed" if error else "finished", error)
                 if not error:
-                    report(self, str(self.record))
+                    report(self.name, str(self.record))
                 self.record = None
             if self.member.trace is not None:
                 self.member.trace.close()
@@ -260,7 +265,7 @@ class Session:
                 backoff.wait()
 
 
-def report(session: Session, text: str) -> None:
+def report(who: str, text: str) -> None:
     """Print a message of this process, in one write."""
-    sys.stderr.write(f"hpcps: {session.member.peer} on {session.host}: {text}\n")
+    sys.stderr.write(f"hpcps: {who}: {text}\n")
     sys.stderr.flush()

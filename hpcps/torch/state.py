@@ -12,7 +12,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from hpcps.errors import LaunchError, RunError
 from hpcps.protocol.messages import Peer
-from hpcps.session.join import PLAN, ScriptEnding, join_launch
+from hpcps.session.join import PLAN, ScriptEnding, join_launch, messages
 from hpcps.session.member import RECENT, TIMEOUT
 from hpcps.session.session import Session
 from hpcps.torch.copies import TensorCopies
@@ -121,6 +121,7 @@ def local_size() -> int:
     return session().local_size
 
 
+@messages()
 def _join_torchrun(timeout: float) -> Session:
     missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:

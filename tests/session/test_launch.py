@@ -181,7 +181,8 @@ def test_a_process_that_does_not_join_ends_the_others(tmp_path, transport, mode,
     done = launch(tmp_path, "--transport", transport, mode)
     assert done.returncode == 1, done.stdout + done.stderr
     said = f"waited for worker-1: {why}" if why else r"waited 1 s for worker-1 to call init\(\)"
-    assert re.search(f"worker-[02] {said}", done.stdout), done.stdout
+    assert re.search(f"hpcps: .*: script.py, line 12: worker-[02] {said}", done.stdout), done.stdout
+    assert "Traceback" not in done.stdout
     assert re.search(f"worker-1 on .* failed .*{why}" if why else said, done.stderr), done.stderr
 
 
@@ -252,6 +253,16 @@ def test_what_limits_a_script(tmp_path):
     assert "limited by combining" in str(record)
     member.waited[member.workers[1]] = 0.5
     assert "limited by worker-1, for which the others wait" in str(record)
+    # Waiting for the others after the last step is no part of its exchanges.
+    member.in_flight += 10.0
+    record.step()
+    before = str(record)
+    assert re.search("; 9[0-9]% of the exchange hidden", before)
+    member.in_flight += 0.2
+    time.sleep(0.2)
+    record.charge("wait")
+    record.end("finished")
+    assert str(record) == before
 
 
 def test_importing_hpcps_imports_no_torch():
