@@ -126,11 +126,11 @@ def hook(state: Buckets, bucket: GradBucket) -> torch.futures.Future[Tensor]:
                 each.set_exception(exchange.error)
             return
         together.finish()
-        for each, buffer in zip(futures, buffers, strict=True):
-            each.set_result(buffer)
-        if bucket.is_last():
+        if bucket.is_last():  # before the results, because the script may end with them
             session().charge("wait")
             session().step()
+        for each, buffer in zip(futures, buffers, strict=True):
+            each.set_result(buffer)
 
     session().then(exchange, done)
     if bucket.is_last():  # the script now waits for the buckets

@@ -1,6 +1,7 @@
 """hpcps.torch in several processes: what it returns equals one process that has everything."""
 
 import os
+import time
 from functools import partial
 
 import numpy as np
@@ -17,6 +18,7 @@ from hpcps.errors import LaunchError, RunError, SpecError  # noqa: E402
 from hpcps.numerics.layout import Layout, private  # noqa: E402
 from hpcps.rules import GeometricMedian, Krum, Median, TrimmedMean  # noqa: E402
 from hpcps.session.compressed import TensorCodec  # noqa: E402
+from hpcps.session.session import Session  # noqa: E402
 from hpcps.transport.shared_memory import Neighbours  # noqa: E402
 
 FLIP = SignFlip(rate=0.25, scope="worker")
@@ -677,6 +679,28 @@ def test_the_hook_equals_one_process_and_the_rule():
         dist.destroy_process_group()
 
     fork(3, body)
+
+
+def test_a_script_may_end_as_soon_as_a_step_of_the_hook_has(monkeypatch):
+    charge = Session.charge
+
+    def slow(session, task):
+        charge(session, task)
+        if task == "wait":
+            time.sleep(0.3)
+
+    monkeypatch.setattr(Session, "charge", slow)
+
+    def body():
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        ddp = torch.nn.parallel.DistributedDataParallel(network())
+        ddp.register_comm_hook(bps.exchange(), bps.hook)
+        ddp(torch.ones(2, 6)).sum().backward()
+        dist.destroy_process_group()
+
+    fork(2, body)
 
 
 @pytest.mark.parametrize(
