@@ -10,15 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcps.numerics.kernels import enough
-from hpcps.numerics.layout import Layout, Vector
+from hpcps.numerics.layout import Layout, Mask, Vector
 from hpcps.numerics.operations import average
 from hpcps.numerics.updates import Destination, NotFiniteError, Updates
-from hpcps.protocol.messages import Peer
+from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.combiner_state import RuleState
 from hpcps.rules.combining import combine_received
 from hpcps.rules.context import NO_CONTEXT, Context
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from hpcps.session.compressed import TensorCodec
     from hpcps.session.whole import SimulatedAttack
 
+ID = "session"
+"""The run id of messages."""
 _WORDS, _SHARED_WORDS = 1 << 16, 1 << 18
 """Float32 that a bucket of small tensors takes: between hosts, and between processes that share memory."""
 _PARTITION = 3 << 18
@@ -95,6 +98,24 @@ def runs(slots: int) -> Iterator[tuple[int, int]]:
 def run(first: int, stop: int) -> int:
     """Return the set of the slots of a run."""
     return (1 << stop) - (1 << first)
+
+
+def message_about(
+    kind: Kind, sender: Peer, bucket: int, first: int, stop: int, payload: Vector | None = None, **note: object
+) -> Message:
+    """Return a message about a run of slots of a bucket."""
+    mask = _all_of(stop - first)
+    return Message(kind, sender, ID, 0, index=bucket, partition=first, mask=mask, note=note, payload=payload)
+
+
+def run_of(message: Message) -> tuple[int, int]:
+    """Return the run, as (first, stop), that a message is about."""
+    return message.partition, message.partition + (0 if message.mask is None else len(message.mask))
+
+
+@lru_cache
+def _all_of(slots: int) -> Mask:
+    return np.ones(slots, np.bool_)
 
 
 class Bucket:

@@ -13,9 +13,8 @@ from hpcps.errors import RunError
 from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Now, Send
-from hpcps.session.buckets import Bucket, run, runs
+from hpcps.session.buckets import Bucket, message_about, run, run_of, runs
 from hpcps.session.elements import add
-from hpcps.session.participant import slots_in, slots_of
 from hpcps.session.reduction import ACCUMULATE, rule_of
 from hpcps.session.tensors import Declaration, Tensor, TensorPart
 
@@ -130,7 +129,6 @@ class Holder:
     def __init__(
         self,
         peer: Peer,
-        session: str,
         workers: Sequence[Peer],
         holders: Sequence[Peer],
         clock: Callable[[], float] = time.perf_counter,
@@ -139,13 +137,11 @@ class Holder:
 
         Args:
             peer: the process.
-            session: the id of the session.
             workers: all workers.
             holders: all holders; the first one gets every declaration.
             clock: returns seconds.
         """
         self.peer = peer
-        self._session = session
         self._workers = tuple(workers)
         self._holders = tuple(holders)
         self._declared: dict[int, tuple[Declaration, Peer]] = {}
@@ -172,7 +168,8 @@ class Holder:
                 found = self._collected.get(message.index)
                 waits = found is not None and not found.stored >> message.partition & 1
                 names = [str(peer) for peer in found.waiting_for(message.partition)] if found and waits else []
-                yield Send(source, self._message(Kind.ANSWER, message.index, message.partition, waiting_for=names))
+                about = message.index, *run_of(message)
+                yield Send(source, message_about(Kind.ANSWER, self.peer, *about, waiting_for=names))
             case _:
                 raise RunError(f"{self.peer} gets no {message.kind.name} from {source}")
 
@@ -210,9 +207,9 @@ class Holder:
         if self._disputed:
             return
         collected = self._collected[message.index]
-        first = message.partition
+        first, end = run_of(message)
         payload = None if message.kind is Kind.ABSENT else message.values
-        slots, edges = run(first, first + slots_in(message)), collected.bucket.edges
+        slots, edges = run(first, end), collected.bucket.edges
         for stored, found in ((True, slots & collected.stored), (False, slots & ~collected.stored)):
             for low, stop in runs(found):
                 part = payload
@@ -221,7 +218,7 @@ class Holder:
                 if stored:
                     weights, answer = collected.weights(source, low, stop, self.allocate)
                     yield Now("combine", partial(collected.accumulate, part, weights, answer), answer.size)
-                    yield Send(source, self._message(Kind.COMBINED, message.index, low, stop - low, answer))
+                    yield Send(source, message_about(Kind.COMBINED, self.peer, message.index, low, stop, answer))
                 else:
                     yield from self._combine(source, collected, low, stop, part)
         self._check(collected)
@@ -242,19 +239,11 @@ class Holder:
                 yield Now("combine", partial(collected.bucket.combine, low, stop, rows, out), out.size)
                 if collected.accumulates:
                     collected.store(low, stop)
-                combined = self._message(Kind.COMBINED, collected.bucket.number, low, stop - low, out)
+                combined = message_about(Kind.COMBINED, self.peer, collected.bucket.number, low, stop, out)
                 for worker in self._workers:
                     if worker not in self._left:
                         yield Send(worker, combined)
                 low = stop
-
-    def _message(
-        self, kind: Kind, bucket: int, first: int, count: int = 0, payload: Vector | None = None, **note: object
-    ) -> Message:
-        mask = slots_of(count) if count else None
-        return Message(
-            kind, self.peer, self._session, 0, index=bucket, partition=first, mask=mask, note=note, payload=payload
-        )
 
     def _check(self, collected: _Collected) -> None:
         """Raise an error if workers wait for one that has left."""

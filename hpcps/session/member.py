@@ -11,15 +11,14 @@ from hpcps.errors import HpcpsError, RunError
 from hpcps.numerics.layout import Allocate
 from hpcps.protocol.messages import Kind, Malformed, Message, Peer, Received
 from hpcps.roles.events import Now, Send
+from hpcps.session.buckets import ID
 from hpcps.session.holder import Holder
 from hpcps.session.participant import Copies, Participant
-from hpcps.session.reduction import ACCUMULATE, Reduction
-from hpcps.session.tensors import Tensor, TensorExchange
+from hpcps.session.reduction import ACCUMULATE
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange
 from hpcps.session.trace import SessionTrace
 from hpcps.transport.base import MessageTransport, Traffic
 
-ID = "session"
-"""The run id of messages."""
 TIMEOUT = 600.0
 """Seconds in which an exchange must end."""
 _ASK_AFTER, _ASK_EVERY = 0.5, 2.0
@@ -80,10 +79,10 @@ class Member:
         self.peer, self._world, self._transport = peer, tuple(world), transport
         self.workers = tuple(each for each in world if each.role == "worker")
         holders = tuple(each for each in world if each.role == "server") or self.workers
-        self._holder = Holder(peer, ID, self.workers, holders)
+        self._holder = Holder(peer, self.workers, holders)
         self._holder.allocate = allocate
         self.participant = (
-            Participant(peer, ID, len(self.workers), holders, allocate, copies or Copies(), shared_memory)
+            Participant(peer, len(self.workers), holders, allocate, copies or Copies(), shared_memory)
             if peer.role == "worker"
             else None
         )
@@ -99,11 +98,11 @@ class Member:
         self._looked = 0.0
         self._seen: dict[Peer, float] = {}
 
-    def declare(self, name: str, dtype: str, shape: Sequence[int], reduction: Reduction, **keys: Any) -> Tensor:
+    def declare(self, declaration: Declaration) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
         self.check()
         assert self.participant is not None, "servers run no script"
-        tensor, messages = self.participant.declare(name, dtype, shape, reduction, **keys)
+        tensor, messages = self.participant.declare(declaration)
         self._send_all(messages)
         return tensor
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain
+from traceback import walk_stack
 from typing import Any
 
 import numpy as np
 
 from hpcps.errors import RunError, SpecError
-from hpcps.numerics.layout import Allocate, Mask, Vector
+from hpcps.numerics.layout import Allocate, Vector
 from hpcps.protocol.messages import Kind, Message, Peer
 from hpcps.roles.events import Send
-from hpcps.session.buckets import Bucket, Placement, runs
+from hpcps.session.buckets import ID, Bucket, Placement, message_about, run_of, runs
 from hpcps.session.elements import Bytes
-from hpcps.session.reduction import Reduction, compresses, is_whole, rule_of
-from hpcps.session.tensors import Tensor, TensorExchange, TensorPart, declared
+from hpcps.session.reduction import compresses, is_whole, rule_of
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange, TensorPart, script_line
 
 _VIEW = 1 << 12
 """Words of a tensor whose copy takes longer than creating a view of it."""
@@ -125,7 +125,6 @@ class Participant:
     def __init__(
         self,
         peer: Peer,
-        session: str,
         workers: int,
         holders: Sequence[Peer],
         allocate: Allocate,
@@ -136,7 +135,6 @@ class Participant:
 
         Args:
             peer: the worker.
-            session: the id of the session.
             workers: the number of workers.
             holders: the processes that combine tensors.
             allocate: returns memory to send from.
@@ -144,7 +142,7 @@ class Participant:
             shared_memory: whether all processes share memory.
         """
         self.peer = peer
-        self._session, self._workers, self._holders = session, workers, tuple(holders)
+        self._workers, self._holders = workers, tuple(holders)
         self._allocate, self._copies = allocate, copies
         self._placement = Placement(workers, len(holders), shared_memory)
         self._tensors: dict[str, Tensor] = {}
@@ -158,47 +156,33 @@ class Participant:
         every = [tensor.exchange for tensor in list(self._tensors.values())]
         return [exchange for exchange in every if exchange is not None and not exchange.done]
 
-    def declare(
-        self,
-        name: str,
-        dtype: str,
-        shape: Sequence[int],
-        reduction: Reduction,
-        blocks: Sequence[int] | None = None,
-        whole: bool = False,
-    ) -> tuple[Tensor, list[Send]]:
-        """Return the tensor of a name, and the messages that declare it if it is new.
-
-        Args:
-            name: its name.
-            dtype: the type of its elements, one of `elements.TYPES`.
-            shape: its shape.
-            reduction: how it is combined.
-            blocks: the number of elements of each of its blocks; by default it is one block.
-            whole: whether one holder combines all of it, also if it could be divided.
+    def declare(self, given: Declaration) -> tuple[Tensor, list[Send]]:
+        """Return the tensor of a declaration, and the messages that declare it if its name is new.
 
         Raises:
             SpecError: it was declared in another way, or cannot be combined in this way.
         """
-        declaration = declared(len(self._tensors), name, dtype, shape, reduction, blocks)
-        if name in self._tensors:
-            was = self._tensors[name].declaration
-            if difference := replace(declaration, **was.placed).difference(was):
-                before = was.difference(declaration)
+        given.check()
+        given = replace(given, line=script_line(walk_stack(None)))
+        if given.name in self._tensors:
+            was = self._tensors[given.name].declaration
+            if difference := replace(given, **was.placed).difference(was):
+                before = was.difference(given)
                 raise SpecError(f"a tensor was declared before as {before}, and is now {difference}: use another name")
-            return self._tensors[name], []
+            return self._tensors[given.name], []
+        reduction = given.reduction
         rule = rule_of(reduction, self._workers)
         if compresses(reduction):
             from hpcps.session.compressed import compressor_of  # here, because its imports take long
 
             compressor_of(reduction)
-        whole = whole or is_whole(reduction, rule) or compresses(reduction)
-        declaration = self._placement.place(replace(declaration, whole=whole))
-        tensor = self._tensors[name] = Tensor(declaration, self._holders, rule)
+        whole = given.whole or is_whole(reduction, rule) or compresses(reduction)
+        declaration = self._placement.place(replace(given, whole=whole, key=len(self._tensors)))
+        tensor = self._tensors[given.name] = Tensor(declaration, self._holders, rule)
         for part in tensor.parts:
             self._place(part)
         note = declaration.to_note()
-        message = Message(Kind.DECLARE, self.peer, self._session, 0, index=declaration.key, note=note)
+        message = Message(Kind.DECLARE, self.peer, ID, 0, index=declaration.key, note=note)
         return tensor, [Send(holder, message) for holder in dict.fromkeys((self._holders[0], *tensor.holders))]
 
     def _place(self, part: TensorPart) -> None:
@@ -226,12 +210,7 @@ class Participant:
 
     def _send(self, sender: _Sender) -> Iterator[Send]:
         for kind, first, stop, words in sender.send():
-            yield Send(sender.holder, self._message(kind, sender, first, stop, words))
-
-    def _message(self, kind: Kind, sender: _Sender, first: int, stop: int, words: Vector | None = None) -> Message:
-        about = slots_of(stop - first)
-        index = sender.bucket.number
-        return Message(kind, self.peer, self._session, 0, index=index, partition=first, mask=about, payload=words)
+            yield Send(sender.holder, message_about(kind, self.peer, sender.bucket.number, first, stop, words))
 
     def take(self, source: Peer, message: Message) -> None:
         """Take a result, or an answer of a holder.
@@ -239,13 +218,13 @@ class Participant:
         Raises:
             RunError: the result is not due.
         """
-        sender, first = self._senders[message.index, source], message.partition
+        sender, (first, stop) = self._senders[message.index, source], run_of(message)
         if message.kind is Kind.ANSWER:
             asked = sender.exchanges[first]
             if asked is not None:
                 asked.waiting_for = tuple(map(str, message.note["waiting_for"]))
             return
-        for exchange in sender.take(first, first + slots_in(message), message.values):
+        for exchange in sender.take(first, stop, message.values):
             exchange.end()
             self.open -= not exchange.left
 
@@ -255,8 +234,7 @@ class Participant:
 
     def exchanges_of(self, holder: Peer, message: Message) -> list[TensorExchange]:
         """Return the exchanges of a message to or from a holder."""
-        stop = message.partition + slots_in(message)
-        found = self._senders[message.index, holder].exchanges[message.partition : stop]
+        found = self._senders[message.index, holder].exchanges[slice(*run_of(message))]
         return [exchange for exchange in found if exchange is not None]
 
     def missing(self, exchange: TensorExchange) -> list[Peer]:
@@ -266,20 +244,10 @@ class Participant:
     def query(self, exchange: TensorExchange) -> Iterator[Send]:
         """Ask the holders for whom an exchange waits."""
         for part, sender in self._unfinished(exchange):
-            yield Send(part.holder, self._message(Kind.QUERY, sender, part.slot, part.slot + 1))
+            question = message_about(Kind.QUERY, self.peer, sender.bucket.number, part.slot, part.slot + 1)
+            yield Send(part.holder, question)
 
     def fail(self, error: BaseException) -> None:
         """End all exchanges without a result."""
         for exchange in self.exchanges:
             exchange.end(error)
-
-
-@lru_cache
-def slots_of(count: int) -> Mask:
-    """Return the mask of a message about a number of slots."""
-    return np.ones(count, np.bool_)
-
-
-def slots_in(message: Message) -> int:
-    """Return the number of slots that a message is about."""
-    return 0 if message.mask is None else len(message.mask)

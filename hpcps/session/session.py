@@ -13,8 +13,7 @@ from hpcps.session.buckets import partition
 from hpcps.session.member import TIMEOUT, Member
 from hpcps.session.participant import Copies
 from hpcps.session.record import ScriptRecord
-from hpcps.session.reduction import Reduction
-from hpcps.session.tensors import Tensor, TensorExchange
+from hpcps.session.tensors import Declaration, Tensor, TensorExchange
 from hpcps.transport.process_group import ProcessGroup
 
 _ENOUGH = 1 << 18
@@ -64,7 +63,7 @@ class Session:
         here = sorted(peer.index for peer, (host, _) in found.items() if host == self.host and peer.role == "worker")
         self.local_rank = here.index(self.rank) if self.rank in here else 0
         self.local_size = len(here)
-        self._declared: dict[str, tuple[object, Tensor]] = {}
+        self._declared: dict[str, tuple[Declaration, Tensor]] = {}
         self._lock = threading.RLock()
         self._waiters = self._waiting = 0
         self._resume = threading.Event()
@@ -82,22 +81,13 @@ class Session:
         """Make progress from now on."""
         self._thread.start()
 
-    def declare(
-        self,
-        name: str,
-        dtype: str,
-        shape: Sequence[int],
-        reduction: Reduction,
-        blocks: Sequence[int] | None = None,
-        whole: bool = False,
-    ) -> Tensor:
+    def declare(self, declaration: Declaration) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
-        given = dtype, shape, reduction, blocks, whole
-        known, tensor = self._declared.get(name, (None, None))
-        if tensor is None or known != given:
+        known, tensor = self._declared.get(declaration.name, (None, None))
+        if tensor is None or known != declaration:
             with self._lock:
-                tensor = self.member.declare(name, dtype, shape, reduction, blocks=blocks, whole=whole)
-            self._declared[name] = given, tensor
+                tensor = self.member.declare(declaration)
+            self._declared[declaration.name] = declaration, tensor
         return tensor
 
     def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:

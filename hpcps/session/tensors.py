@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from math import inf, prod
+from math import inf
 from pathlib import Path
-from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -39,23 +38,23 @@ class Declaration:
     """A tensor that all processes exchange under the same key.
 
     Attributes:
-        key: its number in the order of declaration.
         name: its name.
         dtype: the type of its elements, one of `elements.TYPES`.
         blocks: the number of elements of each of its blocks; most tensors are one block.
         reduction: how the tensors of all processes are combined.
-        whole: whether one holder combines all of it at once, see `is_whole`.
+        whole: whether one holder combines all of it at once, also if it could be divided.
+        key: its number in the order of declaration. The first declaration chooses it and all that follows.
         bucket: the number of its bucket: a small tensor shares one with others, a large tensor has its own.
         parts: the number of its parts.
         line: the line of the script that declared it, for messages.
     """
 
-    key: int
     name: str
     dtype: str
     blocks: tuple[int, ...]
     reduction: Reduction = "mean"
     whole: bool = False
+    key: int = 0
     bucket: int = 0
     parts: int = 1
     line: str = field(default="", compare=False)
@@ -79,6 +78,24 @@ class Declaration:
     def placed(self) -> dict[str, Any]:
         """What its first declaration has chosen."""
         return {"key": self.key, "whole": self.whole, "bucket": self.bucket, "parts": self.parts}
+
+    def check(self) -> None:
+        """Check that tensors of its type can be combined in this way.
+
+        Raises:
+            SpecError: they cannot.
+        """
+        kind = self.reduction if isinstance(self.reduction, str) else self.reduction.get("kind")
+        if kind is None:
+            raise SpecError(f"rule {self.reduction!r} has no kind")
+        if kind != "sum" and self.dtype not in FLOATS:
+            what = "the mean" if self.reduction == "mean" else f"a rule ({kind})"
+            reason = f"{what} is for floats; use average=False for the sum"
+        elif compresses(self.reduction) and self.dtype != "float32":
+            reason = "compressors are for float32; Compression.fp16 takes others"
+        else:
+            return
+        raise SpecError(f"tensor '{self.name}' is {self.dtype}: {reason}")
 
     def to_note(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -233,31 +250,3 @@ class TensorExchange:
 def words_of(size: int, dtype: str) -> int:
     """Return the size of elements in a message, in float32."""
     return -(-size * size_of(dtype) // 4)
-
-
-def declared(
-    key: int,
-    name: str,
-    dtype: str,
-    shape: Sequence[int],
-    reduction: Reduction,
-    blocks: Sequence[int] | None = None,
-) -> Declaration:
-    """Return the declaration of a tensor, without its bucket.
-
-    Raises:
-        SpecError: its type cannot be combined in this way.
-    """
-    if reduction != "sum" and dtype not in FLOATS:
-        what = "the mean" if reduction == "mean" else f"a rule ({_kind(reduction)})"
-        raise SpecError(f"tensor '{name}' is {dtype}: {what} is for floats; use average=False for the sum")
-    sizes = (prod(shape),) if blocks is None else tuple(int(size) for size in blocks)
-    if not isinstance(reduction, str) and "kind" not in reduction:
-        raise SpecError(f"rule {dict(reduction)!r} has no kind")
-    if compresses(reduction) and dtype != "float32":
-        raise SpecError(f"tensor '{name}' is {dtype}: compressors are for float32; Compression.fp16 takes others")
-    return Declaration(key, name, dtype, sizes, reduction, line=script_line(walk_stack(None)))
-
-
-def _kind(reduction: Reduction) -> object:
-    return reduction if isinstance(reduction, str) else reduction.get("kind")

@@ -14,7 +14,7 @@ from hpcps.errors import RunError, SpecError
 from hpcps.session import tensors
 from hpcps.session.elements import TYPES
 from hpcps.session.reduction import Reduction, table_of
-from hpcps.session.tensors import TensorExchange
+from hpcps.session.tensors import Declaration, TensorExchange
 from hpcps.torch.compression import Compressing, Compression, NoneCompressor, conversion
 from hpcps.torch.copies import NAMES, bytes_of
 from hpcps.torch.state import session
@@ -118,7 +118,8 @@ def declared(
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
     check_dense(name, tensor)
-    return session().declare(name, dtype, (tensor.numel(),), reduction, blocks, whole)
+    blocks = (tensor.numel(),) if blocks is None else tuple(blocks)
+    return session().declare(Declaration(name, dtype, blocks, reduction, whole))
 
 
 def check_dense(name: str, tensor: Tensor) -> None:

@@ -1,10 +1,13 @@
 """Members of a session in one thread, over the transport of one process: a test steps them in any order."""
 
+from math import prod
+
 import numpy as np
 
 from hpcps.numerics.layout import private
 from hpcps.protocol.messages import Peer
 from hpcps.session.member import Member
+from hpcps.session.tensors import Declaration
 from hpcps.transport.inproc import Exchange
 
 
@@ -39,7 +42,7 @@ class Members:
         kind = dtype or str(next(array.dtype for array in arrays if array is not None))
         results = []
         for member, array in zip(self.workers, arrays, strict=True):
-            tensor = member.declare(name, kind, shape, reduction, blocks=blocks)
+            tensor = member.declare(Declaration(name, kind, blocks or (prod(shape),), reduction))
             like = next(each for each in arrays if each is not None)
             target = np.zeros(like.nbytes, np.uint8)
             source = None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -23,6 +23,7 @@ SCRIPT = """
 import os, signal, sys, threading, time
 import numpy as np
 from hpcps.session.join import ScriptEnding, join_launch
+from hpcps.session.tensors import Declaration
 mode = sys.argv[1]
 if mode.startswith("apart"):  # as on separate hosts: no process reads another's memory
     from hpcps.transport.shared_memory import Neighbours
@@ -34,7 +35,7 @@ session = join_launch(1.0 if mode == "late" else 600.0)
 ending = ScriptEnding(session)
 def exchange(name, size):
     data = np.arange(size, dtype=np.float32) * (session.rank + 1)
-    tensor = session.declare(name, "float32", (size,), "sum")
+    tensor = session.declare(Declaration(name, "float32", (size,), "sum"))
     target = np.zeros(4 * size, np.uint8)
     session.wait(session.start(tensor, [data.view(np.uint8)], [target]))
     return target.view(np.float32)
