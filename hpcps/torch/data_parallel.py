@@ -14,7 +14,7 @@ from hpcps.errors import SpecError
 from hpcps.torch.broadcast import broadcast_parameters
 from hpcps.torch.compression import Compressing, Compression, conversion
 from hpcps.torch.exchange import reduction_of
-from hpcps.torch.optimizer import Gradients
+from hpcps.torch.gradients import Gradients
 
 _models = count()
 

@@ -535,6 +535,37 @@ def test_a_gradient_that_changes_during_its_exchange_is_an_error(keys):
     fork(2, body)
 
 
+def test_a_step_after_synchronize_exchanges_nothing_again():
+    """Neither with `skip_synchronize` nor without: a second sum would be another number."""
+
+    def body():
+        size = bps.size()
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = bps.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), op=bps.Sum)
+        for step, calls in enumerate(["plain", "synchronize", "clip", "cleared", "plain", "twice"]):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1)).sum().backward()
+            before, wanted = model.weight.item(), float(size)
+            if calls != "plain":
+                optimizer.synchronize()
+            if calls == "clip":
+                model.weight.grad.mul_(0.5)
+                wanted /= 2
+            elif calls == "cleared":  # then there is another gradient
+                optimizer.zero_grad()
+                model.weight.grad = torch.full((1, 1), 0.5)
+                wanted /= 2
+            optimizer.step()
+            if calls == "twice":
+                model.weight.grad.fill_(1.0)
+                optimizer.step()
+                wanted *= 2
+            assert model.weight.item() == before - wanted, (step, calls)
+
+    fork(2, body)
+
+
 @pytest.mark.parametrize("scales", [False, True])
 def test_clipping_and_loss_scaling_equal_one_process(scales):
     """The code of docs/how-to/own-script.md; with scaling, one step has an infinite gradient in one process."""
