@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from traceback import walk_stack
@@ -81,11 +81,11 @@ class _Sender:
         begun, self.begun = self.begun, {}
         given = {slot: source for slot, source in begun.items() if source is not None}
         self._copies.copy([*chain(*(self._views[slot] for slot in given))], [*chain(*given.values())])
-        for first, stop in runs(sum(map((1).__lshift__, given))):
+        for first, stop in _runs_of(given):
             words = self._values[self.bucket.words(first, stop)]
             codec = self.bucket.codec
             yield Kind.UPDATE, first, stop, words if codec is None else codec.encode(words, self._allocate)
-        for first, stop in runs(sum(1 << slot for slot in begun if slot not in given)):
+        for first, stop in _runs_of(begun.keys() - given.keys()):
             yield Kind.ABSENT, first, stop, None
 
     def take(self, first: int, stop: int, words: Vector) -> list[TensorExchange]:
@@ -113,6 +113,13 @@ class _Sender:
             views = self._copies.views(self.bucket.bytes_of(first, words), part.tensor.declaration.dtype, targets)
         self._copies.copy(targets, views)
         return ended
+
+
+def _runs_of(slots: Collection[int]) -> Iterator[tuple[int, int]]:
+    """Return the runs of slots; mostly all of them are one run."""
+    if slots and max(slots) - min(slots) == len(slots) - 1:
+        return iter([(min(slots), max(slots) + 1)])
+    return runs(sum(map((1).__lshift__, slots)))
 
 
 class Participant:

@@ -33,6 +33,7 @@ class Session:
         local_rank: its number among the workers of its host.
         local_size: the number of workers of its host.
         partition: the bytes of a partition.
+        declared: the declared tensors and what a framework knows them by, by name: it need not declare them again.
         record: the record of this process; None unless `hpcps launch` has started it.
     """
 
@@ -63,7 +64,7 @@ class Session:
         here = sorted(peer.index for peer, (host, _) in found.items() if host == self.host and peer.role == "worker")
         self.local_rank = here.index(self.rank) if self.rank in here else 0
         self.local_size = len(here)
-        self._declared: dict[str, tuple[Declaration, Tensor]] = {}
+        self.declared: dict[str, tuple[object, Tensor]] = {}
         self._lock = threading.RLock()
         self._waiters = self._waiting = 0
         self._resume = threading.Event()
@@ -83,12 +84,8 @@ class Session:
 
     def declare(self, declaration: Declaration) -> Tensor:
         """Declare a tensor; see `Participant.declare`."""
-        known, tensor = self._declared.get(declaration.name, (None, None))
-        if tensor is None or known != declaration:
-            with self._lock:
-                tensor = self.member.declare(declaration)
-            self._declared[declaration.name] = declaration, tensor
-        return tensor
+        with self._lock:
+            return self.member.declare(declaration)
 
     def start(self, tensor: Tensor, source: Any, target: Any) -> TensorExchange:
         """Begin an exchange; see `Member.start`. Small tensors wait until there are many, or somebody waits for one.

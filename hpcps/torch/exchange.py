@@ -69,6 +69,8 @@ def reduction_of(
     """
     if rule is not None and not average:
         raise SpecError("a rule is in place of the mean or the sum: leave out average=False and op=Sum, or rule=")
+    if rule is attack is None and compression is Compression.none:
+        return "mean" if average else "sum"
     conversion(compression)  # checks a class
     if attack is not None and compression not in (None, Compression.none):
         raise SpecError("attacks are simulated on gradients that are not compressed: leave out compression= or attack=")
@@ -83,9 +85,7 @@ def reduction_of(
             raise SpecError("attack= is for the mean or a rule: use average=True")
         rule_table, attack_table = table_of(rule or "mean"), table_of(attack, "attack")
         return {**rule_table, "attack": attack_table, "seed": seed}
-    if rule is not None:
-        return table_of(rule)
-    return "mean" if average else "sum"
+    return table_of(rule) if rule is not None else "mean" if average else "sum"
 
 
 def declare(name: str, tensor: Tensor, *, average: bool = True, rule: object = None) -> None:
@@ -114,12 +114,18 @@ def declared(
     whole: bool = False,
 ) -> tensors.Tensor:
     """Return the declared tensor of a session for one of torch; see `Participant.declare`."""
+    current, given = session(), (tensor.dtype, tensor.layout, tensor.numel(), reduction, blocks, whole)
+    known = current.declared.get(name)
+    if known is not None and known[0] == given:
+        return known[1]
     dtype = NAMES.get(tensor.dtype)
     if dtype is None:
         raise SpecError(f"tensor '{name}' is {tensor.dtype}, which cannot be exchanged: use one of {', '.join(TYPES)}")
     check_dense(name, tensor)
-    blocks = (tensor.numel(),) if blocks is None else tuple(blocks)
-    return session().declare(Declaration(name, dtype, blocks, reduction, whole))
+    sizes = (tensor.numel(),) if blocks is None else tuple(blocks)
+    found = current.declare(Declaration(name, dtype, sizes, reduction, whole))
+    current.declared[name] = given, found
+    return found
 
 
 def check_dense(name: str, tensor: Tensor) -> None:
